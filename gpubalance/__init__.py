@@ -23,13 +23,12 @@ def balance(
     watch: "Callable[[Event], None] | None" = None,
     **options: Any,
 ) -> "Plan":
-    """Find the best split for a model and its data, and prove it, as `gpubalance balance` does;
-    returns its plan.
+    """Find the best split for a model and its data, prove it, and return its plan.
 
-    `build` is a function that returns the model, `data` one that returns what --data takes, None
-    for random samples; or give names, as for these options. Define the functions at the top level
-    of a file, which each worker imports, as `multiprocessing` does: so call this under `if __name__
-    == "__main__":`.
+    It does what `gpubalance balance` does. `build` is a function that returns the model, `data` one
+    that returns what --data takes, None for random samples; or give names, as for these options.
+    Define the functions at the top level of a file, which each worker imports, as `multiprocessing`
+    does: so call this under `if __name__ == "__main__":`.
 
     The other options are the command's, by its names: `gpus=[0, 1]`, `simulate="pair.toml"`,
     `output="plan.json"`, `global_batch=1024`. Progress and result are shown as the command shows
@@ -45,13 +44,16 @@ def balance(
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the training interface on first use; TensorFlow is not loaded before a scope is
-    entered.
-    """
+    """Loads the training interface on first use; TensorFlow not before a scope is entered."""
     if name in __all__:
         from gpubalance.training import distribute, ensemble, load, split
 
-        loaders = dict.fromkeys(("load_layers", "load_plan"), load)
-        rooms = {"Ensemble": ensemble, "Split": split, "distribute": distribute, **loaders}
-        return getattr(rooms[name], name)
+        homes = {
+            "Ensemble": ensemble,
+            "Split": split,
+            "distribute": distribute,
+            "load_layers": load,
+            "load_plan": load,
+        }
+        return getattr(homes[name], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Loads the command line and runs it. Until it is loaded, an interrupt ends the process without
-    a traceback.
-    """
+    """Loads the command line and runs it. Until then an interrupt ends it without a traceback."""
     # Else it is ignored, as in a shell's background.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -53,12 +53,14 @@ class GpubalanceError(Exception):
         self.partial = partial
 
     def __str__(self) -> str:
-        """The end of a script's traceback: what happened, and on further lines why and
-        what to do.
-        """
-        lines = [self.message, *([f"  cause: {self.cause}"] if self.cause else [])]
-        remedy = self.remedy.replace("\n", "\n    ")
-        return "\n".join([*lines, *([f"  → {remedy}"] if remedy else [])])
+        """The end of a script's traceback: what happened, and below it why and what to do."""
+        lines = [self.message]
+        if self.cause:
+            lines.append(f"  cause: {self.cause}")
+        if self.remedy:
+            remedy = self.remedy.replace("\n", "\n    ")
+            lines.append(f"  → {remedy}")
+        return "\n".join(lines)
 
 
 class UsageError(GpubalanceError):
@@ -131,11 +133,14 @@ class Interrupted(GpubalanceError):
         return cls(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial, remedy=remedy)
 
     def __str__(self) -> str:
+        if self.remedy:
+            return f"interrupted: {self.remedy}"
+        if self.partial is None:
+            return "interrupted: nothing was measured yet"
         # An unfinished window is in the result, but --resume measures it anew.
-        begun = "the result is of an unfinished window, and --resume has nothing to continue"
         return (
-            "interrupted: "
-            f"{self.remedy or ('nothing was measured yet' if self.partial is None else begun)}"
+            "interrupted: the result is of an unfinished window, and --resume has nothing to "
+            "continue"
         )
 
 
@@ -156,8 +161,8 @@ class OutOfMemory(NothingFits):
         log: str = "",
         fault: EnvironmentFault | None = None,
     ) -> None:
-        told = fault or known_error("out-of-memory")
-        super().__init__(message, cause=told.cause, remedy=told.remedy, log=log)
+        known = fault or known_error("out-of-memory")
+        super().__init__(message, cause=known.cause, remedy=known.remedy, log=log)
         self.fault = fault
         self.replica = replica
         self.memory_peak_bytes = memory_peak_bytes

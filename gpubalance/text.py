@@ -18,23 +18,28 @@ _UNSAFE = {"Cc", "Cf", "Cs"}
 
 
 def clean(text: str, limit: int = 200) -> str:
-    """`text` on one line without escapes or control characters, cut to `limit` characters with an
-    ellipsis.
+    """`text` on one line without escapes or control characters, cut to `limit` characters.
 
-    Markup (`[red]`, `<b>`) stays: only the place that shows it knows what must be escaped there.
+    A cut text ends with an ellipsis. Markup (`[red]`, `<b>`) stays: only the place that shows it
+    knows what must be escaped there.
     """
     line = " ".join(clean_lines(" ".join(text.splitlines())).split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+    if len(line) <= limit:
+        return line
+    return line[: limit - 1].rstrip() + "…"
 
 
 def clean_lines(text: str) -> str:
-    """`text` without escapes or control characters; its lines and indents stay, as a traceback
-    needs them.
-    """
+    """`text` without escapes or control characters; its lines and indents stay."""
     lines = []
     for line in text.splitlines():
-        plain = "".join(" " if c.isspace() and c != "\t" else c for c in _ESCAPE.sub("", line))
-        lines.append(
-            "".join(c for c in plain if c == "\t" or unicodedata.category(c) not in _UNSAFE)
-        )
+        safe = ""
+        for character in _ESCAPE.sub("", line):
+            if character == "\t":
+                safe += character
+            elif character.isspace():
+                safe += " "
+            elif unicodedata.category(character) not in _UNSAFE:
+                safe += character
+        lines.append(safe)
     return "\n".join(lines)

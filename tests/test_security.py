@@ -18,7 +18,8 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Environment
-from gpubalance.settings.requests import PlanRequest, Settings
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, start
 from tests.jobs.probes import probe_of
 from tests.known import known

@@ -1,16 +1,11 @@
-"""The program: its commands, how an interrupt reaches a job, and the one place that turns an error
-into a message.
-"""
+"""The program: its commands, and the one place that turns an error into a message."""
 
 from __future__ import annotations
 
-import atexit
 import io
-import math
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any, NoReturn
@@ -20,15 +15,12 @@ from typer.core import TyperGroup
 
 from gpubalance.cli import complete
 from gpubalance.cli.command import COMMANDS, Command
-from gpubalance.cli.config import ConfigOption, Given, HelpOption
+from gpubalance.cli.config import ConfigOption, HelpOption, Invocation
 from gpubalance.cli.failures import name_resuming, ours, show_error
+from gpubalance.cli.interrupts import handle_interrupts
 from gpubalance.cli.next_command import program, typed
 from gpubalance.errors import UsageError
 
-# Ending takes a second or two. A second interrupt in that time would only leave a half printed
-# result or a worker behind. After this time something hangs, and another interrupt breaks into it.
-_ENDS_WITHIN_S = 10.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = 128 + int(signal.SIGINT)
 _COMPLETION = ("--install-completion", "--show-completion")
 
@@ -36,9 +28,9 @@ _COMPLETION = ("--install-completion", "--show-completion")
 class _Program(TyperGroup):
     """The group of all commands, none of which is loaded before it is needed."""
 
-    def __init__(self, **given: Any) -> None:
-        given["commands"] = {name: Command(name, about) for name, about in COMMANDS.items()}
-        super().__init__(**given)
+    def __init__(self, **options: Any) -> None:
+        options["commands"] = {name: Command(name, about) for name, about in COMMANDS.items()}
+        super().__init__(**options)
 
 
 app = typer.Typer(
@@ -52,41 +44,10 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(_version_text())
+        from gpubalance.cli.version import version_text
+
+        print(version_text())
         raise typer.Exit
-
-
-def _version_text() -> str:
-    """One line for each program that a report of a fault needs. It never fails."""
-    import platform
-
-    from gpubalance._version import __version__
-    from gpubalance.devices.gpus import Reading
-    from gpubalance.devices.nvml import read
-    from gpubalance.system.deadlines import within_or
-    from gpubalance.system.versions import software
-
-    found, driver = (
-        software(),
-        within_or(Reading(problem="NVML does not answer"), lambda: read(gpus=False)),
-    )
-    without = (driver.problem or "it does not tell its version").removeprefix("no NVIDIA driver: ")
-    built = f"built for CUDA {found.cuda}, cuDNN {found.cudnn or 'of unknown version'}"
-    tensorflow = f"{found.tensorflow}, {built if found.cuda else 'built without CUDA'}"
-    if driver.driver_version:
-        most = driver.cuda_driver_version or "of unknown version"
-        of_driver = f"driver {driver.driver_version}, up to CUDA {most}"
-    else:
-        of_driver = f"no driver: {without}"
-    return "\n".join(
-        [
-            f"gpubalance {__version__}",
-            f"Python {platform.python_version()}",
-            f"TensorFlow {tensorflow if found.tensorflow else 'is not installed'}",
-            f"Keras {found.keras or 'is not installed'}",
-            of_driver,
-        ]
-    )
 
 
 @app.callback()
@@ -107,65 +68,24 @@ def _program(
     pass
 
 
-class _Signalled(KeyboardInterrupt):
-    """An interrupt by the signal with that `number`."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-class _Handler:
-    """Raises _Signalled in the main thread; ignores signals that follow soon. `number` is the last
-    signal's.
-    """
-
-    number: int | None = None
-    _raised_s = -math.inf
-
-    def __call__(self, number: int, frame: object) -> None:
-        del frame
-        if time.monotonic() - self._raised_s > _ENDS_WITHIN_S:
-            self.number, self._raised_s = number, time.monotonic()
-            raise _Signalled(number)
-
-
-def _handle_interrupts() -> _Handler:
-    """Handles all these signals alike from now on. Those ignored so far, as under nohup, stay
-    ignored.
-    """
-    handler = _Handler()
-    atexit.register(_ignore_them)
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
-    return handler
-
-
-def _ignore_them() -> None:
-    """Ignores the signals: when Python ends, it restores their defaults, and one would kill us
-    though all is done.
-    """
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _fill_standard_streams() -> None:
-    """Opens streams that the caller has closed (`>&-`), or a worker's pipe would get the number of
-    our stdout.
+    """Opens streams that the caller has closed (`>&-`).
+
+    Otherwise a worker's pipe would get the number of our stdout.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  (open until the process ends)
+    # They stay open until the process ends.
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def main() -> NoReturn:
     """Runs the program. The one place that turns an error into a message and an exit code."""
-    interrupts = _handle_interrupts()
+    interrupts = handle_interrupts()
     try:
         code = _run()
     except KeyboardInterrupt:
@@ -184,32 +104,33 @@ def _run() -> int:
             stream.reconfigure(errors="replace")
     if complete.is_asked():
         _complete()
-    arguments, given = sys.argv[1:], Given()
+    arguments = sys.argv[1:]
+    invocation = Invocation()
     try:
         _refuse_beside_completion(arguments)
-        code = app(arguments, program(), standalone_mode=False, obj=given)
+        code = app(arguments, program(), standalone_mode=False, obj=invocation)
     except typer.Abort:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001  (a bug says so, and what to report)
-        verbose = "--verbose" in arguments or given.verbose  # the line itself may be unreadable
-        found = ours(error, arguments)
-        if found is None:
+        # Typer may not have come to --verbose before it met what it can't read.
+        verbose = "--verbose" in arguments or invocation.verbose
+        our_error = ours(error, arguments)
+        if our_error is None:
             return UsageError.exit_code
-        given.explain(found)
-        found.remedy = typed(found.remedy)
-        name_resuming(found, arguments)
-        return show_error(found, verbose=verbose)
+        invocation.explain(our_error)
+        our_error.remedy = typed(our_error.remedy)
+        name_resuming(our_error, arguments)
+        return show_error(our_error, verbose=verbose)
     return code if isinstance(code, int) else 0
 
 
 def _refuse_beside_completion(arguments: Sequence[str]) -> None:
-    """Raises UsageError for a word after --install-completion, before Typer, which ignores it,
-    changes a file.
+    """Raises UsageError for a word after --install-completion.
+
+    Typer would ignore it and change a file.
     """
     if arguments[1:] and arguments[0].partition("=")[0] in _COMPLETION:
-        raise UsageError(
-            f"{arguments[0]} takes nothing beside it", remedy=f"{program()} {arguments[0]}"
-        )
+        raise UsageError(f"{arguments[0]} takes no arguments", remedy=f"{program()} {arguments[0]}")
 
 
 def _complete() -> NoReturn:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, Scripting, asked_of
+from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, Scripting
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.requests import BalanceRequest, PlanRequest, Proof, Rounds, Settings
+from gpubalance.cli.selection import request_fields
+from gpubalance.settings.measuring import Proof
+from gpubalance.settings.planning import PlanRequest, Rounds
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gpubalance.cli.next_command import Following
-    from gpubalance.render.table import Part
     from gpubalance.results.plan import Plan
 
 
@@ -23,36 +23,34 @@ def balance(
     epoch: Epoch,
     search: Rounds,
     measuring: Annotated[Proof, Without("baseline")],
-    care: RunControl,
+    control: RunControl,
     reporting: Reporting,
     scripting: Scripting,
     *,
     watch: Any = None,
 ) -> Any:
     """Example: gpubalance balance --gpus 0 1 -o plan.json"""
-    # `watch` is a listener, as `Watch` is: nothing is shown then. The plan is returned, None after
+    # `watch` is for Python: it gets the events, and nothing is shown. Returns the plan, None after
     # a dry run.
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import uses
+    from gpubalance.cli.output import summed_up
     from gpubalance.cli.script import check_script, following_script, write_script
     from gpubalance.jobs.balance.balance import balance as job
     from gpubalance.render.plan import plan_summary
 
     machine = gpus.machine()
-    asked = asked_of(machine, gpus, settings)
-    request = BalanceRequest(**asked, plan=split, measuring=measuring, **dict(search))
-
-    def told(plan: Plan) -> Iterable[Part]:
-        return plan_summary(plan, epoch.epoch)
-
+    fields = request_fields(machine, gpus, settings)
+    request = BalanceRequest(**fields, plan=split, measuring=measuring, **dict(search))
     if scripting.script is not None:
         check_script(scripting.script, request.settings)
 
-    def following(plan: Plan) -> Following:
+    def text(plan: Plan) -> str:
         command, lines = uses(plan, gpus.simulate, reporting.output)
-        return command, following_script(scripting.script) or lines
+        script = following_script(scripting.script) or lines
+        return summed_up(plan, plan_summary(plan, epoch.epoch), command, script)
 
-    plan = measured(machine, request, care, reporting, job, told, following, watch=watch)
+    plan = measured(machine, request, control, reporting, job, text, watch=watch)
     if plan is not None and scripting.script is not None:
         write_script(scripting.script, plan, reporting.output, gpus.simulate)
     return plan

@@ -9,18 +9,19 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpubalance.cli.output import say, unwritable
+from gpubalance.cli.files import unwritable
+from gpubalance.cli.output import say
 from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs import events
 from gpubalance.jobs.events import Watch
 from gpubalance.render.scalars import Summary
 from gpubalance.render.tensorboard import Summaries
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.text import clean_lines
 
 # TensorBoard looks for this in a file's name. Other programs append the host's name; results name
@@ -30,33 +31,33 @@ _FORMAT = "brain.Event:2"
 
 
 class Board:
-    """A listener that writes events into files, one for each run of TensorBoard's, in a folder of
-    its own.
+    """A listener that writes events into files of its folder, one for each run of TensorBoard's.
 
     If it no longer can, as on a full disk, it stops, and the measurement goes on.
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        """Begins the command's own file. Raises OSError for files, ImportError without
-        TensorBoard.
-        """
-        self._folder, self._summaries = folder, Summaries(settings, folder.name)
+        """Begins the command's own file. Raises OSError, and ImportError without TensorBoard."""
+        self._folder = folder
+        self._summaries = Summaries(settings, folder.name)
         self._writers = {"": _opened(folder)}
         self.error: OSError | None = None
 
     def __call__(self, event: events.Event) -> None:
-        of, now_s = self._summaries, time.time()
-        summaries: Mapping[type, Callable[[Any], list[Summary]]] = {
-            events.WindowDone: lambda e: of.window(e.name, e.devices, e.measurement, now_s),
-            events.TurnDone: lambda e: [
-                one for part in e.parts for one in of.own(e.name, part, now_s)
-            ],
-            events.RoundDone: lambda e: of.round(e.round, e.devices, now_s),
-            events.PointDone: lambda e: of.point(e.device, e.point, now_s),
-            events.DeviceDone: lambda e: of.solo_done(e.device, now_s),
-        }
-        if type(event) in summaries:
-            self._write(summaries[type(event)](event))
+        summaries = self._summaries
+        now_s = time.time()
+        match event:
+            case events.WindowDone():
+                self._write(summaries.window(event.name, event.devices, event.measurement, now_s))
+            case events.TurnDone():
+                for part in event.parts:
+                    self._write(summaries.own(event.name, part, now_s))
+            case events.RoundDone():
+                self._write(summaries.round(event.round, event.devices, now_s))
+            case events.PointDone():
+                self._write(summaries.point(event.device, event.point, now_s))
+            case events.DeviceDone():
+                self._write(summaries.solo_done(event.device, now_s))
 
     def done(self) -> None:
         """Notes that the job has ended with a complete result."""
@@ -91,7 +92,7 @@ class Board:
 def board_in(
     folder: Path | None, name: str, settings: Settings, *, quiet: bool
 ) -> Iterator[Watch | None]:
-    """Yields a board, a listener to the job; None without a folder.
+    """Yields a board, which listens to the job; None without a folder.
 
     The block measures and outputs the result; the files are below folder/name. Raises
     EnvironmentFault at the start if nothing can be written or TensorBoard's package is missing, and
@@ -124,6 +125,8 @@ def _opened(folder: Path) -> Any:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     folder.mkdir(parents=True, exist_ok=True)
-    writer = RecordWriter((folder / f"{_NAME}.{int(time.time()):010}.{os.getpid()}").open("wb"))
-    writer.write(Event(wall_time=time.time(), file_version=_FORMAT).SerializeToString())
+    now_s = time.time()
+    file = folder / f"{_NAME}.{int(now_s):010}.{os.getpid()}"
+    writer = RecordWriter(file.open("wb"))
+    writer.write(Event(wall_time=now_s, file_version=_FORMAT).SerializeToString())
     return writer

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import Annotated
 
-from gpubalance.cli.options import Devices, Unwatched, asked_of
+from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
+from gpubalance.cli.selection import request_fields
 from gpubalance.errors import UsageError
-from gpubalance.settings.requests import Measuring, RunRequest, Settings
+from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 
 
@@ -32,17 +34,20 @@ def check(
     if not settings.model:
         raise UsageError("there is no model to check", remedy="--model train.py:build")
     machine = find_machine(gpus.simulate or ("1" if gpus.gpus is None else None))
-    asked = asked_of(machine, gpus, settings)
-    asked["devices"] = asked["devices"][:1]  # one tells it all
-    request = RunRequest(**asked, split=Shares((1,)), measuring=Measuring())
-    out = Output(reporting, quiet=reporting.quiet)
+    fields = request_fields(machine, gpus, settings)
+    fields["devices"] = fields["devices"][:1]  # what holds for one holds for all
+    request = RunRequest(**fields, split=Shares((1,)))
 
-    def text(found: ModelCheck) -> str:
-        own = ["--model", request.settings.model]
-        own += ["--data", request.settings.data] if request.settings.data else []
-        following = f"{program()} balance {shlex.join(own)}" if found.refused is None else ""
-        return summed_up(found, check_summary(found), (following, ()))
+    def text(check: ModelCheck) -> str:
+        following = ""
+        if check.refused is None:
+            names = ["--model", request.settings.model]
+            if request.settings.data:
+                names += ["--data", request.settings.data]
+            following = f"{program()} balance {shlex.join(names)}"
+        return summed_up(check, check_summary(check), following)
 
-    with out.left_by_an_error(text), Progress(quiet=reporting.quiet) as tell:
-        found = job(request, tell)
-    out.give(found, text)
+    output = Output(reporting, text)
+    with output.left_by_an_error(), Progress(quiet=reporting.quiet) as progress:
+        result = job(request, progress)
+    output.give(result)

@@ -1,6 +1,4 @@
-"""Reads a command line with lists as people write them: `--gpus 0 1`, `--gpus 0,1` or `--gpus 0
---gpus 1`.
-"""
+"""Reads a command line with lists as people write them: `--gpus 0 1` or `--gpus 0 --gpus 1`."""
 
 from __future__ import annotations
 
@@ -62,18 +60,17 @@ COMMANDS = {
 
 
 class Command(TyperCommand):
-    """A command by its name. Its module, `gpubalance.cli.NAME`, is loaded when more than its
-    summary is asked for.
+    """A command by its name.
 
-    It takes lists as people write them, and completes them: Typer knows one value for an option.
+    Its module, `gpubalance.cli.NAME`, is loaded when more than its summary is asked for. It takes
+    lists as people write them, and completes them: Typer knows one value for an option.
     """
 
     def __init__(self, name: str, summary: str) -> None:
-        # The words after the name of a script to launch are the script's, whatever they look like.
-        own = {"allow_interspersed_args": name != "launch"}
         super().__init__(
             name,
-            context_settings=own,
+            # The words after the name of a script to launch are the script's own.
+            context_settings={"allow_interspersed_args": name != "launch"},
             short_help=summary,
             add_help_option=False,
             rich_markup_mode="rich",
@@ -94,44 +91,35 @@ class Command(TyperCommand):
         for param in self.params:
             # Whose Python type the help would show, such as <list[Path]>.
             if isinstance(param, TyperArgument):
-                vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005  (Typer names it)
+                vars(param)["display_type_rich"] = _no_type
         self.help = f"{self.short_help}\n\n{loaded.help}"
         return vars(self)[name]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments. For a completion the words come as the shell has cut them; see
-        `shell_complete`.
+        """Parses the arguments.
+
+        For a completion the words come as the shell has cut them; see `shell_complete`.
         """
         if ctx.resilient_parsing:
             args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
             ctx.meta[_TYPED] = tuple(args)
         try:
             return super().parse_args(ctx, spread(args, self._lists))
-        # An argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`.
         except TyperException:
+            # An argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`.
             if self._lists and args and not args[-1].startswith("-") and not args[-1].isdecimal():
+                argument_first = [args[-1], *args[:-1]]
                 with suppress(TyperException):
-                    return super().parse_args(ctx, spread([args[-1], *args[:-1]], self._lists))
+                    return super().parse_args(ctx, spread(argument_first, self._lists))
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command. Raises UsageError if -o would overwrite a file that the
-        command reads.
-        """
+        """Runs the command. Raises UsageError if -o would overwrite a file that it reads."""
         output = ctx.params.get("output")
-        if output is not None and os.path.isfile(output):  # noqa: PTH113  (no name is too long for it)
-            given = [
-                value if isinstance(value, list | tuple) else [value]
-                for value in ctx.params.values()
-            ]
-            words = [str(one) for values in given for one in values if one is not output]
-            files = {
-                Path(part).resolve()
-                for word in words
-                for part in (word, word.rpartition(":")[0])
-                if part
-            }
-            if output.resolve() in files:
+        # Path.is_file raises for a name that is too long.
+        if output is not None and os.path.isfile(output):  # noqa: PTH113
+            named = _files_named([value for value in ctx.params.values() if value is not output])
+            if output.resolve() in named:
                 raise UsageError(
                     f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o"
                 )
@@ -144,41 +132,54 @@ class Command(TyperCommand):
     @property
     def _lists(self) -> set[str]:
         """The options that take several values."""
-        return {
-            name
-            for one in self.params
-            if isinstance(one, TyperOption) and one.multiple
-            for name in one.opts
-        }
+        names: set[str] = set()
+        for param in self.params:
+            if isinstance(param, TyperOption) and param.multiple:
+                names.update(param.opts)
+        return names
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Offers flags, or the values of the last flag if Typer does not see that the word belongs
-        to it.
-        """
+        """Offers flags, or values of the last flag where Typer does not see that they are its."""
         typed: tuple[str, ...] = ctx.meta[_TYPED]
-        last = next((word for word in reversed(typed) if word.startswith("-")), "")
-        values_follow = last in self._lists or typed[-1:] == (last,)
-        for option in self.params if values_follow and not incomplete.startswith("-") else ():
-            if isinstance(option, TyperOption) and last in option.opts and not option.is_flag:
-                return option.shell_complete(ctx, incomplete)
+        flag = next((word for word in reversed(typed) if word.startswith("-")), "")
+        values_follow = flag in self._lists or typed[-1:] == (flag,)
+        if values_follow and not incomplete.startswith("-"):
+            for param in self.params:
+                if isinstance(param, TyperOption) and flag in param.opts and not param.is_flag:
+                    return param.shell_complete(ctx, incomplete)
         return super().shell_complete(ctx, incomplete or "-")
+
+
+def _no_type(ctx: Any) -> None:
+    """What the help shows as the Python type of an argument."""
+
+
+def _files_named(values: Sequence[Any]) -> set[Path]:
+    """The files that these values name, also as `file.py:function`."""
+    files = set()
+    for value in values:
+        words = value if isinstance(value, list | tuple) else [value]
+        for word in map(str, words):
+            files.add(Path(word).resolve())
+            files.add(Path(word.rpartition(":")[0]).resolve())
+    return files
 
 
 def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
     """The arguments with a list option before each of its values, as Typer wants them.
 
-    Values go on until the next option; `-5` is a value, so that the error says what is wrong with
+    Its values end at the next option; `-5` is a value, so that the error says what is wrong with
     it.
     """
-    found: list[str] = []
+    words: list[str] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         if argument == "--":
-            return [*found, argument, *rest]
+            return [*words, argument, *rest]
         name, equals, value = argument.partition("=")
         values = [value] if equals else []
         while name in lists and rest and (not rest[0].startswith("-") or _NUMBER.match(rest[0])):
             values.append(rest.pop(0))
-        found += [f"{name}={one}" for one in values] or [name]
-    return found
+        words += [f"{name}={value}" for value in values] or [name]
+    return words

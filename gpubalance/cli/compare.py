@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from pydantic import BeforeValidator, Field
 
-from gpubalance.cli.options import Printed, output_option
+from gpubalance.cli.options import Printed
+from gpubalance.settings.options import output_option
 from gpubalance.settings.record import Record
 
 Baseline = Annotated[
@@ -24,8 +25,9 @@ Others = Annotated[
 
 
 def _per_cent(text: str) -> str:
-    """The number of per cent. `0.05` without a sign is refused: some read it as 5 %, others as 0.05
-    %.
+    """The number of per cent.
+
+    `0.05` without a sign is refused: some read it as 5 %, others as 0.05 %.
     """
     number = text.strip("% ")
     if text.startswith("0.") and number == text.strip():
@@ -45,15 +47,17 @@ class Gate(Record):
     )
 
 
-def compare(baseline: Baseline, others: Others, gate: Gate, output: Printed) -> None:
+def compare(baseline: Baseline, others: Others, gate: Gate, reporting: Printed) -> None:
     """Example: gpubalance compare before.json after.json --fail-slower 5%"""
     from gpubalance.cli.output import Output, width
     from gpubalance.jobs.compare.compare import compare as compare_job
     from gpubalance.jobs.compare.regression import check_regression
     from gpubalance.render.compare import comparison_text
 
-    out = Output(output, quiet=True)
+    output = Output(
+        reporting, lambda result: comparison_text(result, width()), shows_progress=False
+    )
     comparison = compare_job([baseline, *others])
-    out.give(comparison, lambda found: comparison_text(found, width()))
+    output.give(comparison)
     if gate.fail_slower is not None:
         check_regression(comparison, gate.fail_slower / 100)

@@ -20,34 +20,37 @@ def is_asked() -> bool:
 
 
 def offers(flag: str, kind: object) -> Callable[..., Any] | None:
-    """What offers values of an option of that kind, from which Typer takes those that begin as
-    typed; None if none.
+    """What offers values of an option of that kind; None if none.
+
+    Typer takes those that begin as typed.
     """
     words = [word for word in get_args(kind) if isinstance(word, str)]
-    known: dict[str, Callable[..., Any]] = {
-        "--model": lambda: [*BUILT_IN, *models()],
-        "--accumulate": lambda: ["auto", "off"],
-        "--gpus": devices,
-    }
-    return (lambda: words) if words else known.get(flag)
+    if flag == "--accumulate":
+        words = ["auto", "off"]
+    if words:
+        return lambda: words
+    if flag == "--model":
+        return lambda: [*BUILT_IN, *models()]
+    return devices if flag == "--gpus" else None
 
 
 def models() -> list[str]:
-    """The models of keras.applications, read in its file, as Keras takes seconds to load; none
-    without Keras.
+    """The models of keras.applications; none without Keras.
+
+    They are read in its file, as Keras takes seconds to load.
     """
     spec = find_spec("keras")
-    folders = (spec.submodule_search_locations if spec else None) or ()
-    lists = [
-        Path(folder, "applications", "__init__.py").read_text(encoding="utf-8")
-        for folder in folders
-    ]
-    return list(dict.fromkeys(re.findall(r"\bas ([A-Z]\w*)", "\n".join(lists))))
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    folder = Path(spec.submodule_search_locations[0], "applications")
+    text = (folder / "__init__.py").read_text(encoding="utf-8")
+    return list(dict.fromkeys(re.findall(r"\bas ([A-Z]\w*)", text)))
 
 
 def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Indices for --gpus that are not typed yet, with their names; `0,` becomes `0,1`. None where
-    there is no GPU.
+    """Indices for --gpus that are not typed yet, with their names; `0,` becomes `0,1`.
+
+    There are none without a GPU.
     """
     from gpubalance.devices.machine import find_machine
 
@@ -56,8 +59,9 @@ def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     if hosts and not simulate:  # asking them takes longer than anyone waits for a completion
         return []
     before, comma, _ = incomplete.rpartition(",")
-    named = {
-        word for value in [*(ctx.params.get("gpus") or ()), before] for word in value.split(",")
-    }
-    here = find_machine(simulate, hosts).devices
-    return [(f"{before}{comma}{one.called}", one.name) for one in here if one.called not in named]
+    typed = ",".join([*(ctx.params.get("gpus") or ()), before]).split(",")
+    offered = []
+    for device in find_machine(simulate, hosts).devices:
+        if device.called not in typed:
+            offered.append((f"{before}{comma}{device.called}", device.name))
+    return offered

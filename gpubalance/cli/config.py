@@ -1,5 +1,4 @@
-"""The options that every command has. `--config FILE` is the others' from a TOML file; the command
-line overrides it.
+"""The options that every command has. `--config FILE` gives the others; the command line overrides.
 
 quiet = true                # for every command that has the flag
 [run]                       # for `gpubalance run`; overrides what is given for every command
@@ -27,9 +26,10 @@ _REMEDY = "--config takes a TOML file: see gpubalance guide shell"
 
 
 @dataclass
-class Given:
-    """What the user asked for, as far as it is known when an error is shown. It is Typer's context
-    object.
+class Invocation:
+    """What the user asked for, as far as it is known when an error is shown.
+
+    It is Typer's context object.
     """
 
     context: typer.Context | None = None
@@ -41,93 +41,93 @@ class Given:
         return self.context is not None and bool(self.context.params.get("verbose"))
 
     def explain(self, error: GpubalanceError) -> None:
-        """Adds to an error about an option that its value is from the config: `from FILE:
-        --batches`.
-        """
+        """Adds to an error about an option that its value is from the config."""
         if self.context is None or not isinstance(error, UsageError | BadInput | PlanMismatch):
             return
-        said = re.findall(r"--[\w-]+", f"{error.message} {error.remedy}")
-        # Typer's ParameterSource, which it does not export
-        source = self.context.get_parameter_source
-        options = options_of(self.context.command)
-        given = [
-            f"--{flag}" for flag, one in options if str(source(str(one.name))).endswith("_MAP")
-        ]
-        named = [flag for flag in given if flag in said] or given
-        if named:
-            error.remedy = f"{error.remedy}\nfrom {self.config}: {', '.join(named)}".strip()
+        mentioned = re.findall(r"--[\w-]+", f"{error.message} {error.remedy}")
+        from_config = []
+        for flag, option in options_of(self.context.command):
+            source = self.context.get_parameter_source(str(option.name))
+            if str(source).endswith("_MAP"):  # of Typer's ParameterSource, which it does not export
+                from_config.append(f"--{flag}")
+        flags = [flag for flag in from_config if flag in mentioned] or from_config
+        if flags:
+            error.remedy = f"{error.remedy}\nfrom {self.config}: {', '.join(flags)}".strip()
 
 
 def take(context: typer.Context, path: Path | None) -> None:
     """The callback of --config: makes the file's values the defaults of the flags."""
     if context.resilient_parsing:  # a shell asks for completions
         return
-    given = context.ensure_object(Given)
-    given.context = context
+    invocation = context.ensure_object(Invocation)
+    invocation.context = context
     if path is not None:
-        given.config = path
+        invocation.config = path
         program = cast("TyperGroup", context.find_root().command)
-        found = defaults(path, cast("Mapping[str, TyperCommand]", program.commands))
-        context.default_map = (
-            found if context.parent is None else found[cast("str", context.info_name)]
-        )
+        by_command = defaults(path, cast("Mapping[str, TyperCommand]", program.commands))
+        if context.parent is None:
+            context.default_map = by_command
+        else:
+            context.default_map = by_command[cast("str", context.info_name)]
 
 
 def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict[str, Any]]:
-    """The file's values for each command, by parameter, in a command line's form: Typer's
-    `default_map`.
+    """The file's values for each command, by parameter, as a command line has them.
 
-    Raises BadInput for a file that can't be read, and UsageError for a key that is no flag, with
-    the nearest flag. Wrong values are left to whatever rejects them on the command line.
+    That is Typer's `default_map`. Raises BadInput for a file that can't be read, and UsageError for
+    a key that is no flag, with the nearest flag. Wrong values are left to whatever rejects them on
+    the command line.
     """
     from gpubalance.system.files import read_toml
 
     document = read_toml(path, "config", remedy=_REMEDY)
-    known = {name: dict(options_of(command)) for name, command in commands.items()}
     # `plan` may also be a flag.
     tables = {key: value for key, value in document.items() if isinstance(value, dict)}
     values = {key: value for key, value in document.items() if key not in tables}
-    by_name(f"{path}: ", tables, known.keys())
-    shared = by_name(f"{path}: ", values, {flag for of in known.values() for flag in of})
-    found = {}
-    for name, of in known.items():
-        given = shared | by_name(f"{path}: [{name}] ", tables.get(name, {}), of.keys())
-        found[name] = {
-            str(of[flag].name): as_typed(of[flag], given[flag]) for flag in given if flag in of
-        }
-    return found
+    options = {name: dict(options_of(command)) for name, command in commands.items()}
+    by_name(f"{path}: ", tables, options.keys())
+    shared = by_name(f"{path}: ", values, set().union(*options.values()))
+    by_command = {}
+    for name, known in options.items():
+        own = by_name(f"{path}: [{name}] ", tables.get(name, {}), known.keys())
+        typed = {}
+        for flag, value in (shared | own).items():
+            if flag in known:
+                typed[str(known[flag].name)] = as_typed(known[flag], value)
+        by_command[name] = typed
+    return by_command
 
 
 def options_of(command: Any) -> Iterator[tuple[str, TyperOption]]:
     """Each option of a command that a config may give, under its long name, without dashes."""
-    for one in command.params:
-        if isinstance(one, TyperOption) and one.name not in ("config", "help"):
-            yield next(name for name in one.opts if name.startswith("--"))[2:], one
+    for option in command.params:
+        if isinstance(option, TyperOption) and option.name not in ("config", "help"):
+            flag = next(name for name in option.opts if name.startswith("--"))
+            yield flag.removeprefix("--"), option
 
 
 def by_name(place: str, values: Mapping[str, Any], known: Set[str]) -> dict[str, Any]:
-    """The values by name, with dashes. Raises UsageError, which begins with the place, for a name
-    that is not known.
+    """The values by name, with dashes.
+
+    Raises UsageError, which begins with the place, for a name that is not known.
     """
-    given = {key.replace("_", "-"): value for key, value in values.items()}
-    for name in given.keys() - known:
+    by_flag = {key.replace("_", "-"): value for key, value in values.items()}
+    for name in by_flag.keys() - known:
         near = difflib.get_close_matches(name, known, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
         raise UsageError(
             f"{place}{clean(name, 40)}: there is no such command or option", remedy=remedy
         )
-    return given
+    return by_flag
 
 
 def as_typed(option: TyperOption, value: Any) -> Any:
     """The value in a command line's form: text, a list of texts, or a switch's true or false."""
     if option.is_flag:
         return value
+    values = value if isinstance(value, list | tuple) else [value]
     # No command line can hold a zero byte, and a path with one can't even be looked for.
-    texts = [
-        str(one).replace("\0", "")
-        for one in (value if isinstance(value, list | tuple) else [value])
-    ]
+    texts = [str(value).replace("\0", "") for value in values]
     return texts if option.multiple else " ".join(texts)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import EnvironmentFault
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from gpubalance.render.doctor import Paint
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def doctor(
     gpus: Devices,
-    output: Unwatched,
+    reporting: Unwatched,
     settings: Annotated[Settings, Without("precision", "xla", "input", "data", "all_reduce")],
 ) -> None:
     """With --hosts, all hosts are checked in parallel.
@@ -30,41 +30,47 @@ def doctor(
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.jobs.doctor.hosts import doctor_of
     from gpubalance.render.doctor import checkup_text
-    from gpubalance.results.checkup import Checkups
 
     hosts = connect_hosts(gpus.hosts, gpus.via)
-    out = Output(output, quiet=output.quiet)
-    progress, model = Progress(quiet=output.quiet), settings.model or None
-    given = {"--simulate": gpus.simulate, "--model": model}
-    words = [
-        word for option, value in given.items() if value is not None for word in (option, value)
-    ]
+    progress = Progress(quiet=reporting.quiet)
+    model = settings.model or None
 
-    def text(found: Checkup | Checkups) -> str:
-        return checkup_text(found, width(), _paint())
+    def text(result: Checkup | Checkups) -> str:
+        return checkup_text(result, width(), _paint())
 
-    with out.left_by_an_error(text):
+    output = Output(reporting, text)
+    with output.left_by_an_error():
+        result: Checkup | Checkups
         if hosts:
-            found: Checkup | Checkups = doctor_of(hosts, words, gpus.gpus, progress)
+            words = []
+            if gpus.simulate is not None:
+                words += ["--simulate", gpus.simulate]
+            if model is not None:
+                words += ["--model", model]
+            result = doctor_of(hosts, words, gpus.gpus, progress)
         else:
-            found = doctor_job(gpus.simulate, gpus.gpus, model, progress)
-        for checkup in found.hosts if isinstance(found, Checkups) else [found]:
-            _refuse_failure(checkup, found)
-    out.give(found, text)
+            result = doctor_job(gpus.simulate, gpus.gpus, model, progress)
+        _refuse_failures(result)
+    output.give(result)
 
 
-def _refuse_failure(checkup: Checkup, found: Checkup | Checkups) -> None:
-    """Raises EnvironmentFault that names the failure to mend first, which is told in full with the
-    other checks.
+def _refuse_failures(result: Checkup | Checkups) -> None:
+    """Raises EnvironmentFault that names the failure to fix first.
+
+    The text of the result tells it in full, with the other checks.
     """
-    first = checkup.first_failure
-    if first is not None:
-        where = f" on {checkup.host}" if checkup.host else ""
-        raise EnvironmentFault(
-            f"this failed{where}: {first.what}",
-            remedy="fix it first: what to do stands with it above",
-            partial=found,
-        )
+    from gpubalance.results.checkup import Checkups
+
+    checkups = result.hosts if isinstance(result, Checkups) else (result,)
+    for checkup in checkups:
+        failure = checkup.first_failure
+        if failure is not None:
+            place = f" on {checkup.host}" if checkup.host else ""
+            raise EnvironmentFault(
+                f"this failed{place}: {failure.what}",
+                remedy="fix it first, as described above",
+                partial=result,
+            )
 
 
 def _paint() -> Paint:

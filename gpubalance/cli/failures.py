@@ -31,80 +31,98 @@ _OPENED = ("/dev/fd/", "/proc/self/fd/")
 
 
 def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
-    """Our error for any: for one of Typer's, and for a bug. None for no command at all, when the
-    help was printed.
+    """The error that stands for any: for one of Typer's, and for a bug.
+
+    None for no command at all, when the help was printed.
     """
     if isinstance(error, GpubalanceError):
         return error
     if isinstance(error, TyperException):
-        said = error.format_message().rstrip(".")
-        # Of some of its errors Typer does not say it.
-        command = [one for one in arguments[:1] if one in COMMANDS]
-        remedy = " ".join([program(), *command, "--help"])
-        after = next((number for number, one in enumerate(arguments) if one in COMMANDS), 0)
-        if after and arguments[0].startswith("-"):  # an option of a command stands before it
-            reordered = [arguments[after], *arguments[:after], *arguments[after + 1 :]]
-            remedy = f"put it after the command: {program()} {shlex.join(reordered)}"
-        return UsageError(said[0].lower() + said[1:], remedy=remedy) if said else None
-    told = f"{type(error).__name__}: {error}"
-    row = match(str(error))
-    found = GpubalanceError(
-        f"a bug in gpubalance: {told}", remedy="report what --verbose adds to this"
-    )
-    if row is not None:  # a fault of the machine
-        found = EnvironmentFault(told, cause=row.cause, remedy=row.remedy)
-    found.__cause__ = error
-    return found
+        message = error.format_message().rstrip(".")
+        if not message:
+            return None
+        return UsageError(message[0].lower() + message[1:], remedy=_usage(arguments))
+    message = f"{type(error).__name__}: {error}"
+    fault = match(str(error))
+    if fault is not None:  # of the machine
+        our_error: GpubalanceError = EnvironmentFault(
+            message, cause=fault.cause, remedy=fault.remedy
+        )
+    else:
+        our_error = GpubalanceError(
+            f"a bug in gpubalance: {message}", remedy="report what --verbose adds to this"
+        )
+    our_error.__cause__ = error
+    return our_error
+
+
+def _usage(arguments: Sequence[str]) -> str:
+    """What to type instead of these arguments, which Typer can't read, or the help to look into."""
+    if arguments and arguments[0] in COMMANDS:  # of some of its errors Typer does not say it
+        return f"{program()} {arguments[0]} --help"
+    commands = [word for word in arguments if word in COMMANDS]
+    if commands and arguments[0].startswith("-"):  # an option of a command stands before it
+        options = list(arguments)
+        options.remove(commands[0])
+        reordered = shlex.join([commands[0], *options])
+        return f"put it after the command: {program()} {reordered}"
+    return f"{program()} --help"
 
 
 def show_error(error: GpubalanceError, *, verbose: bool) -> int:
     """Prints the error to stderr and returns its exit code."""
-    said = "\n  ".join(str(error).splitlines())
-    if not isinstance(error, Interrupted):
-        error.cause, error.remedy = _told(error)
-        said = _wrapped(f"error: {error}")
+    if isinstance(error, Interrupted):
+        text = "\n  ".join(str(error).splitlines())
+    else:
+        _explain(error)
+        text = _wrapped(f"error: {error}")
         if error.log and (verbose or error.exit_code not in (2, 4, 5)):
             log = "".join(f"\n  | {line}" for line in error.log.splitlines())
-            said += f"\n  the end of the worker's log:{log}"
-    say(clean_lines(said), sys.stderr)
+            text += f"\n  the end of the worker's log:{log}"
+    say(clean_lines(text), sys.stderr)
     if verbose:  # cleaned too: a traceback may quote anybody's text
         say(clean_lines("".join(traceback.format_exception(error))), sys.stderr)
     return error.exit_code
 
 
 def _wrapped(text: str) -> str:
-    """The text with lines that a terminal on stderr does not cut within words; commands stay whole,
-    to be copied.
+    """The text with lines that a terminal on stderr does not cut within words.
+
+    Commands stay whole, to be copied.
     """
     from gpubalance.render.table import prose  # here, as most commands meet no error
 
     if not sys.stderr.isatty():
         return text
-    columns, lines = shutil.get_terminal_size().columns, []
+    columns = shutil.get_terminal_size().columns
+    lines = []
     for line in text.splitlines():
-        start = line.lstrip(" →")
-        indent = line[: len(line) - len(start)]
-        is_command = start.startswith(f"{program()} ")
-        lines += [line] if is_command else prose(start, columns, indent, " " * max(2, len(indent)))
+        words = line.lstrip(" →")
+        indent = line.removesuffix(words)
+        if words.startswith(f"{program()} "):  # a command
+            lines.append(line)
+        else:
+            lines += prose(words, columns, indent, " " * max(2, len(indent)))
     return "\n".join(lines)
 
 
-def _told(error: GpubalanceError) -> tuple[str, str]:
-    """Its cause and remedy, from the table of known errors if the error itself has none."""
-    row = None if error.exit_code in _OF_THE_USER else match(error.message)
-    cause = error.cause or (row.cause if row else "")
-    return ("" if cause in error.message else cause), error.remedy or (row.remedy if row else "")
+def _explain(error: GpubalanceError) -> None:
+    """Gives it cause and remedy from the table of known errors if the error itself has none."""
+    fault = match(error.message)
+    if fault is not None and error.exit_code not in _OF_THE_USER:
+        error.cause = error.cause or fault.cause
+        error.remedy = error.remedy or fault.remedy
+    if error.cause in error.message:
+        error.cause = ""
 
 
 def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
-    """Puts the full command into an error that --resume can continue; a fault of the machine must
-    be mended first.
+    """Puts the full command into an error that --resume can continue.
 
-    A time limit that was too short is left out of the command. What a shell has opened, by `<(…)`,
-    can't be named.
+    A fault of the machine must be fixed first. A time limit that was too short is left out of the
+    command. What a shell has opened, by `<(…)`, can't be named.
     """
-    if not isinstance(error, EnvironmentFault) and not any(
-        one.startswith(_OPENED) for one in arguments
-    ):
+    is_opened = any(argument.startswith(_OPENED) for argument in arguments)
+    if not isinstance(error, EnvironmentFault) and not is_opened:
         without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
         error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments, without)}")

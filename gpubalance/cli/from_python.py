@@ -15,7 +15,7 @@ from gpubalance.cli.parameters import with_options
 from gpubalance.errors import BadInput, Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from gpubalance.jobs.events import Watch
+    from gpubalance.jobs.events import Event, Watch
     from gpubalance.results.plan import Plan
 
 # Passed separately, or only for a terminal.
@@ -25,23 +25,20 @@ _NOT_OPTIONS = {"model", "data", "json", "dry-run", "verbose"}
 def balance(build: object, data: object, watch: Watch | None, options: Mapping[str, Any]) -> Plan:
     """Runs the command; `gpubalance.balance` documents it."""
     loaded = Command("balance", "")
-    known = {flag: one for flag, one in options_of(loaded) if flag not in _NOT_OPTIONS}
+    known = {flag: option for flag, option in options_of(loaded) if flag not in _NOT_OPTIONS}
+    wanted = {name: value for name, value in options.items() if value is not None}
     try:
-        given = by_name(
-            "balance: ",
-            {name: one for name, one in options.items() if one is not None},
-            known.keys(),
-        )
+        values = by_name("balance: ", wanted, known.keys())
     except UsageError as error:
         raise TypeError(f"{error.message}: {error.remedy}") from None
     typed: dict[str, Any] = {param.name: param.default for param in loaded.params}
-    typed |= {known[flag].name: as_typed(known[flag], value) for flag, value in given.items()}
-    for option, argument, value in (("model", "build", build), ("data", "data", data)):
-        typed[option] = (
-            value if value is None or isinstance(value, str) else name_of(value, argument)
-        )
+    for flag, value in values.items():
+        typed[str(known[flag].name)] = as_typed(known[flag], value)
+    typed["model"] = _name(build, "build")
+    typed["data"] = _name(data, "data")
     if watch is not None or typed["quiet"]:
-        typed |= {"quiet": True, "watch": watch or (lambda _: None)}
+        typed["quiet"] = True
+        typed["watch"] = watch or _ignore
     try:
         plan: Plan = with_options(command, common)(**typed)
     except Interrupted:
@@ -49,28 +46,36 @@ def balance(build: object, data: object, watch: Watch | None, options: Mapping[s
     return plan
 
 
-def name_of(function: object, what: str) -> str:
+def _ignore(event: Event) -> None:
+    """A listener that shows nothing."""
+
+
+def _name(value: object, argument: str) -> str | None:
+    return value if value is None or isinstance(value, str) else name_of(value, argument)
+
+
+def name_of(function: object, argument: str) -> str:
     """`train.py:build`, or `package.module:build` for a package: the name for --model and --data.
 
     Raises BadInput unless each worker can import the function: it must be at the top level of a
     file.
     """
-    name, home = (str(getattr(function, one, "")) for one in ("__qualname__", "__module__"))
+    name = str(getattr(function, "__qualname__", ""))
+    home = str(getattr(function, "__module__", ""))
     module = sys.modules.get(home)
-    # No spec: a script.
-    spec, path = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-    place = spec.name if spec else home
-    # At a prompt.
-    typed = getattr(getattr(function, "__code__", None), "co_filename", "").startswith("<")
-    if (
-        path is None
-        or typed
-        or not callable(function)
-        or getattr(module, name, None) is not function
-    ):
+    path = getattr(module, "__file__", None)
+    code = getattr(function, "__code__", None)
+    is_from_prompt = getattr(code, "co_filename", "").startswith("<")
+    is_at_top = callable(function) and getattr(module, name, None) is function
+    if path is None or is_from_prompt or not is_at_top:
+        shown = name or f"a value of type {type(function).__name__}"
         raise BadInput(
-            f"{what} must be a function at the top level of a file, which each worker imports, and "
-            f"{name or f'a value of type {type(function).__name__}'} is not",
+            f"{argument} must be a function at the top level of a file, which each worker imports, "
+            f"and {shown} is not",
             remedy="write it into a file of its own, train.py, and `from train import …` here",
         )
-    return f"{place if '.' in place else os.path.relpath(Path(path).resolve())}:{name}"
+    spec = getattr(module, "__spec__", None)  # None of a script
+    place = spec.name if spec else home
+    if "." not in place:
+        place = os.path.relpath(Path(path).resolve())
+    return f"{place}:{name}"

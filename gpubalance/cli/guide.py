@@ -52,7 +52,8 @@ def _list() -> str:
     chapters = read_chapters()
     width = max(len(chapter.name) for chapter in chapters)
     lines = [f"{chapter.name:{width}}  {chapter.summary}" for chapter in chapters]
-    return "\n".join([*lines, "", "next: gpubalance guide CHAPTER"])
+    lines += ["", "next: gpubalance guide CHAPTER"]
+    return "\n".join(lines)
 
 
 def _show(text: str) -> None:
@@ -74,12 +75,12 @@ def _show(text: str) -> None:
     class FoldedText(Markdown):
         """A text whose tables lose nothing, however narrow the terminal is."""
 
-        elements = {**Markdown.elements, "table_open": FoldedTable}  # noqa: RUF012  (Rich declares it so)
+        # As Rich declares it.
+        elements = {**Markdown.elements, "table_open": FoldedTable}  # noqa: RUF012
 
     console = Console()
     console.width = min(console.width, _WIDEST)
-    styled = console.color_system is not None
     # As git does: colours, and no pager for text that fits the screen.
     os.environ.setdefault("LESS", "-FRX")
-    with console.pager(styles=styled):
+    with console.pager(styles=console.color_system is not None):
         console.print(FoldedText(text))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Devices, Reporting, RunControl, asked_of, split_option
+from gpubalance.cli.options import Devices, Reporting, RunControl
 from gpubalance.cli.parameters import Without
+from gpubalance.cli.selection import request_fields
 from gpubalance.errors import UsageError
-from gpubalance.settings.record import Record, option
-from gpubalance.settings.requests import Count, IndependentRequest, Measuring, Name, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.options import split_option, training_option
+from gpubalance.settings.record import Count, Name, Record
+from gpubalance.settings.requests import IndependentRequest
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from gpubalance.cli.next_command import Following
     from gpubalance.devices.machine import Machine
     from gpubalance.results.independent import Independent
 
@@ -21,67 +24,68 @@ class OwnModels(Record):
 
     batches: tuple[Count, ...] | None = split_option(
         "--batches N…",
-        "Samples of each device in one step of its own, in the order of --gpus: --batches "
-        "1024 512. Default: the "
-        "smallest within 5 % of its best by its probe, else 64.",
+        "Samples of each device in one step of its own, in the order of --gpus: "
+        "--batches 1024 512. "
+        "Default: the smallest within 5 % of its best by its probe, else 64.",
     )
-    models: tuple[Name, ...] = option(
-        "Training",
+    models: tuple[Name, ...] = training_option(
         "--model NAME…",
         "What each device trains a copy of, named as for run. Several, one a device in the "
-        "order of --gpus, train "
-        "unlike models: --model a.py:build b.py:build",
+        "order of --gpus, train unlike models: --model a.py:build b.py:build",
         (),
     )
 
     def request(
         self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring
     ) -> IndependentRequest:
-        """The request. Raises UsageError for a single device, and unless there are a batch and a
-        model for each.
+        """The request.
+
+        Raises UsageError for a single device, and unless there are a batch and a model for each.
         """
         from gpubalance.jobs.keep.probes import sensible_batch
         from gpubalance.settings.user_shares import shares_of
 
-        asked = asked_of(machine, gpus, settings, least=2)
-        devices, one = asked["devices"], asked["settings"]
-        models = self.models or (one.model,)
+        fields = request_fields(machine, gpus, settings, least=2)
+        devices = fields["devices"]
+        common: Settings = fields["settings"]
+        models = self.models or (common.model,)
         if len(models) not in (1, len(devices)):
             raise UsageError(
-                f"the number of models is {len(models)}, that of devices {len(devices)}",
+                f"--model: {len(models)} given for {len(devices)} devices",
                 remedy="give one model for all, or one a device in the order of --gpus",
             )
         models *= len(devices) // len(models)
-        each = [one.model_copy(update={"model": model}) for model in models]
-        asked["settings"] = one.model_copy(update={"model": " ".join(dict.fromkeys(models))})
-        batches = self.batches or tuple(map(sensible_batch, devices, each))
+        own_settings = [common.model_copy(update={"model": model}) for model in models]
+        batches = self.batches or tuple(map(sensible_batch, devices, own_settings))
         split = shares_of(batches, (), len(devices), order="--gpus")
+        fields["settings"] = common.model_copy(update={"model": " ".join(dict.fromkeys(models))})
         return IndependentRequest(
-            **asked, batches=split.batches, models=models, measuring=measuring
+            **fields, batches=split.batches, models=models, measuring=measuring
         )
 
 
 def independent(
     gpus: Devices,
-    own: OwnModels,
+    own_models: OwnModels,
     settings: Annotated[Settings, Without("model", "all_reduce")],
     measuring: Annotated[Measuring, Without("baseline")],
-    care: Annotated[RunControl, Without("dry_run")],
+    control: Annotated[RunControl, Without("dry_run")],
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance independent --gpus 0 1 --batches 1024 512"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import command
+    from gpubalance.cli.output import summed_up
     from gpubalance.jobs.independent.independent import independent as job
     from gpubalance.render.independent import independent_summary
 
-    def following(result: Independent) -> Following:
-        """Without a joint split to compare with, the command that finds one."""
-        wanted = result.complete and result.joint is None and result.model is not None
-        return command(
-            "balance", result.devices, result.settings, gpus.simulate
-        ) if wanted else "", ()
+    def text(result: Independent) -> str:
+        following = ""
+        # Without a joint split to compare with, the command that finds one.
+        if result.complete and result.joint is None and result.model is not None:
+            following = command("balance", result.devices, result.settings, gpus.simulate)
+        return summed_up(result, independent_summary(result), following)
 
     machine = gpus.machine()
-    request = own.request(machine, gpus, settings, measuring)
-    measured(machine, request, care, reporting, job, independent_summary, following)
+    request = own_models.request(machine, gpus, settings, measuring)
+    measured(machine, request, control, reporting, job, text)

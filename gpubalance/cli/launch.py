@@ -27,7 +27,7 @@ Arguments = Annotated[
 def launch(
     plan: PlanFile,
     script: Script,
-    reached: Annotated[Devices, Without("gpus", "simulate")],
+    devices: Annotated[Devices, Without("gpus", "simulate")],
     arguments: Arguments = None,
 ) -> None:
     """Hosts are reached as they were for the plan; a --via that was typed then is typed again.
@@ -41,11 +41,11 @@ def launch(
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
 
-    found = read_record(plan, Plan)
-    reach_planned(found, reached.hosts, reached.via)
+    planned = read_record(plan, Plan)
+    reach_planned(planned, devices.hosts, devices.via)
     if str(script).startswith("-"):
         raise UsageError(
-            f"{script} stands after the plan", remedy="put launch's own options before PLAN.json"
+            f"{script} comes after the plan", remedy="put launch's own options before PLAN.json"
         )
     if not are_reached() and not script.is_file():
         raise BadInput(
@@ -53,11 +53,11 @@ def launch(
         )
     one_at_a_time = threading.Lock()
 
-    def tell(line: str, label: str, stream: str) -> None:
+    def print_line(line: str, label: str, stream: str) -> None:
         """Prints the script's line unchanged, behind the name of its device."""
         with one_at_a_time:
             say(f"{label} | {line}", sys.stdout if stream == "stdout" else sys.stderr)
 
-    code = launch_job(found, [str(script), *(arguments or [])], tell)
+    code = launch_job(planned, [str(script), *(arguments or [])], print_line)
     if code:
         raise typer.Exit(code)

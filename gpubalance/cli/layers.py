@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Devices, RunControl, Unwatched, asked_of
+from gpubalance.cli.options import Devices, RunControl, Unwatched
 from gpubalance.cli.parameters import Without
+from gpubalance.cli.selection import request_fields
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.requests import Cutting, LayersRequest, Proof, Settings
+from gpubalance.settings.measuring import Proof
+from gpubalance.settings.planning import Cutting
+from gpubalance.settings.requests import LayersRequest
+from gpubalance.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from gpubalance.results.layers import Layers
 
 
 def layers(
@@ -16,29 +23,33 @@ def layers(
     settings: Annotated[Settings, Without("xla", "input", "data", "all_reduce")],
     cutting: Cutting,
     measuring: Annotated[Proof, Without("baseline")],
-    care: RunControl,
+    control: RunControl,
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance layers --gpus 0 1 -o layers.json"""
     from gpubalance.cli.measured import measured
     from gpubalance.cli.next_command import layers_uses
+    from gpubalance.cli.output import summed_up
     from gpubalance.jobs.layers.layers import layers as job
     from gpubalance.render.layers import layers_summary
 
     machine = gpus.machine()
-    request = LayersRequest(
-        **asked_of(machine, gpus, settings, least=2), measuring=measuring, **dict(cutting)
-    )
+    fields = request_fields(machine, gpus, settings, least=2)
+    request = LayersRequest(**fields, measuring=measuring, **dict(cutting))
     _check_one_host(request.devices)
-    following = layers_uses(reporting.output, gpus.simulate, request.settings)
-    measured(machine, request, care, reporting, job, layers_summary, lambda _: following)
+
+    def text(result: Layers) -> str:
+        following = layers_uses(reporting.output, gpus.simulate, request.settings)
+        return summed_up(result, layers_summary(result), *following)
+
+    measured(machine, request, control, reporting, job, text)
 
 
 def _check_one_host(devices: tuple[Device, ...]) -> None:
     """Raises UsageError for devices of several hosts."""
     if len(hosts_of(devices)) > 1:
         raise UsageError(
-            "layers are cut over the devices of one host: what they send each other is too "
-            "much for a network",
+            "layers are cut over the devices of one host: they send each other too much for a "
+            "network",
             remedy="name the devices of one host: --gpus",
         )

@@ -1,13 +1,11 @@
-"""A screen on a terminal that shows what is being measured. What should stay is printed
-above it.
-"""
+"""A screen on a terminal that shows what is being measured. What should stay is printed above."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -42,10 +40,9 @@ def can_redraw() -> bool:
 
 
 class LiveScreen:
-    """What is being done, how long it will take, and the state of every device. A thread draws it
-    twice a second.
+    """What is being done, how long it will take, and the state of every device.
 
-    Each kind of event has a function here.
+    A thread draws it twice a second.
     """
 
     def __init__(self, remaining: Remaining) -> None:
@@ -59,16 +56,6 @@ class LiveScreen:
         self._joint: dict[str, LiveSplit] = {}  # "even", and "" for the split itself
         self._own: dict[str, DeviceRow] = {}
         self._curves: dict[str, tuple[Device, dict[int, CurvePoint]]] = {}
-        self._takers: Mapping[type, Callable[[Any], object]] = {
-            events.TimingDone: self._timing,
-            events.WindowDone: self._window,
-            events.TurnDone: self._turn,
-            events.PointDone: lambda event: self._curve(event.device).update(
-                {event.point.batch: event.point}
-            ),
-            events.TrialDone: lambda event: self._curve(event.device),
-            events.QueueSeen: self._queue,
-        }
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(
             console=self._console,
@@ -83,96 +70,105 @@ class LiveScreen:
     def show(self, event: events.Event) -> None:
         """Takes an event; the next refresh shows it."""
         with self._lock:
-            if isinstance(event, events.Doing):
-                self._doing = event.text
-            elif type(event) in self._takers:
-                self._takers[type(event)](event)
+            self._take(event)
         if not self._live.is_started:
             self._live.start()
         if isinstance(event, events.DeviceDone):
-            self._whole_curve(event.device)
+            self._print_curve(event.device)
+
+    def _take(self, event: events.Event) -> None:
+        match event:
+            case events.Doing():
+                self._doing = event.text
+            case events.TimingDone():
+                self._timing(event)
+            case events.WindowDone():
+                self._window(event)
+            case events.TurnDone():
+                self._turn(event)
+            case events.PointDone():
+                self._curve(event.device)[event.point.batch] = event.point
+            case events.TrialDone():
+                self._curve(event.device)  # begins it
+            case events.QueueSeen():
+                self._queue(event)
 
     def _timing(self, event: events.TimingDone) -> None:
         if event.name in OWN:
-            row = self._of_own(event.devices[0], event.batches[0])
-            row.rates[event.name], row.gauges = row.batch / event.step_s, event.gauges[0]
+            row = self._own_row(event.devices[0], event.batches[0])
+            row.rates[event.name] = row.batch / event.step_s
+            row.gauges = event.gauges[0]
             return
-        course = self._course(event.name, event.devices, event.batches)
+        split = self._split(event.name, event.devices, event.batches)
         if "" in self._joint:
             for row, gauges in zip(self._joint[""].rows, event.gauges, strict=True):
                 row.gauges = gauges
         if event.compute_s is not None and event.update_s is not None:
-            for row, compute_s, update_s in zip(
-                course.rows, event.compute_s, event.update_s, strict=True
-            ):
-                row.compute_s, row.update_s = compute_s, update_s
+            for number, row in enumerate(split.rows):
+                row.compute_s = event.compute_s[number]
+                row.update_s = event.update_s[number]
         else:
-            course.step_s = event.step_s
-            for row in course.rows:
+            split.step_s = event.step_s
+            for row in split.rows:
                 row.rates["samples/s"] = row.batch / event.step_s
-            course.rates.append(sum(event.batches) / event.step_s)
+            split.rates.append(sum(event.batches) / event.step_s)
 
     def _window(self, event: events.WindowDone) -> None:
-        course = self._course(event.name, event.devices, event.measurement.batches)
+        split = self._split(event.name, event.devices, event.measurement.batches)
         for replica in event.measurement.replicas:
-            course.rows[replica.device].memory_bytes = replica.memory_peak_bytes
+            split.rows[replica.device].memory_bytes = replica.memory_peak_bytes
 
     def _turn(self, event: events.TurnDone) -> None:
         for part in event.parts:
-            self._of_own(part.device, part.batch).memory_bytes = part.memory_peak_bytes
+            self._own_row(part.device, part.batch).memory_bytes = part.memory_peak_bytes
 
-    def _whole_curve(self, device: Device) -> None:
-        """Says a device's curve, as the summary has no room for it."""
+    def _print_curve(self, device: Device) -> None:
+        """Prints a device's whole curve, as the summary has no room for it."""
         with self._lock:
             _, points = self._curves.pop(device.uuid, (device, {}))
         if points:
-            self.say(
-                "\n".join(
-                    [
-                        device_line(device),
-                        *curve_lines(list(points.values()), self._console.width),
-                        "",
-                    ]
-                )
-            )
+            curve = curve_lines(list(points.values()), self._console.width)
+            self.print("\n".join([device_line(device), *curve, ""]))
 
     def _queue(self, event: events.QueueSeen) -> None:
         counts = f"{len(event.running)} running, {event.waiting} waiting, {event.ended} ended"
-        self._doing = (
-            f"{counts}; about {format_duration(event.left_s)} left" if event.left_s else counts
-        )
+        left = f"; about {format_duration(event.left_s)} left" if event.left_s else ""
+        self._doing = counts + left
         self._lines = lambda width, height: running_lines(
             event.devices, event.running, width, height
         )
 
-    def _course(
-        self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]
-    ) -> LiveSplit:
-        """The course of a split; a new split, or one of other devices, replaces all before it."""
+    def _split(self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]) -> LiveSplit:
+        """What is shown of a split; a new one, or one of other devices, replaces all before it."""
         # The same split without its pipeline: the screen shows it with the pipeline.
         if name == "held":
             return LiveSplit(devices, batches)
         self._lines = lambda width, height: joint_lines(self._joint, width, height)
-        course = self._joint.get(name)
-        if course is None or course.batches != batches or course.devices != devices:
+        split = self._joint.get(name)
+        if split is None or split.batches != batches or split.devices != devices:
             if not name or any(other.devices != devices for other in self._joint.values()):
                 self._joint.clear()
-            course = self._joint[name] = LiveSplit(devices, batches)
-        return course
+            split = LiveSplit(devices, batches)
+            self._joint[name] = split
+        return split
 
-    def _of_own(self, device: Device, batch: int) -> DeviceRow:
+    def _own_row(self, device: Device, batch: int) -> DeviceRow:
         self._lines = lambda width, height: own_lines(list(self._own.values()), width, height)
         return self._own.setdefault(device.uuid, DeviceRow(device, batch))
 
     def _curve(self, device: Device) -> dict[int, CurvePoint]:
-        self._lines = lambda width, height: probe_lines(
-            [(device, list(points.values())) for device, points in self._curves.values() if points],
-            width,
-            height,
-        )
-        return self._curves.setdefault(device.uuid, (device, {}))[1]
+        self._lines = self._curves_shown
+        _, points = self._curves.setdefault(device.uuid, (device, {}))
+        return points
 
-    def say(self, lines: str) -> None:
+    def _curves_shown(self, width: int, height: int) -> Sequence[Text]:
+        curves = []
+        for device, points in self._curves.values():
+            if points:
+                curves.append((device, list(points.values())))
+        return probe_lines(curves, width, height)
+
+    def print(self, lines: str) -> None:
         """Prints lines above the screen, where they stay."""
         self._console.print(Text(lines), soft_wrap=True)
 

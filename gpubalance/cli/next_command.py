@@ -1,6 +1,4 @@
-"""What to do with a result: the next command as one would type it, and the lines of a training
-script.
-"""
+"""What can follow a result: a command as this user types it, and lines of a training script."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from gpubalance.text import clean_lines
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.settings.device import Device
-    from gpubalance.settings.requests import Settings
+    from gpubalance.settings.settings import Settings
 
 # A command, and the lines of a training script: empty if there is none.
 Following = tuple[str, tuple[str, ...]]
@@ -30,11 +28,15 @@ def command(
     name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str
 ) -> str:
     """A command on these devices with these settings; the words of `split` come between the two."""
-    words = [name, *_simulated(simulate), "--gpus", *(device.called for device in devices), *split]
+    words = [name, *_simulated(simulate), "--gpus"]
+    words += [device.called for device in devices]
+    words += split
     usual = type(settings)(model=default_model(simulated=devices[0].simulated))
     for field, value in settings:
         if value != getattr(usual, field):
-            words += [f"--{field.replace('_', '-')}", *([] if value is True else [str(value)])]
+            words.append(f"--{field.replace('_', '-')}")
+            if value is not True:
+                words.append(str(value))
     return _line(*words)
 
 
@@ -49,36 +51,41 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
 
     if plan.devices[0].simulated and simulate is None:
         return "", ()
+    run = _run_command(plan, simulate, path)
     script = _training("split", made_in_a_script(plan, simulate, path), plan.settings)
     used = [plan.devices[number] for number in plan.split.used]
     if len(hosts_of(used)) > 1 or (used[0].host is not None and not used[0].simulated):
         # Only load_plan can tell which of the processes it is in.
+        if path is None:
+            return run, ()
         via = typed_for_hosts()[2:]  # the plan knows its hosts
-        script = (
-            (*script, f"# {_line('launch', *via, str(path), 'train.py')}")
-            if path is not None
-            else ()
-        )
-    return _run_command(plan, simulate, path), script
+        script = (*script, f"# {_line('launch', *via, str(path), 'train.py')}")
+    return run, script
 
 
 def layers_uses(path: Path | None, simulate: str | None, settings: Settings) -> Following:
-    """The command that draws the result in that file, and the lines that train in its stages; none
-    without a file.
+    """The command that draws the result in that file, and the lines that train in its stages.
+
+    Both are empty without a file.
     """
     if path is None:
         return "", ()
-    loaded = f"load_layers({str(path)!r}{f', simulate={simulate!r}' if simulate else ''})"
-    return _line("report", str(path), "--html", str(path.with_suffix(".html"))), _training(
-        "layers", loaded, settings
-    )
+    report = _line("report", str(path), "--html", str(path.with_suffix(".html")))
+    loaded = f"load_layers({str(path)!r}{_simulate_argument(simulate)})"
+    return report, _training("layers", loaded, settings)
 
 
 def resuming(arguments: Sequence[str], without: str | None = None) -> str:
     """The command that resumes one with these arguments, leaving out the option `without`."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    arguments = [one for before, one in pairs if without not in (before, one.partition("=")[0])]
-    return _line(*arguments, *([] if "--resume" in arguments else ["--resume"]))
+    words = []
+    before = ""
+    for argument in arguments:
+        if without not in (before, argument.partition("=")[0]):
+            words.append(argument)
+        before = argument
+    if "--resume" not in words:
+        words.append("--resume")
+    return _line(*words)
 
 
 def program() -> str:
@@ -102,44 +109,47 @@ def typed(text: str) -> str:
 def _simulated(simulate: str | None) -> list[str]:
     from gpubalance.devices.hosts import typed_for_hosts
 
-    return [*(["--simulate", simulate] if simulate else []), *typed_for_hosts()]
+    words = ["--simulate", simulate] if simulate else []
+    return [*words, *typed_for_hosts()]
+
+
+def _simulate_argument(simulate: str | None) -> str:
+    return f", simulate={simulate!r}" if simulate else ""
 
 
 def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str:
     """The call of `gpubalance` that makes a plan's split: from its file, or by hand without one."""
     from gpubalance.settings.device import hosts_of
 
-    simulated = f", simulate={simulate!r}" if simulate else ""
+    simulated = _simulate_argument(simulate)
     if path:
         return f"load_plan({str(path)!r}{simulated})"
     split = plan.split.without_idle
     used = [plan.devices[number] for number in plan.split.used]
-    is_plain = simulate is not None and used[0].host is not None and used[0].profile is None
-    # A profile names its hosts itself.
-    hosts = f", hosts={list(hosts_of(used))}" if is_plain else ""
     gpus = [device.index if device.host is None else device.called for device in used]
-    micro = f", micro_batches={list(split.micro_batches)}" if split.accumulates else ""
+    arguments = f"{gpus}, {list(split.batches)}"
+    if split.accumulates:
+        arguments += f", micro_batches={list(split.micro_batches)}"
     usual = type(plan.settings)()
-    settings = [
-        f", {name}={getattr(plan.settings, name)!r}"
-        for name in ("all_reduce", "pack_bytes", "gradients", "precision")
-        if getattr(plan.settings, name) != getattr(usual, name)
-    ]
-    return f"Split({gpus}, {list(split.batches)}{micro}{''.join(settings)}{simulated}{hosts})"
+    for name in ("all_reduce", "pack_bytes", "gradients", "precision"):
+        value = getattr(plan.settings, name)
+        if value != getattr(usual, name):
+            arguments += f", {name}={value!r}"
+    arguments += simulated
+    # A profile names its hosts itself.
+    if simulate is not None and used[0].host is not None and used[0].profile is None:
+        arguments += f", hosts={list(hosts_of(used))}"
+    return f"Split({arguments})"
 
 
-def _training(name: str, made: str, settings: Settings) -> tuple[str, ...]:
-    """The lines of a script that train with what is made, by the names of the user's
-    own functions.
-    """
+def _training(name: str, call: str, settings: Settings) -> tuple[str, ...]:
+    """The lines of a script that train with what is made, by the names of the user's functions."""
     place, _, build = settings.model.rpartition(":")
+    model = f"{build}()  # of {place}" if place else "build_model()  # balance yours first"
     data = as_data(settings.data) if settings.data else "dataset"
-    model, whose = (
-        (f"{build}()", f"of {place}") if place else ("build_model()", "balance yours first")
-    )
     lines = (
-        f"{name} = gpubalance.{made}",
-        f"with {name}.scope(): model = {model}  # {whose}, compiled here too",
+        f"{name} = gpubalance.{call}",
+        f"with {name}.scope(): model = {model}, compiled here too",
         f"{name}.fit(model, {data}, epochs=10)",
     )
     return tuple(map(clean_lines, lines))
@@ -150,6 +160,9 @@ def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     if path is None:
         devices = [plan.devices[number] for number in plan.split.used]
         return command("run", devices, settings, simulate, *plan.split.without_idle.options.split())
-    named = ["--model", settings.model] if names_file_or_code(settings.model) else []
-    named += ["--data", settings.data] if settings.data else []
-    return _line("run", *_simulated(simulate), "--plan", str(path), *named)
+    words = ["run", *_simulated(simulate), "--plan", str(path)]
+    if names_file_or_code(settings.model):
+        words += ["--model", settings.model]
+    if settings.data:
+        words += ["--data", settings.data]
+    return _line(*words)

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from gpubalance.cli.complete import models
-from gpubalance.cli.own_code import refuse_unusable
 from gpubalance.cli.parameters import Without
-from gpubalance.errors import UsageError
-from gpubalance.settings.choices import (
-    SAVED_MODEL,
-    default_model,
-    names_file_or_code,
-    refuse_name,
-    refuse_unknown_model,
+from gpubalance.settings.options import (
+    devices_option,
+    measuring_option,
+    output_option,
+    split_option,
 )
-from gpubalance.settings.device import Device
-from gpubalance.settings.record import Record, option
-from gpubalance.settings.requests import Settings
-from gpubalance.text import clean
+from gpubalance.settings.record import Record
 
 if TYPE_CHECKING:
     from gpubalance.devices.machine import Machine
-
-devices_option, split_option = partial(option, "Devices"), partial(option, "Split")
-measuring_option, output_option = partial(option, "Measuring"), partial(option, "Output")
 
 
 class Devices(Record):
@@ -44,29 +32,27 @@ class Devices(Record):
     )
     hosts: str | None = devices_option(
         "--hosts NAME,…",
-        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0. ray: of a Ray "
-        "cluster's nodes.",
+        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0. "
+        "ray: of a Ray cluster's nodes.",
     )
     via: str | None = devices_option(
         "--via PREFIX", "The command that reaches a host. Default: ssh -o BatchMode=yes {host}."
     )
 
     def machine(self) -> Machine:
-        """The devices here, on these hosts, or simulated. Raises what finds and reaches them."""
+        """The devices here, on these hosts, or simulated. Raises what finding them raises."""
         from gpubalance.devices.hosts import connect_hosts
         from gpubalance.devices.machine import find_machine
         from gpubalance.jobs.devices import machine_over
 
         hosts = connect_hosts(self.hosts, self.via)
-        return (
-            machine_over(hosts)
-            if hosts and self.simulate is None
-            else find_machine(self.simulate, hosts)
-        )
+        if hosts and self.simulate is None:
+            return machine_over(hosts)
+        return find_machine(self.simulate, hosts)
 
 
 class RunControl(Record):
-    """What a measurement takes care of."""
+    """How a measurement begins, or whether it does."""
 
     resume: bool = measuring_option(
         "--resume",
@@ -78,7 +64,7 @@ class RunControl(Record):
     )
     dry_run: bool = measuring_option(
         "--dry-run",
-        "Say what would be done and how long it would take, and do nothing.",
+        "Print what would be done and how long it would take, and do nothing.",
         default=False,
     )
 
@@ -91,7 +77,7 @@ class Epoch(Record):
 
 class Scripting(Record):
     script: Path | None = output_option(
-        "--script FILE", "Write a Python script that trains your model and data with it."
+        "--script FILE", "Write a Python script that trains your model on your data with it."
     )
 
 
@@ -117,61 +103,3 @@ class Reporting(Record):
 Unwatched = Annotated[Reporting, Without("tensorboard", "trace")]
 # Of one that shows no progress.
 Printed = Annotated[Reporting, Without("quiet", "tensorboard", "trace")]
-
-
-def asked_of(
-    machine: Machine, gpus: Devices, settings: Settings, *, least: int = 1
-) -> dict[str, Any]:
-    """What every request begins with: the devices that are named, and what is trained on them. See
-    `settings_on`.
-
-    Raises UsageError for fewer devices than `least`.
-    """
-    devices = machine.select(gpus.gpus)
-    if len(devices) < least:
-        raise UsageError(
-            f"this is for {least} devices or more, not for {devices[0].label} alone",
-            remedy="--gpus 0 1",
-        )
-    chosen = settings_on(devices, settings)
-    return {
-        "devices": devices,
-        "driver": machine.driver,
-        "settings": chosen,
-        "joint": machine.joint,
-    }
-
-
-def settings_on(devices: Sequence[Device], asked: Settings) -> Settings:
-    """The settings with the model that suits the devices, if none was named.
-
-    Raises UsageError for --data with --input host, which is for random samples.
-    """
-    if asked.data is not None and asked.input == "host":
-        raise UsageError(
-            "--input host is for random samples: --data has its own pipeline", remedy="leave it out"
-        )
-    _refuse_unknown(asked.model, asked.data or "")
-    return asked.model_copy(
-        update={"model": asked.model or default_model(simulated=devices[0].simulated)}
-    )
-
-
-def _refuse_unknown(model: str, data: str) -> None:
-    """Raises UsageError for a file, BadInput for another name that is none; the worker would, but
-    seconds later.
-    """
-    for flag, name in (("--model", model), ("--data", data)):
-        file = name.rpartition(":")[0] or name
-        if file.endswith((".py", SAVED_MODEL)) and not Path(file).is_file():
-            like = "train.py:function" if file.endswith(".py") else "saved.keras"
-            raise UsageError(
-                f"{flag}: there is no file {clean(file)}",
-                remedy=f"give its path: {flag} folder/{like}",
-            )
-        if name:
-            refuse_unusable(flag, name)
-            refuse_name(flag, name)
-    applications = models()
-    if model and applications and not names_file_or_code(model):
-        refuse_unknown_model(model, applications)

@@ -1,6 +1,4 @@
-"""Where a result goes: stdout as text or JSON, and a file. Both are checked before anything is
-measured.
-"""
+"""Where a result goes: to stdout as text or JSON, and into a file."""
 
 from __future__ import annotations
 
@@ -8,99 +6,97 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
-from gpubalance.text import clean
+from gpubalance.cli.files import check_file, file_exists, write_file
+from gpubalance.errors import EnvironmentFault, GpubalanceError
 
 if TYPE_CHECKING:
-    from gpubalance.cli.next_command import Following
     from gpubalance.cli.options import Reporting
     from gpubalance.jobs.keep.journal import Journal
     from gpubalance.render.table import Part
     from gpubalance.results.common import Warning_
 
-_ROOM = 1 << 18  # bytes; a result takes some ten thousand
-
 
 class Output:
-    """Where the options of a command want its result: on stdout, and in a file, written whole or
-    not at all.
+    """Where the options of a command want its result: on stdout, and whole or not at all in a file.
 
-    `quiet`: stderr gets no progress, so no empty line separates the result from it. A resumed
+    stdout gets JSON or the result's `text`; an empty one is not printed. The `noted` warnings come
+    before the result's own. An empty line separates the result from progress on stderr. A resumed
     command may replace its own unfinished result; every command may replace an estimate. Raises
     UsageError if the file exists, EnvironmentFault if it can't be written.
     """
 
-    def __init__(self, asked: Reporting, *, quiet: bool, resumed: bool = False) -> None:
+    def __init__(
+        self,
+        reporting: Reporting,
+        text: Callable[[Any], str],
+        noted: Sequence[Warning_] = (),
+        *,
+        shows_progress: bool = True,
+        resumed: bool = False,
+    ) -> None:
         from gpubalance.results.records import is_estimate
 
-        self._asked, self._quiet, self._path = asked, quiet, asked.output
-        self._goes_on = False
-        self._replaces = asked.overwrite or (self._path is not None and is_estimate(self._path))
+        self._text = text
+        self._noted = noted
+        self._as_json = reporting.as_json
+        self._quiet = reporting.quiet or not shows_progress
+        self._path = reporting.output
+        self._replaces = reporting.overwrite
+        self._continues = False
         if self._path is not None:
-            self._goes_on = not self._replaces and resumed and _is_unfinished(self._path)
-            self._replaces |= self._goes_on
+            self._replaces = self._replaces or is_estimate(self._path)
+            self._continues = not self._replaces and resumed and _is_unfinished(self._path)
+            self._replaces = self._replaces or self._continues
             check_file("-o", self._path, overwrite=self._replaces)
 
-    def check_goes_on(self, journal: Journal) -> None:
-        """Raises UsageError if the unfinished result in the file is of another command, model or
-        settings.
-        """
-        if self._goes_on and not journal.resumed:
-            raise _exists("-o", self._path)
+    def check_continues(self, journal: Journal) -> None:
+        """Raises UsageError if the unfinished result in the file is of another measurement."""
+        if self._path is not None and self._continues and not journal.resumed:
+            raise file_exists("-o", self._path)
 
     @contextlib.contextmanager
-    def left_by_an_error(
-        self, text: Callable[[Any], str], noted: Sequence[Warning_] = ()
-    ) -> Iterator[None]:
-        """If the block raises an error with a partial result, outputs that and raises
-        the error on.
-        """
+    def left_by_an_error(self) -> Iterator[None]:
+        """Outputs the partial result of an error that the block raises, and raises the error on."""
         try:
             yield
         except GpubalanceError as error:
             if error.partial is not None:
-                self.give(error.partial, text, noted)
+                self.give(error.partial)
             raise
 
-    def give(
-        self,
-        result: Any,
-        text: Callable[[Any], str],
-        noted: Sequence[Warning_] = (),
-        journal: Journal | None = None,
-    ) -> Any:
-        """Writes the result, then prints it as JSON or as `text`; the `noted` warnings come before
-        its own.
+    def give(self, result: Any, journal: Journal | None = None) -> Any:
+        """Writes the result, then prints it; returns it with the noted warnings.
 
-        Returns it with these warnings. If nobody reads it, the measurement's `journal` is kept. If
-        it can't be written, prints it all the same and raises EnvironmentFault. An empty text is
-        not printed.
+        If nobody reads it, the measurement's `journal` is kept. If it can't be written, prints it
+        all the same and raises EnvironmentFault.
         """
-        if noted:
-            result = result.model_copy(update={"warnings": (*noted, *result.warnings)})
-        shown, document = text(result), result.model_dump_json(indent=2)
-        self._say_beside("")
+        if self._noted:
+            result = result.model_copy(update={"warnings": (*self._noted, *result.warnings)})
+        document = result.model_dump_json(indent=2)
+        printed = document if self._as_json else self._text(result)
+        self._print_beside("")
         try:
             if self._path is not None:
-                if self._path.exists() and not self._replaces:
-                    message = f"{self._path} was made by another program meanwhile"
-                    raise EnvironmentFault(message, remedy="the result is on stdout")
-                write_file("-o", self._path, document + "\n", "the result is on stdout; ")
+                self._write(self._path, document)
         finally:
-            said = say(document if self._asked.as_json else shown, sys.stdout)
-        if not said and self._path is None and journal is not None:
+            was_read = say(printed, sys.stdout)
+        if not was_read and self._path is None and journal is not None:
             journal.stays = True
-            self._say_beside(
-                "nobody reads stdout any more: the same command with --resume gives the result"
-            )
+            self._print_beside("stdout was closed; rerun with --resume to print the result")
         return result
 
-    def _say_beside(self, text: str) -> None:
+    def _write(self, path: Path, document: str) -> None:
+        if path.exists() and not self._replaces:
+            raise EnvironmentFault(
+                f"another program created {path} meanwhile", remedy="the result is on stdout"
+            )
+        write_file("-o", path, document + "\n", "the result is on stdout; ")
+
+    def _print_beside(self, text: str) -> None:
         if not self._quiet:
             say(text, sys.stderr)
 
@@ -109,20 +105,23 @@ def width() -> int:
     """The columns for a summary on stdout: a narrow terminal's own, otherwise 80."""
     from gpubalance.render.table import WIDTH
 
-    return (
-        min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns) if sys.stdout.isatty() else WIDTH
-    )
+    if not sys.stdout.isatty():
+        return WIDTH
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 
-def summed_up(result: Any, told: Iterable[Part], following: Following) -> str:
-    """What is told of a result, the warnings of it and of its proof, and what can follow, as this
-    user types it.
+def summed_up(
+    result: Any, parts: Iterable[Part], next_command: str = "", script: Sequence[str] = ()
+) -> str:
+    """The text about a result, its warnings and those of its proof, and what can follow.
+
+    That is a command, and the lines of a training script.
     """
     from gpubalance.cli.next_command import typed
     from gpubalance.render.table import summary
     from gpubalance.results.subject import warnings_of
 
-    return summary(told, warnings_of(result), *following, width(), typed)
+    return summary(parts, warnings_of(result), next_command, script, width(), typed)
 
 
 def say(text: str, stream: TextIO) -> bool:
@@ -143,68 +142,6 @@ def _is_unfinished(path: Path) -> bool:
     from gpubalance.results.records import read_reported
 
     try:
-        found = read_reported(path)
+        return not read_reported(path).complete
     except GpubalanceError:
         return False
-    return not found.complete
-
-
-def check_file(option: str, path: Path, *, overwrite: bool) -> None:
-    """Raises UsageError or EnvironmentFault if the file of an option can't be written.
-
-    Writes a few pages beside it, so that a full disk, a quota or a read-only file system shows
-    early.
-    """
-    # Named like an unfinished result: it is swept up too.
-    trial = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{option} {path} is not a file", remedy="give a file's name")
-        if path.exists() and not overwrite:
-            raise _exists(option, path)
-        with trial.open("wb") as file:
-            file.write(bytes(_ROOM))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        message = f"can't write {option} {clean(str(path))}: {error.strerror}"
-        raise EnvironmentFault(message, remedy=f"give another {option}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            trial.unlink(missing_ok=True)
-
-
-def _exists(option: str, path: Path | None) -> UsageError:
-    return UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
-
-
-def write_file(option: str, path: Path, content: str | bytes, rest: str = "") -> None:
-    """Writes a file whole or not at all. Raises EnvironmentFault; `rest` says there where the
-    result is instead.
-    """
-    from gpubalance.system.state import write_whole
-
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise EnvironmentFault(
-            f"can't write {path}: {error.strerror}", remedy=f"{rest}give another {option}"
-        ) from None
-
-
-def make_folder(option: str, folder: Path) -> None:
-    """Makes the folder of an option. Raises EnvironmentFault if nothing can be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise unwritable(option, folder, error) from None
-
-
-def unwritable(option: str, folder: Path, error: OSError) -> EnvironmentFault:
-    """The error for a folder in which nothing can be written."""
-    why = "it is a file" if folder.is_file() else error.strerror or str(error)
-    return EnvironmentFault(
-        f"can't write to {option} {folder}: {why}", remedy=f"give another {option}"
-    )

@@ -1,10 +1,12 @@
-"""Finds what is wrong with the name of a user's function by its file: that is read, not run, before
-a worker starts.
+"""Finds what is wrong with the name of a user's function before a worker starts.
+
+The function's file is read for that, not run.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpubalance.errors import BadInput
@@ -12,13 +14,20 @@ from gpubalance.text import clean
 
 # What a name has that likely builds what the option is for.
 _LIKELY = {"--model": ("build", "model"), "--data": ("data",)}
+# What is bound within these is not bound in the file.
+_WITH_OWN_NAMES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Lambda,
+    ast.comprehension,
+)
 # Code that may make names which can't be read from it.
 _MAKES_NAMES = {"globals", "vars", "setattr", "exec", "__getattr__"}
 
 
 def refuse_unusable(option: str, name: str) -> None:
-    """Raises BadInput if a file of Python is no Python, or if the name has no function of it that
-    can be called.
+    """Raises BadInput if a file is not valid Python, or has no such function that can be called.
 
     A function that the file may get in another way, such as by an import, is left to the worker.
     """
@@ -28,71 +37,63 @@ def refuse_unusable(option: str, name: str) -> None:
         return
     module = _parsed(option, Path(file))
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    there = f"it has: {', '.join(map(clean, functions)) or 'none'}"
+    listed = f"it has: {', '.join(map(clean, functions)) or 'none'}"
     if not (place and wanted):
-        likely = [one for one in functions if any(word in one for word in _LIKELY[option])]
-        first = next(iter(likely or functions), "function")
+        likely = _likeliest(list(functions), _LIKELY[option])
         raise BadInput(
             f"{option} {clean(name)} names no function of that file",
-            remedy=f"name the function: {option} {clean(file)}:{clean(first)}; {there}",
+            remedy=f"name the function: {option} {clean(file)}:{clean(likely)}; {listed}",
         )
     if wanted in functions:
         _refuse_arguments(option, name, functions[wanted])
     elif not _may_have(module, wanted):
-        raise BadInput(f"{clean(place)} has no function {clean(wanted)!r}", remedy=there)
+        raise BadInput(f"{clean(place)} has no function {clean(wanted)!r}", remedy=listed)
+
+
+def _likeliest(functions: Sequence[str], words: Sequence[str]) -> str:
+    """The first function with one of these words in its name, else the first of all."""
+    for function in functions:
+        if any(word in function for word in words):
+            return function
+    return functions[0] if functions else "function"
 
 
 def as_data(name: str) -> str:
-    """What a line of Python has for the data of that name: a call of the function, or what the file
-    has made.
-    """
+    """The data of that name in a line of Python: a call of the function, or the file's value."""
     place, _, wanted = name.rpartition(":")
     try:
         module = ast.parse(Path(place).read_bytes())
     # A module's name, or a file that has gone.
     except (OSError, ValueError, SyntaxError, RecursionError):
         return f"{wanted}()"
-    binding = _Binding(wanted)
-    binding.visit(module)
-    return f"{wanted}()" if binding.is_function else wanted
+    return f"{wanted}()" if _is_function(module, wanted) else wanted
 
 
-class _Binding(ast.NodeVisitor):
-    """Whether what a file last binds to a name is a function, by its statements that an import
-    would run.
+def _is_function(module: ast.Module, name: str) -> bool:
+    """Whether what a file last binds to a name is a function, as far as its text shows.
 
-    So is a name that it may have from elsewhere, as by an import.
+    A name from elsewhere, as by an import, is taken for a function.
     """
-
     is_function = True
+    for node in _run_by_import(module):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            is_function = True
+        elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            is_function = False  # the target of an assignment, a loop or a `with`
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if name in map(ast.unparse, targets):
+                is_lambda = isinstance(node.value, ast.Lambda)
+                is_function = is_lambda or "partial(" in ast.unparse(node.value)
+    return is_function
 
-    def __init__(self, name: str) -> None:
-        self._name = name
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """One of the file's own, whose inner names are not the file's."""
-        self.is_function |= node.name == self._name
-
-    def _has_own_names(self, node: ast.AST) -> None:
-        """What is bound within it is not bound in the file."""
-
-    visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = visit_comprehension = _has_own_names
-
-    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
-        """One to the name alone may give it a function, any other one gives it a value."""
-        self.generic_visit(node)
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if node.value is not None and self._name in map(ast.unparse, targets):
-            self.is_function = isinstance(node.value, ast.Lambda) or "partial(" in ast.unparse(
-                node.value
-            )
-
-    visit_AnnAssign = visit_Assign
-
-    def visit_Name(self, node: ast.Name) -> None:
-        """As the target of an assignment, a loop or a `with`."""
-        if node.id == self._name and isinstance(node.ctx, ast.Store):
-            self.is_function = False
+def _run_by_import(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a file that an import runs, each after its children."""
+    if not isinstance(node, _WITH_OWN_NAMES):
+        for child in ast.iter_child_nodes(node):
+            yield from _run_by_import(child)
+    yield node
 
 
 def _parsed(option: str, file: Path) -> ast.Module:
@@ -110,21 +111,18 @@ def _parsed(option: str, file: Path) -> ast.Module:
 def _refuse_arguments(option: str, name: str, function: ast.FunctionDef) -> None:
     if function.decorator_list:  # which may give what it needs
         return
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    needed = positional[: len(positional) - len(given.defaults)]
-    needed += [
-        one
-        for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        if default is None
-    ]
+    arguments = function.args
+    positional = arguments.posonlyargs + arguments.args
+    needed = positional[: len(positional) - len(arguments.defaults)]
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if default is None:
+            needed.append(argument)
     if needed:
         raise BadInput(
-            f"{option} {clean(name)} needs arguments: {', '.join(one.arg for one in needed)}",
-            remedy=(
-                "it must be callable without arguments: give them defaults, or wrap it in a "
-                "function"
-            ),
+            f"{option} {clean(name)} needs arguments: "
+            f"{', '.join(argument.arg for argument in needed)}",
+            remedy="it must be callable without arguments: give them defaults, or wrap it in a "
+            "function",
         )
 
 

@@ -1,5 +1,6 @@
-"""Typer's parameters from the fields of records, and the records from what was typed: see
-`settings.record.option`.
+"""Typer's parameters from the fields of records, and the records from what was typed.
+
+A field becomes an option by `settings.options.option`.
 """
 
 from __future__ import annotations
@@ -33,100 +34,116 @@ class Without:
 
 
 def with_options(command: Command, common: Command) -> Command:
-    """The command with the signature that Typer needs: each record replaced by the options that its
-    fields are.
+    """The command as Typer needs it: each record in its signature is replaced by its options.
 
     The parameters of `common` are added; the command does not get their values.
     """
-    every = signature(command, eval_str=True).parameters.values()
-    # The others are for Python.
-    parameters = [p for p in every if p.kind is not Parameter.KEYWORD_ONLY]
-    records = {p.name: found for p in parameters if (found := _record(p.annotation))}
+    records: dict[str, tuple[type[Record], list[str]]] = {}
+    parameters: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        if parameter.kind is Parameter.KEYWORD_ONLY:  # is for Python
+            continue
+        record = _record(parameter.annotation)
+        if record is None:
+            parameters.append(parameter)
+        else:
+            records[parameter.name] = record
+            parameters += _options(*record)
     unseen = signature(common, eval_str=True).parameters
 
     @wraps(command)
     def called(**values: Any) -> Any:
-        typed = {
-            name: {field: values.pop(field) for field in fields}
-            for name, (_, fields) in records.items()
-        }
-        made = {
-            name: _made(command.__name__, records[name][0], given) for name, given in typed.items()
-        }
-        return command(
-            **made, **{name: value for name, value in values.items() if name not in unseen}
-        )
+        arguments: dict[str, Any] = {}
+        for name, (record, fields) in records.items():
+            typed = {field: values.pop(field) for field in fields}
+            arguments[name] = _made(command.__name__, record, typed)
+        for name, value in values.items():
+            if name not in unseen:
+                arguments[name] = value
+        return command(**arguments)
 
-    options = [
-        one
-        for p in parameters
-        for one in (_options(*records[p.name]) if p.name in records else [p])
-    ]
-    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*options, *unseen.values())]
+    parameters += unseen.values()
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
     vars(called)["__signature__"] = Signature(keywords)  # what inspect, and so Typer, sees
     return called
 
 
 def _record(annotation: Any) -> tuple[type[Record], list[str]] | None:
     """A record and the names of its fields that are options; None for any other annotation."""
-    record, *marks = get_args(annotation) if get_origin(annotation) is Annotated else [annotation]
+    record = annotation
+    marks: list[Any] = []
+    if get_origin(annotation) is Annotated:
+        record, *marks = get_args(annotation)
     if not (isinstance(record, type) and issubclass(record, Record)):
         return None
-    hidden = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
-    own_first = dict.fromkeys((*record.__annotations__, *record.model_fields))
-    return record, [
-        n for n in own_first if record.model_fields[n].json_schema_extra and n not in hidden
-    ]
+    hidden: set[str] = set()
+    for mark in marks:
+        hidden.update(mark.names)
+    names = []
+    for name in dict.fromkeys([*record.__annotations__, *record.model_fields]):  # its own first
+        if record.model_fields[name].json_schema_extra and name not in hidden:
+            names.append(name)
+    return record, names
 
 
 def _options(record: type[Record], names: Sequence[str]) -> Iterator[Parameter]:
     for name in names:
         field = record.model_fields[name]
-        told: Any = field.json_schema_extra
-        kinds = get_args(field.annotation) or (field.annotation,)
-        kind: Any = next((kind for kind in (bool, Path) if kind in kinds), str)
-        is_list = any(tuple in (one, get_origin(one)) for one in (field.annotation, *kinds))
-        default = None if told["typed"] in (None, "", ()) else kind(told["typed"])
+        shown: Any = field.json_schema_extra
+        kinds = [field.annotation, *get_args(field.annotation)]
+        kind: Any = str
+        if bool in kinds:
+            kind = bool
+        elif Path in kinds:
+            kind = Path
+        is_list = any(get_origin(kind) is tuple for kind in kinds)
         option = typer.Option(
-            *told["flags"],
-            metavar=told["value"],  # otherwise the help shows <bool> beside a switch
+            *shown["flags"],
+            metavar=shown["value"],  # otherwise the help shows <bool> beside a switch
             help=field.description,
-            rich_help_panel=told["panel"],
-            autocompletion=complete.offers(told["flags"][0], field.annotation),
+            rich_help_panel=shown["panel"],
+            autocompletion=complete.offers(shown["flags"][0], field.annotation),
         )
         typed: Any = list[str] if is_list else kind
-        annotation: Any = Annotated[typed if default is not None else typed | None, option]
+        default = None
+        if shown["typed"] in (None, "", ()):
+            typed = typed | None
+        else:
+            default = kind(shown["typed"])
+        annotation: Any = Annotated[typed, option]
         yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def flag_of(record: type[Record], name: str) -> str:
     """The long flag of a field: `--output`."""
-    told: Any = record.model_fields[name].json_schema_extra
-    flag: str = told["flags"][0].partition("/")[0]
+    shown: Any = record.model_fields[name].json_schema_extra
+    flag: str = shown["flags"][0].partition("/")[0]
     return flag
 
 
 def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Record:
-    """The record of what was typed. Raises UsageError for the first value that its field does not
-    take.
+    """The record of what was typed.
+
+    Raises UsageError for the first value that its field does not take.
     """
     remedy = f"gpubalance {command} --help"
-    given = {}
+    values = {}
     for name, value in typed.items():
         flag = flag_of(record, name)
         if flag in _WITH_COMMAS and isinstance(value, list):
             value = re.findall(r"[^,\s]+", " ".join(value))
         if value == []:
             raise UsageError(f"{flag} needs a value", remedy=remedy)
+        if flag == "--noise-scale" and value is not None:
+            value = noise_scale(value)
         if value is not None:
-            given[name] = noise_scale(value) if flag == "--noise-scale" else value
+            values[name] = value
     try:
-        return record.model_validate(given)
+        return record.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise UsageError(
-            f"{flag_of(record, str(fault['loc'][0]))}{fault_text(fault)}", remedy=remedy
-        ) from None
+        flag = flag_of(record, str(fault["loc"][0]))
+        raise UsageError(f"{flag}{fault_text(fault)}", remedy=remedy) from None
 
 
 def noise_scale(text: str) -> float:
@@ -136,13 +153,11 @@ def noise_scale(text: str) -> float:
     from gpubalance.results.plan import Noise
     from gpubalance.results.records import read_record
 
-    found = read_record(Path(text), Noise)
-    if found.noise_scale is None:
+    noise = read_record(Path(text), Noise)
+    if noise.noise_scale is None:
         raise BadInput(
-            f"{text} has no noise scale: {found.unknown}",
-            remedy=(
-                "train for longer with split.monitor(noise=…), or with a smaller every=, or leave "
-                "--noise-scale out"
-            ),
+            f"{text} has no noise scale: {noise.unknown}",
+            remedy="train for longer with split.monitor(noise=…), or with a smaller every=, or "
+            "leave --noise-scale out",
         )
-    return found.noise_scale
+    return noise.noise_scale

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.options import Devices, Epoch, Printed, settings_on
+from gpubalance.cli.options import Devices, Epoch, Printed
 from gpubalance.cli.parameters import Without
+from gpubalance.cli.selection import settings_on
 from gpubalance.errors import BadInput
-from gpubalance.settings.requests import PlanRequest, Settings
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpubalance.results.plan import Plan
     from gpubalance.results.probe import Probe
     from gpubalance.settings.device import Device
 
@@ -22,10 +25,8 @@ ProbeFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="PROBE.json",
-        help=(
-            "What `probe -o` wrote. Default: the latest whole probe of these devices. A balance "
-            "by it counts too."
-        ),
+        help="What `probe -o` wrote. Default: the latest whole probe of these devices. "
+        "What a balance by it measured counts too.",
     ),
 ]
 
@@ -34,9 +35,9 @@ def plan(
     gpus: Devices,
     settings: Annotated[Settings, Without("all_reduce")],
     split: PlanRequest,
-    output: Printed,
+    reporting: Printed,
     epoch: Epoch,
-    probe: ProbeFile = None,
+    probe_file: ProbeFile = None,
 ) -> None:
     """Example: gpubalance plan --gpus 0 1"""
     from gpubalance.cli.next_command import uses
@@ -49,32 +50,37 @@ def plan(
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
 
-    out = Output(output, quiet=True)
-    if probe is not None:
-        found = read_record(probe, Probe)
-        check_hosts(found.devices, connect_hosts(gpus.hosts, gpus.via), "the probe's")
-        devices, joint = select(gpus.gpus, found.devices), None
+    def text(result: Plan) -> str:
+        following = uses(result, gpus.simulate, reporting.output)
+        return summed_up(result, plan_summary(result, epoch.epoch), *following)
+
+    output = Output(reporting, text, shows_progress=False)
+    joint = None
+    if probe_file is not None:
+        probe = read_record(probe_file, Probe)
+        check_hosts(probe.devices, connect_hosts(gpus.hosts, gpus.via), "the probe's")
+        devices = select(gpus.gpus, probe.devices)
     else:
         machine = gpus.machine()
-        devices, joint = machine.select(gpus.gpus), machine.joint
-        found = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
-    made = job(found, devices, split, joint)
-    following = uses(made, gpus.simulate, output.output)
-    out.give(made, lambda plan: summed_up(plan, plan_summary(plan, epoch.epoch), following))
+        devices = machine.select(gpus.gpus)
+        joint = machine.joint
+        probe = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
+    output.give(job(probe, devices, split, joint))
 
 
 def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
-    """The best probe that is kept. Raises BadInput if these devices were not probed with these
-    settings.
+    """The best probe that is kept.
+
+    Raises BadInput if these devices were not probed with these settings.
     """
     from gpubalance.cli.next_command import command
     from gpubalance.jobs.keep.probes import best_probe
 
-    found = best_probe(devices, settings)
-    if found is None:
-        why = (
+    probe = best_probe(devices, settings)
+    if probe is None:
+        raise BadInput(
             f"no probe of these devices with --model {settings.model}, as it is now, and these "
-            "settings is kept here"
+            "settings is kept here",
+            remedy=f"make one: {command('probe', devices, settings, simulate)}",
         )
-        raise BadInput(why, remedy=f"make one: {command('probe', devices, settings, simulate)}")
-    return found
+    return probe

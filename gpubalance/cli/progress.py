@@ -6,11 +6,9 @@ import math
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpubalance.cli.heartbeat import EVERY_S, Heartbeat
 from gpubalance.cli.output import say
@@ -26,7 +24,8 @@ if TYPE_CHECKING:
 
     from gpubalance.cli.live import LiveScreen
 
-_SLOWER, _ROUND_S = 1.5, 10  # the slowdown of a busy machine; proposed limits are multiples of this
+_SLOWDOWN = 1.5  # of a busy machine
+_ROUND_S = 10  # proposed time limits are multiples of it
 # Attempts and their outcomes stay above the screen.
 _STAY = (
     events.ModelBuilt,
@@ -39,40 +38,44 @@ _STAY = (
 )
 
 
-@cache
-def _texts() -> Mapping[type, Callable[[Any], str]]:
-    """The line for each kind of event that has one; the others are for a screen."""
-    from gpubalance.render.check import model_built_text
-    from gpubalance.render.independent import turn_text
-    from gpubalance.render.layers import cut_done_text, pipe_window_text
-    from gpubalance.render.plan import own_batch_text, round_text
-    from gpubalance.render.probe import point_text, trial_text
-    from gpubalance.render.queue import begun_text, ended_text
-    from gpubalance.render.run import window_text
+def _text(event: events.Event) -> str:
+    """The line for an event that has one; the others are for a screen."""
+    # Here, as a command meets few of the events.
+    from gpubalance.render import check, independent, layers, plan, probe, queue, run
 
-    return {
-        events.Doing: lambda e: f"… {e.text}",
-        events.ModelBuilt: lambda e: model_built_text(e.settings, e.model, e.own_batch, e.warned),
-        events.Planned: lambda e: own_batch_text(e.plan),
-        events.RoundDone: lambda e: round_text(e.round, e.devices),
-        events.WindowDone: lambda e: window_text(e.number, e.of, e.name, e.devices, e.measurement),
-        events.CutDone: lambda e: cut_done_text(e.round, e.devices, e.global_batch),
-        events.PipeWindowDone: lambda e: pipe_window_text(
-            e.number, e.of, e.throughput, e.step_time_s
-        ),
-        events.TurnDone: lambda e: turn_text(e.number, e.of, e.name, e.parts),
-        events.TrialDone: lambda e: f"… {trial_text(e.device, e.trial)}",
-        events.PointDone: lambda e: point_text(e.device, e.point),
-        events.CommandBegun: lambda e: begun_text(e.device, e.command),
-        events.CommandEnded: lambda e: ended_text(e.device, e.command, e.next_on),
-    }
+    match event:
+        case events.Doing():
+            return f"… {event.text}"
+        case events.ModelBuilt(settings, model, own_batch, warned):
+            return check.model_built_text(settings, model, own_batch, warned)
+        case events.Planned(split):
+            return plan.own_batch_text(split)
+        case events.RoundDone(tried, devices):
+            return plan.round_text(tried, devices)
+        case events.WindowDone(number, of, name, devices, measurement):
+            return run.window_text(number, of, name, devices, measurement)
+        case events.CutDone(tried, devices, global_batch):
+            return layers.cut_done_text(tried, devices, global_batch)
+        case events.PipeWindowDone(number, of, throughput, step_time_s):
+            return layers.pipe_window_text(number, of, throughput, step_time_s)
+        case events.TurnDone(number, of, name, parts):
+            return independent.turn_text(number, of, name, parts)
+        case events.TrialDone(device, trial):
+            return f"… {probe.trial_text(device, trial)}"
+        case events.PointDone(device, point):
+            return probe.point_text(device, point)
+        case events.CommandBegun(device, command):
+            return queue.begun_text(device, command)
+        case events.CommandEnded(device, command, next_on):
+            return queue.ended_text(device, command, next_on)
+    return ""
 
 
 class Progress:
     """A listener that shows events as they come, or nothing if quiet.
 
     On a terminal its `with` block has a screen. Elsewhere a line says what is being done, and how
-    much is left, when nothing else was said for `every_s` seconds of a phase.
+    much is left, when nothing else was printed for `every_s` seconds of a phase.
     """
 
     def __init__(self, *, quiet: bool, every_s: float = EVERY_S) -> None:
@@ -80,9 +83,10 @@ class Progress:
         self._every_s = every_s
         self._screen: LiveScreen | None = None
         self._heartbeat: Heartbeat | None = None
-        self._saying = threading.Lock()
+        self._printing = threading.Lock()
         self._remaining = Remaining()
-        self._in_a_phase, self._doing = False, "working"
+        self._in_a_phase = False
+        self._doing = "working"
 
     def __enter__(self) -> Self:
         from gpubalance.cli.live import LiveScreen, can_redraw
@@ -90,7 +94,7 @@ class Progress:
         if not self._quiet and can_redraw():
             self._screen = LiveScreen(self._remaining)
         elif not self._quiet:
-            self._heartbeat = Heartbeat(self._say_still, self._every_s)
+            self._heartbeat = Heartbeat(self._print_still, self._every_s)
         return self
 
     def __exit__(
@@ -100,60 +104,65 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, TimeLimitPassed):
-            self._tell_what_it_takes(error)
+            self._propose_limit(error)
         if self._heartbeat is not None:
             self._heartbeat.end()
         if self._screen is not None:
             with suppress(OSError):  # the terminal may be gone, but not the result
                 self._screen.close()
 
-    def _tell_what_it_takes(self, error: TimeLimitPassed) -> None:
+    def _propose_limit(self, error: TimeLimitPassed) -> None:
         whole_s = self._remaining.whole_s
         if error.partial is None:
             error.message += " before anything was measured"
         if whole_s > error.seconds:
-            enough = math.ceil(_SLOWER * whole_s / _ROUND_S) * _ROUND_S
-            error.remedy = (
-                f"all of it takes about {format_duration(whole_s)}: --time-limit {enough}"
-            )
+            enough_s = math.ceil(_SLOWDOWN * whole_s / _ROUND_S) * _ROUND_S
+            duration = format_duration(whole_s)
+            error.remedy = f"all of it takes about {duration}: --time-limit {enough_s}"
 
     def __call__(self, event: events.Event) -> None:
         self._remaining.take(event)
         if self._quiet:
             return
+        text = _text(event)
         if isinstance(event, events.Doing):
             self._doing = event.text
         elif isinstance(event, events.PhaseBegun):
             self._in_a_phase = True
-        text = f"… {self._remaining.line}" if isinstance(event, events.PhaseBegun) else ""
-        if type(event) in _texts():
-            text = _texts()[type(event)](event)
-        line = "\n".join(prose(clean_lines(text), _width()))
-        if self._screen is None:
-            if line:
-                self._say(line)
-            return
+            text = f"… {self._remaining.line}"
+        lines = "\n".join(prose(clean_lines(text), _width()))
+        if self._screen is not None:
+            self._show(self._screen, event, lines)
+        elif lines:
+            self._print(lines)
+
+    def _show(self, screen: LiveScreen, event: events.Event, lines: str) -> None:
+        stays = event.stays if isinstance(event, events.Doing) else isinstance(event, _STAY)
         try:
-            self._screen.show(event)
-            if isinstance(event, _STAY) or (isinstance(event, events.Doing) and event.stays):
-                self._screen.say(line)
+            screen.show(event)
+            if stays:
+                screen.print(lines)
         except OSError:
             self._quiet = True
 
-    def _say(self, line: str) -> None:
-        with self._saying:
-            say(line, sys.stderr)
+    def _print(self, lines: str) -> None:
+        with self._printing:
+            say(lines, sys.stderr)
         if self._heartbeat is not None:
-            self._heartbeat.said()
+            self._heartbeat.postpone()
 
-    def _say_still(self) -> None:
-        """Says what is still being done, once a phase has begun: a queue has none, and says when
-        commands end.
+    def _print_still(self) -> None:
+        """Prints what is still being done, once a phase has begun.
+
+        A queue has no phases, and prints when commands end.
         """
         if self._in_a_phase:
-            left = f"; {self._remaining.short}" if self._remaining.short else ""
-            with self._saying:
-                say(f"… still {clean_lines(self._doing)}{left}", sys.stderr)
+            text = f"… still {clean_lines(self._doing)}"
+            left = self._remaining.short
+            if left:
+                text += f"; {left}"
+            with self._printing:
+                say(text, sys.stderr)
 
 
 def _width() -> int:

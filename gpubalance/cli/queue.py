@@ -11,7 +11,7 @@ import typer
 
 from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.requests import Queueing, QueueRequest
+from gpubalance.settings.queueing import Queueing, QueueRequest
 
 _MOST_BYTES = 16 << 20
 _WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"
@@ -41,24 +41,26 @@ def queue(
     from gpubalance.results.queue import Queue
 
     def text(result: Queue) -> str:
-        return summed_up(result, queue_summary(result), ("", ()))
+        return summed_up(result, queue_summary(result))
 
     lines = _read(commands)
     machine = gpus.machine()
-    source = commands if commands == "-" else str(Path(commands).absolute())
     request = QueueRequest(
-        **dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source
+        **dict(how),
+        devices=machine.select(gpus.gpus),
+        commands=lines,
+        source="-" if commands == "-" else str(Path(commands).absolute()),
     )
     warnings = machine.warnings(request.devices, strict=False)
-    out = Output(reporting, quiet=reporting.quiet, resumed=how.resume)
-    with held(request.devices), journal_of_queue(request) as kept:
-        out.check_goes_on(kept)
+    output = Output(reporting, text, warnings, resumed=how.resume)
+    with held(request.devices), journal_of_queue(request) as journal:
+        output.check_continues(journal)
         if how.logs is not None:
             _check_logs(how.logs, overwrite=reporting.overwrite or how.resume)
-        with out.left_by_an_error(text, warnings), Progress(quiet=reporting.quiet) as tell:
-            result = queue_job(request, logs_of(request, kept), tell, kept)
-        out.give(result, text, warnings, kept)
-        kept.stays = True  # lines may be added, and only they are run by --resume
+        with output.left_by_an_error(), Progress(quiet=reporting.quiet) as progress:
+            result = queue_job(request, logs_of(request, journal), progress, journal)
+        output.give(result, journal)
+        journal.stays = True  # lines may be added, and only they are run by --resume
 
 
 def _read(commands: str) -> tuple[str, ...]:
@@ -69,29 +71,29 @@ def _read(commands: str) -> tuple[str, ...]:
 
     name = "stdin" if commands == "-" else commands
     path = None if commands == "-" else Path(commands)
-    text = content_of(path, "a file of commands", _MOST_BYTES, _WRITE).decode(
-        "utf-8-sig", errors="replace"
-    )
-    if {"\0", "\ufffd"} & {*text}:
+    content = content_of(path, "a file of commands", _MOST_BYTES, _WRITE)
+    text = content.decode("utf-8-sig", errors="replace")
+    if "\0" in text or "\ufffd" in text:
         raise BadInput(f"{name} is not text", remedy=_WRITE)
-    lines = tuple(
-        line for typed in text.split("\n") if (line := typed.strip()) and not line.startswith("#")
-    )
+    lines = []
+    for line in map(str.strip, text.split("\n")):
+        if line and not line.startswith("#"):
+            lines.append(line)
     if not lines:
         raise BadInput(f"{name} has no command", remedy=_WRITE)
     for line in lines:
-        why = _fault(line)
-        if why:
+        fault = _fault(line)
+        if fault:
             raise BadInput(
-                f"{name}: the shell can't read `{clean(line)}`: {clean(why)}", remedy=_WHOLE
+                f"{name}: the shell can't read `{clean(line)}`: {clean(fault)}", remedy=_WHOLE
             )
-    return lines
+    return tuple(lines)
 
 
 def _fault(line: str) -> str:
     """What a shell finds wrong with a line; empty if nothing."""
     if (len(line) - len(line.rstrip("\\"))) % 2:
-        return "it goes on in the next line"
+        return "it continues on the next line"
     if _PLAIN.fullmatch(line):
         return ""
     command = ["/bin/sh", "-n", "-c", line]
@@ -100,14 +102,18 @@ def _fault(line: str) -> str:
 
 
 def _check_logs(folder: Path, *, overwrite: bool) -> None:
-    """Makes the folder. Raises EnvironmentFault if nothing can be written there, UsageError for
-    others' logs.
+    """Makes the folder.
+
+    Raises EnvironmentFault if nothing can be written there, UsageError if it holds another queue's
+    logs.
     """
-    from gpubalance.cli.output import make_folder
+    from gpubalance.cli.files import make_folder
     from gpubalance.errors import UsageError
 
     make_folder("--logs", folder)
-    there = sorted(folder.glob("[0-9][0-9][0-9]*.log"))
-    if there and not overwrite:
-        what = f"--logs {folder} has the logs of a queue: {there[0].name}"
-        raise UsageError(what, remedy="give another --logs, --resume or --overwrite")
+    logs = sorted(folder.glob("[0-9][0-9][0-9]*.log"))
+    if logs and not overwrite:
+        raise UsageError(
+            f"--logs {folder} has the logs of a queue: {logs[0].name}",
+            remedy="give another --logs, --resume or --overwrite",
+        )

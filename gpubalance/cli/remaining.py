@@ -1,4 +1,4 @@
-"""How long a command still takes, as its phases tell."""
+"""How long a command still takes, by its phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Remaining:
 
     def __init__(self) -> None:
         self._phase = events.PhaseBegun("", 1, 0)
-        self._began_s = self._until_s = time.monotonic()
+        self._began_s = time.monotonic()
+        self._until_s = self._began_s
         self._later_s = 0.0  # for the phases after this one
 
     def take(self, event: events.Event) -> None:
@@ -22,41 +23,47 @@ class Remaining:
         if isinstance(event, events.PhaseBegun):
             if not self._phase.name:
                 self._began_s = now_s
-            self._phase, self._until_s = event, now_s + event.left_s
+            self._phase = event
+            self._until_s = now_s + event.left_s
             self._later_s = event.left_s - event.seconds
         elif isinstance(event, events.TimeLeft):
-            self._until_s, self._later_s = now_s + event.seconds, event.later_s
+            self._until_s = now_s + event.seconds
+            self._later_s = event.later_s
 
     @property
     def line(self) -> str:
-        """The line for the beginning of a phase, for where lines stay: `phase 2 of 4, proof: about
-        19 s; about …`.
+        """The line for the beginning of a phase, for where lines stay.
+
+        `phase 2 of 4, proof: about 19 s; about …`.
         """
-        one, where = (
-            self._phase,
-            f"phase {self._phase.number} of {self._phase.of}, " if self._phase.of > 1 else "",
-        )
-        if not one.left_s:  # of a command that goes on
-            return f"{where}{one.name}"
-        if not where:
-            return f"{one.name}: about {format_duration(self.whole_s)}"
-        rest = f"{format_duration(self.whole_s)} in all" if one.number == 1 else self._of_whole
-        return f"{where}{one.name}: about {format_duration(one.seconds)}; about {rest}"
+        phase = self._phase
+        place = self._place
+        name = f"{place}, {phase.name}" if place else phase.name
+        if not phase.left_s:  # of a command whose end nobody knows
+            return name
+        if not place:
+            return f"{name}: about {format_duration(self.whole_s)}"
+        rest = f"{format_duration(self.whole_s)} in all" if phase.number == 1 else self._of_whole
+        return f"{name}: about {format_duration(phase.seconds)}; about {rest}"
 
     @property
     def short(self) -> str:
-        """The text while it works: `phase 2 of 4, about 3 min of 6 left`; empty before the first
-        phase.
+        """The text while it works: `phase 2 of 4, about 3 min of 6 left`.
 
-        When a phase takes longer than expected nobody knows its end, so no time is told.
+        Empty before the first phase. When a phase takes longer than expected nobody knows its end,
+        so no time is given.
         """
-        where = [f"phase {self._phase.number} of {self._phase.of}"] if self._phase.of > 1 else []
-        if not self._phase.left_s:  # of a command that goes on
-            return ", ".join(where)
+        place = self._place
+        if not self._phase.left_s:  # of a command whose end nobody knows
+            return place
         is_overdue = self._until_s - time.monotonic() <= self._later_s
-        return ", ".join(
-            [*where, "longer than expected" if is_overdue else f"about {self._of_whole}"]
-        )
+        left = "longer than expected" if is_overdue else f"about {self._of_whole}"
+        return f"{place}, {left}" if place else left
+
+    @property
+    def _place(self) -> str:
+        """`phase 2 of 4`; empty if there is only one."""
+        return f"phase {self._phase.number} of {self._phase.of}" if self._phase.of > 1 else ""
 
     @property
     def whole_s(self) -> float:
@@ -70,6 +77,9 @@ class Remaining:
 
     @property
     def _of_whole(self) -> str:
-        left, whole = format_duration(self._left_s), format_duration(self.whole_s)
+        left = format_duration(self._left_s)
+        whole = format_duration(self.whole_s)
         number, unit = whole.split()
-        return f"{left} of {number if left.endswith(f' {unit}') else whole} left"
+        if left.endswith(f" {unit}"):
+            whole = number
+        return f"{left} of {whole} left"

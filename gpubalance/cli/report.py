@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.options import output_option
+from gpubalance.cli.files import check_file, make_folder, write_file
 from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.settings.options import output_option
 from gpubalance.settings.record import Record
 from gpubalance.text import clean_lines
 
@@ -25,7 +26,6 @@ _INSTALL = (
     "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance "
     "report …"
 )
-
 _CAN_WRITE = (
     "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
 )
@@ -52,35 +52,45 @@ def report(results: Results, wanted: ReportOptions) -> None:
 
     Example: gpubalance report plan.json --html report.html
     """
-    from gpubalance.cli.output import check_file, say
+    from gpubalance.cli.output import say
     from gpubalance.jobs.report import read_subjects
     from gpubalance.render.report.text import csv_text, markdown
 
-    drawn = wanted.html is not None or wanted.png is not None
+    is_drawn = wanted.html is not None or wanted.png is not None
     if wanted.markdown and wanted.csv:
         raise UsageError(
             "--markdown and --csv both print on stdout", remedy="give one of them at a time"
         )
-    page = wanted.html
-    if page is not None and any(path.resolve() == page.resolve() for path in results):
+    if wanted.html is not None:
+        _check_page(wanted.html, results, overwrite=wanted.overwrite)
+    if is_drawn:
+        _check_installed()
+    subjects = read_subjects(results)
+    if is_drawn:
+        written = _draw(subjects, wanted)
+        if not wanted.quiet:
+            say(clean_lines("\n".join(written)), sys.stderr)
+    if wanted.markdown:
+        say(markdown(subjects), sys.stdout)
+    elif wanted.csv:
+        say(csv_text(subjects), sys.stdout)
+    elif not is_drawn:
+        say("\n\n".join(map(_summary, subjects)), sys.stdout)
+        say(_CAN_WRITE, sys.stderr)
+
+
+def _check_page(page: Path, results: Sequence[Path], *, overwrite: bool) -> None:
+    if page.resolve() in [path.resolve() for path in results]:
         raise UsageError(f"--html {page} is one of the results", remedy="give another --html")
-    if page is not None:
-        check_file("--html", page, overwrite=wanted.overwrite)
-    missing = [name for name in _NEEDED if find_spec(name) is None] if drawn else []
+    check_file("--html", page, overwrite=overwrite)
+
+
+def _check_installed() -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise EnvironmentFault(
             f"{' and '.join(missing)}, which draw the report, are not installed", remedy=_INSTALL
         )
-    subjects = read_subjects(results)
-    if drawn:
-        told = _draw(subjects, wanted)
-        if not wanted.quiet:
-            say(clean_lines(told), sys.stderr)
-    if wanted.markdown or wanted.csv:
-        say(markdown(subjects) if wanted.markdown else csv_text(subjects), sys.stdout)
-    elif not drawn:
-        say("\n\n".join(map(_summary, subjects)), sys.stdout)
-        say(_CAN_WRITE, sys.stderr)
 
 
 def _summary(subject: ReportSubject) -> str:
@@ -88,43 +98,45 @@ def _summary(subject: ReportSubject) -> str:
     from gpubalance.cli.output import summed_up
     from gpubalance.render.report.words import summary_of
 
-    summary = summed_up(subject.result, summary_of(subject.result), ("", ()))
+    summary = summed_up(subject.result, summary_of(subject.result))
     return f"{clean_lines(subject.name)}:\n{summary}"
 
 
-def _draw(subjects: Sequence[ReportSubject], wanted: ReportOptions) -> str:
-    """Draws everything, then writes it; returns a text about what was written."""
-    from gpubalance.cli.output import check_file, make_folder, write_file
+def _draw(subjects: Sequence[ReportSubject], wanted: ReportOptions) -> list[str]:
+    """Draws everything, then writes it; returns lines about what was written."""
     from gpubalance.render.report.charts import charts_of
     from gpubalance.render.report.page import html_page
 
-    html, png, told = wanted.html, wanted.png, []
     charts = [charts_of(subject) for subject in subjects]
-    pictures = _pictures(subjects, charts, png) if png is not None else {}
-    if png is not None:
-        make_folder("--png", png)
+    pictures: dict[Path, bytes] = {}
+    if wanted.png is not None:
+        pictures = _pictures(subjects, charts, wanted.png)
+        make_folder("--png", wanted.png)
         for path in pictures:
             check_file("--png", path, overwrite=wanted.overwrite)
-    if html is not None:
-        write_file("--html", html, html_page(subjects, charts))
-        told.append(f"wrote {html}")
+    written = []
+    if wanted.html is not None:
+        write_file("--html", wanted.html, html_page(subjects, charts))
+        written.append(f"wrote {wanted.html}")
     for path, picture in pictures.items():
         write_file("--png", path, picture)
-    return "\n".join([*told, *([f"wrote {len(pictures)} charts into {png}"] if png else [])])
+    if wanted.png is not None:
+        written.append(f"wrote {len(pictures)} charts into {wanted.png}")
+    return written
 
 
 def _pictures(
     subjects: Sequence[ReportSubject], charts: Sequence[Charts], folder: Path
 ) -> dict[Path, bytes]:
-    """Each chart by its path: `plan-curves.png`, with the result's number if several have that
-    name.
-    """
+    """Each chart by its path: `plan-curves.png`, with a number if several results have one name."""
     from gpubalance.render.report.charts.style import WIDE
 
     pictures: dict[Path, bytes] = {}
-    stems = [re.sub(r"[^\w.-]+", "-", Path(subject.name).stem)[:60] for subject in subjects]
-    for number, (stem, of) in enumerate(zip(stems, charts, strict=True)):
-        name = f"{stem}-{number + 1}" if stem in stems[:number] else stem
-        for chart in of.drawn:
+    stems: list[str] = []
+    for subject, its_charts in zip(subjects, charts, strict=True):
+        stem = re.sub(r"[^\w.-]+", "-", Path(subject.name).stem)[:60]
+        name = f"{stem}-{len(stems) + 1}" if stem in stems else stem
+        stems.append(stem)
+        for chart in its_charts.drawn:
             pictures[folder / f"{name}-{chart.id}.png"] = chart.png(WIDE)
     return pictures

@@ -8,15 +8,15 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubalance.cli.files import check_file, write_file
 from gpubalance.cli.next_command import made_in_a_script
-from gpubalance.cli.output import check_file, write_file
 from gpubalance.cli.own_code import as_data
 from gpubalance.errors import UsageError
 from gpubalance.text import clean, clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
-    from gpubalance.settings.requests import Settings
+    from gpubalance.settings.settings import Settings
 
 _SCRIPT = '''"""Trains {build} of {place} with the split that gpubalance found.
 
@@ -41,7 +41,7 @@ if __name__ == "__main__":
         model = {build}()
     if not model.compiled:
         sys.exit("compile the model in {build}: model.compile(optimizer, loss)")
-    data = {given}
+    data = {data_value}
     # Arrays are (x, y) or (x, y, sample_weight).
     parts = data if isinstance(data, tuple) else (data,)
     split.fit(model, **dict(zip(("x", "y", "sample_weight"), parts)), epochs=10)
@@ -49,12 +49,13 @@ if __name__ == "__main__":
 
 
 def check_script(path: Path, settings: Settings) -> None:
-    """Raises UsageError if there is nothing to write, or the file exists; EnvironmentFault if it
-    can't be written.
+    """Raises UsageError if there is nothing to write, or the file exists.
+
+    Raises EnvironmentFault if it can't be written.
     """
     if ":" not in settings.model or settings.data is None:
         raise UsageError(
-            "--script writes the training of a model and data of yours",
+            "--script writes the training of your own model on your own data",
             remedy="name both: --model train.py:build --data train.py:dataset",
         )
     if path.exists():
@@ -71,34 +72,34 @@ def _refuse_names(*places: str) -> None:
         parts = [Path(place).stem] if place.endswith(".py") else place.split(".")
         if not all(part.isidentifier() and not iskeyword(part) for part in parts):
             raise UsageError(
-                f"{clean(place)} can't be imported by its name, as the file of --script does",
+                f"{clean(place)} can't be imported by its name, as the script needs it",
                 remedy="rename it to letters, digits and _, such as my_train.py",
             )
     first, second = places
     if first != second and _module(first) == _module(second):
         raise UsageError(
-            f"{clean(first)} and {clean(second)} have one name, and the file of --script "
-            "imports by it",
+            f"{clean(first)} and {clean(second)} share a name, by which the script imports them",
             remedy="rename one of them",
         )
 
 
 def following_script(path: Path | None) -> tuple[str, ...]:
     """The line that starts the script, if one is wanted."""
-    return (
-        (clean_lines(f"{shlex.join(['python', str(path)])}  # written by --script"),)
-        if path
-        else ()
-    )
+    if path is None:
+        return ()
+    command = shlex.join(["python", str(path)])
+    return (clean_lines(f"{command}  # written by --script"),)
 
 
 def write_script(path: Path, plan: Plan, plan_file: Path | None, simulate: str | None) -> None:
-    """Writes a script that trains in the folder of now, wherever it is started. Raises
-    EnvironmentFault.
+    """Writes a script that trains in the current folder, wherever it is started.
+
+    Raises EnvironmentFault.
     """
     place, _, build = plan.settings.model.rpartition(":")
     data_place, _, data = (plan.settings.data or "").rpartition(":")
-    folders = {str(Path(one).parent) for one in (place, data_place) if one.endswith(".py")}
+    files = [file for file in (place, data_place) if file.endswith(".py")]
+    folders = {str(Path(file).parent) for file in files}
     text = _SCRIPT.format(
         build=build,
         data=data,
@@ -108,7 +109,7 @@ def write_script(path: Path, plan: Plan, plan_file: Path | None, simulate: str |
         made=made_in_a_script(plan, simulate, plan_file),
         model_module=_module(place),
         data_module=_module(data_place),
-        given=as_data(plan.settings.data or ""),
+        data_value=as_data(plan.settings.data or ""),
     )
     write_file("--script", path, text)
 

@@ -195,4 +195,4 @@ def check_installed(
 
 def other_gpubalance(host: Host) -> EnvironmentFault:
     """The error for a host whose answer is not in this version's form."""
-    return EnvironmentFault(f"{host} has another gpubalance", remedy=_SAME)
+    return EnvironmentFault(f"{host} has another version of gpubalance", remedy=_SAME)

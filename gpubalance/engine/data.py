@@ -16,7 +16,7 @@ from gpubalance.engine.labels import Target, as_outputs, compile_for, random_tar
 from gpubalance.engine.step import built, parity
 from gpubalance.engine.user_data import UserData
 from gpubalance.errors import BadInput, GpubalanceError
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.text import clean
 
 _POOL = 512  # samples that the host's pipeline repeats

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
 from gpubalance.remedies import KnownError, known_error, match
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's
 # errors.

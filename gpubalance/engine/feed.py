@@ -120,7 +120,7 @@ class Feed:
         samples = samples_of(batch)
         if not samples:
             raise BadInput(
-                "the data gave a batch without samples", remedy="leave it out of the dataset"
+                "the dataset produced an empty batch", remedy="leave it out of the dataset"
             )
         devices = len(split.batches)
         whole = samples < least * devices

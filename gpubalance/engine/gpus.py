@@ -32,7 +32,7 @@ def set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
             f"TensorFlow {tf.__version__} sees no GPU, though the driver shows "
             f"{_names(devices)}{_missing_libraries()}",
             cause=row.cause,
-            remedy=f"{row.remedy}; the log tells which",
+            remedy=f"{row.remedy}; the log says which",
         )
     try:
         _let_grow(gpus)

@@ -15,7 +15,7 @@ from gpubalance.engine import precision
 from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import SAVED_MODEL, refuse_name, refuse_unknown_model
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.text import clean
 
 

@@ -15,7 +15,7 @@ from gpubalance.engine.gpus import set_up_gpus
 from gpubalance.errors import EnvironmentFault
 from gpubalance.settings.choices import names_file_or_code
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.system import versions
 
 

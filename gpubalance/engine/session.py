@@ -24,7 +24,8 @@ from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Settings, Tracing
+from gpubalance.settings.measuring import Tracing
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 
 # What trains three times keeps training: with a new split, or in a new session, the first steps

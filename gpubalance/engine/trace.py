@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.settings.choices import TRACES
-from gpubalance.settings.requests import Tracing
+from gpubalance.settings.measuring import Tracing
 
 _GPU_PLANE = "/device:GPU:"
 
@@ -58,4 +58,4 @@ def missing_gpus(folder: Path, gpus: int) -> str | None:
                 traced.add(plane.name)
     if len(traced) >= gpus:
         return None
-    return "; ".join(errors) or f"CUPTI told of {len(traced)} of {gpus} GPUs"
+    return "; ".join(errors) or f"CUPTI reported {len(traced)} of {gpus} GPUs"

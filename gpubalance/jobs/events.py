@@ -15,7 +15,7 @@ from gpubalance.results.queue import QueuedCommand, RunningCommand
 from gpubalance.results.run import Measurement
 from gpubalance.results.telemetry import Moment
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 
 class Doing(NamedTuple):

@@ -138,5 +138,5 @@ class Phases:
         self._has_said_longer = True
         rest = f": about {format_duration(left_s)} more" if left_s else ""
         announced = format_duration(self._announced_s)
-        text = f"it takes over twice as long as the {announced} that were announced{rest}"
+        text = f"taking over twice the estimated {announced}{rest}"
         self._watch(Doing(text, stays=True))

@@ -1,5 +1,4 @@
-"""What is known of the errors that people meet on several GPUs: one table of message, cause and
-remedy, table.toml.
+"""What is known of the errors that people meet on several GPUs, in one table: table.toml.
 
 Every error that gpubalance shows takes its cause and remedy from there, unless it has more specific
 ones; the guide's table of troubles is printed from it. `match` finds the row for a text from
@@ -43,9 +42,8 @@ def known_errors() -> Mapping[str, KnownError]:
         import tomllib
     else:
         import tomli as tomllib
-    table = tomllib.loads(
-        resources.files(__package__).joinpath("table.toml").read_text(encoding="utf-8")
-    )
+    file = resources.files(__package__).joinpath("table.toml")
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
     return {code: KnownError(code, **row) for code, row in table.items()}
 
 
@@ -56,20 +54,26 @@ def known_error(code: str) -> KnownError:
 
 def match(text: str) -> KnownError | None:
     """The first row with a pattern in the text, or None."""
-    return next((row for row, signs in _searched() if signs.search(text)), None)
+    for row, pattern in _patterns():
+        if pattern.search(text):
+            return row
+    return None
 
 
 def match_log(log: str) -> KnownError | None:
     """The last fatal row in a dead process' log, or None."""
-    found = map(match, reversed(log.splitlines()))
-    return next((row for row in found if row and row.fatal), None)
+    for line in reversed(log.splitlines()):
+        row = match(line)
+        if row is not None and row.fatal:
+            return row
+    return None
 
 
 @functools.cache
-def _searched() -> tuple[tuple[KnownError, re.Pattern[str]], ...]:
-    signs = (
-        (row, "|".join(f"(?:{sign})" for sign in row.signs))
-        for row in known_errors().values()
-        if row.signs
-    )
-    return tuple((row, re.compile(sign)) for row, sign in signs)
+def _patterns() -> list[tuple[KnownError, re.Pattern[str]]]:
+    patterns = []
+    for row in known_errors().values():
+        if row.signs:
+            signs = "|".join(f"(?:{sign})" for sign in row.signs)
+            patterns.append((row, re.compile(signs)))
+    return patterns

@@ -8,7 +8,7 @@ from gpubalance.numbers.units import format_bytes
 from gpubalance.render.table import Part
 from gpubalance.results.check import ModelCheck
 from gpubalance.results.common import Model
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 
 def check_summary(check: ModelCheck) -> Iterator[Part]:

@@ -135,7 +135,7 @@ def _guessed_speeds(result: Queue) -> str:
             labels.append(result.label(share.device))
     if not labels:
         return ""
-    return f"the speed of {', '.join(labels)} is by a probe: no command has ended well there yet"
+    return f"the speed of {', '.join(labels)} is by a probe: no command has succeeded there yet"
 
 
 def _commands(result: Queue) -> TextTable:

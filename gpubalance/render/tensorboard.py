@@ -19,7 +19,7 @@ from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 # The tags of a record's figures, with the fields that they are in.
 _OF_DEVICE = {"batch": "batch", "memory_bytes": "memory_peak_bytes"}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpubalance.results.common import Model, Refusal, Result, Warning_
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 
 class ModelCheck(Result):

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ class QueueShare(Record):
     """What a device did; `speed` is relative to the fastest one's, by its commands or a probe."""
 
     device: Count
-    ended_well: Annotated[Count, Shown("ended well", brief="ended well")]
+    ended_well: Annotated[Count, Shown("succeeded", brief="succeeded")]
     busy_s: Annotated[Number, Shown("busy", "s", brief="busy")]
     speed: Annotated[Ratio | None, Shown("speed", brief="speed")]
 

@@ -1,5 +1,4 @@
-"""What the user asks for: requests, settings, devices and profiles, and the words that flags may
-use.
+"""What the user asks for: requests, settings, devices, profiles, and the words of flags.
 
 Only records, checked where they are made. Measured values are in results/.
 """

@@ -1,5 +1,6 @@
-"""The words that flags and files may use. The command line's help imports nothing heavier than
-this.
+"""The words that flags and files may use.
+
+The command line's help imports nothing heavier than this.
 """
 
 from __future__ import annotations
@@ -37,41 +38,35 @@ def one_of(choice: Any) -> str:
 
 
 def default_model(*, simulated: bool) -> str:
-    """The model to train if none is named: on simulated devices one that computes far less than
-    they simulate.
-    """
+    """The model to train if none is named: one that computes far less than devices simulate."""
     return "small" if simulated else "probe"
 
 
 def refuse_unknown_model(model: str, applications: Collection[str]) -> None:
-    """Raises BadInput for a name that is neither a built-in model's nor one of
-    `keras.applications`.
-    """
-    names = {one.lower(): one for one in (*applications, *BUILT_IN)}
-    if model not in names.values():
-        near = difflib.get_close_matches(model.lower(), names, n=1)
-        raise BadInput(
-            f"there is no model {clean(model)!r}"
-            + "".join(f": did you mean {names[one]}?" for one in near),
-            remedy="use probe, small, a keras.applications name such as MobileNetV2, "
-            "package.module:function, "
-            "file.py:function or saved.keras",
-        )
+    """Raises BadInput for a name that is neither built in nor one of `keras.applications`."""
+    names = {name.lower(): name for name in [*applications, *BUILT_IN]}
+    if model in names.values():
+        return
+    message = f"there is no model {clean(model)!r}"
+    near = difflib.get_close_matches(model.lower(), names, n=1)
+    if near:
+        message += f": did you mean {names[near[0]]}?"
+    raise BadInput(
+        message,
+        remedy="use probe, small, a keras.applications name such as MobileNetV2, "
+        "package.module:function, file.py:function or saved.keras",
+    )
 
 
 def refuse_name(option: str, name: str) -> None:
-    """Raises BadInput for the name of a model or of data by which it can be none: a file with code,
-    or no function.
-    """
+    """Raises BadInput for the name of a file that may hold code, or of no function."""
     place, _, function = name.rpartition(":")
     if option == "--model" and not place and name.lower().endswith(UNSAFE_MODELS):
         stem = clean(name.rpartition("/")[2].rpartition(".")[0])
         raise BadInput(
             f"--model {clean(name)}: a file of that kind may hold code, which loading it would run",
-            remedy=(
-                f"save it again: model.save('{stem}{SAVED_MODEL}'), or give a function that "
-                "builds it"
-            ),
+            remedy=f"save it again: model.save('{stem}{SAVED_MODEL}'), or give a function that "
+            "builds it",
         )
     if not (place and function) and (option == "--data" or ":" in name):
         remedy = "write package.module:function or file.py:function"
@@ -79,7 +74,8 @@ def refuse_name(option: str, name: str) -> None:
 
 
 def names_file_or_code(model: str) -> bool:
-    """Whether a model's name leads to a file or a user's function, which only a command line or its
-    config may name.
+    """Whether a model's name leads to a file or to a user's function.
+
+    Only a command line or its config may name those.
     """
     return ":" in model or model.lower().endswith((SAVED_MODEL, *UNSAFE_MODELS))

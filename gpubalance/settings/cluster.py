@@ -1,5 +1,6 @@
-"""The processes of one run over several hosts, and TF_CONFIG, by which TensorFlow and cluster
-managers name them.
+"""The processes of one run over several hosts.
+
+TensorFlow and cluster managers name them by TF_CONFIG.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ Address = Annotated[
 
 
 class Cluster(Record):
-    """The `host:port` at which each process listens, one process a device in the devices' order,
-    and which one this is.
+    """The `host:port` at which each process listens, and which one this process is.
 
-    Whatever lists all devices has this order; a process has the device at its `rank`.
+    There is one process a device. Whatever lists all devices has this order; a process has the
+    device at its `rank`.
     """
 
     addresses: tuple[Address, ...]
@@ -49,9 +50,10 @@ class _Task(BaseModel):
     index: Annotated[int, Field(ge=0, strict=False)]
 
 
-class _Cluster(BaseModel):
-    """The form of https://www.tensorflow.org/guide/distributed_training#TF_CONFIG; TensorFlow uses
-    the other keys.
+class _Config(BaseModel):
+    """The keys that matter here; TensorFlow uses the others.
+
+    https://www.tensorflow.org/guide/distributed_training#TF_CONFIG
     """
 
     cluster: Annotated[dict[str, _Addresses], Field(min_length=1)]
@@ -60,8 +62,11 @@ class _Cluster(BaseModel):
 
 def tf_config(cluster: Cluster) -> dict[str, str]:
     """The environment variable that describes the cluster to one of its processes."""
-    task = {"type": "worker", "index": cluster.rank}
-    return {_VARIABLE: json.dumps({"cluster": {"worker": cluster.addresses}, "task": task})}
+    described = {
+        "cluster": {"worker": cluster.addresses},
+        "task": {"type": "worker", "index": cluster.rank},
+    }
+    return {_VARIABLE: json.dumps(described)}
 
 
 def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
@@ -70,46 +75,49 @@ def cluster_of(environment: Mapping[str, str]) -> Cluster | None:
     The chief comes before the workers, as in TensorFlow. Raises BadInput as `tf_config_of` does,
     and for a process that is no worker.
     """
-    found = tf_config_of(environment)
-    if found is None:
+    config = tf_config_of(environment)
+    if config is None:
         return None
-    workers = [
-        (job, number)
-        for job in ("chief", "worker")
-        for number in range(len(found.cluster.get(job, ())))
-    ]
-    own = found.task.type, found.task.index
-    if own not in workers:
-        raise _malformed(f"task: a {found.task.type} does not train")
-    addresses = tuple(found.cluster[job][number] for job, number in workers)
+    task = config.task
+    chiefs = config.cluster.get("chief", ())
+    workers = config.cluster.get("worker", ())
+    if task.type == "chief":
+        rank = task.index
+    elif task.type == "worker":
+        rank = len(chiefs) + task.index
+    else:
+        raise _malformed(f"task: a {task.type} does not train")
+    addresses = chiefs + workers
+    listed = ", ".join(addresses)
     if len(set(addresses)) < len(addresses):
-        raise _malformed(f"cluster: two processes have one address, of {', '.join(addresses)}")
+        raise _malformed(f"cluster: two processes share an address, in {listed}")
     try:
-        return Cluster(addresses=addresses, rank=workers.index(own))
+        return Cluster(addresses=addresses, rank=rank)
     except ValidationError:
         why = "addresses are HOST:PORT, with a port of 1 to 65535"
-        raise _malformed(f"cluster: {why}, not {', '.join(addresses)}") from None
+        raise _malformed(f"cluster: {why}, not {listed}") from None
 
 
-def tf_config_of(environment: Mapping[str, str]) -> _Cluster | None:
-    """What TF_CONFIG says, None without one. Raises BadInput if TensorFlow could not read it
-    either.
+def tf_config_of(environment: Mapping[str, str]) -> _Config | None:
+    """What TF_CONFIG says, None without one.
+
+    Raises BadInput if TensorFlow could not read it either.
     """
     text = environment.get(_VARIABLE, "").strip()
     if text in ("", "{}"):  # TensorFlow takes these for no cluster
         return None
     try:
-        found = _Cluster.model_validate_json(text)
+        config = _Config.model_validate_json(text)
     except ValidationError as error:
         raise _malformed(first_fault(error)) from None
-    names, task = found.cluster.get(found.task.type), found.task
-    if names is None or task.index >= len(names):
+    task = config.task
+    if task.index >= len(config.cluster.get(task.type, ())):
         raise _malformed(f"task: the cluster has no {task.type} {task.index}")
-    return found
+    return config
 
 
 def _malformed(why: str) -> BadInput:
     return BadInput(
         f"{_VARIABLE} is malformed: {clean(why)}",
-        remedy=f"mend it, or leave it out: unset {_VARIABLE}",
+        remedy=f"fix it, or `unset {_VARIABLE}`",
     )

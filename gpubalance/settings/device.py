@@ -1,6 +1,4 @@
-"""Devices: a GPU or a simulated one, as every result names it, and the profile that a simulated one
-follows.
-"""
+"""Devices, as every result names them, and the profiles that simulated ones follow."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 
 
 class DriftPoint(Record):
-    """From second `from_s` of a measurement on, compute times are multiplied by `factor`. A profile
-    writes a pair.
+    """From second `from_s` of a measurement on, compute times are multiplied by `factor`.
+
+    A profile writes the two as a pair.
     """
 
     from_s: Seconds
@@ -25,19 +24,20 @@ class DriftPoint(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: Any) -> Any:
-        is_pair = isinstance(given, list | tuple) and len(given) == 2
-        return dict(zip(("from_s", "factor"), given, strict=True)) if is_pair else given
+    def _named(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and len(value) == 2:
+            return {"from_s": value[0], "factor": value[1]}
+        return value
 
 
 class DeviceProfile(Record):
-    """How a simulated device behaves: a step's compute of b samples takes alpha_s + beta_s · b
-    seconds.
+    """How a simulated device behaves.
 
-    Its weight update takes update_s, whatever the batch, without noise or drift. A joint run's sync
-    takes sync_s at least, as if its link were slow. Its memory is base_memory + b ·
-    memory_per_sample bytes (plus the joint run's extra) and may not exceed `memory`, if that is
-    given. `noise` is the relative standard deviation of a step's compute time.
+    A step's compute of b samples takes alpha_s + beta_s · b seconds. Its weight update takes
+    update_s, whatever the batch, without noise or drift. A joint run's sync takes sync_s at least,
+    as if its link were slow. Its memory is base_memory + b · memory_per_sample bytes (plus the
+    joint run's extra) and may not exceed `memory`, if that is given. `noise` is the relative
+    standard deviation of a step's compute time.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -57,9 +57,11 @@ class DeviceProfile(Record):
 
     def drift_at(self, elapsed_s: float) -> float:
         """The factor on the compute time, `elapsed_s` after the measurement began."""
-        return next(
-            (point.factor for point in reversed(self.drift) if elapsed_s >= point.from_s), 1.0
-        )
+        factor = 1.0
+        for point in self.drift:  # which is in order of time
+            if elapsed_s >= point.from_s:
+                factor = point.factor
+        return factor
 
     @model_validator(mode="after")
     def _drift_is_ordered(self) -> DeviceProfile:
@@ -70,11 +72,11 @@ class DeviceProfile(Record):
 
 
 class JointProfile(Record):
-    """What simulated devices cost each other: a joint run adds `sync_s` to each step, and bytes on
-    every device.
+    """What simulated devices cost each other.
 
-    A device in use with a longer sync of its own replaces these seconds. Over several hosts they
-    are added to what the real all-reduce takes.
+    A joint run adds `sync_s` to each step, and `extra_memory` bytes on every device. A device in
+    use with a longer sync of its own replaces these seconds. Over several hosts they are added to
+    what the real all-reduce takes.
 
     While several devices compute, in a joint run or each with its own model, compute takes
     `contention` times as long. Activations sent from one device to another take `link_latency_s`
@@ -90,8 +92,8 @@ class JointProfile(Record):
 
     def among(self, profiles: Iterable[DeviceProfile | None]) -> JointProfile:
         """What a joint run of these devices adds: the longest sync of any of them counts."""
-        own = [profile.sync_s for profile in profiles if profile]
-        return self.model_copy(update={"sync_s": max([self.sync_s, *own])})
+        longest_s = max((profile.sync_s for profile in profiles if profile), default=0.0)
+        return self.model_copy(update={"sync_s": max(self.sync_s, longest_s)})
 
 
 class Device(Record):
@@ -112,14 +114,14 @@ class Device(Record):
 
     @property
     def label(self) -> str:
-        """`GPU:0`, the name that users know from TensorFlow and the tutorial; `CPU:0` for a plain
-        CPU device.
+        """`GPU:0`, as users know it from TensorFlow; `CPU:0` for a plain CPU device.
 
         `alpha:0` on a named host.
         """
         if self.host is not None:
             return self.called
-        return f"{'CPU' if self.simulated and self.profile is None else 'GPU'}:{self.index}"
+        is_plain_cpu = self.simulated and self.profile is None
+        return f"CPU:{self.index}" if is_plain_cpu else f"GPU:{self.index}"
 
     @property
     def told_by_nvml(self) -> bool:

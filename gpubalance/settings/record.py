@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reprlib import repr as short_repr
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -14,31 +14,34 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-_UNKNOWN = "extra_forbidden"  # pydantic's type of the fault of a field that the record has not
+_UNKNOWN = "extra_forbidden"  # pydantic's type of fault for a field that the record doesn't have
 _LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
 
 
 def _with_its_unit(size: object) -> int:
-    """Bytes. Raises ValueError for an invalid size, and for text with a few bytes, which nobody
-    means.
-    """
+    """Bytes. Raises ValueError for an invalid size, and for a number whose unit was forgotten."""
     if isinstance(size, str) and size.strip().isdecimal() and 0 < int(size) < _LEAST_BYTES:
         number = size.strip()
         raise ValueError(
-            f"{number} is {number} bytes: say the unit, {number}MiB, or {number}B if meant"
+            f"{number} is {number} bytes: give a unit, {number}MiB, or {number}B if you mean it"
         )
     return parse_bytes(size)
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
-Room = Annotated[int, BeforeValidator(_with_its_unit)]
-Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Name = Annotated[str, Field(max_length=4000)]  # the bound has pydantic refuse what is not UTF-8
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Multiple = Annotated[int, Field(ge=1, le=10**6)]
+Repeats = Annotated[int, Field(ge=1, le=10_000)]
 Batch = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Room = Annotated[int, BeforeValidator(_with_its_unit)]  # memory to keep free, in bytes
+Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+WithinHour = Annotated[float, Field(gt=0, le=3600)]  # seconds
+WithinDay = Annotated[float, Field(gt=0, le=86_400)]  # seconds
 
 
 class Shown(NamedTuple):
-    """What readers see of a field where its name does not say it: its label, and the unit that it
-    is shown in.
+    """What readers see of a field whose name does not say it: its label, and the unit shown.
 
     A name says them by itself as in `input_wait_s`: "input wait", in ms. `has_ratio` is false for a
     figure that is near 0 or a ratio already, so that its ratio to another one says nothing. `brief`
@@ -49,20 +52,6 @@ class Shown(NamedTuple):
     unit: str | None = None
     has_ratio: bool = True
     brief: str = ""
-
-
-def option(
-    panel: str, flags: str, about: str, default: Any = None, *, typed: str = "", **bounds: Any
-) -> Any:
-    """A field that people set on the command line, where it stands in that `panel` of the help.
-
-    `flags` ends with what is typed as its value: `--output -o FILE`; a switch has no such word.
-    `typed` is how the default is typed, if unlike its value. The bounds are pydantic's.
-    """
-    *names, last = flags.split()
-    names, value = ([*names, last], "") if last.startswith("-") else (names, last)
-    told: Any = {"panel": panel, "flags": names, "value": value, "typed": typed or default}
-    return Field(default, description=about, json_schema_extra=told, **bounds)
 
 
 class Record(BaseModel):
@@ -78,19 +67,21 @@ def first_fault(error: ValidationError) -> str:
     An unknown one comes first: it may be a missing one, misspelt.
     """
     faults = error.errors(include_url=False)
-    first = next((fault for fault in faults if fault["type"] == _UNKNOWN), faults[0])
-    where, what = clean(".".join(map(str, first["loc"])), 100), fault_text(first)
-    return f"{where}{what}" if where else what.lstrip(": .")
+    unknown = [fault for fault in faults if fault["type"] == _UNKNOWN]
+    first = unknown[0] if unknown else faults[0]
+    place = clean(".".join(map(str, first["loc"])), 100)
+    text = fault_text(first)
+    return f"{place}{text}" if place else text.lstrip(": .")
 
 
 def fault_text(fault: ErrorDetails) -> str:
-    """What pydantic finds wrong, to follow the field's name: ` 0 should be greater than 0`, `:
-    Field required`.
-    """
+    """What pydantic finds wrong, to follow the field's name: ` 0 should be greater than 0`."""
     if fault["type"] == _UNKNOWN:
         return ": unknown key"
     words = clean(fault["msg"].removeprefix("Value error, "))
-    given = clean(short_repr(fault["input"]), 40)
     if words.startswith("Input "):
-        return f" {words.replace('Input', given, 1)}"
-    return f".{words}" if fault["type"] == "unsound" else f": {words}"
+        value = clean(short_repr(fault["input"]), 40)
+        return f" {words.replace('Input', value, 1)}"
+    if fault["type"] == "unsound":
+        return f".{words}"
+    return f": {words}"

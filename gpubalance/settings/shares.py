@@ -32,7 +32,7 @@ class Shares:
                 f"each batch needs one micro-batch, not {len(self.micro_batches)} for "
                 f"{len(self.batches)}"
             )
-        if not all(isinstance(size, int) for size in (*self.batches, *self.micro_batches)):
+        if not all(isinstance(size, int) for size in self.batches + self.micro_batches):
             raise ValueError("batches and micro-batches must be whole numbers")
         if min(self.batches, default=0) < 0:
             raise ValueError("batches must not be below 0")
@@ -46,16 +46,14 @@ class Shares:
 
     @classmethod
     def even(cls, global_batch: int, devices: int) -> Shares:
-        """Equal batches; if they do not divide the global batch, the first devices take one sample
-        more.
+        """Equal batches, as MirroredStrategy has them; the first devices take what is left over.
 
-        That is what MirroredStrategy does. Raises ValueError when there are fewer samples than
-        devices.
+        Raises ValueError when there are fewer samples than devices.
         """
         if not 0 < devices <= global_batch:
             raise ValueError(f"{global_batch} samples can't be shared among {devices} devices")
         batch, rest = divmod(global_batch, devices)
-        return cls(tuple(batch + (i < rest) for i in range(devices)))
+        return cls((batch + 1,) * rest + (batch,) * (devices - rest))
 
     @property
     def global_batch(self) -> int:
@@ -70,9 +68,9 @@ class Shares:
     @property
     def without_idle(self) -> Shares:
         """The same split without the devices that have no samples, which are no replicas."""
-        return Shares(
-            *(tuple(sizes[i] for i in self.used) for sizes in (self.batches, self.micro_batches))
-        )
+        batches = tuple(self.batches[device] for device in self.used)
+        micro_batches = tuple(self.micro_batches[device] for device in self.used)
+        return Shares(batches, micro_batches)
 
     @property
     def accumulates(self) -> bool:
@@ -82,10 +80,8 @@ class Shares:
     @property
     def counts(self) -> tuple[int, ...]:
         """How many micro-batches each device takes in a step."""
-        return tuple(
-            -(-batch // max(1, micro))
-            for batch, micro in zip(self.batches, self.micro_batches, strict=True)
-        )
+        sizes = zip(self.batches, self.micro_batches, strict=True)
+        return tuple(-(-batch // max(1, micro)) for batch, micro in sizes)
 
     @property
     def first_micro_batches(self) -> tuple[int, ...]:
@@ -95,44 +91,44 @@ class Shares:
 
     @property
     def smallest(self) -> int:
-        """The samples in the smallest part of a batch, which is a first micro-batch if it
-        accumulates.
-        """
+        """The samples in the smallest part of a batch: a first micro-batch if it accumulates."""
         return min(self.without_idle.first_micro_batches)
 
     @property
     def options(self) -> str:
         """`--batches 1640 568 --micro-batches 820 568`, as `gpubalance run` takes it."""
         text = f"--batches {' '.join(map(str, self.batches))}"
-        return (
-            f"{text} --micro-batches {' '.join(map(str, self.micro_batches))}"
-            if self.accumulates
-            else text
-        )
+        if self.accumulates:
+            text += f" --micro-batches {' '.join(map(str, self.micro_batches))}"
+        return text
 
     def __str__(self) -> str:
         """`1640/568`, followed by ` in micro-batches 820/568` if any device takes several."""
         text = "/".join(map(str, self.batches))
-        return (
-            f"{text} in micro-batches {'/'.join(map(str, self.micro_batches))}"
-            if self.accumulates
-            else text
-        )
+        if self.accumulates:
+            text += f" in micro-batches {'/'.join(map(str, self.micro_batches))}"
+        return text
 
 
 def pieces(batch: int, micro_batch: int) -> tuple[tuple[int, int], ...]:
-    """A device's batch as pairs of (how many, of what size): 1000 in 300 is one of 100 and three of
-    300.
+    """A device's batch as pairs of (how many, of what size).
+
+    1000 in 300 is one of 100 and three of 300.
     """
     count, first = divmod(batch, max(1, micro_batch))
-    return tuple(piece for piece in ((1, first), (count, micro_batch)) if all(piece))
+    parts = []
+    if first:
+        parts.append((1, first))
+    if count:
+        parts.append((count, micro_batch))
+    return tuple(parts)
 
 
 def pieces_text(batch: int, micro_batch: int) -> str:
     """`820` for a batch in one piece, `2×820` for equal micro-batches, `100+3×300` for others."""
-    sizes = [
-        str(size) if count == 1 else f"{count}×{size}" for count, size in pieces(batch, micro_batch)
-    ]
+    sizes = []
+    for count, size in pieces(batch, micro_batch):
+        sizes.append(str(size) if count == 1 else f"{count}×{size}")
     return "+".join(sizes) or "0"
 
 
@@ -152,20 +148,24 @@ def share_text(batch: int, micro_batch: int) -> str:
 
 
 def proportional_split(samples: int, weights: Sequence[int], least: int = 1) -> tuple[int, ...]:
-    """Shares of `samples` in proportion to the weights, by largest remainders; of equals the first
-    gets more.
+    """Shares of `samples` in proportion to the weights, by largest remainders.
 
-    Every device with a weight gets at least `least` samples if there are enough: an empty share is
-    no replica.
+    Of equals the first gets more. Every device with a weight gets at least `least` samples if there
+    are enough: an empty share is no replica.
     """
-    total, low = (
-        sum(weights),
-        least if samples >= least * sum(weight > 0 for weight in weights) else 0,
-    )
-    shares = [max(low if weight else 0, samples * weight // total) for weight in weights]
-    order = sorted(range(len(weights)), key=lambda i: (-(samples * weights[i] % total), i))
-    for device in order[: max(0, samples - sum(shares))]:
+    replicas = sum(weight > 0 for weight in weights)
+    if samples < least * replicas:
+        least = 0
+    total = sum(weights)
+    shares = []
+    remainders = []
+    for weight in weights:
+        share, remainder = divmod(samples * weight, total)
+        shares.append(max(share, least) if weight else 0)
+        remainders.append(remainder)
+    by_remainder = sorted(range(len(weights)), key=remainders.__getitem__, reverse=True)
+    for device in by_remainder[: max(0, samples - sum(shares))]:
         shares[device] += 1
     while sum(shares) > samples:  # a least share had to come from the largest
-        shares[max(range(len(shares)), key=lambda i: shares[i])] -= 1
+        shares[shares.index(max(shares))] -= 1
     return tuple(shares)

@@ -19,15 +19,16 @@ def refuse_together(
     """
     if len(devices) > 1 and any(device.uuid.startswith("MIG-") for device in devices):
         raise UsageError(
-            "CUDA shows a process one MIG slice only: there is no joint run",
+            "CUDA shows a process only one MIG slice: slices can't train together",
             remedy="name one slice",
         )
     if devices[0].simulated and all_reduce == "nccl":
         raise UsageError("--all-reduce nccl needs GPUs", remedy="use auto")
-    if len(hosts_of(devices)) > 1 and all_reduce not in ("auto", "nccl", "ring"):
-        hosts = ", ".join(host for host in hosts_of(devices) if host)
+    hosts = hosts_of(devices)
+    if len(hosts) > 1 and all_reduce not in ("auto", "nccl", "ring"):
+        names = ", ".join(host for host in hosts if host)
         raise UsageError(
-            f"--all-reduce {all_reduce} works on one host only, and the devices are on {hosts}",
+            f"--all-reduce {all_reduce} works on one host only, and the devices are on {names}",
             remedy="use auto, nccl or ring",
         )
     if len(hosts_of(named or devices)) == 1 and all_reduce == "ring":
@@ -38,7 +39,7 @@ def refuse_together(
     # `aggregate_gradients_using_hierarchical_copy` in its cross_device_utils.py.
     if all_reduce == "hierarchical" and len(devices) > 1 and len(devices) % 2:
         raise UsageError(
-            "--all-reduce hierarchical drops the gradients of one of the devices if their number "
-            f"is odd, and these are {len(devices)} devices",
+            "--all-reduce hierarchical drops the gradients of one device if their number is odd, "
+            f"and there are {len(devices)}",
             remedy="use one-device",
         )

@@ -26,9 +26,7 @@ def shares_of(
         if not isinstance(values, Iterable) or any(type(size) is not int for size in values):
             raise UsageError(f"{name} are a list of whole numbers, not {values!r}", remedy=remedy)
     if len(sizes) != devices:
-        raise UsageError(
-            f"the number of {what} is {len(sizes)}, that of devices {devices}", remedy=remedy
-        )
+        raise UsageError(f"{what}: {len(sizes)} given for {devices} devices", remedy=remedy)
     try:
         return Shares(tuple(sizes), tuple(micro_batches))
     except ValueError as error:

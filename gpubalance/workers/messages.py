@@ -32,8 +32,9 @@ from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.record import Record, Seconds
-from gpubalance.settings.requests import Settings, Tracing
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.check_messages import (
     Copied,

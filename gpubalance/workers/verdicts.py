@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from gpubalance.results.decomposition import Decomposition
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build
 from gpubalance.workers.worker import Worker
 

@@ -10,7 +10,7 @@ from gpubalance.errors import DeadlinePassed, PartialResult, TimeLimitPassed
 from gpubalance.results.timing import Timing
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.failed import error_of

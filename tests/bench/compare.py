@@ -21,7 +21,7 @@ from gpubalance.numbers.stats import half_width, interval95, median
 from gpubalance.numbers.steady import is_steady
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.run import Run
-from gpubalance.settings.requests import Measuring
+from gpubalance.settings.measuring import Measuring
 from tests.bench.turns import measured
 from tests.bench.wanted import Share, Wanted, judged_shares
 from tests.cli.program import ROOT, gpubalance

@@ -24,7 +24,9 @@ from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
-from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, Offset, nothing_kept, quiet

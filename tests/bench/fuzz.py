@@ -37,7 +37,8 @@ from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.window import TakenTurn
 from gpubalance.jobs.probe.bench import Attempt
 from gpubalance.results.records import read_result
-from gpubalance.settings.requests import Measuring, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, CountFlops, Flops
 from gpubalance.workers.party import Party
 from tests.bench import fuzz_input as drawn

@@ -35,7 +35,7 @@ class Ours:
         """Trains on simulated devices, unless others are given."""
         from gpubalance.devices.profile import simulated_devices
         from gpubalance.engine.session import Session
-        from gpubalance.settings.requests import Settings
+        from gpubalance.settings.settings import Settings
 
         simulated, joint = simulated_devices(simulate)
         settings = Settings(model=model, data=data, precision=precision)

@@ -17,7 +17,9 @@ import psutil
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.run import run
-from gpubalance.settings.requests import Measuring, RunRequest, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party

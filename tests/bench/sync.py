@@ -18,7 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.units import format_seconds
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from tests.bench.loops import SplitFit, repeated
 from tests.bench.models import BATCH, MODELS
 from tests.bench.namespaces import NoNamespacesError, hosts_with_links

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.results.decomposition import Decomposition
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, gpubalance
 
 # It notes the processes that check it.

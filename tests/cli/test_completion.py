@@ -148,7 +148,7 @@ def test_a_word_beside_it_changes_nothing(flag: str, tmp_path: Path) -> None:
     refused = said(
         [BASH, "--norc", "-c", f"{PROGRAM} {flag} false 2>&1; true"], {"HOME": str(tmp_path)}
     )
-    assert f"error: {flag} takes nothing beside it" in refused
+    assert f"error: {flag} takes no arguments" in refused
     assert not list(tmp_path.iterdir())
 
 

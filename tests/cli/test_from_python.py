@@ -18,7 +18,7 @@ from gpubalance.jobs.events import Event, RoundDone
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.settings.code import code_key
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
 from tests.tiny import net

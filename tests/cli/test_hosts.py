@@ -17,7 +17,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from tests.bench.in_process import Program
 from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
 from tests.faults.machine import PLAIN, TI

@@ -209,7 +209,11 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
             3,
             "alpha can't be reached: no-such alpha can't be run: No such file",
         ),
-        (["--via", 'echo \'{"Hello":{"of":"{host}"}}\'', plan], 3, "alpha has another gpubalance"),
+        (
+            ["--via", 'echo \'{"Hello":{"of":"{host}"}}\'', plan],
+            3,
+            "alpha has another version of gpubalance",
+        ),
     ):
         found, _, err = in_process(["launch", *words, script])
         assert found == code, err
@@ -220,7 +224,7 @@ def test_its_options_stand_before_the_plan_and_the_plan_names_the_devices(script
     simulated = here("launch", "--simulate", "2", PAIR, script, code=2)
     assert simulated.stderr.startswith("error: no such option: --simulate")
     assert (
-        "--simulate stands after the plan"
+        "--simulate comes after the plan"
         in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
     )
 

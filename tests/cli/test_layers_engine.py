@@ -15,7 +15,7 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, ROOT, here
 from tests.cli.test_layers import profile
 from tests.jobs.probes import holding_nothing, probe_of

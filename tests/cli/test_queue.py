@@ -134,7 +134,7 @@ def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Pa
     trials = written(tmp_path, "echo why; echo so >&2; exit 5", "true", "kill -9 $$")
     done = here("queue", trials, *PAIR, "--logs", "logs", code=6, cwd=tmp_path)
     assert "3 commands on 2 devices" in done.stdout
-    assert "1 ended well, 2 failed" in done.stdout
+    assert "1 succeeded, 2 failed" in done.stdout
     assert re.search(
         r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n", done.stdout
     )
@@ -148,10 +148,9 @@ def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     done = here("queue", written(tmp_path, "false"), *PAIR, code=6, cwd=tmp_path)
     assert (
-        "the speed of GPU:0, GPU:1 is by a probe: no command has ended well there yet"
-        in done.stdout
+        "the speed of GPU:0, GPU:1 is by a probe: no command has succeeded there yet" in done.stdout
     )
-    assert "  → fix these; --resume continues it:\n" in done.stderr
+    assert "  → after fixing these, --resume continues it:\n" in done.stderr
     well = here("queue", written(tmp_path, "sleep 0.2", "sleep 0.2"), *PAIR, code=0, cwd=tmp_path)
     assert "is by a probe" not in well.stdout
 
@@ -166,7 +165,7 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
     (tmp_path / "ran").unlink()
     written(tmp_path, "echo 1 >> ran", "echo two >> ran", "echo 3 >> ran", "echo 4 >> ran")
     done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", code=0, cwd=tmp_path)
-    assert "2 of 4 commands ended well before" in done.stderr
+    assert "2 of 4 commands had succeeded before" in done.stderr
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
     with Path(trials).open("a") as file:
         file.write("echo 5 >> ran\n")
@@ -178,13 +177,13 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
     assert [one.device for one in result.commands[-1].tries] == [0]  # of those that are left
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
     done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path)
-    assert "5 commands on 2 devices in 0.0 s: all ended well" in done.stdout
+    assert "5 commands on 2 devices in 0.0 s: all succeeded" in done.stdout
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
 
 
 def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(tmp_path: Path) -> None:
     for first, more, says in (
-        ("false", "", "fix these; --resume"),
+        ("false", "", "after fixing these, --resume"),
         ("true", "--resume", "1 of 2 commands"),
     ):
         line = f"{PROGRAM} queue <(echo {first}; echo true) --simulate {QUICK_PAIR} {more}"
@@ -274,7 +273,7 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
             "train \\\n --lr 1\n",
             PAIR,
             4,
-            "trials.txt: the shell can't read `train \\`: it goes on in the next line",
+            "trials.txt: the shell can't read `train \\`: it continues on the next line",
         ),
         (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
         (b"a\0b", PAIR, 4, "trials.txt is not text"),
@@ -319,7 +318,7 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert (tmp_path / "ended").exists()
-    assert done.stderr.count("No space left on device: the command goes on without a log") == 1
+    assert done.stderr.count("No space left on device: continuing without a log") == 1
     assert Queue.model_validate_json((tmp_path / "queue.json").read_text()).commands[0].log is None
 
 

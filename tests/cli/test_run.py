@@ -16,7 +16,8 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.plan.plan import plan
-from gpubalance.settings.requests import PlanRequest, Settings
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.settings import Settings
 from tests.cli.program import (
     PROGRAM,
     QUICK_PAIR,

@@ -15,7 +15,7 @@ from gpubalance.cli.script import write_script
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.plan import Plan
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of
 
@@ -147,7 +147,7 @@ def test_what_no_script_can_be_written_for_is_told_first() -> None:
         (
             ("--model", "my/train.py:build", *own[2:]),
             "go.py",
-            "my/train.py and my/code/train.py have one name",
+            "my/train.py and my/code/train.py share a name",
         ),
     ):
         done = here("balance", "--simulate", QUICK_PAIR, *options, "--script", script, code=2)

@@ -20,7 +20,7 @@ from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs.events import Doing, WindowDone
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, broken, gpubalance
 from tests.jobs.probes import probe_of
 from tests.known import known

@@ -11,7 +11,7 @@ import pytest
 
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
 from gpubalance.remedies import known_error
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.late import tf
 
 SETTINGS = Settings(model="small")

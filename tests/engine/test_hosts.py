@@ -10,7 +10,7 @@ import pytest
 
 from gpubalance.errors import DeadlinePassed
 from gpubalance.settings.choices import AllReduce
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party

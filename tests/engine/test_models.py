@@ -11,7 +11,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import Precision
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.late import keras, layers, tf
 
 FILE = """

@@ -14,7 +14,7 @@ import pytest
 from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import DeviceProfile, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from tests.cli.program import TINY
 from tests.engine.pipelines import orders_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.settings.requests import Tracing
+from gpubalance.settings.measuring import Tracing
 
 
 def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_step_that_fails_leaves_no_trace_and_no_profiler_running(tmp_path: Pat
     ("planes", "errors", "says"),
     [
         ((), ("host: Failed to load libcupti (is it installed and accessible?)",), "libcupti"),
-        (("/device:GPU:0",), (), "CUPTI told of 1 of 2 GPUs"),
+        (("/device:GPU:0",), (), "CUPTI reported 1 of 2 GPUs"),
         (("/device:GPU:0", "/device:GPU:1"), (), None),
     ],
 )

@@ -205,7 +205,7 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
 
 def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(data: Any) -> None:
     from gpubalance.engine.data import as_tensors, build
-    from gpubalance.settings.requests import Settings
+    from gpubalance.settings.settings import Settings
 
     def built(function: str, loss: str) -> None:
         model = keras.Sequential(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubalance.devices.machine import read_gpus
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from tests.bench.gpu.place import show
 

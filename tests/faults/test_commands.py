@@ -168,9 +168,7 @@ def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
     assert unread(machine, "--quiet", "-o", str(path), "--json") == ""
     assert json.loads(path.read_text())["complete"] is True
     told = unread(machine)
-    assert told.endswith(
-        "nobody reads stdout any more: the same command with --resume gives the result\n"
-    )
+    assert told.endswith("stdout was closed; rerun with --resume to print the result\n")
     again = machine.runs_apart("run", *BRIEF, "--resume", "--json")
     assert json.loads(again.stdout)["complete"] is True
     assert "continuing an unfinished measurement" in again.stderr
@@ -200,7 +198,7 @@ def of_rank(rank: object) -> str:
         (json.dumps({"cluster": CLUSTER["cluster"]}), "task: Field required"),
         ("{" * 100_000, "Invalid JSON"),
         # Addresses where no two processes can listen.
-        (with_workers("a:1", "a:1"), "cluster: two processes have one address"),
+        (with_workers("a:1", "a:1"), "cluster: two processes share an address"),
         (
             with_workers("a:0", "b:2"),
             "addresses are HOST:PORT, with a port of 1 to 65535, not a:0, b:2",

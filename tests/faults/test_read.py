@@ -14,7 +14,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import QUICK_PAIR, ROOT
 from tests.faults.machine import BRIEF, Machine
 from tests.jobs.probes import probe_of

@@ -28,8 +28,7 @@ REFUSED = {
         (
             "--batches 1 2 3",
             2,
-            "the number of batches is 3, that of devices 2\n  → give one whole number per "
-            "device, in --gpus",
+            "batches: 3 given for 2 devices\n  → give one whole number per device, in --gpus",
         ),
         (
             "--plan plan.json -o plan.json --overwrite",
@@ -103,19 +102,23 @@ REFUSED = {
         (
             "--plan plan.json --batches 8 8",
             2,
-            "--plan has its own devices, batches and settings\n  → leave it out",
+            "--plan has its own devices, batches and settings\n  → leave out --plan",
         ),
         (
             "--plan plan.json --xla",
             2,
-            "--plan has its own devices, batches and settings\n  → leave it out, or ",
+            "--plan has its own devices, batches and settings\n  → leave out --plan, or ",
         ),
         ("--data mine:samples --input host", 2, "--input host is for random samples"),
         ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
         ("--trace there.html", 3, "can't write to --trace there.html"),
     ],
     "probe --simulate {quick}": [
-        ("--margin 512", 2, "--margin: 512 is 512 bytes: say the unit, 512MiB, or 512B if meant\n"),
+        (
+            "--margin 512",
+            2,
+            "--margin: 512 is 512 bytes: give a unit, 512MiB, or 512B if you mean it\n",
+        ),
         ("--margin '5 GB'", 2, "--margin: '5 GB' is not a size"),
     ],
     "balance --simulate {quick}": [
@@ -154,11 +157,11 @@ REFUSED = {
         ),
     ],
     "independent --simulate {quick}": [
-        ("--gpus 0", 2, "this is for 2 devices or more, not for GPU:0 alone\n  → --gpus 0 1\n"),
+        ("--gpus 0", 2, "needs at least 2 devices; only GPU:0 selected\n  → --gpus 0 1\n"),
         (
             "--gpus 0 1 --model small small small",
             2,
-            "the number of models is 3, that of devices 2\n",
+            "--model: 3 given for 2 devices\n",
         ),
         ("--batches 8 0", 2, "--batches '0' should be greater than or equal to 1\n"),
     ],
@@ -181,14 +184,14 @@ REFUSED = {
         (
             "--all-reduce hierarchical",
             2,
-            "if their number is odd, and these are 3 devices\n  → use one-device\n",
+            "if their number is odd, and there are 3\n  → use one-device\n",
         ),
     ],
     "balance --simulate 3": [
         (
             "--all-reduce hierarchical",
             2,
-            "--all-reduce hierarchical drops the gradients of one of the devices if ",
+            "--all-reduce hierarchical drops the gradients of one device if ",
         ),
     ],
     "report plan.json": [

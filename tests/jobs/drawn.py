@@ -25,7 +25,9 @@ from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement, Run
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Measuring, RunRequest, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured, Ready
 from gpubalance.workers.party import Party

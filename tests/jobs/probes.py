@@ -20,7 +20,7 @@ from gpubalance.results.probe import (
 from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -12,7 +12,9 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, of_config, probe_of

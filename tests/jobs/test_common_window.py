@@ -9,7 +9,7 @@ import math
 from gpubalance.jobs.measure.at_once import CommonWindow
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.results.timing import Timing
-from gpubalance.settings.requests import Measuring
+from gpubalance.settings.measuring import Measuring
 
 
 def timing(seconds: float) -> Timing:

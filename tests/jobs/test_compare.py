@@ -20,7 +20,7 @@ from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import CurvePoint, Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import inside, probe_of

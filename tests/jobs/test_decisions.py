@@ -15,7 +15,7 @@ from gpubalance.jobs.events import Doing, Event, RoundDone, WindowDone
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Measuring
+from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.shares import Shares
 from tests.bench.decisions import Machine, outcome
 from tests.jobs.drawn import drawn_run, noisy_devices

@@ -26,7 +26,7 @@ from gpubalance.jobs.doctor.work import DoctorSteps, links, memory_growth, tenso
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.system import versions
 from gpubalance.system.versions import numbers
 from gpubalance.workers.check_messages import Inspected, Surveyed
@@ -327,7 +327,7 @@ def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(tmp_path
                 time.sleep(0.05)
         good, slow = links([ti, plain], seen)
         assert (good.status, good.detail) == ("ok", "PCIe 3.0 x16 under load (GPU:0)")
-        told = "GPU:1 (card) ran at PCIe 3.0 x4 under load, and the card could PCIe 3.0 x16: "
+        told = "GPU:1 (card) ran at PCIe 3.0 x4 under load, but the card supports PCIe 3.0 x16: "
         assert (slow.status, slow.next) == ("warning", known_error("pcie-link").remedy)
         assert slow.detail.startswith(told)
         (unseen,) = links([plain], {})
@@ -435,7 +435,7 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     assert told.count("libnvidia-ml.so.1 was not found") == 1
     assert install_command() in told
     assert done.stderr.endswith(
-        "error: this failed: driver\n  → fix it first: what to do stands with it above\n"
+        "error: this failed: driver\n  → fix it first, as described above\n"
     )
 
 

@@ -20,13 +20,10 @@ from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, DeviceProfile
-from gpubalance.settings.requests import (
-    BalanceRequest,
-    Measuring,
-    PlanRequest,
-    ProbeRequest,
-    Settings,
-)
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, devices_of

@@ -26,13 +26,10 @@ from gpubalance.jobs.run import run
 from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import Failure
 from gpubalance.results.run import Run
-from gpubalance.settings.requests import (
-    BalanceRequest,
-    Measuring,
-    PlanRequest,
-    RunRequest,
-    Settings,
-)
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from tests.jobs.drawn import DrawnWorker, joint_run, noisy_devices, nothing_kept, party_of
@@ -117,7 +114,7 @@ def test_a_run_goes_on_after_its_last_whole_window(
     again = windows(told)
     assert sorted(windows(heard)[: len(again)]) == sorted(again)  # told once more, and not measured
     assert windows(heard)[len(again) :] == left
-    told_so_far = Doing("what was told so far was measured before the interruption")
+    told_so_far = Doing("everything so far was measured before the interruption")
     assert heard.count(told_so_far) == bool(left)
     assert not left or windows(heard[: heard.index(told_so_far)]) == windows(heard)[: len(again)]
     assert result.complete

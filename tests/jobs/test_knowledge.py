@@ -12,7 +12,7 @@ from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, inside, measurement_of, of_config, probe_of

@@ -13,7 +13,9 @@ from gpubalance.jobs.durations import phases_of
 from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
 from gpubalance.jobs.phases import Phases
-from gpubalance.settings.requests import BalanceRequest, Measuring, ProbeRequest, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
 
 REQUEST = BalanceRequest(
@@ -101,15 +103,15 @@ def test_that_it_takes_over_twice_as_long_is_told_once_as_soon_as_it_is_known() 
     command.phase("proof", 10)
     command.phases(TimeLeft(200.0))
     (told,) = command.told
-    assert told.startswith("it takes over twice as long as the ")
-    assert told.endswith(" that were announced: about 3 min more")
+    assert told.startswith("taking over twice the estimated ")
+    assert told.endswith(": about 3 min more")
     command.phases(TimeLeft(900.0))
     assert command.told == [told]
 
     silent = Command()
     silent.phase("proof", 500)
     silent.phases(Doing("measuring on"))
-    assert silent.told[0].endswith(" that were announced: about 4 min more")
+    assert silent.told[0].endswith(": about 4 min more")
 
 
 def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:

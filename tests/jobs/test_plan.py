@@ -13,7 +13,7 @@ from gpubalance.planning.packs import MOST_BYTES
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.jobs.probes import devices_of, holding_nothing, inside, of_config, probe_of, with_second
 from tests.known import known

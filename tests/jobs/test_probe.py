@@ -16,7 +16,8 @@ from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.model import LINE_WITHIN
 from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe, StepTimeModel
 from gpubalance.settings.device import DeviceProfile, DriftPoint
-from gpubalance.settings.requests import ProbeRequest, Settings
+from gpubalance.settings.requests import ProbeRequest
+from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, of_config

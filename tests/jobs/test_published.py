@@ -18,7 +18,8 @@ from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.warm_up import settle, warm_up
-from gpubalance.settings.requests import Measuring, Settings
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party

@@ -10,7 +10,9 @@ from gpubalance.jobs.balance.course import find_and_prove
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
 from gpubalance.numbers.stats import half_width
-from gpubalance.settings.requests import BalanceRequest, Measuring, PlanRequest
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept

@@ -11,7 +11,7 @@ import pytest
 from gpubalance.jobs.events import Doing, Event
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from tests.bench.decisions import Machine
 from tests.jobs.probes import QUICK, devices_of, of_config, proof_of
 from tests.known import known

@@ -11,7 +11,7 @@ import pytest
 from gpubalance.render.scalars import Summary
 from gpubalance.render.tensorboard import Summaries
 from gpubalance.results.telemetry import Moment, Telemetry
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from tests.render.measurements import PAIR, measurement, step_time
 
 SETTINGS = Settings(model="small", precision="tf32")

@@ -16,7 +16,7 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.planning.noise import NoiseScale
 from gpubalance.results.plan import Noise, Plan
 from gpubalance.results.records import read_record
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.cli.program import ROOT
 from tests.late import keras, layers, optimizers

@@ -14,7 +14,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.settings.choices import Precision
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
 from tests.cli.program import QUICK_PAIR

@@ -23,7 +23,7 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
         split.fit(classifier()(), X, Y)
     with split.scope():
         model = classifier()()
-    too_many = r"fewer CPU devices than 9(.|\n)*of several splits, the largest's first"
+    too_many = r"fewer CPU devices than 9(.|\n)*of several splits, enter the largest one's first"
     with pytest.raises(EnvironmentFault, match=too_many):
         simulated((1,) * 9).scope()
     with pytest.raises(BadInput, match="a batch of 1 can't be shared among 2 devices"):

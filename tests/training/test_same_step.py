@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from tests.engine.steps import IN_SMALL_PACKS
 from tests.training.cases import simulated

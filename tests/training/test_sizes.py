@@ -10,7 +10,7 @@ import pytest
 
 from gpubalance.errors import BadInput, EnvironmentFault, UsageError
 from gpubalance.jobs.plan.plan import plan
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import QUICK, devices_of, probe_of
@@ -21,16 +21,16 @@ BOTH = "ratios divide a batch of any size"
 PAIR = {"batches": [8, 4]}
 WORDS = "auto, nccl, ring, hierarchical or one-device"
 ODD = (
-    "--all-reduce hierarchical drops the gradients of one of the devices if their number is odd, "
-    "and these are 3 devices"
+    "--all-reduce hierarchical drops the gradients of one device if their number is odd, "
+    "and there are 3"
 )
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, f"the number of batches is 0, that of devices 2 → {EACH}"),
-        ({"batches": [820]}, f"the number of batches is 1, that of devices 2 → {EACH}"),
+        ({}, f"batches: 0 given for 2 devices → {EACH}"),
+        ({"batches": [820]}, f"batches: 1 given for 2 devices → {EACH}"),
         ({"batches": [0.6, 0.4]}, f"batches are a list of whole numbers, not [0.6, 0.4] → {EACH}"),
         ({"batches": 200}, f"batches are a list of whole numbers, not 200 → {EACH}"),
         ({"batches": "84"}, f"batches are a list of whole numbers, not '84' → {EACH}"),
@@ -45,7 +45,7 @@ ODD = (
             {"ratios": [0.57, 0.43]},
             f"ratios are a list of whole numbers, not [0.57, 0.43] → {EACH}",
         ),
-        ({"ratios": [4]}, f"the number of ratios is 1, that of devices 2 → {EACH}"),
+        ({"ratios": [4]}, f"ratios: 1 given for 2 devices → {EACH}"),
         (
             PAIR | {"ratios": [2, 1]},
             f"batches and ratios can't both be given: {BOTH} → leave one of them out",

@@ -15,7 +15,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split

@@ -11,7 +11,7 @@ from gpubalance.planning.pipeline.problem import BlockLoad, Cut, CutProblem, Gra
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Party
 from tests.engine.pipelines import orders_of

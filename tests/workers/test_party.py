@@ -17,7 +17,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party

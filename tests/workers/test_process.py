@@ -18,7 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build, Measured

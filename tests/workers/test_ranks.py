@@ -15,7 +15,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, DeadlinePassed, GpubalanceError, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party

@@ -23,7 +23,7 @@ from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Orders
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 
 class LayersSession:

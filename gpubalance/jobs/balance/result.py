@@ -11,7 +11,7 @@ from gpubalance.jobs.plan.record import plan_of
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.run import Run
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 
 def result_so_far(rounds: BalanceRounds) -> Plan | None:

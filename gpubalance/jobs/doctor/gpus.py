@@ -70,7 +70,7 @@ def _checks(gpu: Gpu) -> Iterator[Check]:
     else:
         row = match(gpu.unusable)
         status: Status = "failure"
-        remedy = "see what `nvidia-smi` says of it"
+        remedy = "see what `nvidia-smi` says about it"
         if row:
             remedy = row.remedy.replace("-i N", f"-i {gpu.index}")
             if row.code in _OFTEN_HARMLESS:
@@ -158,7 +158,7 @@ def _memory_errors(gpu: Gpu, health: Health) -> Check:
             "ecc",
             "failure",
             f"{errors} since the driver was loaded: results may be wrong",
-            f"reboot. `nvidia-smi -i {gpu.index} -q -d ECC,ROW_REMAPPER` shows whether it goes on",
+            f"reboot. `nvidia-smi -i {gpu.index} -q -d ECC,ROW_REMAPPER` shows if it continues",
         )
     detail = "no uncorrected errors"
     if health.ecc_corrected:

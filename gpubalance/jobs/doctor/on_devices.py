@@ -12,7 +12,7 @@ from gpubalance.jobs.events import Watch
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.choices import default_model
 from gpubalance.settings.device import Device, JointProfile, hosts_of
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.party import Party
 
 # Those of the model `probe`: what the all-reduce moves if no training step has told the size.

@@ -13,7 +13,7 @@ from gpubalance.remedies import known_error, match
 from gpubalance.results.checkup import Check
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
 from gpubalance.workers.check_messages import Surveyed
@@ -124,7 +124,7 @@ def links(devices: Sequence[Device], seen: Mapping[str, PcieLink]) -> Iterator[C
             yield skipped("pcie-link", f"the driver does not say ({device.label})")
         elif now.width < own.width or now.generation < own.generation:
             name = f"{device.label} ({device.name})"
-            slow = f"{name} ran at {now} under load, and the card could {own}"
+            slow = f"{name} ran at {now} under load, but the card supports {own}"
             yield explained("pcie-link", "pcie-link", slow, "warning")
         else:
             yield ok("pcie-link", f"{now} under load ({device.label})")

@@ -72,5 +72,5 @@ def free_journal(key: str, resume: bool) -> Journal:
         except InUse:
             continue
     raise InUse(
-        "this command runs a hundred times already", remedy="wait until one of them has ended"
+        "this command is already running a hundred times", remedy="wait until one of them has ended"
     )

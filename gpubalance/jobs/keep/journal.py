@@ -120,7 +120,7 @@ class Journal:
     def keep(self, key: str, record: BaseModel) -> None:
         """Adds a record, and says so if it is the first that follows reused ones."""
         if self.reused and not self._has_new:
-            self.watch(Doing("what was told so far was measured before the interruption"))
+            self.watch(Doing("everything so far was measured before the interruption"))
         self._has_new = True
         self.add(key, record)
 

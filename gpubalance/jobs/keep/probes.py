@@ -12,7 +12,8 @@ from gpubalance.results.run import SoloBest
 from gpubalance.settings.choices import DEFAULT_BATCH
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import BalanceRequest, Settings
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 
 ALL = math.inf  # the `up_to` that only a probe without a limit reaches

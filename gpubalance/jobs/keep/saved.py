@@ -17,7 +17,8 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import BalanceRequest, Settings
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.system.state import delete_oldest, state_folder, sweep, write_whole
 
 _KEPT = 100

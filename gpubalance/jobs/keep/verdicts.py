@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.results.decomposition import Decomposition
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 
 
 class KeptVerdicts:

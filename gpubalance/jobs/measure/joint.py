@@ -110,7 +110,7 @@ class JointRun:
             self._give_up(error)
 
     def _give_up(self, error: OutOfMemory) -> None:
-        self.measurer.watch(Doing(f"{error.message}: going on without the even split"))
+        self.measurer.watch(Doing(f"{error.message}: continuing without the even split"))
         self.even = None
         self.warnings.append(warning("even-split-out-of-memory", what=error.message))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpubalance.numbers.stats import half_width
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Timing
-from gpubalance.settings.requests import Measuring
+from gpubalance.settings.measuring import Measuring
 
 PRECISE_ENOUGH = 0.01
 HOPELESS = 0.06  # time that would leave a step time less known than that is saved

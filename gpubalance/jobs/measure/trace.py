@@ -10,7 +10,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Warning_
 from gpubalance.results.warnings import warning
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.requests import Tracing
+from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Trace, Traced
 from gpubalance.workers.party import Party

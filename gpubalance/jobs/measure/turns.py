@@ -26,7 +26,7 @@ from gpubalance.jobs.measure.warnings import slowed_text
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import Measuring
+from gpubalance.settings.measuring import Measuring
 
 
 def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, doing: str) -> None:

@@ -18,7 +18,7 @@ from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.shares import Shares
 
 # A device whose time in the same split changes by more than this part, beyond the uncertainty of

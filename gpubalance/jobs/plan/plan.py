@@ -14,7 +14,7 @@ from gpubalance.planning.problem import Allocation, Problem
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.together import refuse_together
 
 

@@ -22,7 +22,9 @@ from gpubalance.planning.problem import (
 )
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.requests import BalanceRequest, PlanRequest, ProbeRequest, Settings
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+from gpubalance.settings.settings import Settings
 
 # The most that the update may be of a step's fixed cost. The cost includes it but may be fitted as
 # less, and some compute must be left.

@@ -19,7 +19,7 @@ from gpubalance.jobs.queue.result import ended_seconds, result_of
 from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand, Try
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import QueueRequest
+from gpubalance.settings.queueing import QueueRequest
 from gpubalance.system.signals import signals_held
 from gpubalance.workers.hosts import Script
 from gpubalance.workers.keeper import GRACE_S
@@ -93,7 +93,7 @@ class Commands:
         """
         resumed = sum(command.resumed for command in self._commands.values())
         if resumed:
-            text = f"{resumed} of {len(self._commands)} commands ended well before"
+            text = f"{resumed} of {len(self._commands)} commands had succeeded before"
             self._watch(Doing(text, stays=True))
         try:
             while self._waiting or self._retries or self._running:

@@ -12,7 +12,7 @@ from gpubalance.jobs.keep.command_journal import free_journal
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.queue.commands import Commands
 from gpubalance.results.queue import Queue
-from gpubalance.settings.requests import QueueRequest
+from gpubalance.settings.queueing import QueueRequest
 from gpubalance.system.state import current_folder, delete_oldest, state_folder
 
 _KEPT = 100  # queues
@@ -33,7 +33,7 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
     if result.failed:
         numbers = ", ".join(str(command.number) for command in result.failed)
         what = f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}"
-        raise PartialResult(what, remedy=f"fix these; {RESUME}", partial=result)
+        raise PartialResult(what, remedy=f"after fixing these, {RESUME}", partial=result)
     return result
 
 

@@ -20,7 +20,7 @@ from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.nvml import with_gpu
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.requests import Settings
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.serve import lean_import
 from tests.cli.program import QUICK_PAIR, TINY, start
 

@@ -39,7 +39,7 @@ _TASKS = {
     "update": Key("update", UPDATE),
     "bubble": Key("bubble", BUBBLE),
 }
-_WELL, _FAILED = Key("ended well", BLUE), Key("failed", VERMILLION)
+_WELL, _FAILED = Key("succeeded", BLUE), Key("failed", VERMILLION)
 
 
 def memory(subject: ReportSubject) -> Drawing | str:
@@ -68,7 +68,7 @@ def memory(subject: ReportSubject) -> Drawing | str:
     if rows:
         return rows_chart(rows, "memory, GiB")
     if subject.ran:
-        return "no device told how much memory it took"
+        return "no device reported its memory use"
     return "nothing was run: a probe goes up to the limit of each device, which is in its tables"
 
 

@@ -1,0 +1,42 @@
+"""`--dry-run`: what a command would do, and about how long that takes."""
+
+from __future__ import annotations
+
+from gpubalance.cli.options import Reporting
+from gpubalance.cli.output import Output
+from gpubalance.errors import UsageError
+from gpubalance.jobs.estimate import estimate
+from gpubalance.numbers.units import format_duration
+from gpubalance.render.table import WIDTH, prose, table
+from gpubalance.results.estimate import Estimate
+from gpubalance.results.records import is_estimate
+from gpubalance.settings.requests import BalanceRequest, LayersRequest, ProbeRequest
+
+
+def dry_run(request: ProbeRequest | BalanceRequest | LayersRequest, reporting: Reporting) -> None:
+    """Outputs the estimate. It replaces no result, even with --overwrite."""
+    path = reporting.output
+    if path is not None and path.is_file() and not is_estimate(path):
+        raise UsageError(
+            f"{path} exists, and --dry-run measures nothing to replace it with",
+            remedy="give another -o",
+        )
+    place = f"; this estimate is in {path}" if path else ""
+    output = Output(reporting, lambda result: _text(result) + place, shows_progress=False)
+    output.give(estimate(request))
+
+
+def _text(estimated: Estimate) -> str:
+    """Each phase with about how long it would take, and how long all of them."""
+    settings = estimated.request.settings
+    devices = [f"{device.label} {device.name}" for device in estimated.request.devices]
+    lines = prose(f"{settings.model}, {settings.precision}; {', '.join(devices)}", WIDTH)
+    if estimated.probed:
+        plan = f"planned with the probe of {estimated.probed}; --fresh would make a new one"
+        lines += prose(plan, WIDTH, "  ")
+    no_head = ("", "")
+    rows = [no_head]
+    rows += [(phase.name, f"about {format_duration(phase.seconds)}") for phase in estimated.phases]
+    lines += table(rows, indent="  ")[1:]
+    lines.append(f"about {format_duration(estimated.seconds)} in all; nothing was run")
+    return "\n".join(lines)

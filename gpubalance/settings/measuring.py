@@ -1,0 +1,143 @@
+"""How long and how exactly a command measures."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from gpubalance.settings.choices import Baseline
+from gpubalance.settings.device import Device
+from gpubalance.settings.options import measuring_option
+from gpubalance.settings.record import Count, Multiple, Record, Repeats, Room, WithinDay, WithinHour
+
+# What follows in a pipeline if windows of five timings don't settle the result.
+_LONGEST_WINDOW_S = 10.0
+_KNOWN = 0.005
+
+EACH = "Probe each device, equal ones too. Default: of equal devices of a host one is probed."
+
+
+class Limits(Record):
+    """What bounds every measurement.
+
+    `time_limit_s` ends the command. `deadline_s` is the longest silence of a worker; null stands
+    for one that suits the step.
+    """
+
+    time_limit_s: float | None = measuring_option(
+        "--time-limit S",
+        "Stop after this many seconds, and give what has been measured by then.",
+        gt=0,
+        le=1e7,
+    )
+    deadline_s: WithinDay | None = measuring_option(
+        "--deadline S",
+        "End a worker that is silent for longer than this. Default: 30 times as long as such "
+        "steps took, at least 60 s; 900 s for a first step.",
+    )
+    seed: int = measuring_option(
+        "--seed N", "Seed of samples, weights and noise.", 0, ge=0, lt=2**31
+    )
+
+
+class Measuring(Limits):
+    """How long and how exactly to measure a split.
+
+    A window takes `duration_s`; if that is null, it ends when it knows its step time within
+    ± 0.5 %, after 10 s at most. More windows follow until the result is known within ± 1 %, up to
+    5/3 as many.
+    """
+
+    windows: Repeats = measuring_option(
+        "--windows N",
+        "Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.",
+        3,
+    )
+    duration_s: WithinDay | None = measuring_option(
+        "--duration S",
+        "Seconds that a window takes. Default: until its step time is known within ± 0.5 %, "
+        "at most 10.",
+    )
+    baseline: Baseline = measuring_option(
+        "--baseline even|none",
+        "Measure the even split too, in turns with this one, or not.",
+        "even",
+    )
+
+    @property
+    def max_windows(self) -> int:
+        """The most windows to measure while the confidence interval is still too wide."""
+        return math.ceil(self.windows * 5 / 3)
+
+    @property
+    def longest_s(self) -> float:
+        """The seconds of a window, or the most of one that ends sooner."""
+        return self.duration_s or _LONGEST_WINDOW_S
+
+    @property
+    def within(self) -> float | None:
+        """How exactly a window must know its step time to end early, as a part of it; else None."""
+        return None if self.duration_s else _KNOWN
+
+
+class Proof(Measuring):
+    """How to measure what was found: a proof takes no longer than its verdict needs."""
+
+    windows: Repeats = measuring_option(
+        "--windows N",
+        "Windows of the proof; up to 5/3 as many while it is not known within ± 1 %.",
+        2,
+    )
+
+
+class Tracing(Record):
+    """A profiler trace of `steps` steady steps, written to `folder`/plugins/profile/`name`."""
+
+    folder: str
+    name: str
+    steps: Annotated[int, Field(ge=1, le=1000)] = 10
+
+    def of(self, device: Device) -> Tracing:
+        """That of one device among several."""
+        return self.model_copy(update={"name": f"{self.name}-{device.label.replace(':', '-')}"})
+
+
+class Probing(Limits):
+    """How a device is measured alone.
+
+    With `max_batch` null the batch grows until memory is exhausted, or, without a memory limit,
+    until throughput stops rising. `margin_bytes` of each device's memory are kept free. A batch
+    size is measured until its step time is known as exactly as is needed, for at most 12 s; with
+    `duration_s` for at least that long, and at most four times as long. Of equal devices the first
+    is probed, with `each` all are.
+    """
+
+    max_batch: Count | None = measuring_option(
+        "--max-batch N", "Try no larger batch. Default: until memory is full."
+    )
+    batch_multiple: Multiple = measuring_option(
+        "--batch-multiple N",
+        "Try only multiples of this; if memory holds none, all smaller batches.",
+        8,
+    )
+    margin_bytes: Room = measuring_option(
+        "--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0
+    )
+    duration_s: WithinHour | None = measuring_option(
+        "--duration S",
+        "Measure each batch size for at least this long, and at most 4 times as long. "
+        "Default: until it is known well enough; see gpubalance guide probe.",
+    )
+    parallel: bool = measuring_option(
+        "--parallel",
+        "Measure all devices at once, on hosts where they do not disturb each other.",
+        default=False,
+    )
+    ahead: bool = measuring_option(
+        "--ahead/--no-ahead",
+        "Start the next worker, which loads TensorFlow, before it is needed.",
+        default=True,
+    )
+    each: bool = measuring_option("--each", EACH, default=False)
