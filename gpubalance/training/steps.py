@@ -162,7 +162,9 @@ class Steps(KerasFunctions):
 
         Raises BadInput for what a split can't train.
         """
-        decomposition = self._functions.try_in_parts(what, batch, share=shares.micro_batches[0])
+        # Not the first device's share, which may be one sample: of so few a sum looks like a mean.
+        largest = max(shares.micro_batches)
+        decomposition = self._functions.try_in_parts(what, batch, share=largest)
         if decomposition.refused is not None:
             raise BadInput(decomposition.refused.message, remedy=decomposition.refused.remedy)
         self._looks[what] = 0 if decomposition.is_known else self._looks[what] - 1

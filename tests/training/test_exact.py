@@ -45,6 +45,7 @@ def test_a_split_gives_what_one_device_gives(name: str, batches: tuple[int, ...]
         ("embedding, Adam", OF_THREE, (1,)),
         ("masked sentences", OF_THREE, (2,)),
         ("train_step of one's own", OF_THREE, (1,)),
+        ("metrics of many kinds", OF_THREE, (80,)),
         ("AdamW, clipped, EMA", IN_PARTS, (80, 3)),
         ("embedding, Adam", IN_PARTS, (1,)),
         ("embedding of positions, Adam", IN_PARTS, (80,)),

@@ -36,8 +36,10 @@ def next_split(known: DeviceEstimates, *, ran_out: bool) -> Allocation | None:
     value = known.problem.value(promised)
     if value > worth_a_round and not known.has(promised.split):
         return best.planned if best.may_give(value) else promised
+    # At most one round a device is spent on that, beside the first one.
+    may_leave_out = len(known.problem.sync.measured) <= len(known.devices)
     # A hierarchical all-reduce can't sum an odd number of devices.
-    if known.probe.settings.all_reduce != "hierarchical":
+    if may_leave_out and known.probe.settings.all_reduce != "hierarchical":
         fewer = without_some(known.problem, worth_a_round)
         if fewer is not None:
             return fewer
