@@ -117,7 +117,7 @@ def changed_data(plan: Plan, settings: Settings, balance: str, *, force: bool) -
     `balance` is the command that makes a plan for these. Raises PlanMismatch for samples from
     another function, unless forced.
     """
-    from gpubalance.results.common import Warning_
+    from gpubalance.results.warnings import warning
     from gpubalance.settings.code import code_key
 
     planned = plan.settings
@@ -129,5 +129,4 @@ def changed_data(plan: Plan, settings: Settings, balance: str, *, force: bool) -
     )
     if settings.data != planned.data and not force:
         raise PlanMismatch(why, remedy=f"make a plan for these: {balance}\n{_FORCE}")
-    remedy = f"if its samples have another size now, other batches suit them: {balance}"
-    return [Warning_(code="data-changed", message=why, next=remedy)]
+    return [warning("data-changed", why=why, balance=balance)]

@@ -12,6 +12,7 @@ from gpubalance.cli.output import Output
 from gpubalance.cli.progress import Progress
 from gpubalance.cli.traces import name_now, tracing_to
 from gpubalance.devices.machine import Machine, held
+from gpubalance.devices.warnings import machine_warnings
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.command_journal import journal_of
 from gpubalance.jobs.phases import Phases
@@ -37,7 +38,7 @@ def measured(
     and returns None. Raises whatever ends the job.
     """
     used = request.without_idle.devices if isinstance(request, RunRequest) else request.devices
-    warnings = [*machine.warnings(used, strict=control.strict), *noted]
+    warnings = [*machine_warnings(machine, used, strict=control.strict), *noted]
     if control.dry_run and not isinstance(request, RunRequest | IndependentRequest):
         dry_run(request, reporting)
         return None

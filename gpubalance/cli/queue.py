@@ -35,6 +35,7 @@ def queue(
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import held
+    from gpubalance.devices.warnings import machine_warnings
     from gpubalance.jobs.queue.queue import journal_of_queue, logs_of
     from gpubalance.jobs.queue.queue import queue as queue_job
     from gpubalance.render.queue import queue_summary
@@ -51,7 +52,7 @@ def queue(
         commands=lines,
         source="-" if commands == "-" else str(Path(commands).absolute()),
     )
-    warnings = machine.warnings(request.devices, strict=False)
+    warnings = machine_warnings(machine, request.devices, strict=False)
     output = Output(reporting, text, warnings, resumed=how.resume)
     with held(request.devices), journal_of_queue(request) as journal:
         output.check_continues(journal)

@@ -8,20 +8,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubalance.devices.gpus import Gpu, GpuProcess, Reading
+from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.nvml import read, without
 from gpubalance.devices.profile import OPTION, simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known_error, match
-from gpubalance.results.common import Warning_
-from gpubalance.settings.cluster import tf_config_of
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.system.deadlines import within_or
 from gpubalance.system.lock import Lock
 from gpubalance.system.versions import software, too_old
-from gpubalance.text import clean
 
 _SIMULATE = "without a GPU: {option}FILE (a profile, see configs/) or {option}N (plain CPU devices)"
 
@@ -46,87 +43,14 @@ class Machine:
         try:
             return select(gpus, self.devices)
         except UsageError as error:
-            for gpu in self._left_out:
+            for gpu in self.left_out:
                 error.remedy += f"\nGPU {gpu.index} can't be used: {gpu.unusable}"
             raise
 
     @property
-    def _left_out(self) -> list[Gpu]:
+    def left_out(self) -> list[Gpu]:
         """The GPUs that can't be used, not even a MIG slice of them."""
         return [gpu for gpu in self.gpus if gpu.unusable and not gpu.devices]
-
-    def warnings(self, devices: Sequence[Device], *, strict: bool) -> tuple[Warning_, ...]:
-        """What else on the machine may change these devices' figures.
-
-        Raises EnvironmentFault for a GPU that others use, if `strict`, and BadInput for a malformed
-        TF_CONFIG.
-        """
-        used = list(self._in_use(devices))
-        if used and strict:
-            others = "; ".join(warning.message for warning in used)
-            raise EnvironmentFault(
-                others, remedy="end what you don't need there, or leave out --strict"
-            )
-        warnings = list(_cluster_ignored())
-        if set(devices) == set(self.devices):  # whoever names devices knows
-            warnings += [_gpu_left_out(gpu) for gpu in self._left_out]
-        return tuple(warnings + used)
-
-    def _in_use(self, devices: Sequence[Device]) -> Iterator[Warning_]:
-        """A warning for each device on which other processes compute or hold memory.
-
-        They are left alone. A MIG slice shows its GPU's processes, as NVML does not say which slice
-        they are on.
-        """
-        processes = {gpu.index: gpu.processes or () for gpu in self.gpus}
-        for device in devices:
-            others = [_process_text(process) for process in processes.get(device.index, ())]
-            if others:
-                yield Warning_(
-                    code="gpu-in-use",
-                    message=f"{device.label} is used by {', '.join(others)}",
-                    next=(
-                        "figures and limits cover only what is left: end what you don't need, and "
-                        "measure again"
-                    ),
-                )
-
-
-def _gpu_left_out(gpu: Gpu) -> Warning_:
-    return Warning_(
-        code="gpu-left-out",
-        message=f"GPU {gpu.index} ({gpu.name or 'unknown GPU'}) is left out: {gpu.unusable}",
-        next=(
-            "name the devices that you mean (--gpus), or make it usable: gpubalance doctor says how"
-        ),
-    )
-
-
-def _process_text(process: GpuProcess) -> str:
-    """`process 4242 (python train.py, 3000 MiB)`."""
-    size = "memory not told"
-    if process.memory_bytes is not None:
-        size = f"{process.memory_bytes / (1 << 20):.0f} MiB"
-    name = f"{clean(process.name, 40)}, " if process.name else ""
-    return f"process {process.pid} ({name}{size})"
-
-
-def _cluster_ignored() -> Iterator[Warning_]:
-    """A warning if the environment names a cluster.
-
-    Whoever set one that can't be read believes that it works.
-    """
-    config = tf_config_of(os.environ)
-    if config is not None:
-        count = sum(map(len, config.cluster.values()))
-        yield Warning_(
-            code="tf-config-ignored",
-            message=(
-                f"TF_CONFIG names a cluster of {count}: it is ignored, and this host is measured "
-                "alone"
-            ),
-            next="nothing to do; a script that loads a plan for several hosts goes by it",
-        )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from gpubalance.numbers.units import format_bytes
 from gpubalance.results.common import Model, Warning_, shapes_text
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
+from gpubalance.results.warnings import warning
 from gpubalance.settings.device import Device, hosts_of
 
 MAKE_ONE = "gpubalance balance makes a plan for what is here"
@@ -74,11 +75,7 @@ def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
     for number in plan.split.used:
         differences += _differences(plan.devices[number], devices[number])
     if differences:
-        yield Warning_(
-            code="plan-forced",
-            message=f"the plan is for other devices: {'; '.join(differences)}",
-            next=MAKE_ONE,
-        )
+        yield warning("plan-forced", differences="; ".join(differences), advice=MAKE_ONE)
 
 
 def nearest_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import cast
 
-from gpubalance.devices.planned import check_model
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.endings import attach_partial, lost_gpus_told, refuse
+from gpubalance.jobs.endings import attach_partial, lost_gpus_told
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.party import party_for
+from gpubalance.jobs.measure.party import check_facts, party_for
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.requests import RunRequest
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.party import Party
 
 
 def run(
@@ -46,25 +43,15 @@ def run(
     party = party_for(used, watch, limit, journal=journal)
     has_data = request.settings.data is not None
     job = JointRun(request, Measurer(party, journal, watch), solo, from_pipeline=has_data)
-    with attach_partial(job.result), lost_gpus_told(used.devices), party:
+    with attach_partial(job.findings.result), lost_gpus_told(used.devices), party:
         party.start()
-        _check(planned, request, party)
+        check_facts(party.facts, request, planned)
         try:
             job.measure()
         except OutOfMemory as error:
             raise Fitting(party, used, watch).error(error) from None
-        result = cast("Run", job.result())  # it has windows
+        result = cast("Run", job.findings.result())  # it has windows
         if len(result.replicas) > 1:
             save(result)
         noted = trace(party, {0: used.split}, used.tracing, watch)
         return result.model_copy(update={"warnings": (*result.warnings, *noted)})
-
-
-def _check(planned: Model | None, request: RunRequest, party: Party) -> None:
-    """Raises PlanMismatch for a model that was not planned, BadInput if no split trains it."""
-    name = shlex.quote(request.settings.model)
-    another = f"gpubalance balance --model {name} makes a plan for this one"
-    check_model(planned, party.facts.model, remedy=f"{another}; --force runs it all the same")
-    split = request.split
-    if len(split.used) > 1 or split.accumulates:
-        refuse(party.facts)

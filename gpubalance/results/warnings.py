@@ -139,6 +139,23 @@ _ROWS = {
         "gpubalance balance measures it and plans again; or give --sync, in seconds",
     ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
+    "gpu-in-use": (
+        "{device} is used by {others}",
+        "figures and limits cover only what is left: end what you don't need, and measure again",
+    ),
+    "gpu-left-out": (
+        "{gpu} is left out: {why}",
+        "name the devices that you mean (--gpus), or make it usable: gpubalance doctor says how",
+    ),
+    "tf-config-ignored": (
+        "TF_CONFIG names a cluster of {count}: it is ignored, and this host is measured alone",
+        "nothing to do; a script that loads a plan for several hosts goes by it",
+    ),
+    "plan-forced": ("the plan is for other devices: {differences}", "{advice}"),
+    "data-changed": (
+        "{why}",
+        "if its samples have another size now, other batches suit them: {balance}",
+    ),
     "shares-assumed": (
         "a block's part of its device's profile is assumed to be its part of the model's "
         "operations, weights and activations",

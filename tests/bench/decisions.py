@@ -17,6 +17,7 @@ from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.course import find_and_prove
 from gpubalance.jobs.balance.result import result_so_far
 from gpubalance.jobs.balance.rounds import BalanceRounds
+from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.probe.result import fitted
 from gpubalance.planning.curve import octaves
@@ -143,7 +144,8 @@ class Machine:
             measuring=Measuring(baseline="none"),
         )
         party = party_of(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
-        rounds = BalanceRounds(request, self.probe, cast("Party", party), watch, nothing_kept())
+        together = Together(request, self.probe.model, cast("Party", party), watch, nothing_kept())
+        rounds = BalanceRounds(together, self.probe)
         try:
             return find_and_prove(rounds)
         except KeyboardInterrupt as interrupt:

@@ -252,9 +252,9 @@ def joint_run(
 ) -> Run:
     """The run that the real job makes with this party."""
     job = JointRun(request, Measurer(party, journal, watch, proof))
-    with attach_partial(job.result):
+    with attach_partial(job.findings.result):
         job.measure()
-    return cast("Run", job.result())
+    return cast("Run", job.findings.result())
 
 
 def nothing_kept() -> Journal:

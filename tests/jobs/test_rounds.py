@@ -53,9 +53,8 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
         "Party",
         DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0),
     )
-    made = find_and_prove(
-        BalanceRounds(asked, probe_of(devices), party, lambda _: None, nothing_kept())
-    )
+    together = Together(asked, None, party, lambda _: None, nothing_kept())
+    made = find_and_prove(BalanceRounds(together, probe_of(devices)))
     assert made.batches == (64, 64)
     assert proof_of(made).speedup_over_even == 1.0
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
@@ -82,9 +81,8 @@ def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_ask
         "Party",
         DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0),
     )
-    made = find_and_prove(
-        BalanceRounds(request, probe_of(devices), party, lambda _: None, nothing_kept())
-    )
+    together = Together(request, None, party, lambda _: None, nothing_kept())
+    made = find_and_prove(BalanceRounds(together, probe_of(devices)))
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
     assert "and the even split 115/115 beside it" in warning.message
     if asked:

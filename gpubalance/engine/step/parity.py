@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import is_keras_own, users_parts
 from gpubalance.engine.step import built
-from gpubalance.engine.step.findings import NEITHER as NEITHER
 from gpubalance.engine.step.findings import UNKNOWN, Findings
 from gpubalance.engine.step.traced_step import TracedStep
 from gpubalance.engine.users_lines import reason_of

@@ -6,6 +6,7 @@ from gpubalance.jobs.balance.course import find_and_prove
 from gpubalance.jobs.balance.result import result_so_far
 from gpubalance.jobs.balance.reuse import new_probe, probe_from_before
 from gpubalance.jobs.balance.rounds import BalanceRounds
+from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.endings import attach_partial, lost_gpus_told
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
@@ -29,7 +30,10 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
     with party_for(request, watch, limit, journal=journal) as party:
         earlier = probe_from_before(request, watch, journal)
         probe = earlier or new_probe(request, limit, watch, journal, party)
-        rounds = BalanceRounds(request, probe, party, watch, journal, model_is_told=earlier is None)
+        # A new probe has told what it found of the model.
+        model_is_told = earlier is None
+        together = Together(request, probe.model, party, watch, journal, model_is_told)
+        rounds = BalanceRounds(together, probe)
         with attach_partial(lambda: result_so_far(rounds)), lost_gpus_told(request.devices):
             plan = find_and_prove(rounds)
             keep_balance(request, plan)

@@ -8,18 +8,17 @@ from typing import cast
 from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.balance.result import result_of, result_so_far
 from gpubalance.jobs.balance.rounds import BalanceRounds
-from gpubalance.jobs.balance.together import TriedSplit
+from gpubalance.jobs.balance.tried import TriedSplit
+from gpubalance.jobs.balance.warnings import even_is_faster
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Doing, PhaseBegun
 from gpubalance.jobs.keep.probes import solo_bests_of
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
-from gpubalance.jobs.plan.measured_split import MeasuredSplit
-from gpubalance.numbers.units import format_rate
+from gpubalance.jobs.plan.estimates import WORTH_A_ROUND
+from gpubalance.jobs.plan.measured_split import MeasuredSplit, split_over
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.run import Measurement, Run
-from gpubalance.settings.shares import Shares
 
 
 def prove(rounds: BalanceRounds, planned: Allocation) -> None:
@@ -62,9 +61,9 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     measurer = Measurer(party, rounds.journal, rounds.watch, rounds.proofs)
     proof = JointRun(asked, measurer, solo)
     try:
-        with attach_partial(proof.result):
+        with attach_partial(proof.findings.result):
             proof.measure()
-        return cast("Run", proof.result()), proof.last()  # it has windows
+        return cast("Run", proof.findings.result()), proof.findings.last()  # it has windows
     except GpubalanceError as error:
         if rounds.known.best(proven=True) is not None:
             error.partial = result_so_far(rounds)
@@ -78,39 +77,11 @@ def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
     even = proof.baselines.even
     if even is None:
         return
-    split = _split_of(even, len(rounds.request.devices))
-    is_as_asked = _is_as_asked(split, rounds.known)
-    rounds.warn(
-        "even-is-faster" if is_as_asked else "even-is-faster/not-asked",
-        split=planned.split,
-        rate=format_rate(proof.throughput.median),
-        even=split,
-        even_rate=format_rate(even.throughput.median),
-        even_batches=" ".join(map(str, split.batches)),
-    )
+    split = split_over(even, len(rounds.request.devices))
+    is_as_asked = rounds.known.is_as_asked(split)
+    rounds.warn(even_is_faster(proof, even, split, is_as_asked=is_as_asked))
     if is_as_asked:
         allocated = replace(planned, split=split, step_time_s=even.step_time_s.median)
         rounds.known.learn(allocated, even)
         # Which it needs, as the largest that fits may be above the limits of the planner.
         prove(rounds, allocated)
-
-
-def _split_of(measured: Measurement, devices: int) -> Shares:
-    """The split that was measured, over so many devices."""
-    batches = [0] * devices
-    micro_batches = [0] * devices
-    for replica in measured.replicas:
-        batches[replica.device] = replica.batch
-        micro_batches[replica.device] = replica.micro_batch
-    return Shares(tuple(batches), tuple(micro_batches))
-
-
-def _is_as_asked(split: Shares, known: DeviceEstimates) -> bool:
-    """Whether it has the global batch and multiples that were asked for, and leaves memory free."""
-    asked = known.request
-    if asked.global_batch not in (None, split.global_batch):
-        return False
-    multiple = asked.batch_multiple or 1
-    if any(batch % multiple for batch in split.batches):
-        return False
-    return not asked.margin_bytes or known.fits(split)

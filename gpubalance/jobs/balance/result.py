@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.jobs.balance.rounds import BalanceRounds
-from gpubalance.jobs.balance.together import TriedSplit
+from gpubalance.jobs.balance.tried import TriedSplit
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
 from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.measured_split import MeasuredSplit

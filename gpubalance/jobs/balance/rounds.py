@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.balance.together import Together, TriedSplit
-from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, Watch
-from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.balance.tried import TriedSplit, lowered_limits
+from gpubalance.jobs.balance.warnings import machine_not_steady
+from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone
+from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.plan.estimates import DeviceEstimates
-from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.record import plan_of
-from gpubalance.numbers.units import format_rate
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import InputPipeline
-from gpubalance.results.warnings import warning
-from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.shares import Shares
-from gpubalance.workers.party import Party
 
 
 class BalanceRounds:
     """What a balance has done and found so far: its rounds, its proofs, what is known of devices.
 
-    `party` is regrouped for each split; its owner ends it. A new probe has told what it found of
-    the model.
+    The party of `together` is regrouped for each split; its owner ends it. `request` is what was
+    asked for, whatever packs are chosen.
     """
 
-    def __init__(
-        self,
-        request: BalanceRequest,
-        probe: Probe,
-        party: Party,
-        watch: Watch,
-        journal: Journal,
-        *,
-        model_is_told: bool = True,
-    ) -> None:
-        self.request = request
+    def __init__(self, together: Together, probe: Probe) -> None:
+        self.together = together
+        self.request = request = together.request
+        self.watch = together.watch
+        self.journal = together.journal
         self.probe = probe
-        self.watch = watch
-        self.journal = journal
         # The probe's own settings do not say how gradients are summed, which takes memory.
         as_asked = probe.model_copy(update={"settings": request.settings})
         self.known = DeviceEstimates(as_asked, request.devices, request.plan)
-        self.together = Together(request, probe.model, party, watch, journal, model_is_told)
         self.records: list[Round] = []
         self.failed: set[Shares] = set()
         self.proofs = 0
@@ -83,27 +71,17 @@ class BalanceRounds:
             self.watch(Planned(plan_of(self.known, planned)))
         often = self.known.too_often(planned.split)
         if often is not None:
-            self._count_all(often)
+            # Goes on with the median of all measurements, as the devices' speed comes and goes.
+            self.warn(machine_not_steady(often))
+            self.known.count_all()
             return
         key = self.key("round", planned.split)
         self.take(planned, self.journal.get_or_make(key, TriedSplit, lambda: self._round(planned)))
 
-    def _count_all(self, often: MeasuredSplit) -> None:
-        """Goes on with the median of all measurements, as the devices' speed comes and goes."""
-        rates = [measured.throughput.median for measured in often.current]
-        self.warn(
-            "not-steady/machine",
-            split=often.planned.split,
-            least=format_rate(min(rates)),
-            most=format_rate(max(rates)),
-            count=len(rates),
-        )
-        self.known.count_all()
-
-    def warn(self, row: str, **facts: object) -> None:
-        """Adds the warning of that row, and says it at once."""
-        self.warnings.append(warning(row, **facts))
-        self.watch(Doing(self.warnings[-1].message))
+    def warn(self, warning: Warning_) -> None:
+        """Adds a warning, and says it at once."""
+        self.warnings.append(warning)
+        self.watch(Doing(warning.message))
 
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
@@ -132,12 +110,13 @@ class BalanceRounds:
         The first time, if memory contradicts that and the split fits when it is tried once more, it
         is measured.
         """
-        fitting = self.together.fitting(split, error, believed=split in self.failed)
+        believed = split in self.failed
+        lowered = lowered_limits(self.together, split, error, believed=believed)
         self.failed.add(split)
-        if not fitting:
+        if not lowered:
             return self._measured(split)
         limits = []
-        for device, fits in fitting:
+        for device, fits in lowered:
             below = split.micro_batches[device]
             limits.append((device, self._largest_fitting(device, fits, below)))
         return TriedSplit(split=split, measured=None, limits=tuple(limits))

@@ -1,18 +1,13 @@
-"""Measures a balance's devices together: a split for a moment, and what fits if it does not."""
+"""Measures a balance's devices together, a split for a moment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field
 
 from gpubalance.devices.planned import check_model
-from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.endings import refuse
 from gpubalance.jobs.events import ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.party import build_for
@@ -20,22 +15,9 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
-from gpubalance.settings.record import Batch, Record
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
-
-
-class TriedSplit(Record):
-    """What a split gave in a round. If it ran out of memory, `measured` is null.
-
-    `limits` then has (device, its largest micro-batch) for each device that holds less than was
-    thought.
-    """
-
-    split: Shares
-    measured: Measurement | None
-    limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
 
 
 @dataclass
@@ -86,35 +68,6 @@ class Together:
         self.request = self.request.model_copy(update={"settings": settings})
         is_as_built = self.party.alive and self.party.facts.pack_bytes == pack_bytes
         self.party.rebuild(build_for(self.request), is_as_built=is_as_built)
-
-    def fitting(
-        self, split: Shares, error: OutOfMemory, *, believed: bool
-    ) -> list[tuple[int, int]]:
-        """(device, micro-batch that fits) of each device that was given more than it holds.
-
-        Empty if the failure was chance: if it is not `believed`, and the whole split fits when it
-        is tried once more. Raises NothingFits if no split fits, or the fault that only looks like a
-        lack of memory.
-        """
-        party = self.gather(split)
-        used = split.used
-        request = self.run_request(split).without_idle
-        fits = Fitting(party, request, self.watch).suggest(error, believed=believed)
-        if fits == request.split:
-            return []
-        if fits is None and error.fault is not None:
-            raise error.fault
-        if fits is None:
-            raise NothingFits(
-                error.message, remedy="not even one sample a device fits: use a smaller model"
-            )
-        lowered = []
-        for device, size, wanted in zip(
-            used, fits.micro_batches, request.split.micro_batches, strict=True
-        ):
-            if size < wanted:
-                lowered.append((device, size))
-        return lowered
 
     def run_request(self, split: Shares) -> RunRequest:
         """What a run of that split would be asked for."""

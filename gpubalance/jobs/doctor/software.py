@@ -9,7 +9,8 @@ from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.jobs.doctor.check import check, explained, ok, skipped
 from gpubalance.results.checkup import Check
 from gpubalance.system.versions import numbers, too_old
-from gpubalance.workers.check_messages import Inspected
+from gpubalance.workers.check_messages import Inspect, Inspected
+from gpubalance.workers.party import Party
 
 _CUDNN_WITHOUT_OLD = (9, 11)
 _OLD_BEFORE = (7, 5)
@@ -21,6 +22,11 @@ _CRASHING_BRANCH = 525
 _CRASHES_FROM = (2, 18)
 
 Version = tuple[int, ...]
+
+
+def inspect(party: Party) -> Inspected:
+    """What a worker says of TensorFlow and its libraries."""
+    return party.ask(lambda worker: worker.ask(Inspect(), Inspected))
 
 
 def software_checks(

@@ -16,7 +16,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
-from gpubalance.workers.check_messages import Surveyed
+from gpubalance.workers.check_messages import Survey, Surveyed
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.patience import LOADS_WITHIN_S
@@ -24,6 +24,11 @@ from gpubalance.workers.patience import LOADS_WITHIN_S
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms
 _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+def survey(party: Party) -> Surveyed:
+    """Which of its devices TensorFlow can use, as a worker says."""
+    return party.ask(lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed))
 
 
 def tensorflow_devices(surveyed: Surveyed, devices: Sequence[Device]) -> Iterator[Check]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.independent.replica import OwnReplica
-from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.measurer import Measurer
@@ -30,7 +29,6 @@ class Found:
     request: IndependentRequest
     replicas: Sequence[OwnReplica]
     measurer: Measurer
-    journal: Journal
     trace_warnings: Sequence[Warning_] = ()
     complete: bool = False
 

@@ -55,7 +55,7 @@ class Measurer:
         self.overlap_s = 0.0
         self.facts: dict[int, Ready] = {}
         self.current: Turn = ()
-        self._journal = journal
+        self.journal = journal
         self._key = key
         self._workers_rest = workers_rest
         self._warm_ups: dict[Subject, WarmUp] = {}
@@ -100,14 +100,14 @@ class Measurer:
                 self._doing = doing
                 self.watch(Doing(doing))
             taken = self._taken(turn, rule)
-            self._journal.keep(key, taken)
+            self.journal.keep(key, taken)
         self.overlap_s += taken.overlap_s
         for subject, window in zip(turn, taken.windows, strict=True):
             self.windows[subject].append(window)
 
     def _left(self, key: str, turn: Turn) -> TakenTurn | None:
         """What an interrupted command left. Raises BadInput for windows of other subjects."""
-        taken = self._journal.load(key, TakenTurn)
+        taken = self.journal.load(key, TakenTurn)
         if taken is None:
             return None
         self.resumed[turn] += 1

@@ -1,14 +1,19 @@
-"""The party of workers that a request needs."""
+"""The party of workers that a request needs, and the check of the model that they have."""
 
 from __future__ import annotations
 
+import shlex
+
+from gpubalance.devices.planned import check_model
+from gpubalance.jobs.endings import refuse
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
+from gpubalance.results.common import Model
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.messages import Build
+from gpubalance.workers.messages import Build, Ready
 from gpubalance.workers.party import Party
 
 
@@ -42,3 +47,16 @@ def build_for(request: RunRequest | BalanceRequest | LayersRequest) -> Build:
     return Build(
         settings=request.settings, joint=request.joint, seed=request.measuring.seed, cuts=cuts
     )
+
+
+def check_facts(facts: Ready, request: RunRequest, planned: Model | None) -> None:
+    """Checks what the workers of a run say of its model.
+
+    Raises PlanMismatch for a model that was not planned, BadInput if no split trains it.
+    """
+    name = shlex.quote(request.settings.model)
+    another = f"gpubalance balance --model {name} makes a plan for this one"
+    check_model(planned, facts.model, remedy=f"{another}; --force runs it all the same")
+    split = request.split
+    if len(split.used) > 1 or split.accumulates:
+        refuse(facts)

@@ -130,6 +130,16 @@ class DeviceEstimates:
         pairs = zip(split.micro_batches, self._loads, strict=True)
         return all(size <= load.limit for size, load in pairs)
 
+    def is_as_asked(self, split: Shares) -> bool:
+        """Whether it has the global batch and multiples asked for, and leaves memory free."""
+        asked = self.request
+        if asked.global_batch not in (None, split.global_batch):
+            return False
+        multiple = asked.batch_multiple or 1
+        if any(batch % multiple for batch in split.batches):
+            return False
+        return not asked.margin_bytes or self.fits(split)
+
     def ran_out(self, split: Shares, limits: Iterable[tuple[int, int]]) -> None:
         """Forgets a split that ran out of memory.
 

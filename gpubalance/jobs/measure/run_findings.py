@@ -1,0 +1,149 @@
+"""What a run of a split has found so far, and the result that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpubalance.jobs.environment import environment
+from gpubalance.jobs.measure import figures, stamps
+from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.pipeline import held_against
+from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed
+from gpubalance.numbers.ratio import Ratio, ratio
+from gpubalance.results.common import Warning_, now
+from gpubalance.results.run import (
+    Baselines,
+    InputPipeline,
+    Measurement,
+    Run,
+    SoloBest,
+    alone_in_use,
+)
+from gpubalance.results.warnings import warning
+from gpubalance.settings.requests import RunRequest
+
+
+@dataclass
+class RunFindings:
+    """A run of a split, and what it is compared with as far as that has been found.
+
+    `asked` may have devices without samples; the measurer's party has none of them. `solo` is what
+    the devices gave alone. With `from_pipeline` batches come from the user's own pipeline, which is
+    measured alone too, and the same batches are measured while they are `held` on the devices.
+
+    `even` is what Keras would run: the split's global batch in equal shares, which may be the split
+    itself, or the largest equal shares that fit in one piece; None if there is none or not yet.
+    """
+
+    asked: RunRequest
+    measurer: Measurer
+    solo: tuple[SoloBest, ...] | None = None
+    from_pipeline: bool = False
+    even: Subject | None = None
+    pipeline: InputPipeline | None = None
+    warnings: list[Warning_] = field(default_factory=list)
+    complete: bool = False
+
+    def __post_init__(self) -> None:
+        used = self.asked.without_idle
+        self.own = Subject(used.split, used.devices, pipeline=self.from_pipeline)
+        self.held: Subject | None = None
+        if self.from_pipeline:
+            self.held = Subject(used.split, used.devices, "held", is_baseline=True, shown=False)
+
+    def subjects(self) -> list[Subject]:
+        """What is measured in turns."""
+        subjects = [self.own]
+        for subject in (self.even, self.held):
+            if subject is not None and subject != self.own:
+                subjects.append(subject)
+        return subjects
+
+    def last(self) -> Measurement:
+        """What the last window of its own split gave."""
+        last = self.measurer.windows[self.own][-1:]
+        sensors = self.measurer.sensors(self.own)
+        return measurement(self.own.split, last, sensors, self.asked.split.used)
+
+    def result(self) -> Run | None:
+        """The result of what was measured so far; None until the split has a window."""
+        windows = self.measurer.windows[self.own]
+        if not windows:
+            return None
+        asked, solo, facts = self.asked, self.solo, self.measurer.party.facts
+        even_windows = self.measurer.windows[self.even] if self.even is not None else []
+        began_s = figures.began_s(windows)
+        if even_windows:
+            began_s = min(began_s, figures.began_s(even_windows))
+        measured = self._measurement(self.own, began_s)
+        even = None
+        if self.even is not None and even_windows:
+            even = self._measurement(self.even, began_s)
+        speedup = self._speedup(measured, even)
+        solo_sum = sum(best.throughput for best in solo) if solo else None
+        batches = {"batches": asked.split.batches, "micro_batches": asked.split.micro_batches}
+        return Run(
+            created=now(),
+            settings=asked.settings,
+            environment=environment(asked.driver),
+            model=facts.model,
+            devices=asked.devices,
+            **{**dict(measured), **batches},
+            warmup_steps=self.measurer.warm_up_of(self.own).steps,
+            steps=figures.step_count(windows),
+            stamp_cost=stamps.stamp_cost(windows),
+            pack_bytes=facts.pack_bytes,
+            baselines=Baselines(even=even, solo_best=solo, solo_sum=solo_sum),
+            speedup_over_even=speedup and speedup.value,
+            speedup_ci95=speedup and speedup.ci95,
+            scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
+            pipeline=self._pipeline(),
+            complete=self.complete,
+            warnings=(*self.warnings, *self._found(measured)),
+        )
+
+    def _measurement(self, subject: Subject, origin_s: float) -> Measurement:
+        windows, sensors = self.measurer.windows[subject], self.measurer.sensors(subject)
+        return measurement(subject.split, windows, sensors, self.asked.split.used, origin_s)
+
+    def _speedup(self, measured: Measurement, even: Measurement | None) -> Ratio | None:
+        """How much faster the split is than the even split; exactly 1 if it is that itself."""
+        if even is None:
+            return None
+        if self.even == self.own:
+            return Ratio(1.0, (1.0, 1.0), None)
+        value = measured.throughput.median / even.throughput.median
+        return ratio(value, measured.step_time_s.samples, even.step_time_s.samples)
+
+    def _pipeline(self) -> InputPipeline | None:
+        """The input pipeline, held against the split with batches on the devices."""
+        if self.pipeline is None:
+            return None
+        held = None
+        windows = self.measurer.windows[self.held] if self.held is not None else []
+        if windows:
+            times_s = figures.step_times_s(windows)
+            held = figures.throughput_of(self.own.split.global_batch, times_s)
+        solo_sum = alone_in_use(self.solo, self.asked.split.batches)
+        return held_against(self.pipeline, held, solo_sum)
+
+    def _found(self, measured: Measurement) -> Iterator[Warning_]:
+        """Warnings of what else was found, and those about the figures."""
+        measurer = self.measurer
+        if len(measured.batches) > 1:
+            for text in measurer.party.facts.verdict.warned:
+                yield warning("not-exact", text=text)
+        yield from resumed(measurer.resumed[(self.own,)])
+        known = [subject for subject in self.subjects() if measurer.windows[subject]]
+        yield from of_figures(
+            self.asked.settings.model,
+            figures.slowed(self.own.devices, measurer.windows[self.own]),
+            [measurer.windows[subject] for subject in known],
+            steady=all(measurer.warm_up_of(subject).steady for subject in known),
+            excess_part=measured.excess_s / measured.step_time_s.median,
+        )
+        own_size = self.pipeline.joined_from if self.pipeline else None
+        yield from batches_joined(own_size, measured.global_batch)
