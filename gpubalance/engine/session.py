@@ -9,18 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psutil
-import tensorflow as tf
 
-from gpubalance.engine import data, hosts, memory, models, runtime, trace
+from gpubalance.engine import data, hosts, memory, runtime, trace
+from gpubalance.engine.built_model import BuiltModel
 from gpubalance.engine.device_time import DeviceTime
 from gpubalance.engine.feed import Dealt
 from gpubalance.engine.place import place_of
-from gpubalance.engine.step.counted import count_step
-from gpubalance.engine.step.functions import Functions
-from gpubalance.engine.step.parity import TRIED
 from gpubalance.engine.step.points import stamped_times
-from gpubalance.engine.supply import UNLIKE_AT_ONCE, Supply
-from gpubalance.results.decomposition import UNTRIED, Decomposition
+from gpubalance.engine.supply import Supply
+from gpubalance.results.decomposition import Decomposition
 from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
@@ -61,53 +58,24 @@ class Session:
         self._devices = tuple(devices) if cluster is None else (devices[cluster.rank],)
         self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self._in_cluster)
         self._place = place_of(devices, self._names, joint, settings.summing, cluster, seed=seed)
-        strategy = self._place.strategy
-        self._all_say = hosts.what_all_say(strategy, cluster)
+        self._all_say = hosts.what_all_say(self._place.strategy, cluster)
         self._limits = memory.memory_limits_bytes(self._devices, self._names)
         self._clocks = self._place.clocks[self._place.here]
         for clock in self._clocks:
             clock.counts = self._in_cluster
         self._time = DeviceTime(self._clocks)
-        with strategy.scope():
-            self._model = models.make_model(settings)
-        self.source = data.samples_for(settings, self._model, strategy, self._names[0], seed=seed)
-        self._functions = Functions(self._model, self._place, xla=settings.xla)
-        self._verdict = self._build(verdict)
+        self._built = BuiltModel(settings, self._place, self._names[0], verdict, seed=seed)
+        self.source = self._built.source
         self._supply = Supply(self._place, self.source)
         self._ended_s = 0.0  # when the host saw the end of the last timing
 
-    def _build(self, verdict: Decomposition | None) -> Decomposition:
-        """Builds the model, and finds out how a split would train it, if that is not known.
-
-        Only user's code is tried. A single device trains what a split can't.
-        """
-        batch = data.as_tensors(self.source.make(TRIED))
-        data.build(self.settings, self._model, self._place.strategy, batch)
-        if ":" not in self.settings.model:
-            return UNTRIED
-        if verdict is None:
-            return self._functions.try_in_parts("train", batch)
-        self._functions.follow("train", verdict)
-        return verdict
-
     def facts(self) -> dict[str, Any]:
         """What a result records about the model, and what it takes of the devices."""
-        return {
-            "model": models.facts_of(self._model) | {"step": self._verdict.fingerprint},
-            "memory_limit_bytes": self._limits,
-            "pack_bytes": self._functions.pack_bytes if self._place.replicas > 1 else None,
-            "verdict": self._verdict,
-            "own_batch": self.source.own_batch,
-        }
+        return self._built.facts() | {"memory_limit_bytes": self._limits}
 
     def step_flops(self) -> float | None:
-        """The operations of a step for a sample, None if unknown.
-
-        It is the mean of several samples if these differ in shape.
-        """
-        count = UNLIKE_AT_ONCE if self.source.differs else 1
-        samples = [self.source.make(1, salt=number) for number in range(count)]
-        return count_step(self._model, samples)
+        """The operations of a step for a sample, None if unknown."""
+        return self._built.step_flops()
 
     def measure(
         self,
@@ -196,7 +164,7 @@ class Session:
         if supply.has(split, held=held):
             return
         supply.begin(split)
-        self._verdict.refuse_small(split.smallest, self._model)
+        self._built.refuse_small(split.smallest)
         if self.source.differs:
             # A batch fits if the longest one does, so it is trained on once, whatever comes later.
             longest = self.source.longest(split.global_batch)
@@ -248,13 +216,16 @@ class Session:
             input_wait_s += waited_s
         self._wait()
         self._ended_s = time.perf_counter()
+        times = {}
+        if stamped:
+            times = stamped_times(stamps.numpy()[self._place.here])
         return Timing(
             steps=steps,
             seconds=self._time.now_s - began_s,
             input_wait_s=input_wait_s,
-            loss_is_finite=_is_finite(logs, self._model),
+            loss_is_finite=self._built.loss_is_finite(logs),
             unlike=self.source.differs,
-            **(stamped_times(stamps.numpy()[self._place.here]) if stamped else {}),
+            **times,
         )
 
     def _run(self, *, stamped: bool = False) -> tuple[Any, Any, float]:
@@ -276,16 +247,10 @@ class Session:
         Simulated devices read the clock in every step anyway, and take no longer after a pause: so
         their stamped steps need no trace of their own, and no other step before them.
         """
-        logs, stamps, _ = self._functions.train(dealt, stamped=stamped or self._time.is_simulated)
+        logs, stamps, _ = self._built.functions.train(
+            dealt, stamped=stamped or self._time.is_simulated
+        )
         return logs, stamps
 
     def _wait(self) -> None:
         runtime.wait_for(self._names)
-
-
-def _is_finite(logs: dict[str, Any], model: Any) -> bool:
-    """Whether the loss is a number: as it is logged, else as far as the smallest weight tells."""
-    if "loss" in logs:
-        return math.isfinite(float(logs["loss"]))
-    smallest = min(model.trainable_variables, key=lambda variable: math.prod(variable.shape))
-    return bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(smallest))))

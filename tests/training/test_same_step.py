@@ -62,7 +62,7 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         split.fit(model, x, y, sample_weight=sample_weight, verbose=0, shuffle=False)
-    assert operations(session._functions) == operations(split._steps[0]._functions)
+    assert operations(session._built.functions) == operations(split._steps[0]._functions)
     assert (
         session.facts()["model"]["step"]
         == split._steps[0]._functions._decompositions["train"].fingerprint
@@ -70,6 +70,6 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     of_split = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
     unnumbered = [text.replace(model.name, "") for text in of_split]
     assert unnumbered == [
-        text.replace(session._model.name, "") for text in session.facts()["verdict"].warned
+        text.replace(session._built.model.name, "") for text in session.facts()["verdict"].warned
     ]
     assert not [text for text in of_split if "XLA" not in text]

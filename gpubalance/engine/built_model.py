@@ -1,0 +1,86 @@
+"""A model that is built on a place, with its samples and the functions of its steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from gpubalance.engine import data, models
+from gpubalance.engine.place import Place
+from gpubalance.engine.step.counted import count_step
+from gpubalance.engine.step.functions import Functions
+from gpubalance.engine.step.parity import TRIED
+from gpubalance.engine.supply import UNLIKE_AT_ONCE
+from gpubalance.results.decomposition import UNTRIED, Decomposition
+from gpubalance.settings.settings import Settings
+
+
+class BuiltModel:
+    """Makes the model, and finds out how a split would train it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Place,
+        device: str,
+        verdict: Decomposition | None,
+        *,
+        seed: int,
+    ) -> None:
+        """`device` is the name of the one that has the samples. For `verdict` see Session."""
+        self._settings = settings
+        self._place = place
+        with place.strategy.scope():
+            self.model = models.make_model(settings)
+        self.source = data.samples_for(settings, self.model, place.strategy, device, seed=seed)
+        self.functions = Functions(self.model, place, xla=settings.xla)
+        self.verdict = self._build(verdict)
+
+    def _build(self, verdict: Decomposition | None) -> Decomposition:
+        """Builds the model, and finds out how a split would train it, if that is not known.
+
+        Only user's code is tried. A single device trains what a split can't.
+        """
+        batch = data.as_tensors(self.source.make(TRIED))
+        data.build(self._settings, self.model, self._place.strategy, batch)
+        if ":" not in self._settings.model:
+            return UNTRIED
+        if verdict is None:
+            return self.functions.try_in_parts("train", batch)
+        self.functions.follow("train", verdict)
+        return verdict
+
+    def facts(self) -> dict[str, Any]:
+        """What a result records about the model."""
+        pack_bytes = None
+        if self._place.replicas > 1:
+            pack_bytes = self.functions.pack_bytes
+        return {
+            "model": models.facts_of(self.model) | {"step": self.verdict.fingerprint},
+            "pack_bytes": pack_bytes,
+            "verdict": self.verdict,
+            "own_batch": self.source.own_batch,
+        }
+
+    def step_flops(self) -> float | None:
+        """The operations of a step for a sample, None if unknown.
+
+        It is the mean of several samples if these differ in shape.
+        """
+        count = UNLIKE_AT_ONCE if self.source.differs else 1
+        samples = [self.source.make(1, salt=number) for number in range(count)]
+        return count_step(self.model, samples)
+
+    def refuse_small(self, smallest: int) -> None:
+        """Raises for a split whose smallest part is too small for the model to train exactly."""
+        self.verdict.refuse_small(smallest, self.model)
+
+    def loss_is_finite(self, logs: dict[str, Any]) -> bool:
+        """Whether the loss is a number: as it is logged, else as the smallest weight tells."""
+        if "loss" in logs:
+            return math.isfinite(float(logs["loss"]))
+        weights = self.model.trainable_variables
+        smallest = min(weights, key=lambda variable: math.prod(variable.shape))
+        return bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(smallest))))
