@@ -38,12 +38,16 @@ class Remaining:
         """
         phase = self._phase
         place = self._place
-        name = f"{place}, {phase.name}" if place else phase.name
+        name = phase.name
+        if place:
+            name = f"{place}, {name}"
         if not phase.left_s:  # of a command whose end nobody knows
             return name
         if not place:
             return f"{name}: about {format_duration(self.whole_s)}"
-        rest = f"{format_duration(self.whole_s)} in all" if phase.number == 1 else self._of_whole
+        rest = self._of_whole
+        if phase.number == 1:
+            rest = f"{format_duration(self.whole_s)} in all"
         return f"{name}: about {format_duration(phase.seconds)}; about {rest}"
 
     @property
@@ -56,19 +60,26 @@ class Remaining:
         place = self._place
         if not self._phase.left_s:  # of a command whose end nobody knows
             return place
-        is_overdue = self._until_s - time.monotonic() <= self._later_s
-        left = "longer than expected" if is_overdue else f"about {self._of_whole}"
-        return f"{place}, {left}" if place else left
+        left = f"about {self._of_whole}"
+        if self._until_s - time.monotonic() <= self._later_s:
+            left = "longer than expected"
+        if place:
+            return f"{place}, {left}"
+        return left
 
     @property
     def _place(self) -> str:
         """`phase 2 of 4`; empty if there is only one."""
-        return f"phase {self._phase.number} of {self._phase.of}" if self._phase.of > 1 else ""
+        if self._phase.of <= 1:
+            return ""
+        return f"phase {self._phase.number} of {self._phase.of}"
 
     @property
     def whole_s(self) -> float:
         """About how long all of it takes; 0 before the first phase."""
-        return time.monotonic() - self._began_s + self._left_s if self._phase.name else 0.0
+        if not self._phase.name:
+            return 0.0
+        return time.monotonic() - self._began_s + self._left_s
 
     @property
     def _left_s(self) -> float:

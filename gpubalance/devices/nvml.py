@@ -78,7 +78,9 @@ class Card:
         """
         for name in names.split():
             call = getattr(self.nvml, f"nvmlDeviceGet{name}", None)
-            answer = _ask(self.nvml, call, self._handle, *arguments) if call else None
+            if call is None:
+                continue
+            answer = _ask(self.nvml, call, self._handle, *arguments)
             if answer is not None:
                 return answer
         return None
@@ -120,14 +122,19 @@ def kernel_module_version(text: str) -> str | None:
     The kernel module is the closed or the open one.
     """
     match = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
-    return match[1] if match else None
+    if match is None:
+        return None
+    return match[1]
 
 
 def _versions(nvml: Any) -> Reading:
     cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    cuda_version = None
+    if cuda:
+        cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}"
     return Reading(
         driver_version=_text(_ask(nvml, nvml.nvmlSystemGetDriverVersion)),
-        cuda_driver_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+        cuda_driver_version=cuda_version,
         nvml_version=_text(_ask(nvml, nvml.nvmlSystemGetNVMLVersion)),
     )
 
@@ -177,8 +184,9 @@ def _gpu(nvml: Any, index: int) -> Gpu:
         if not facts["uuid"]:
             facts["unusable"] = "its UUID cannot be read"
     except nvml.NVMLError as error:
-        code = _CODES.get(error.value)
-        facts["unusable"] = _reason(code) if code else f"NVML cannot open it: {error}"
+        facts["unusable"] = f"NVML cannot open it: {error}"
+        if error.value in _CODES:
+            facts["unusable"] = _reason(_CODES[error.value])
     facts["uuid"] = facts["uuid"] or f"unknown-{index}"
     return Gpu(index=index, **facts)
 
@@ -220,9 +228,10 @@ def _slices(card: Card) -> Iterator[MigSlice]:
         uuid = piece.text("UUID")
         if uuid:
             memory = piece.ask("MemoryInfo")
-            memory_bytes = memory.total if memory else 0
-            name = piece.text("Name")
-            yield MigSlice(uuid=uuid, name=name, memory_bytes=memory_bytes or None)
+            memory_bytes = None
+            if memory and memory.total:
+                memory_bytes = memory.total
+            yield MigSlice(uuid=uuid, name=piece.text("Name"), memory_bytes=memory_bytes)
 
 
 def _processes(card: Card) -> tuple[GpuProcess, ...] | None:
@@ -238,13 +247,14 @@ def _processes(card: Card) -> tuple[GpuProcess, ...] | None:
             continue
         # A process that does both is listed twice, each time with its whole memory
         size = process.usedGpuMemory
-        before = sizes.get(process.pid)
-        sizes[process.pid] = before if size is None else max(size, before or 0)
-    name = card.nvml.nvmlSystemGetProcessName
-    return tuple(
-        GpuProcess(pid=pid, name=_text(_ask(card.nvml, name, pid)), memory_bytes=size)
-        for pid, size in sorted(sizes.items())
-    )
+        before = sizes.setdefault(process.pid, None)
+        if size is not None:
+            sizes[process.pid] = max(size, before or 0)
+    processes = []
+    for pid, size in sorted(sizes.items()):
+        name = _text(_ask(card.nvml, card.nvml.nvmlSystemGetProcessName, pid))
+        processes.append(GpuProcess(pid=pid, name=name, memory_bytes=size))
+    return tuple(processes)
 
 
 def _text(answer: Any) -> str | None:

@@ -57,7 +57,9 @@ class Relay:
 
     def read(self, stream: int) -> bytes:
         """The next chunk of the program's stdout (1) or stderr (2), empty at the end."""
-        pipe = self._program.stdout if stream == 1 else self._program.stderr
+        pipe = self._program.stderr
+        if stream == 1:
+            pipe = self._program.stdout
         assert pipe is not None  # noqa: S101  (a pipe)
         return pipe.read(_CHUNK)
 
@@ -90,7 +92,9 @@ def _joined(address: str) -> Any:
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     if "RAY_AUTH_TOKEN" in os.environ or token.is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is imported
-    cluster = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    cluster = address
+    if address == "auto":
+        cluster = os.environ.get("RAY_ADDRESS", "")
     host, _, port = cluster.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():  # Ray itself would try for minutes
         try:
@@ -112,13 +116,17 @@ def _nodes(ray: Any) -> dict[str, Any]:
     by_name: dict[str, list[Any]] = {}
     for node in ray.nodes():
         if node["Alive"]:
-            is_named = node["NodeName"] != node["NodeManagerAddress"]
-            name = node["NodeName" if is_named else "NodeManagerHostname"]
+            name = node["NodeName"]
+            if name == node["NodeManagerAddress"]:  # it was given none
+                name = node["NodeManagerHostname"]
             by_name.setdefault(name, []).append(node)
     living = {}
     for name, nodes in by_name.items():
+        if len(nodes) == 1:
+            living[name] = nodes[0]
+            continue
         for node in nodes:
-            living[name if len(nodes) == 1 else node["NodeManagerAddress"]] = node
+            living[node["NodeManagerAddress"]] = node
     return living
 
 
@@ -140,8 +148,10 @@ def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
     try:
         ray.get(relay.__ray_ready__.remote(), timeout=_STARTS_WITHIN_S)
     except ray.exceptions.GetTimeoutError:
-        why = f": {gpus} GPUs are not free" if gpus else ""
-        _give_up(f"started nothing within {_STARTS_WITHIN_S:g} s{why}")
+        why = f"started nothing within {_STARTS_WITHIN_S:g} s"
+        if gpus:
+            why += f": {gpus} GPUs are not free"
+        _give_up(why)
     return relay
 
 
@@ -174,7 +184,9 @@ def _run(ray: Any, relay: Any, out: int) -> int:
     os.close(out)
     errors.join()
     code: int = ray.get(relay.end.remote())
-    return code if code >= 0 else 128 - code
+    if code < 0:
+        return 128 - code
+    return code
 
 
 def _give_up(why: str) -> NoReturn:

@@ -69,7 +69,9 @@ class BuiltModel:
 
         It is the mean of several samples if these differ in shape.
         """
-        count = UNLIKE_AT_ONCE if self.source.differs else 1
+        count = 1
+        if self.source.differs:
+            count = UNLIKE_AT_ONCE
         samples = [self.source.make(1, salt=number) for number in range(count)]
         return count_step(self.model, samples)
 

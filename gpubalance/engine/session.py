@@ -55,7 +55,9 @@ class Session:
         self.settings = settings
         self._joint = joint
         self._in_cluster = cluster is not None
-        self._devices = tuple(devices) if cluster is None else (devices[cluster.rank],)
+        self._devices = tuple(devices)
+        if cluster is not None:
+            self._devices = (devices[cluster.rank],)
         self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self._in_cluster)
         self._place = place_of(devices, self._names, joint, settings.summing, cluster, seed=seed)
         self._all_say = hosts.what_all_say(self._place.strategy, cluster)
@@ -145,7 +147,9 @@ class Session:
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak bytes since the last call; a simulated one's by its profile."""
-        extra = self._joint.extra_memory if self._place.replicas > 1 else 0
+        extra = 0
+        if self._place.replicas > 1:
+            extra = self._joint.extra_memory
         micro_batches = self._supply.feed.split.micro_batches[self._place.here]
         by_profile: list[int | None] = []
         for device, micro_batch in zip(self._devices, micro_batches, strict=True):
@@ -170,9 +174,11 @@ class Session:
             longest = self.source.longest(split.global_batch)
             self._train(supply.feed.deal(data.as_tensors(longest)))
         if held:
+            free = 0
             # In a cluster all processes must hold the same number, without knowing each other's
             # memory: the fewest.
-            free = 0 if self._in_cluster else psutil.virtual_memory().available
+            if not self._in_cluster:
+                free = psutil.virtual_memory().available
             supply.hold([min(free, limit or free) for limit in self._limits])
         else:
             supply.stream()

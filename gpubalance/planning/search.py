@@ -124,9 +124,11 @@ class _Search:
         self._top = grid.rung(max_batch)
         self._peaks = dict(points)
         self._fitted = {grid.rung(batch) for batch in self._peaks if grid.has(batch)}
-        high = None if failed is None else grid.rung(failed)
-        # Rung → whether its failure is certain.
-        self._failed = {} if high is None else {high: False}
+        self._failed: dict[int, bool] = {}  # by rung: whether its failure is certain
+        high = None
+        if failed is not None:
+            high = grid.rung(failed)
+            self._failed[high] = False
         self._trials: list[TriedBatch] = []
         self._begin(min(self._top, grid.rung(max(self._peaks, default=0))), high)
 
@@ -134,7 +136,9 @@ class _Search:
         self._low = self._start = low
         self._high = high
         self._rises = 0  # since it began
-        self._left = 0 if high is None else _most_tries(low, high)
+        self._left = 0
+        if high is not None:
+            self._left = _most_tries(low, high)
 
     @property
     def _joined(self) -> bool:
@@ -152,7 +156,9 @@ class _Search:
 
     def limit(self) -> Limit:
         """The ends."""
-        fails = None if self._high is None else self._grid.batch(self._high)
+        fails = None
+        if self._high is not None:
+            fails = self._grid.batch(self._high)
         return Limit(self._grid.batch(self._low) or None, fails, tuple(self._trials))
 
     def record(self, trial: TriedBatch) -> None:
@@ -186,7 +192,9 @@ class _Search:
             self._high = rung
         if self._high is not None:
             most = _most_tries(self._low, self._high)
-            self._left = most if was_open else min(self._left - 1, most)
+            if not was_open:
+                most = min(self._left - 1, most)
+            self._left = most
 
     def proposal(self) -> tuple[int, str] | None:
         """The batch to try now, and why; None when both ends are known."""
@@ -266,7 +274,11 @@ class _Search:
 
     def _ends(self) -> str:
         fits = f"{self._grid.batch(self._low)} fits"
+        if self._high is None and not self._low:
+            return "nothing fits yet"
         if self._high is None:
-            return fits if self._low else "nothing fits yet"
+            return fits
         fails = self._grid.batch(self._high)
-        return f"{fits}, {fails} does not" if self._low else f"{fails} does not fit"
+        if not self._low:
+            return f"{fails} does not fit"
+        return f"{fits}, {fails} does not"

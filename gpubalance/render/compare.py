@@ -41,8 +41,11 @@ class _Pair(NamedTuple):
 
     def devices(self, ratio: DeviceRatio) -> tuple[ComparedDevice | None, ComparedDevice | None]:
         """The device in each result; None if it is missing there."""
-        before = None if ratio.baseline is None else self.first.devices[ratio.baseline]
-        after = None if ratio.other is None else self.other.devices[ratio.other]
+        before = after = None
+        if ratio.baseline is not None:
+            before = self.first.devices[ratio.baseline]
+        if ratio.other is not None:
+            after = self.other.devices[ratio.other]
         return before, after
 
 
@@ -78,8 +81,11 @@ def file_names(files: Sequence[str]) -> list[str]:
         while len({parts[-1:] for parts in paths}) == 1 and all(len(parts) > 1 for parts in paths):
             paths = [parts[:-1] for parts in paths]
         shown = paths
-    texts = [str(PurePath(*parts)) if parts else "" for parts in shown]
-    return [shorten_front(text, _NAME_WIDTH) for text in texts]
+    names = []
+    for parts in shown:
+        name = str(PurePath(*parts)) if parts else ""
+        names.append(shorten_front(name, _NAME_WIDTH))
+    return names
 
 
 def _verdict(pair: _Pair) -> Iterator[str]:
@@ -126,8 +132,9 @@ def _device_verdict(pair: _Pair, device: DeviceRatio) -> str:
         return f"{label} is in {pair.names[0]} only"
     if device.ratio is None:
         return f"{label}: no verdict, as the two have no batch size in common"
-    plural = "s" if len(device.points) > 1 else ""
-    sizes = f"{len(device.points)} batch size{plural}"
+    sizes = f"{len(device.points)} batch size"
+    if len(device.points) > 1:
+        sizes += "s"
     what = f"the samples/s over the {sizes} that both have"
     return f"{label}: {_judged(pair, device.ratio, what)}"
 
@@ -147,14 +154,18 @@ def _judged(pair: _Pair, ratio: ThroughputRatio, what: str) -> str:
 
 
 def _doubt(pair: _Pair) -> str:
-    doubts = ["not like with like"] if pair.against.unlike else []
+    doubts = []
+    if pair.against.unlike:
+        doubts.append("not like with like")
     unquiet = []
     for name, result in zip(pair.names, (pair.first, pair.other), strict=True):
         if result.not_quiet:
             unquiet.append(f"{name}: {result.not_quiet}")
     if unquiet:
         doubts.append(f"the machine was not quiet ({'; '.join(unquiet)})")
-    return f", but {', and '.join(doubts)}" if doubts else ""
+    if not doubts:
+        return ""
+    return f", but {', and '.join(doubts)}"
 
 
 def _warnings(results: Sequence[ComparedResult], names: Sequence[str]) -> Iterator[str]:
@@ -219,19 +230,28 @@ def _rows(
 ) -> Iterator[list[str]]:
     """A row for each figure that either has; the cells of a device that is missing are empty."""
     for column in columns:
-        before = None if first is None else column.value(first)
-        after = None if other is None else column.value(other)
+        before = _value(column, first)
+        after = _value(column, other)
         if before is None and after is None:
             continue
         # An update takes part in a step of some devices only.
         if column.key == "update_s" and not before and not after:
             continue
-        cells = [
-            "" if first is None else short(before, column),
-            "" if other is None else short(after, column),
-        ]
-        ratio = _ratio(before, after) if column.has_ratio else ""
-        yield [f"{indent}{column.label}", *cells, ratio]
+        cells = [f"{indent}{column.label}", "", "", ""]
+        if first is not None:
+            cells[1] = short(before, column)
+        if other is not None:
+            cells[2] = short(after, column)
+        if column.has_ratio:
+            cells[3] = _ratio(before, after)
+        yield cells
+
+
+def _value(column: Column, record: Record | None) -> Cell:
+    """The figure of that column; None also of a device that is missing."""
+    if record is None:
+        return None
+    return column.value(record)
 
 
 def _ratio(before: Cell, after: Cell) -> str:

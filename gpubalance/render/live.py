@@ -67,17 +67,33 @@ class LiveSplit:
 
 
 def _rate(name: str, row: DeviceRow) -> str:
-    return format_rate(row.rates[name]) if name in row.rates else "…"
+    if name not in row.rates:
+        return "…"
+    return format_rate(row.rates[name])
+
+
+def _compute(row: DeviceRow) -> str:
+    if row.compute_s is None:
+        return ""
+    return format_seconds(row.compute_s)
+
+
+def _memory(row: DeviceRow) -> str:
+    if row.memory_bytes is None:
+        return ""
+    return format_bytes(row.memory_bytes)
 
 
 _CELLS: Mapping[str, Callable[[DeviceRow], str]] = {
     "device": lambda row: row.device.label,
     "name": lambda row: shorten(row.device.name, _NAME_WIDTH),
     "batch": lambda row: str(row.batch),
-    "compute": lambda row: "" if row.compute_s is None else format_seconds(row.compute_s),
-    "memory": lambda row: "" if row.memory_bytes is None else format_bytes(row.memory_bytes),
+    "compute": _compute,
+    "memory": _memory,
     "state": lambda row: state_text(row.gauges),
-    **{name: partial(_rate, name) for name in ("samples/s", *OWN)},
+    "samples/s": partial(_rate, "samples/s"),
+    "alone": partial(_rate, "alone"),
+    "at once": partial(_rate, "at once"),
 }
 
 
@@ -139,8 +155,8 @@ def _table(
         left -= _SHORTEST_BAR + 2
     columns: dict[str, list[Text]] = {}
     for name in _BY_WORTH:
-        cells = ["" if name in _WITHOUT_HEAD else name]
-        cells += [_CELLS[name](row) for row in shown]
+        head = "" if name in _WITHOUT_HEAD else name
+        cells = [head] + [_CELLS[name](row) for row in shown]
         length = max(map(len, cells))
         if name in order and any(cells[1:]) and length + 2 <= left:
             aligned = str.ljust if name in _LEFT else str.rjust
@@ -188,10 +204,12 @@ def _waiting(split: LiveSplit) -> str:
 
 def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
     """`total 1584  2205 samples/s  ▅▆▅▆`, with as many of the last rates as fit."""
-    rate = per_s(rates[-1]) if rates else "…"
+    rate = "…"
+    if rates:
+        rate = per_s(rates[-1])
     text = shorten(f"{name}  {rate}  ", width)
     room = max(0, min(_LONGEST_BAR, width - len(text)))
-    shown = list(rates)[-room:] if room else []
+    shown = list(rates)[max(0, len(rates) - room) :]
     return Text.assemble(text, (sparkline(shown), "cyan"))
 
 

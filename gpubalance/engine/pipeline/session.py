@@ -79,7 +79,9 @@ class LayersSession:
             try:
                 pipeline = self._pipeline_of((Segment(block, block, 0),))
                 pipeline.follow(self._devices, self._joint, micro_batch, seed=self._seed)
-                by_profile = pipeline.pace.alone(at_least) if pipeline.pace else {}
+                by_profile = {}
+                if pipeline.pace:
+                    by_profile = pipeline.pace.alone(at_least)
                 pipeline.pace = None
                 timed = time_alone(
                     pipeline, self._blocks.calls, micro, seconds=seconds, at_least=at_least
@@ -125,17 +127,25 @@ class LayersSession:
     def _timing(
         self, train: Callable[..., Step], steps: int, pace: Pace | None, *, stamped: bool
     ) -> Timing:
-        began_s = pace.next_s if pace else time.perf_counter()
+        began_s = time.perf_counter()
+        if pace:
+            began_s = pace.next_s
         for _ in range(steps):
             step = train(stamped=stamped)
         runtime.wait_for(self._names)
-        ended_s = pace.free_s if pace else time.perf_counter()
-        timeline = step.timeline if stamped else None
+        ended_s = time.perf_counter()
+        if pace:
+            ended_s = pace.free_s
+        timeline = step_s = None
+        if stamped:
+            timeline = step.timeline
+        if timeline is not None:
+            step_s = timeline.step_time_s
         return Timing(
             steps=steps,
             seconds=ended_s - began_s,
             input_wait_s=0.0,
-            step_s=timeline and timeline.step_time_s,
+            step_s=step_s,
             loss_is_finite=all(math.isfinite(float(loss)) for loss in step.losses),
             timeline=timeline,
         )
@@ -162,5 +172,7 @@ class LayersSession:
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak bytes since the last call; a simulated one's by its profile."""
         pace = self._pipeline and self._pipeline.pace
-        by_profile = pace.peak_bytes if pace else [None] * len(self._devices)
+        by_profile: Sequence[int | None] = [None] * len(self._devices)
+        if pace:
+            by_profile = pace.peak_bytes
         return memory.memory_peaks(self._devices, self._names, by_profile)

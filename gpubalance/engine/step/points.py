@@ -54,13 +54,21 @@ class Points:
             yield data
             return
         numbers = [values for values in tf.nest.flatten(data) if values.dtype != tf.string]
-        first = tf.reshape(numbers[0], [-1])[0] if numbers else 0.0
+        first = 0.0
+        if numbers:
+            first = tf.reshape(numbers[0], [-1])[0]
+        before_marker = []
+        if not self._paced:
+            before_marker = [self._host_is_there()]
         # On a GPU the stamp waits for all that was queued before, as the marker is computed there
         # after that.
-        with tf.control_dependencies([] if self._paced else [self._host_is_there()]):
+        with tf.control_dependencies(before_marker):
             marker = tf.negative(tf.cast(first, tf.float32))
         data = self._call(self._clock.begin, marker, data, self._sizes)
-        with tf.control_dependencies([] if self._paced else [marker]):
+        before_data = []
+        if not self._paced:
+            before_data = [marker]
+        with tf.control_dependencies(before_data):
             yield data
 
     def _host_is_there(self) -> Any:
@@ -90,9 +98,11 @@ class Points:
             return grads
         marker = _marker(loss, grads)
         grads = self._call(self._clock.summed, marker, grads)
-        # A device alone would update some weights while it still computes other gradients, mixing
-        # the two times.
-        return _after(marker, grads) if self._stamped and not self._paced else grads
+        if not self._paced:
+            # A device alone would update some weights while it still computes other gradients,
+            # mixing the two times.
+            grads = _after(marker, grads)
+        return grads
 
     def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
         """Returns the replica's four stamps, float64 seconds; None unless it is stamped."""
@@ -127,7 +137,9 @@ class Points:
         with tf.device("/CPU:0"), tf.control_dependencies(self._stamps[-1:]):
             stamp = _on_its_own(tf.numpy_function(call, [*sizes, marker], tf.float64))
         self._stamps.append(stamp)
-        return _after(stamp, values) if self._paced else values
+        if self._paced:
+            return _after(stamp, values)
+        return values
 
 
 def _on_its_own(number: Any) -> Any:

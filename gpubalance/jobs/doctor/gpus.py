@@ -22,9 +22,11 @@ def driver_checks(reading: Reading) -> Iterator[Check]:
     NVML's version is CUDA's major one, then the driver's: 12.550.54.14.
     """
     if reading.problem is not None:
+        problem = reading.problem
         cards = nvidia_cards()
-        here = f" (there is a card at {', '.join(cards)})" if cards else ""
-        yield explained("driver", reading.code or "nvml-broken", f"{reading.problem}{here}")
+        if cards:
+            problem += f" (there is a card at {', '.join(cards)})"
+        yield explained("driver", reading.code or "nvml-broken", problem)
         return
     driver = reading.driver_version
     detail = driver or f"version {NOT_AVAILABLE}"
@@ -36,7 +38,9 @@ def driver_checks(reading: Reading) -> Iterator[Check]:
         detail = f"{nvml} belongs to another driver than {driver}"
         yield explained("nvml", "driver-mismatch", detail, "warning")
     else:
-        gpus = "1 GPU" if len(reading.gpus) == 1 else f"{len(reading.gpus)} GPUs"
+        gpus = "1 GPU"
+        if len(reading.gpus) != 1:
+            gpus = f"{len(reading.gpus)} GPUs"
         yield ok("nvml", f"{nvml or NOT_AVAILABLE}, {gpus}")
 
 
@@ -55,7 +59,9 @@ def gpu_checks(gpus: Sequence[Gpu]) -> list[Check]:
         labels, key=lambda outcome: (topics.index(outcome.code), _is_fine(outcome))
     ):
         where = ", ".join(labels[outcome])
-        detail = f"{outcome.detail} ({where})" if _is_fine(outcome) else f"{where} {outcome.detail}"
+        detail = f"{where} {outcome.detail}"
+        if _is_fine(outcome):
+            detail = f"{outcome.detail} ({where})"
         checks.append(outcome.model_copy(update={"detail": detail}))
     return checks
 
@@ -109,18 +115,24 @@ def _settings(gpu: Gpu, health: Health) -> Iterator[Check]:
         "drives a display, which takes memory and time, and whose watchdog ends long kernels",
         "plug the display in elsewhere, or `sudo systemctl isolate multi-user.target`",
     )
+    is_off = None
+    if health.persistence is not None:
+        is_off = not health.persistence
     yield _judged(
         "persistence",
-        None if health.persistence is None else not health.persistence,
+        is_off,
         "on",
         "has persistence off: the driver restarts it for each process, which takes seconds",
         f"sudo {smi} -pm 1",
     )
     cap = health.power_cap_w or 0.0
     default = health.power_default_w or 0.0
+    is_capped = None
+    if cap:
+        is_capped = cap < default
     yield _judged(
         "power-cap",
-        cap < default if cap else None,
+        is_capped,
         f"{cap:.0f} W",
         f"is capped at {cap:.0f} W of {default:.0f} W: slower, but perhaps on purpose",
         f"sudo {smi} -pl {default:.0f}",
@@ -142,7 +154,9 @@ def _judged(code: str, fault: object, good: str, bad: str, remedy: str) -> Check
     """A warning if there is a `fault`; skipped if that is None, as NVML does not say."""
     if fault is None:
         return _unknown(code)
-    return check(code, "warning", bad, remedy) if fault else ok(code, good)
+    if fault:
+        return check(code, "warning", bad, remedy)
+    return ok(code, good)
 
 
 def _unknown(code: str) -> Check:

@@ -74,7 +74,10 @@ class Fitting:
         limits = self._limits(self._points(self._with(sizes), peaks))
         most = []
         for wanted, limit, fits in zip(self._split.micro_batches, limits, sizes, strict=True):
-            most.append(min(wanted, limit) if limit else fits)
+            if limit:
+                most.append(min(wanted, limit))
+            else:
+                most.append(fits)
         return most
 
     def _trains_at_all(self) -> bool:
@@ -161,24 +164,34 @@ class Fitting:
             equal = Shares((low,) * count)
             points = self._points(equal, self._tried(equal) or (None,) * count)
         limits = {replica: most for replica, most in enumerate(self._limits(points)) if most}
-        tightest = min(limits, key=lambda replica: limits[replica], default=0)
+        tightest = 0
+        memory_bytes = None
+        own_points: Points = [(low, 0)]
+        if limits:
+            tightest = min(limits, key=lambda replica: limits[replica])
+            memory_bytes = self._devices[tightest].memory_bytes
+            own_points = points[tightest]
 
         def attempt(batch: int, _: str) -> TriedBatch:
             peaks = self._tried(Shares((batch,) * count))
-            return TriedBatch(batch, peaks is not None, peaks[tightest] if peaks else None)
+            if not peaks:
+                return TriedBatch(batch, fits=peaks is not None)
+            return TriedBatch(batch, fits=True, memory_peak_bytes=peaks[tightest])
 
         step = 1
         if not all(device.simulated for device in self._devices):
             step = max(1, int(_TOLERANCE_ON_GPU * low))
         fails = -(-share // step) * step
-        was_tried = self.too_small_for(Shares((share,) * count)) is None
+        failed = None
+        if self.too_small_for(Shares((share,) * count)) is None:  # so it was tried
+            failed = fails
         limit = find_limit(
             attempt,
-            points[tightest] if limits else [(low, 0)],
-            memory_bytes=self._devices[tightest].memory_bytes if limits else None,
+            own_points,
+            memory_bytes=memory_bytes,
             max_batch=fails,
             multiple=step,
-            failed=fails if was_tried else None,
+            failed=failed,
         )
         return min(share, max(low, limit.fits or 0))
 
@@ -213,7 +226,9 @@ class Fitting:
             full = [i for i, size in enumerate(fitting.micro_batches) if size < sizes[i]]
         elif error.replica is not None:
             full = [error.replica]
-        word = "micro-batch" if self._split.accumulates else "batch"
+        word = "batch"
+        if self._split.accumulates:
+            word = "micro-batch"
         places = []
         for i in full:
             device = self._devices[i]
@@ -234,7 +249,10 @@ class Fitting:
         lower_peaks = self._tried(Shares(tuple(batches), halves)) or peaks
         points: list[Points] = []
         for half, low, size, peak in zip(halves, lower_peaks, sizes, peaks, strict=True):
-            points.append([(half, low), (size, peak)] if low and peak else [])
+            if low and peak:
+                points.append([(half, low), (size, peak)])
+            else:
+                points.append([])
         return points
 
     def _limits(self, points: Sequence[Points]) -> list[int | None]:

@@ -33,7 +33,9 @@ def of_figures(
     `measured` has the windows of each subject. They are `steady` if every warm-up ended without a
     trend. `excess_part` is that of a device's compute over a whole step.
     """
-    stamp_cost = stamps.stamp_cost(measured[0]) if measured else None
+    stamp_cost = None
+    if measured:
+        stamp_cost = stamps.stamp_cost(measured[0])
     precision = max(map(figures.precision, measured), default=0.0)
     late_part = max(map(figures.late_part, measured), default=0.0)
     over = max(map(figures.mean_over_median, measured), default=0.0)
@@ -91,35 +93,40 @@ def _for_slow_compute(model: str) -> str:
 
 def slowed_text(slowed: Slowed) -> str:
     """`GPU:0 was throttled (thermal)`, with NVML's reasons."""
-    return " and ".join(
-        f"{device.label} was throttled ({', '.join(reasons)})" for device, reasons in slowed
-    )
+    texts = []
+    for device, reasons in slowed:
+        texts.append(f"{device.label} was throttled ({', '.join(reasons)})")
+    return " and ".join(texts)
 
 
 def resumed(count: int, what: str = "windows") -> list[Warning_]:
-    """The warning that a command continued after an interruption, if so many of these were measured
-    before.
-    """
-    since = ", after a warm-up then. Telemetry covers the others only" if what == "windows" else ""
-    what = f"{what} {'was' if count == 1 else 'were'}"
-    return [warning("resumed", count=count, what=what, since=since)] if count else []
+    """The warning that so many of these were measured before an interruption, if any were."""
+    if not count:
+        return []
+    since = ""
+    if what == "windows":
+        since = ", after a warm-up then. Telemetry covers the others only"
+    verb = "was" if count == 1 else "were"
+    return [warning("resumed", count=count, what=f"{what} {verb}", since=since)]
 
 
 def batches_joined(own: int | None, size: int) -> list[Warning_]:
-    """The warning that the user's `own` batches, which differ in shape, have another size than the
-    run's, if so.
+    """The warning that the run's batches were made from the user's `own`, which differ in shape.
+
+    `own` is None if that is not so.
     """
-    return [warning("batches-joined", own=own, size=size)] if own else []
+    if not own:
+        return []
+    return [warning("batches-joined", own=own, size=size)]
 
 
 def speed_changed(device: Device, change: float) -> Warning_:
     """The warning that a device became slower, or faster if `change` is negative, by that part."""
-    slower, part = "slower" if change > 0 else "faster", format_percent(abs(change))
     return warning(
         "throttled/speed",
         device=device.label,
-        part=part,
-        slower=slower,
+        part=format_percent(abs(change)),
+        slower="slower" if change > 0 else "faster",
         advice=to_keep_speed(device),
     )
 

@@ -30,8 +30,10 @@ def curves(subject: ReportSubject) -> Drawing | str:
 
 
 def _draw(subject: ReportSubject, width: int) -> Figure:
-    is_narrow = width <= NARROW
-    figure, (axes,) = new_figure(width, 300 if is_narrow else 360)
+    height, ticks = 360, 10
+    if width <= NARROW:
+        height, ticks = 300, 6
+    figure, (axes,) = new_figure(width, height)
     axes.set_xscale("log", base=2)
     has_limit = False
     for number, probe in enumerate(subject.probes):
@@ -43,7 +45,10 @@ def _draw(subject: ReportSubject, width: int) -> Figure:
         micro = 0
         if subject.split is not None:
             batch, micro = subject.split.batches[number], subject.split.micro_batches[number]
-            name += f", chosen {pieces_text(batch, micro)}" if batch else ", left out"
+            chosen = "left out"
+            if batch:
+                chosen = f"chosen {pieces_text(batch, micro)}"
+            name += f", {chosen}"
         _draw_device(axes, number, probe, micro, name)
     if has_limit:
         axes.plot([], [], color=INK, linestyle=":", linewidth=1.8, label="batch limit")
@@ -51,7 +56,7 @@ def _draw(subject: ReportSubject, width: int) -> Figure:
         ring: dict[str, Any] = {"markersize": 12, "markerfacecolor": "none"}
         axes.plot([], [], "o", color=INK, **ring, label="chosen batch")
     axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=6 if is_narrow else 10))
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda batch, _: f"{batch:g}"))
     axes.set_xlabel("batch, samples")
@@ -80,7 +85,9 @@ def _draw_device(axes: Axes, number: int, probe: DeviceProbe, chosen: int, name:
     if number % 2:
         marks = {"markersize": 7, "markerfacecolor": "none"}
     limit = probe.batch_limit
-    most = limit.fits if limit is not None and limit.fails is not None else None
+    most = None
+    if limit is not None and limit.fails is not None:
+        most = limit.fits
     model = probe.step_time_model
     if model is not None:
         largest = max([*batches, chosen, most or 0])
@@ -98,7 +105,8 @@ def _draw_device(axes: Axes, number: int, probe: DeviceProbe, chosen: int, name:
     if most is not None:
         axes.axvline(most, color=colour, linestyle=":", linewidth=1.8, ymax=0.97)
     if chosen:
-        chosen_s = model.planned.step_time_s(chosen) if model is not None else 0.0
-        rate = chosen / chosen_s if chosen_s > 0 else float(np.interp(chosen, batches, rates))
+        rate = float(np.interp(chosen, batches, rates))
+        if model is not None and model.planned.step_time_s(chosen) > 0:
+            rate = chosen / model.planned.step_time_s(chosen)
         ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.8}
         axes.plot(chosen, rate, marker="o", color=colour, zorder=4, **ring)

@@ -56,7 +56,9 @@ class Row(NamedTuple):
     @property
     def height(self) -> float:
         """The height, where that of a row of bars is 1."""
-        return _HEADING_PX / _ROW_PX if self.is_heading else 1.0
+        if self.is_heading:
+            return _HEADING_PX / _ROW_PX
+        return 1.0
 
 
 def stacked(lengths: Mapping[Key, float]) -> list[Bar]:
@@ -88,8 +90,10 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     axes.set_xlim(low - 0.02 * wide if low < 0 else low, low + 1.02 * wide)
     top = 0.0
     for row in rows:
-        text_bottom = top - (row.height - 0.1 if row.is_heading else 0.44)
-        _draw_text(axes, row, text_bottom, int(width / _LETTER_PX))
+        text_height = 0.44
+        if row.is_heading:
+            text_height = row.height - 0.1
+        _draw_text(axes, row, top - text_height, int(width / _LETTER_PX))
         _draw_bars(axes, row, top - 0.5 - _BAR / 2, keys, wide * _NUMBER_PX / width)
         top -= row.height
     axes.set_ylim(top, 0.0)
@@ -98,8 +102,10 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     axes.grid(visible=False, axis="y")
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     axes.set_xlabel(label)
-    if len(keys) > 1:
-        legend(figure, 2 if width <= NARROW and len(keys) > 3 else len(keys))
+    if width <= NARROW and len(keys) > 3:
+        legend(figure, 2)
+    elif len(keys) > 1:
+        legend(figure, len(keys))
     return figure
 
 
@@ -117,7 +123,9 @@ def _draw_text(axes: Axes, row: Row, bottom: float, letters: int) -> None:
     # Text is placed by the width of the axes, bars by their values.
     across = axes.get_yaxis_transform()
     left = shorten(row.left, max(8, letters - len(row.right) - 2))
-    weight = "bold" if row.is_heading else "normal"
+    weight = "normal"
+    if row.is_heading:
+        weight = "bold"
     axes.text(0.0, bottom, left, transform=across, ha="left", va="bottom", weight=weight)
     axes.text(1.0, bottom, row.right, transform=across, ha="right", va="bottom")
 
@@ -126,14 +134,16 @@ def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float
     """Bars and marks; `least` is the length of a bar that has room for its number."""
     for key, start, length, number in row.bars:
         if length:
-            hatch = HATCHES.get(key.colour, "")
             look: dict[str, Any] = {
-                "label": key.name if key in keys else "",
-                "hatch": hatch,
                 "facecolor": key.colour,
-                "edgecolor": PAPER if hatch else key.colour,
+                "edgecolor": key.colour,
                 "linewidth": 0.5,
             }
+            if key in keys:
+                look["label"] = key.name
+            if key.colour in HATCHES:
+                look["hatch"] = HATCHES[key.colour]
+                look["edgecolor"] = PAPER
             axes.barh(middle, length, left=start, height=_BAR, **look)
         if number and length >= least:
             at = start + length / 2
