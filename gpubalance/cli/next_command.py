@@ -109,12 +109,16 @@ def typed(text: str) -> str:
 def _simulated(simulate: str | None) -> list[str]:
     from gpubalance.devices.hosts import typed_for_hosts
 
-    words = ["--simulate", simulate] if simulate else []
+    words = []
+    if simulate:
+        words += ["--simulate", simulate]
     return [*words, *typed_for_hosts()]
 
 
 def _simulate_argument(simulate: str | None) -> str:
-    return f", simulate={simulate!r}" if simulate else ""
+    if not simulate:
+        return ""
+    return f", simulate={simulate!r}"
 
 
 def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str:
@@ -145,8 +149,12 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
 def _training(name: str, call: str, settings: Settings) -> tuple[str, ...]:
     """The lines of a script that train with what is made, by the names of the user's functions."""
     place, _, build = settings.model.rpartition(":")
-    model = f"{build}()  # of {place}" if place else "build_model()  # balance yours first"
-    data = as_data(settings.data) if settings.data else "dataset"
+    model = "build_model()  # balance yours first"
+    if place:
+        model = f"{build}()  # of {place}"
+    data = "dataset"
+    if settings.data:
+        data = as_data(settings.data)
     lines = (
         f"{name} = gpubalance.{call}",
         f"with {name}.scope(): model = {model}, compiled here too",

@@ -46,11 +46,11 @@ def queue(
 
     lines = _read(commands)
     machine = gpus.machine()
+    source = commands
+    if source != "-":
+        source = str(Path(commands).absolute())
     request = QueueRequest(
-        **dict(how),
-        devices=machine.select(gpus.gpus),
-        commands=lines,
-        source="-" if commands == "-" else str(Path(commands).absolute()),
+        **dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source
     )
     warnings = machine_warnings(machine, request.devices, strict=False)
     output = Output(reporting, text, warnings, resumed=how.resume)
@@ -70,8 +70,11 @@ def _read(commands: str) -> tuple[str, ...]:
     from gpubalance.system.files import content_of
     from gpubalance.text import clean
 
-    name = "stdin" if commands == "-" else commands
-    path = None if commands == "-" else Path(commands)
+    name = commands
+    path: Path | None = Path(commands)
+    if commands == "-":
+        name = "stdin"
+        path = None
     content = content_of(path, "a file of commands", _MOST_BYTES, _WRITE)
     text = content.decode("utf-8-sig", errors="replace")
     if "\0" in text or "\ufffd" in text:
@@ -99,7 +102,9 @@ def _fault(line: str) -> str:
         return ""
     command = ["/bin/sh", "-n", "-c", line]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    return checked.stderr.strip().rpartition(": ")[2] if checked.returncode else ""
+    if checked.returncode == 0:
+        return ""
+    return checked.stderr.strip().rpartition(": ")[2]
 
 
 def _check_logs(folder: Path, *, overwrite: bool) -> None:

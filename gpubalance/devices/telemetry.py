@@ -129,7 +129,9 @@ class TelemetryRecorder:
     @property
     def latest(self) -> Moment | None:
         """The last reading that was kept, None before the first."""
-        return self._moments[-1] if self._moments else None
+        if not self._moments:
+            return None
+        return self._moments[-1]
 
     def moves(self, since_s: float) -> bool:
         """Whether the GPU got warmer or colder, or its clock changed, since then."""
@@ -157,15 +159,22 @@ class TelemetryRecorder:
             return None
         first = self._stretches[0].first
         last = self._stretches[-1].last
-        origin_s = first.at_s if origin_s is None else origin_s
+        if origin_s is None:
+            origin_s = first.at_s
+        power_w = None
         powers = self._seen["power_w"]
+        if powers:
+            power_w = round(sum(powers.elements()) / powers.total(), 3)
+        all_reasons = None
         reasons = self._seen["throttle_reasons"]
+        if reasons:
+            all_reasons = tuple(sorted(set().union(*reasons)))
         energy_j = sum(stretch.energy_j for stretch in self._stretches)
         duration_s = sum(stretch.last.at_s - stretch.first.at_s for stretch in self._stretches)
-        course = [
-            moment.model_copy(update={"at_s": round(moment.at_s - origin_s, 3)})
-            for moment in self._moments
-        ]
+        course = []
+        for moment in self._moments:
+            at_s = round(moment.at_s - origin_s, 3)
+            course.append(moment.model_copy(update={"at_s": at_s}))
         uncorrected = None
         if last is not first:
             uncorrected = _rise(first.ecc_uncorrected, last.ecc_uncorrected)
@@ -173,11 +182,11 @@ class TelemetryRecorder:
             readings=self.readings,
             duration_s=round(duration_s, 3),
             temperature_c=max(self._seen["temperature_c"], default=None),
-            power_w=round(sum(powers.elements()) / powers.total(), 3) if powers else None,
+            power_w=power_w,
             energy_j=round(energy_j, 3) or None,
             sm_clock_mhz=_middle(self._seen["sm_clock_mhz"]),
             memory_clock_mhz=_middle(self._seen["memory_clock_mhz"]),
-            throttle_reasons=tuple(sorted(set().union(*reasons))) if reasons else None,
+            throttle_reasons=all_reasons,
             ecc_uncorrected=uncorrected,
             course=tuple(course),
         )
@@ -191,4 +200,6 @@ def _rise(first: int | None, last: int | None) -> int | None:
 
 
 def _middle(values: Counter[int]) -> int | None:
-    return round(median(list(values.elements()))) if values else None
+    if not values:
+        return None
+    return round(median(list(values.elements())))

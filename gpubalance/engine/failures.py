@@ -60,8 +60,10 @@ def explain(
         fault: GpubalanceError = EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
     else:
         fault = _of_training(error, settings, names)
+    if fault.remedy:
+        return fault
     # The table knows TensorFlow's and Keras' texts; a user's own exception may say anything.
-    row = None if fault.remedy else match(str(error))
+    row = match(str(error))
     if row:
         fault.cause = row.cause
         fault.remedy = row.remedy
@@ -93,10 +95,10 @@ def _of_training(error: BaseException, settings: Settings, names: Sequence[str])
     if isinstance(error, _OF_THE_DEVICE) and "ompil" not in text:
         return EnvironmentFault(f"training {model} failed on the device: {line}")
     if settings.xla and "xla" in text.lower():
-        return BadInput(
-            f"{model} does not compile with XLA: {line}",
-            remedy="" if match(text) else "use --no-xla",
-        )
+        remedy = "use --no-xla"
+        if match(text):
+            remedy = ""
+        return BadInput(f"{model} does not compile with XLA: {line}", remedy=remedy)
     if ":" in model:
         # It needs Keras, which is not there for every worker.
         from gpubalance.engine.users_lines import own_traceback
@@ -115,7 +117,9 @@ def memory_row(error: BaseException) -> KnownError | None:
     if not isinstance(error, tf.errors.OpError):
         return None
     row = match(str(error))
-    return row if row and row.memory else None
+    if row is None or not row.memory:
+        return None
+    return row
 
 
 def failing_replica(text: str, names: Sequence[str]) -> int | None:
@@ -136,14 +140,18 @@ def failing_replica(text: str, names: Sequence[str]) -> int | None:
             if name in names:
                 return names.index(name)
     node = _NODE.search(text)
-    return int(node[1]) if node else None
+    if node is None:
+        return None
+    return int(node[1])
 
 
 def _line(error: BaseException) -> str:
     """An error's text in one line: its first, or for a step's error the one before the node."""
     before, node, _ = str(error).strip().partition("\n\t [[{{node")
     lines = before.splitlines() or [""]
-    return _shown(lines[-1 if node else 0])
+    if node:
+        return _shown(lines[-1])
+    return _shown(lines[0])
 
 
 def _shown(line: str) -> str:

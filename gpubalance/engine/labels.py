@@ -64,7 +64,9 @@ def in_order(model: Any, labels: Any) -> list[Any]:
 
 def as_outputs(model: Any, values: list[Any]) -> Any:
     """One value for each output, in the structure of the model's outputs."""
-    return values[0] if len(values) == 1 else keras.tree.pack_sequence_as(model.output, values)
+    if len(values) == 1:
+        return values[0]
+    return keras.tree.pack_sequence_as(model.output, values)
 
 
 def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Target]:
@@ -89,10 +91,14 @@ def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Ta
 
 
 def _by_loss(loss: Any, tensor: Any) -> Target:
-    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or loss.__name__
+    name = loss
+    if not isinstance(loss, str):
+        name = getattr(loss, "name", None) or loss.__name__
     if "sparse" in name.lower():
         return _classes(tensor)
-    return Target(_shape(tensor), 2 if "binary" in name.lower() else 0)
+    if "binary" in name.lower():
+        return Target(_shape(tensor), 2)
+    return Target(_shape(tensor), 0)
 
 
 def _shape(values: Any) -> Shape:
@@ -121,7 +127,9 @@ def _usual(tensor: Any) -> Target:
         raise ValueError(f"output {tensor.name} is {tensor.dtype}: a loss needs real numbers")
     if activation == "softmax" and shape and (shape[-1] or 0) > 1:
         return _classes(tensor)
-    return Target(shape, 2 if activation == "sigmoid" else 0)
+    if activation == "sigmoid":
+        return Target(shape, 2)
+    return Target(shape, 0)
 
 
 def _loss_for(tensor: Any, label_shape: Shape) -> Any:
@@ -153,7 +161,9 @@ def classes_of(model: Any, labels: Any) -> Iterator[tuple[str, Any, int]]:
     """
     loss = getattr(model, "loss", None)
     if loss is not None:
-        name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+        name = loss
+        if not isinstance(loss, str):
+            name = getattr(loss, "__name__", type(loss).__name__)
         ignores_class = getattr(loss, "ignore_class", None) is not None
         if "sparse" not in name.lower() or ignores_class:
             return

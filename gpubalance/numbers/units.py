@@ -46,13 +46,15 @@ def parse_bytes(text: object) -> int:
 
 def three_digits(value: float) -> str:
     """`1.40`, `14.0`, `140`, `1400`: such numbers line up and show how exact they are."""
-    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:#.3g}"
 
 
 def _scaled(value: float, units: Units) -> str:
     """In the largest of the units of which it is one or more when rounded, else in the last."""
-    large_enough = [unit for unit in units if abs(value) >= 0.9995 * unit[0]]
-    scale, name = large_enough[0] if large_enough else units[-1]
+    large_enough = (unit for unit in units if abs(value) >= 0.9995 * unit[0])
+    scale, name = next(large_enough, units[-1])
     return f"{three_digits(value / scale)} {name}"
 
 
@@ -85,12 +87,16 @@ def format_duration(seconds: float) -> str:
 
 def format_rate(rate: float | None) -> str:
     """Samples per second: `2127`, `91.3`; `n/a` for an unknown rate."""
-    return NOT_AVAILABLE if rate is None else three_digits(rate)
+    if rate is None:
+        return NOT_AVAILABLE
+    return three_digits(rate)
 
 
 def format_flops(rate: float | None) -> str:
     """Operations per second: `11.3 TFLOP/s`; `n/a` for an unknown rate."""
-    return NOT_AVAILABLE if rate is None else _scaled(rate, _FLOPS)
+    if rate is None:
+        return NOT_AVAILABLE
+    return _scaled(rate, _FLOPS)
 
 
 def format_percent(part: float | None, digits: int = 0) -> str:

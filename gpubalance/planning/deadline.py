@@ -78,7 +78,10 @@ def _done(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> tuple[Floats, Fl
     each_once = np.empty_like(deadlines_s)
     for block in _blocks(fleet, deadlines_s.size):
         units = _units(fleet, deadlines_s[block], alone=alone)
-        total[block] = units.max(axis=1) if alone else units @ fleet.count
+        if alone:
+            total[block] = units.max(axis=1)
+        else:
+            total[block] = units @ fleet.count
         each_once[block] = units.sum(axis=1)
     return total, each_once
 
@@ -86,7 +89,9 @@ def _done(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> tuple[Floats, Fl
 def _units(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> Floats:
     """What each kind has done by the deadlines; `alone` counts only those that may be alone."""
     units = fleet.most(deadlines_s)
-    return units * fleet.may_be_alone if alone else units
+    if alone:
+        units = units * fleet.may_be_alone
+    return units
 
 
 def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:

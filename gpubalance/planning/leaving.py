@@ -51,7 +51,9 @@ def _value(problem: Problem, devices: Devices, sync_s: float) -> float:
     """The value of the devices' best split if all sets take that sync; 0 without a split."""
     one_sync = replace(only(problem, devices), sync=Syncs(otherwise_s=sync_s), within=0.0)
     allocation = allocated(one_sync)
-    return problem.value(allocation) if allocation else 0.0
+    if allocation is None:
+        return 0.0
+    return problem.value(allocation)
 
 
 def _smaller(problem: Problem, above: float) -> list[Devices]:

@@ -72,7 +72,9 @@ class Outlook(NamedTuple):
             each_s = self.each_s[device] or 0.0
             if each_s <= last_s:
                 useful.append((each_s, device))
-        return min(useful)[1] if useful else None
+        if not useful:
+            return None
+        return min(useful)[1]
 
 
 def relative_times(
@@ -108,8 +110,10 @@ def relative_times(
         if offset is not None:
             drawn = (offset - common) * doubt / (doubt + variance / len(seconds))
             times.append(math.exp(before + common + drawn))
+        elif rates:
+            times.append(math.exp(before + common))
         else:
-            times.append(math.exp(before + common) if rates else None)
+            times.append(None)
     return tuple(times)
 
 
@@ -128,7 +132,7 @@ def outlook(
     for ended, time in zip(ended_s, times, strict=True):
         if time is not None:
             units += [seconds / time for seconds in ended]
-    unit = statistics.mean(units) if units else 1.0
+    unit = statistics.mean(units or [1.0])
     each_s = [None if time is None else unit * time for time in times]
     free_s = []
     for run_s, time in zip(running_s, times, strict=True):
@@ -139,5 +143,5 @@ def outlook(
         else:
             rests_s = [time * unit - run_s for unit in units]
             longer = [rest_s for rest_s in rests_s if rest_s > 0]
-            free_s.append(statistics.mean(longer) if longer else run_s / (1 + len(units)))
+            free_s.append(statistics.mean(longer or [run_s / (1 + len(units))]))
     return Outlook(free_s, each_s)

@@ -23,7 +23,9 @@ def exact(cell: Cell, column: Column) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, str):
         return cell
-    value = cell * _SCALES[column.unit] if column.unit in _SCALES else cell
+    value = cell
+    if column.unit in _SCALES:
+        value = cell * _SCALES[column.unit]
     if isinstance(value, int) or value == 0 or abs(value) >= 1e7:
         return f"{value or 0:.0f}"
     return f"{value:.7g}"
@@ -36,7 +38,9 @@ def rounded(cell: Cell, column: Column) -> str:
     if cell is None or isinstance(cell, str) or is_whole:
         return text
     value = float(text)
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.4g}"
 
 
 def short(cell: Cell, column: Column) -> str:
@@ -53,4 +57,6 @@ def short(cell: Cell, column: Column) -> str:
         return format_rate(cell)
     if column.unit == "×":
         return f"{cell:.3f}"
-    return str(cell) if isinstance(cell, int) else f"{cell or 0:.4g}"
+    if isinstance(cell, int):
+        return str(cell)
+    return f"{cell or 0:.4g}"

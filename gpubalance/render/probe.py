@@ -127,8 +127,10 @@ def not_probed_text(label: str, same_as: str) -> str:
 
 def probe_headline(probe: Probe) -> str:
     """`each device alone: 2255 samples/s in total, model small`."""
-    held = ", on batches of --data held on it" if probe.settings.data else ""
-    return f"each device alone{held}: {per_s(_total(probe))} in total, model {probe.settings.model}"
+    alone = "each device alone"
+    if probe.settings.data:
+        alone += ", on batches of --data held on it"
+    return f"{alone}: {per_s(_total(probe))} in total, model {probe.settings.model}"
 
 
 def _total(probe: Probe) -> float:
@@ -141,8 +143,9 @@ def _answer(device: Device, probe: DeviceProbe) -> str:
     text = device_line(device)
     best, sensible = probe.solo_best, probe.sensible
     if best is None or sensible is None:
-        is_empty = not (probe.curve or probe.batch_limit or probe.failures)
-        return f"{text}: nothing was measured yet" if is_empty else text
+        if not (probe.curve or probe.batch_limit or probe.failures):
+            text += ": nothing was measured yet"
+        return text
     text += f": {per_s(best.throughput)} at batch {best.batch}"
     if sensible.batch == best.batch:
         return text
@@ -185,14 +188,18 @@ def _limit(limit: BatchLimit) -> str:
     if limit.fails is None:
         return f"batch limit: none found up to batch {limit.max_batch}"
     failed = [trial.outcome for trial in limit.trials if trial.batch == limit.fails]
-    why = failed[-1] if failed else "oom"
+    why = "oom"
+    if failed:
+        why = failed[-1]
     return f"batch limit: {limit.fits} trains, {limit.fails} does not ({_OUTCOMES[why]})"
 
 
 def _model(model: StepTimeModel, update_s: float | None) -> str:
     line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
     off = f"off by {format_percent(model.residual, 1)} at most"
-    update = f"; {format_seconds(update_s)} of it is the update" if update_s else ""
+    update = ""
+    if update_s:
+        update = f"; {format_seconds(update_s)} of it is the update"
     if model.planned_with == "curve":
         return f"step time: no line ({line} is {off}), so plans use the measured curve{update}"
     return f"step time: {line}, {off}{update}"

@@ -50,15 +50,19 @@ def gain_sentences(
         yield f"this is the even split, {even.split}"
     elif even is not None and result.speedup_over_even is not None:
         times = f"{result.speedup_over_even:.3f} ×"
-        interval = result.speedup_ci95 if isinstance(result, Run) else None
-        within = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+        within = ""
+        if isinstance(result, Run) and result.speedup_ci95 is not None:
+            low, high = result.speedup_ci95
+            within = f" ({low:.3f} to {high:.3f})"
         rate = even.throughput
         median = rate.median if isinstance(rate, Throughput) else rate
         which = "even split"
         batches = ""
         if even.split.global_batch != split.global_batch:
-            steps = f" in multiples of {multiple}" if multiple > 1 else ""
-            which = f"largest even split that fits{steps},"
+            which = "largest even split that fits"
+            if multiple > 1:
+                which += f" in multiples of {multiple}"
+            which += ","
             batches = f" with a global batch of {even.split.global_batch}, not {split.global_batch}"
         yield f"{times} the {which} {even.split}{within}, which {gave} {per_s(median)}{batches}"
     if result.scaling_efficiency is not None:
@@ -80,7 +84,9 @@ def pipeline_sentences(
     """
     if pipeline is None:
         return
-    held = pipeline.held.median if pipeline.held else 0.0
+    held = 0.0
+    if pipeline.held is not None:
+        held = pipeline.held.median
     rate = rate_text(pipeline.alone)
     use = f"{format_percent(pipeline.processor_use)} of the processors"
     if pipeline.binds:

@@ -96,4 +96,7 @@ def scalar(run: str, wall_s: float, step: int, tag: str, value: float) -> Summar
 
 
 def _tag(name: str, label: str) -> str:
-    return f"{PREFIX}/{name}/{label}" if label else f"{PREFIX}/{name}"
+    tag = f"{PREFIX}/{name}"
+    if label:
+        tag += f"/{label}"
+    return tag

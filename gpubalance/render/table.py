@@ -60,7 +60,9 @@ def warning_lines(
     alike: dict[tuple[str, str], list[str]] = {}
     for warning in warnings:
         alike.setdefault((warning.code, warning.next), []).append(warning.message)
-    lines = [""] if alike else []
+    lines = []
+    if alike:
+        lines.append("")
     for (code, remedy), messages in alike.items():
         lines += prose(f"warning {code}: {'; '.join(messages)}", width)
         # Paths and flags stay whole, so that they can be copied.
@@ -92,11 +94,13 @@ def prose(text: str, width: int, indent: str = "", hanging: str | None = None) -
 
     Words stay whole, as a path that is cut in two can't be copied.
     """
+    if hanging is None:
+        hanging = f"{indent}  "
     lines = textwrap.wrap(
         text.replace("± ", "±\xa0"),
         max(20, width),
         initial_indent=indent,
-        subsequent_indent=f"{indent}  " if hanging is None else hanging,
+        subsequent_indent=hanging,
         break_on_hyphens=False,
         break_long_words=False,
     )
@@ -150,18 +154,21 @@ def sparkline(values: Sequence[float], *, least: float | None = None) -> str:
     """A tick for each value, from the smallest (or `least`) to the largest; flat within 2 %."""
     if not values:
         return ""
-    bottom = min(values) if least is None else least
+    if least is None:
+        least = min(values)
     top = max(values)
     highest = len(_TICKS) - 1
-    if top - bottom <= _FLAT * abs(top):
+    if top - least <= _FLAT * abs(top):
         return _TICKS[len(_TICKS) // 2] * len(values)
-    heights = [round((value - bottom) / (top - bottom) * highest) for value in values]
+    heights = [round((value - least) / (top - least) * highest) for value in values]
     return "".join(_TICKS[height] for height in heights)
 
 
 def shorten(text: str, width: int) -> str:
     """The text, cut at its end to a width, with an ellipsis."""
-    return text if len(text) <= width else text[: width - 1] + "…"
+    if len(text) <= width:
+        return text
+    return text[: width - 1] + "…"
 
 
 def shorten_front(text: str, width: int) -> str:

@@ -53,14 +53,19 @@ class Summaries:
         if key in self._runs:
             window = self._window(self._runs[key], measured.step_time_s, now_s)
             return list(self._measured(window, devices, measured))
-        base = name or "split"
-        before = sum(run.split("-")[0] == base for run in self._runs.values())
-        run = self._runs[key] = f"{base}-{before + 1}" if before else base
+        run = base = name or "split"
+        before = sum(earlier.split("-")[0] == base for earlier in self._runs.values())
+        if before:
+            run = f"{base}-{before + 1}"
+        self._runs[key] = run
         return list(self._tried(run, devices, measured, now_s))
 
     def own(self, name: str, part: OwnWindow, now_s: float) -> list[Summary]:
         """A device's window with its own model, "alone" or "at once", which has just ended."""
-        run = _run("solo" if name == "alone" else "at-once", part.device)
+        what = "at-once"
+        if name == "alone":
+            what = "solo"
+        run = _run(what, part.device)
         return list(self._of_device(run, part.device, part, now_s))
 
     def round(self, tried: Round, devices: Sequence[Device], now_s: float) -> list[Summary]:
@@ -128,7 +133,9 @@ class Summaries:
     def _window(self, run: str, times: StepTime, now_s: float) -> RunWindow:
         """The window of these step times; from now on they count among the run's steps."""
         windows = self._windows[run]
-        before = windows[-1].last if windows else 0
+        before = 0
+        if windows:
+            before = windows[-1].last
         windows.append(RunWindow(run, before, times, now_s))
         return windows[-1]
 

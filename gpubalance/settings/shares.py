@@ -134,17 +134,22 @@ def pieces_text(batch: int, micro_batch: int) -> str:
 
 def count_text(micro_batches: int, size: int) -> str:
     """`16 micro-batches of 32`."""
-    return f"{micro_batches} micro-batch{'es' if micro_batches > 1 else ''} of {size}"
+    noun = "micro-batches" if micro_batches > 1 else "micro-batch"
+    return f"{micro_batches} {noun} of {size}"
 
 
 def run_text(first: int, last: int) -> str:
     """`0–8`, or `8` for one block."""
-    return f"{first}–{last}" if last > first else str(first)
+    if last > first:
+        return f"{first}–{last}"
+    return str(first)
 
 
 def share_text(batch: int, micro_batch: int) -> str:
     """`820`, or `1640 = 2×820` if it is taken in several micro-batches."""
-    return str(batch) if batch == micro_batch else f"{batch} = {pieces_text(batch, micro_batch)}"
+    if batch == micro_batch:
+        return str(batch)
+    return f"{batch} = {pieces_text(batch, micro_batch)}"
 
 
 def proportional_split(samples: int, weights: Sequence[int], least: int = 1) -> tuple[int, ...]:

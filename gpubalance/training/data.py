@@ -82,13 +82,21 @@ def _size(data: Any) -> int:
         return 0
     if isinstance(data, tf.data.Dataset):
         batches = data.cardinality()
-        return int(batches) if batches < 0 or static_batch_of(data) else UNKNOWN_SIZE
+        if batches < 0 or static_batch_of(data):
+            return int(batches)
+        return UNKNOWN_SIZE
     if not _is_array(data):
         batches = getattr(data, "num_batches", None)
-        return UNKNOWN_SIZE if batches is None else int(batches)
+        if batches is None:
+            return UNKNOWN_SIZE
+        return int(batches)
     arrays = keras.tree.flatten(data)
-    shape: Any = getattr(arrays[0], "shape", ()) if arrays else ()
-    return int(shape[0]) if len(shape) else UNKNOWN_SIZE
+    if not arrays:
+        return UNKNOWN_SIZE
+    shape: Any = getattr(arrays[0], "shape", ())
+    if not len(shape):
+        return UNKNOWN_SIZE
+    return int(shape[0])
 
 
 def _is_array(data: Any) -> bool:

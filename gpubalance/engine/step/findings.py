@@ -174,7 +174,9 @@ class Findings:
                 continue
             name = state_name(variable)
             power = self._runs.power(name)
-            powers[id(variable)] = MEAN if power is None else power
+            powers[id(variable)] = MEAN
+            if power is not None:
+                powers[id(variable)] = power
             if self._runs.is_zero(name):
                 self._warnings.append(
                     f"the layer {layer.name} changes {variable.name} by 0 for the samples tried, "
@@ -207,7 +209,9 @@ class Findings:
                 continue
             siblings = [id(other) for other, owner in changed if owner is metric]
             known = {powers[key] for key in siblings if key in powers}
-            power = known.pop() if len(known) == 1 else SUM
+            power = SUM
+            if len(known) == 1:
+                power = known.pop()
             powers[id(variable)] = power
             is_silent = self._runs.is_zero(state_name(variable))
             if not is_silent and not (has_warned and is_keras_own(metric)):
@@ -222,7 +226,9 @@ class Findings:
     def _power_of_log(self, name: str) -> int:
         """The power of a log; warns of one that is not exact."""
         if self._runs.is_zero(f"log {name}"):  # as a count may be
-            return SUM if is_sum(self._step.logs[name]) else MEAN
+            if is_sum(self._step.logs[name]):
+                return SUM
+            return MEAN
         power = self._runs.power(f"log {name}")
         if power is None:
             self._warnings.append(log_warning(self._step.model, name, NOT_FROM_PARTS))

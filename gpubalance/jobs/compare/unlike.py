@@ -97,8 +97,11 @@ def _differences(before: Facts, after: Facts) -> Iterator[Unlike]:
 
 def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Unlike]:
     for mine, theirs in pair_devices(baseline, other):
-        before = None if mine is None else baseline[mine]
-        after = None if theirs is None else other[theirs]
+        before = after = None
+        if mine is not None:
+            before = baseline[mine]
+        if theirs is not None:
+            after = other[theirs]
         if before and after and before.uuid == after.uuid:
             label = before.label
             yield from _differences(_of_device(before, label), _of_device(after, label))
@@ -127,4 +130,6 @@ def _text(value: object) -> str | None:
         return None
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else clean(str(value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return clean(str(value))

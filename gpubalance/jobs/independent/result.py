@@ -144,11 +144,13 @@ class Found:
 
     def _figures(self, subject: Subject, origin_s: float) -> dict[str, Any]:
         """What a device gave alone or at once, by the field of its record; None is unknown."""
-        settings, windows = self.request.settings, self.measurer.windows[subject]
-        waits_for_data = settings.data is not None or settings.input == "host"
-        return {
-            "throughput": self._throughput(subject).median if windows else None,
-            "step_time_s": figures.step_time(windows, origin_s) if windows else None,
-            "input_wait_s": figures.input_wait_s(windows) if windows and waits_for_data else None,
-            "telemetry": self.measurer.sensors(subject).telemetry(origin_s)[0],
-        }
+        settings = self.request.settings
+        windows = self.measurer.windows[subject]
+        fields: dict[str, Any] = dict.fromkeys(("throughput", "step_time_s", "input_wait_s"))
+        fields["telemetry"] = self.measurer.sensors(subject).telemetry(origin_s)[0]
+        if windows:
+            fields["throughput"] = self._throughput(subject).median
+            fields["step_time_s"] = figures.step_time(windows, origin_s)
+            if settings.data is not None or settings.input == "host":
+                fields["input_wait_s"] = figures.input_wait_s(windows)
+        return fields

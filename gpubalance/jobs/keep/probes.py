@@ -76,13 +76,17 @@ def kept_probe(request: BalanceRequest) -> Probe | None:
 def probe_of(device: Device, settings: Settings) -> DeviceProbe | None:
     """What the best probe with these settings has of a device, or None."""
     probe = best_probe([device], settings)
-    return find_device(probe, device) if probe else None
+    if probe is None:
+        return None
+    return find_device(probe, device)
 
 
 def sensible_batch(device: Device, settings: Settings) -> int:
     """The smallest batch within 5 % of the device's best by its probe; without one, 64."""
     entry = probe_of(device, settings)
-    return entry.sensible.batch if entry and entry.sensible else DEFAULT_BATCH
+    if entry is None or entry.sensible is None:
+        return DEFAULT_BATCH
+    return entry.sensible.batch
 
 
 def _reach(probe: Probe, entry: DeviceProbe | None) -> float:
@@ -101,7 +105,9 @@ def _reach(probe: Probe, entry: DeviceProbe | None) -> float:
         return ALL
     if limit.fails is None:
         return probe.max_batch or ALL
-    return limit.fits if _by_margin(limit) else ALL
+    if _by_margin(limit):
+        return limit.fits
+    return ALL
 
 
 def _by_margin(limit: BatchLimit) -> bool:
@@ -124,7 +130,9 @@ def refuse_what_failed(
         device = devices[number]
         share = split.micro_batches[number]
         entry = find_device(probe, device)
-        limit = entry.batch_limit if entry else None
+        if entry is None:
+            continue
+        limit = entry.batch_limit
         if limit and limit.fails and limit.fails <= share and not _by_margin(limit):
             raise NothingFits(
                 f"{device.label} does not hold {share} samples at a time: in the probe of "
@@ -142,7 +150,9 @@ def solo_bests(
     split than alone.
     """
     probe = best_probe(devices, settings, up_to=split.global_batch)
-    return solo_bests_of(probe, devices, split) if probe else None
+    if probe is None:
+        return None
+    return solo_bests_of(probe, devices, split)
 
 
 def solo_bests_of(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.measure import figures, stamps
+from gpubalance.jobs.measure.figures import Windows
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.pipeline import held_against
@@ -73,9 +74,10 @@ class RunFindings:
         windows = self.measurer.windows[self.own]
         if not windows:
             return None
-        asked, solo, facts = self.asked, self.solo, self.measurer.party.facts
-        even_windows = self.measurer.windows[self.even] if self.even is not None else []
+        asked = self.asked
+        facts = self.measurer.party.facts
         began_s = figures.began_s(windows)
+        even_windows = self._windows(self.even)
         if even_windows:
             began_s = min(began_s, figures.began_s(even_windows))
         measured = self._measurement(self.own, began_s)
@@ -83,20 +85,25 @@ class RunFindings:
         if self.even is not None and even_windows:
             even = self._measurement(self.even, began_s)
         speedup = self._speedup(measured, even)
-        solo_sum = sum(best.throughput for best in solo) if solo else None
-        batches = {"batches": asked.split.batches, "micro_batches": asked.split.micro_batches}
+        solo_sum = None
+        if self.solo:
+            solo_sum = sum(best.throughput for best in self.solo)
+        # With the devices that have no samples.
+        fields = dict(measured)
+        fields["batches"] = asked.split.batches
+        fields["micro_batches"] = asked.split.micro_batches
         return Run(
             created=now(),
             settings=asked.settings,
             environment=environment(asked.driver),
             model=facts.model,
             devices=asked.devices,
-            **{**dict(measured), **batches},
+            **fields,
             warmup_steps=self.measurer.warm_up_of(self.own).steps,
             steps=figures.step_count(windows),
             stamp_cost=stamps.stamp_cost(windows),
             pack_bytes=facts.pack_bytes,
-            baselines=Baselines(even=even, solo_best=solo, solo_sum=solo_sum),
+            baselines=Baselines(even=even, solo_best=self.solo, solo_sum=solo_sum),
             speedup_over_even=speedup and speedup.value,
             speedup_ci95=speedup and speedup.ci95,
             scaling_efficiency=solo_sum and measured.throughput.median / solo_sum,
@@ -106,8 +113,18 @@ class RunFindings:
         )
 
     def _measurement(self, subject: Subject, origin_s: float) -> Measurement:
-        windows, sensors = self.measurer.windows[subject], self.measurer.sensors(subject)
-        return measurement(subject.split, windows, sensors, self.asked.split.used, origin_s)
+        return measurement(
+            subject.split,
+            self.measurer.windows[subject],
+            self.measurer.sensors(subject),
+            self.asked.split.used,
+            origin_s,
+        )
+
+    def _windows(self, subject: Subject | None) -> Windows:
+        if subject is None:
+            return []
+        return self.measurer.windows[subject]
 
     def _speedup(self, measured: Measurement, even: Measurement | None) -> Ratio | None:
         """How much faster the split is than the even split; exactly 1 if it is that itself."""
@@ -123,7 +140,7 @@ class RunFindings:
         if self.pipeline is None:
             return None
         held = None
-        windows = self.measurer.windows[self.held] if self.held is not None else []
+        windows = self._windows(self.held)
         if windows:
             times_s = figures.step_times_s(windows)
             held = figures.throughput_of(self.own.split.global_batch, times_s)
@@ -145,5 +162,5 @@ class RunFindings:
             steady=all(measurer.warm_up_of(subject).steady for subject in known),
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
-        own_size = self.pipeline.joined_from if self.pipeline else None
-        yield from batches_joined(own_size, measured.global_batch)
+        if self.pipeline is not None:
+            yield from batches_joined(self.pipeline.joined_from, measured.global_batch)

@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from gpubalance.jobs.keep.probes import holds_nothing
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
@@ -66,8 +67,10 @@ class DeviceEstimates:
         """
         if self.request.sync_s is None and not self._syncs_s:
             return None
-        used = split.used if len(split.used) > 1 else range(len(self.devices))
-        return self.problem.sync.of(set(used))
+        used = set(split.used)
+        if len(used) <= 1:
+            used = set(range(len(self.devices)))
+        return self.problem.sync.of(used)
 
     def tried_without(self, split: Shares) -> list[int]:
         """The devices that a split leaves out of the smallest set around its own of known sync."""
@@ -111,11 +114,14 @@ class DeviceEstimates:
         best = self.best()
         if best is None:
             return None
-        rivals = [split for split in self._fitting() if split is not best and _rivals(split, best)]
+        rivals = []
+        for measured in self._fitting():
+            if measured is not best and _rivals(measured, best):
+                rivals.append(measured)
         if not rivals:
             return None
-        unclear = [split for split in [*rivals, best] if split.may_be_measured_again]
-        return max(unclear, key=lambda split: split.relative_half_width, default=None)
+        unclear = [measured for measured in [*rivals, best] if measured.may_be_measured_again]
+        return max(unclear, key=attrgetter("relative_half_width"), default=None)
 
     def _fitting(self, *, proven: bool = False) -> list[MeasuredSplit]:
         fitting = []
@@ -159,12 +165,11 @@ class DeviceEstimates:
         if not self._steady or not self.has(split):
             return ratios
         for earlier in self._measured[split].current:
-            relative_half_width = (
-                earlier.step_time_s.relative_half_width + measured.step_time_s.relative_half_width
-            )
+            unsure = earlier.step_time_s.relative_half_width
+            unsure += measured.step_time_s.relative_half_width
             for then, now in zip(earlier.replicas, measured.replicas, strict=True):
                 ratio = now.compute_s / then.compute_s
-                if abs(ratio - 1) > _MOVED + relative_half_width:
+                if abs(ratio - 1) > _MOVED + unsure:
                     ratios[now.device] = ratio
         return ratios
 
@@ -194,7 +199,9 @@ class DeviceEstimates:
         if split not in self._measured:
             return None
         measured = replace(self._measured[split], since=0)
-        return None if measured.may_be_measured_again else measured
+        if measured.may_be_measured_again:
+            return None
+        return measured
 
     def count_all(self) -> None:
         """Takes the machine for one that is not steady.
@@ -265,7 +272,9 @@ class DeviceEstimates:
         for device, probe in enumerate(self.probes):
             if probe.solo_best is None and not holds_nothing(probe):
                 return None
-            best = probe.solo_best.throughput if probe.solo_best else 0.0
+            best = 0.0
+            if probe.solo_best is not None:
+                best = probe.solo_best.throughput
             alone_s = self.alone_s(device, split) + self._by_probe.loads[device].update_s
             batch = split.batches[device]
             devices.append(DeviceRun(best, batch, alone_s, busy_s.get(device, 0.0)))

@@ -36,7 +36,10 @@ def of_record(_: Any, __: ReportSubject) -> Iterable[Lead]:
 def of_split(record: Any, subject: ReportSubject) -> Iterator[Lead]:
     """The batches of the record, else of the result."""
     split = getattr(record, "split", subject.split)
-    yield {"batches": str(split), "global_batch": split.global_batch} if split else {}
+    if split:
+        yield {"batches": str(split), "global_batch": split.global_batch}
+    else:
+        yield {}
 
 
 def of_global_batches(predicted: Predicted, _: ReportSubject) -> Iterator[Lead]:
@@ -95,14 +98,19 @@ def of_missing_baselines(baselines: LayersBaselines, _: ReportSubject) -> Iterat
 
 def of_block(block: MeasuredBlock, subject: ReportSubject) -> Iterator[Lead]:
     """Each device's compute for the block."""
-    number = subject.result.blocks.index(block) if isinstance(subject.result, Layers) else 0
+    number = 0
+    if isinstance(subject.result, Layers):
+        number = subject.result.blocks.index(block)
     for device, seconds in enumerate(block.compute_s):
         yield {"block": number, "device": subject.label(device), "compute_s": seconds}
 
 
 def of_task(task: StepTask | StepUpdate, _: ReportSubject) -> Iterator[Lead]:
     """Which pass it is."""
-    yield {"pass": task.kind if isinstance(task, StepTask) else "update"}
+    if isinstance(task, StepTask):
+        yield {"pass": task.kind}
+    else:
+        yield {"pass": "update"}
 
 
 def of_goodput(goodput: Goodput, _: ReportSubject) -> Iterator[Lead]:
