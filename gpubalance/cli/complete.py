@@ -55,7 +55,8 @@ def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     from gpubalance.devices.machine import find_machine
 
     simulate = ctx.params.get("simulate")
-    hosts = [host for host in (ctx.params.get("hosts") or "").split(",") if host]
+    typed_hosts = ctx.params.get("hosts") or ""
+    hosts = [host for host in typed_hosts.split(",") if host]
     if hosts and not simulate:  # asking them takes longer than anyone waits for a completion
         return []
     before, comma, _ = incomplete.rpartition(",")

@@ -58,7 +58,8 @@ class OwnModels(Record):
         own_settings = [common.model_copy(update={"model": model}) for model in models]
         batches = self.batches or tuple(map(sensible_batch, devices, own_settings))
         split = shares_of(batches, (), len(devices), order="--gpus")
-        fields["settings"] = common.model_copy(update={"model": " ".join(dict.fromkeys(models))})
+        names = " ".join(dict.fromkeys(models))
+        fields["settings"] = common.model_copy(update={"model": names})
         return IndependentRequest(
             **fields, batches=split.batches, models=models, measuring=measuring
         )

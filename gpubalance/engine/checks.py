@@ -76,7 +76,8 @@ def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
     """Sums integers, exact in float32, over the devices with the strategy's own all-reduce."""
     strategy = build_strategy(tuple(names), "auto")
     random = np.random.default_rng()
-    parts = [random.integers(0, 1000, max(1, nbytes // 4)).astype(np.float32) for _ in names]
+    count = max(1, nbytes // 4)
+    parts = [random.integers(0, 1000, count).astype(np.float32) for _ in names]
 
     def on_device(context: Any) -> Any:
         replica = context.replica_id_in_sync_group

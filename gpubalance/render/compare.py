@@ -78,7 +78,7 @@ def file_names(files: Sequence[str]) -> list[str]:
     paths = [PurePath(file).parts for file in files]
     shown = [parts[-1:] for parts in paths]
     if len(set(shown)) < len(set(paths)):
-        while len({parts[-1:] for parts in paths}) == 1 and all(len(parts) > 1 for parts in paths):
+        while _have_one_end(paths):
             paths = [parts[:-1] for parts in paths]
         shown = paths
     names = []
@@ -86,6 +86,12 @@ def file_names(files: Sequence[str]) -> list[str]:
         name = str(PurePath(*parts)) if parts else ""
         names.append(shorten_front(name, _NAME_WIDTH))
     return names
+
+
+def _have_one_end(paths: Sequence[tuple[str, ...]]) -> bool:
+    """Whether the paths end in the same part, and none of them is that part alone."""
+    ends = {parts[-1:] for parts in paths}
+    return len(ends) == 1 and all(len(parts) > 1 for parts in paths)
 
 
 def _verdict(pair: _Pair) -> Iterator[str]:

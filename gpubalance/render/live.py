@@ -113,7 +113,8 @@ def joint_lines(splits: Mapping[str, LiveSplit], width: int, height: int) -> lis
     if "" not in splits:
         return []
     split = splits[""]
-    lines = _table(split.rows, _JOINT, width, max(1, height - 6), partial(_bar, split))
+    most_rows = max(1, height - 6)
+    lines = _table(split.rows, _JOINT, width, most_rows, partial(_bar, split))
     lines.append(_total_line(f"total {sum(split.batches)}", split.rates, width))
     even = splits.get("even")
     if even is not None and even.rates:
@@ -164,7 +165,8 @@ def _table(
             left -= length + 2
     if bar:
         room = min(_LONGEST_BAR, left + _SHORTEST_BAR)
-        columns[_BAR] = [Text(" " * room), *(bar(row, room) for row in shown)]
+        columns[_BAR] = [Text(" " * room)]
+        columns[_BAR] += [bar(row, room) for row in shown]
     in_order = [columns[name] for name in order if name in columns]
     lines = [Text("  ").join(cells) for cells in zip(*in_order, strict=True)]
     lines[0].stylize("dim")
@@ -223,6 +225,7 @@ def probe_lines(
     lines: list[Text] = []
     for device, points in devices:
         head, *rows = curve_lines(points, width)
-        lines += [Text(), Text(shorten(device_line(device), width)), Text(head, "dim")]
+        title = shorten(device_line(device), width)
+        lines += [Text(), Text(title), Text(head, "dim")]
         lines += [Text(shorten(line, width)) for line in rows[-room:]]
     return lines

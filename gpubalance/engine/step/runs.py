@@ -169,5 +169,7 @@ def _losses(run: StepRun) -> list[str]:
 
 
 def _size(run: StepRun) -> float:
-    squares = [np.square(norms(run.marks[name]), dtype=float) for name in _losses(run)]
-    return float(sum(np.sum(square) for square in squares))
+    size = 0.0
+    for name in _losses(run):
+        size += np.sum(np.square(norms(run.marks[name]), dtype=float))
+    return float(size)

@@ -59,7 +59,8 @@ class BalanceRounds:
 
         Rounds and proofs come in the same order when the balance runs again.
         """
-        return content_key(what, self.probe.created, str(split), len(self.records), self.proofs)
+        created = self.probe.created
+        return content_key(what, created, str(split), len(self.records), self.proofs)
 
     def try_split(self, planned: Allocation) -> None:
         """Measures a split for a moment; if it runs out of memory, the devices step back.

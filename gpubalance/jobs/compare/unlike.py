@@ -62,7 +62,9 @@ def _settings(source: AnyResult) -> Facts:
 
     Without what is not known or does not matter.
     """
-    facts: dict[str, object] = {name.replace("_", "-"): value for name, value in source.settings}
+    facts: dict[str, object] = {}
+    for name, value in source.settings:
+        facts[name.replace("_", "-")] = value
     if source.model is not None:
         facts["the model's parameters"] = source.model.parameters
         facts["the model's gradient bytes"] = source.model.gradient_bytes

@@ -46,7 +46,8 @@ class Found:
             return None
         origin_s = min(figures.began_s(windows[subject]) for subject in measured)
         model = None
-        if len(facts) == len(replicas) and len({own.model for own in facts.values()}) == 1:
+        models = {own.model for own in facts.values()}
+        if len(facts) == len(replicas) and len(models) == 1:
             model = facts[0].model
         at_once = [replica for replica in self.going if windows[replica.at_once]]
         solo_rates = [self._throughput(replica.alone).median for replica in at_once]

@@ -35,7 +35,8 @@ def content_key(*parts: BaseModel | str | int | float | None) -> str:
     contents = []
     for part in parts:
         contents.append(part.model_dump(mode="json") if isinstance(part, BaseModel) else part)
-    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps(contents, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Journal:

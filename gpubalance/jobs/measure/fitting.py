@@ -33,7 +33,8 @@ class Fitting:
         self._settings = request.settings
         self._devices = request.devices
         self._watch = watch
-        self._known = self._lines(self._split.micro_batches, peaks or (None,) * len(self._devices))
+        peaks = peaks or (None,) * len(self._devices)
+        self._known = self._lines(self._split.micro_batches, peaks)
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
     def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> Shares | None:
@@ -55,7 +56,9 @@ class Fitting:
             return None
         sizes, peaks, halved = lowered
         most = self._predicted(sizes, peaks)
-        suspected = [i for i in sorted(halved) if most[i] < wanted[i]] or sorted(halved)
+        suspected = [i for i in sorted(halved) if most[i] < wanted[i]]
+        if not suspected:
+            suspected = sorted(halved)
         for part in (1.0, 0.9, 0.0):
             larger = list(wanted)
             for i in suspected:
@@ -82,7 +85,8 @@ class Fitting:
 
     def _trains_at_all(self) -> bool:
         """Whether the fewest samples train: else the error is another fault."""
-        return self._tried(self._with((1,) * len(self._split.batches))) is not None
+        fewest = self._with((1,) * len(self._split.batches))
+        return self._tried(fewest) is not None
 
     def _lowered(
         self, failed: OutOfMemory, *, blamed: bool
@@ -137,7 +141,10 @@ class Fitting:
             if not peak or not per_sample:
                 lines.append([])
                 continue
-            lines.append([(batch, round(peak - per_sample * (size - batch))) for batch in small])
+            line = []
+            for batch in small:
+                line.append((batch, round(peak - per_sample * (size - batch))))
+            lines.append(line)
         return lines
 
     def _bytes_per_sample(self, device: Device) -> float | None:

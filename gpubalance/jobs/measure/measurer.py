@@ -111,7 +111,8 @@ class Measurer:
         if taken is None:
             return None
         self.resumed[turn] += 1
-        if len(taken.windows) == len(turn) and all(map(belongs_to, taken.windows, turn)):
+        is_complete = len(taken.windows) == len(turn)
+        if is_complete and all(map(belongs_to, taken.windows, turn)):
             return taken
         raise BadInput(
             "the journal of this command is damaged", remedy="run it again without --resume"
@@ -120,7 +121,8 @@ class Measurer:
     def _key_of(self, turn: Turn, number: int) -> str:
         key = ["window", *self._key, number]
         for subject in turn:
-            key += [subject.name, str(subject.split), *(device.uuid for device in subject.devices)]
+            key += [subject.name, str(subject.split)]
+            key += [device.uuid for device in subject.devices]
             if subject.cut is None:
                 # Workers that start anew may sum gradients in other packs.
                 facts = self.facts[subject.group]

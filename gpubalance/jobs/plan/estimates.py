@@ -244,7 +244,9 @@ class DeviceEstimates:
         alone = self._by_probe.loads[device].model
         limit = self._loads[device].limit
         multiple = self._by_probe.multiple
-        factors = {size: statistics.fmean(each) for size, each in self._factors[device].items()}
+        factors = {}
+        for size, each in self._factors[device].items():
+            factors[size] = statistics.fmean(each)
         mean = statistics.fmean(factors.values())
         sizes = {multiple, limit}
         if isinstance(alone, Curve):

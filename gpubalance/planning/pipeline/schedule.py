@@ -104,7 +104,9 @@ def simulate(cut: Cut, queues: Orders) -> Timeline:
     update_s = defaultdict[int, float](float)
     for device, seconds in zip(devices, cut.costs.update_s, strict=True):
         update_s[device] += seconds
-    updates = [Updated(device, at_s, at_s + update_s[device]) for device, at_s in free_s.items()]
+    updates = []
+    for device, at_s in free_s.items():
+        updates.append(Updated(device, at_s, at_s + update_s[device]))
     return Timeline(tuple(timed), tuple(updates))
 
 

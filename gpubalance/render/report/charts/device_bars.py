@@ -95,7 +95,9 @@ def stages(result: Layers) -> Drawing:
     for stage in result.stages:
         name = long_name(result.devices[stage.device], f"blocks {blocks_text(stage)}")
         works = f"works {format_percent(stage.busy_s / result.step_time_s.median)}"
-        times = {key: 1e3 * max(0.0, getattr(stage, f"{task}_s")) for task, key in _TASKS.items()}
+        times = {}
+        for task, key in _TASKS.items():
+            times[key] = 1e3 * max(0.0, getattr(stage, f"{task}_s"))
         rows.append(Row(name, works, stacked(times)))
     return rows_chart(rows, "time in a step, ms")
 
@@ -132,7 +134,9 @@ def commands(result: Queue) -> Drawing | str:
             length = (tried.duration_s - pause_s) / unit_s
             bar = Bar(key, tried.start_s / unit_s, length, str(command.number))
             bars[tried.device].append(bar)
-    rows = [Row(device_name(device), bars=bars[n]) for n, device in enumerate(result.devices)]
+    rows = []
+    for number, device in enumerate(result.devices):
+        rows.append(Row(device_name(device), bars=bars[number]))
     idle = "a device had nothing to do, or what was left ended sooner on another"
     note = f"Where nothing is drawn, {idle}."
     return rows_chart(rows, f"time since the queue began, {unit}", note)
