@@ -21,4 +21,4 @@ def test_each_room_is_on_it() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     table = MAP.partition("## The way of `--batches")[0]
     on_it = set(re.findall(r"[a-z]+", " ".join(re.findall(r"(?m)^\| ([a-z, ]+) \|", table))))
-    assert rooms - on_it == {"guide", "remedies"}
+    assert rooms <= on_it

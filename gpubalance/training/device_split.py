@@ -11,9 +11,9 @@ from gpubalance.errors import BadInput
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.refused import refuse_together
 from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import AS_USUAL, Summing
-from gpubalance.settings.together import refuse_together
 from gpubalance.training.keras_functions import Trainer
 from gpubalance.training.sizes import Simulate
 

@@ -2,8 +2,9 @@
 
 Every replica's loss is the mean over its own samples. When a `train_step` scales its loss, it is
 multiplied once by the replica's weight in the global mean, so the replicas' gradients sum to those
-of one device with the whole batch. A loss that divides by something other than samples (sample
-weights, what a mask leaves) is first brought to that form. What the step changes is noted.
+of one device with the whole batch (gradients.py multiplies, ../feed.py makes the weights). A loss
+that divides by something other than samples (sample weights, what a mask leaves) is first brought
+to that form. What the step changes is noted.
 """
 
 from __future__ import annotations
