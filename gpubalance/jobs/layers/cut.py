@@ -33,6 +33,11 @@ class MeasuredCut:
         """Those that were taken so far."""
         return self.measurer.windows[self.subject]
 
+    @property
+    def windows_resumed(self) -> int:
+        """How many of them an interrupted command left."""
+        return self.measurer.resumed[(self.subject,)]
+
 
 def subject_of(placed: Placement, devices: tuple[Device, ...]) -> Subject:
     """What is measured of a cut. Its name is equal for equal cuts that run alike.
