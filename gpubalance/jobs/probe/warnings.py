@@ -78,8 +78,9 @@ def _figures_warnings(alone: Alone) -> Iterator[Warning_]:
             advice = "use a profile with longer steps, or close other programs"
         batches = _batches(late)
         yield warning("slower-than-profile/points", device=device, batches=batches, advice=advice)
-    if alone.skipped:
-        yield warning("smaller-batch-failed", device=device, batches=_listed(alone.skipped))
+    skipped = alone.attempts.skipped
+    if skipped:
+        yield warning("smaller-batch-failed", device=device, batches=_listed(skipped))
     if (
         alone.bench.request.margin_bytes
         and alone.bench.facts is not None
