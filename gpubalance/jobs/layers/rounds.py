@@ -72,7 +72,7 @@ class CutRounds:
         while True:
             cut = self._cut(self._best_of_rounds(), "proof")
             self.proof = cut
-            if self._is_proven(cut):
+            if self._prove(cut):
                 return cut
             self.proof = None
             self._best = None
@@ -152,7 +152,7 @@ class CutRounds:
         self.records.append(record)
         self.watch(CutDone(record, self.request.devices, placed.problem.global_batch))
 
-    def _is_proven(self, cut: MeasuredCut) -> bool:
+    def _prove(self, cut: MeasuredCut) -> bool:
         """Measures a cut in windows; False if it ran out of memory."""
         self.watch(PhaseBegun("proof"))
         self.watch(Doing(f"proving {cut_text(cut.placed, self.request.devices)}"))
