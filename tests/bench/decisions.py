@@ -18,7 +18,7 @@ from gpubalance.jobs.balance.course import find_and_prove
 from gpubalance.jobs.balance.result import result_so_far
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.probe.result import fitted
+from gpubalance.jobs.probe.device_probe import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import DeviceProbe, Probe
