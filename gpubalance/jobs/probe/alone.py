@@ -27,10 +27,11 @@ class Alone:
     number: int
     bench: Bench
     error: GpubalanceError | None = None
+    # The next three are set by course.py.
     began: bool = False
     ended: bool = False
     elapsed_s: float = 0.0
-    max_batch: int = 0  # the largest that was asked for, or that is looked for
+    max_batch: int = 0  # up to which a limit is looked for
     limit: Limit | None = None
     work: Work | None = None
     steady: bool = True
@@ -75,6 +76,7 @@ class Alone:
         if self.limit.fits is None and attempts.fault is not None:
             raise attempts.fault
         self.on_line = fill_curve(attempts, self.limit)
+        # The first time no worker may have been alive, as with points of an interrupted probe.
         self.work = self.work or work_of_step(attempts)
         self.steady = keeps_speed(attempts)
         if not self.steady:

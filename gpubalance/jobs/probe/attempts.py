@@ -79,29 +79,29 @@ class Attempts:
     ) -> Attempt:
         """Trains with a batch and measures it to `within` that part.
 
-        A `trial` gets a `fresh` worker if memory is `in_pieces`, or if it is repeated, and is
-        repeated once at most. With `last` no further worker of this device is loaded ahead. A
-        worker's death says nothing certain about the batch, which is tried once more in a fresh
-        one; if that dies too, the batch counts as one that does not train, provided that another
-        batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed, and a worker's death if no
-        batch has passed.
+        A point of the curve is tried once, a `trial` of the limit twice at most, in a `fresh`
+        worker if the `bench` fragments memory or it is repeated. With `last` no further worker of
+        this device is loaded ahead. A worker's death says nothing certain about the batch, which is
+        tried once more in a fresh one; if that dies too, the batch counts as one that does not
+        train, provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
+        and a worker's death if no batch has passed.
         """
         tries = self._tries[batch]
         if tries and (not trial or len(tries) > 1):
             return tries[-1]
-        if trial and (self.bench.in_pieces or tries):
+        if trial and (self.bench.fragments or tries):
             fresh = True
         rule = self.rule.until(within)
-        attempt = self._attempt(batch, reason, rule, trial=trial, fresh=fresh, last=last)
-        oom_in_pieces = attempt.trial.outcome == "oom" and not attempt.trial.fresh
-        if attempt.died or (oom_in_pieces and max(self.points, default=0) > batch):
+        attempt = self._attempt_kept(batch, reason, rule, trial=trial, fresh=fresh, last=last)
+        oom_in_fragments = attempt.trial.outcome == "oom" and not attempt.trial.fresh
+        if attempt.died or (oom_in_fragments and max(self.points, default=0) > batch):
             reason = f"once more, as {attempt.doubt}"
-            attempt = self._attempt(batch, reason, rule, trial=trial, fresh=True, last=last)
+            attempt = self._attempt_kept(batch, reason, rule, trial=trial, fresh=True, last=last)
         if attempt.died and not self.points and self.bench.deaths:
             raise self.bench.deaths[-1]
         return attempt
 
-    def _attempt(
+    def _attempt_kept(
         self, batch: int, reason: str, rule: StoppingRule, *, trial: bool, fresh: bool, last: bool
     ) -> Attempt:
         """One try of a batch.
@@ -114,10 +114,11 @@ class Attempts:
         key = f"{bench.device.uuid} {batch} {len(lived)}"
         attempt = bench.journal.load(key, Attempt)
         if attempt is None:
-            attempt = self._try(batch, reason, rule, fresh=fresh, last=last)
+            attempt = self._attempt_now(batch, reason, rule, fresh=fresh, last=last)
             if not attempt.died:
                 bench.journal.keep(key, attempt)
         tries.append(attempt)
+        # A batch of the curve that fails tells of the limit, too.
         if trial or attempt.point is None:
             self.trials.append(attempt.trial)
             bench.watch(TrialDone(bench.device, attempt.trial))
@@ -126,7 +127,7 @@ class Attempts:
             bench.watch(PointDone(bench.device, attempt.point))
         return attempt
 
-    def _try(
+    def _attempt_now(
         self, batch: int, reason: str, rule: StoppingRule, *, fresh: bool, last: bool
     ) -> Attempt:
         bench = self.bench
@@ -151,11 +152,11 @@ class Attempts:
             if isinstance(error, DeadlinePassed):
                 outcome = "deadline"
             bench.deaths.append(error)
-        if point is not None and self._passes_margin(peak_bytes):
+        if point is not None and self._exceeds_margin(peak_bytes):
             point = None
             outcome = "margin"
-        if point is None and (bench.in_pieces or outcome not in ("oom", "margin")):
-            bench.party.drop()
+        if point is None and (bench.fragments or outcome not in ("oom", "margin")):
+            bench.party.drop()  # but a worker of simulated devices, whose memory is only counted
         trial = Trial(
             batch=batch,
             outcome=outcome,
@@ -166,7 +167,7 @@ class Attempts:
         )
         return Attempt(trial=trial, point=point)
 
-    def _passes_margin(self, peak_bytes: int | None) -> bool:
+    def _exceeds_margin(self, peak_bytes: int | None) -> bool:
         """Whether that is more than may be used."""
         usable_bytes = self.bench.usable_bytes
         return usable_bytes is not None and peak_bytes is not None and peak_bytes > usable_bytes
@@ -192,8 +193,8 @@ class Attempts:
             self.measured_s += seconds
             return point
         smaller_passed = any(smaller < batch for smaller in self.points)
-        is_bad_input = batch == 1 or isinstance(fault, BadInput)
-        if isinstance(fault, Refused) or (is_bad_input and not smaller_passed):
+        cannot_be_memory = batch == 1 or isinstance(fault, BadInput)
+        if isinstance(fault, Refused) or (cannot_be_memory and not smaller_passed):
             raise fault
         if not smaller_passed:
             self.fault = self.fault or fault

@@ -27,9 +27,10 @@ R = TypeVar("R", bound=Record)
 class Bench:
     """One device, alone with a worker that is asked within the `time_limit`.
 
-    Its `party` has one worker at a time; the caller must end it. `following` loads while this
-    device's last worker builds its model. `facts` are what the first worker said, also before an
-    interruption; `deaths` are the errors of workers that died or fell silent.
+    Its `party` has one worker at a time; the caller must end it. `following` is the
+    next device's party, which loads while this one's last worker builds its model. `facts` are what
+    the first worker said, also before an interruption; `deaths` are the errors of workers that died
+    or fell silent.
     """
 
     device: Device
@@ -67,7 +68,7 @@ class Bench:
         return max(0, limit_bytes - self.request.margin_bytes)
 
     @property
-    def in_pieces(self) -> bool:
+    def fragments(self) -> bool:
         """Whether earlier batches fragment a worker's memory: always, but for a profile's."""
         return self.device.profile is None or self.device.profile.memory is None
 
@@ -102,7 +103,7 @@ class Bench:
         # Another worker of this device is loaded ahead if it will need one, else that of the next
         # device.
         following = self.following
-        if self.in_pieces and not last:
+        if self.fragments and not last:
             following = self.party
         if not self.request.ahead:
             following = None

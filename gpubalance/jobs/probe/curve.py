@@ -30,24 +30,24 @@ def fill_curve(attempts: Attempts, limit: Limit) -> bool | None:
         return None
     multiple = min(attempts.bench.request.batch_multiple, largest)
     sizes = octaves(min(attempts.points), largest, multiple)
-    _measure(attempts, limit, [largest])
+    _measure_missing(attempts, limit, [largest])
     if not _off_line(attempts, largest):
         rates = _rates(attempts, largest)
         _measure_sensible(attempts, limit, multiple, rates + _rates_on_line(rates, sizes))
     off = _off_line(attempts, largest)
     if off:
-        _measure(attempts, limit, sizes)
+        _measure_missing(attempts, limit, sizes)
         off = _off_line(attempts, largest)
         if limit.fails and largest in off:
             below = largest - max(1, largest // _BELOW_THE_LIMIT)
-            _measure(attempts, limit, [below // multiple * multiple])
-        _measure(attempts, limit, knee_sizes(_rates(attempts, largest), multiple, off))
+            _measure_missing(attempts, limit, [below // multiple * multiple])
+        _measure_missing(attempts, limit, knee_sizes(_rates(attempts, largest), multiple, off))
         _measure_sensible(attempts, limit, multiple, _rates(attempts, largest))
     return not off
 
 
 def _off_line(attempts: Attempts, largest: int) -> set[int]:
-    """The batches up to the largest whose step times are off a line."""
+    """The batches up to the largest whose step times are off a line; all of fewer than four."""
     times = []
     for point in attempts.points_up_to(largest):
         times.append((point.batch, point.step_time_s.median, point.half_width))
@@ -75,22 +75,22 @@ def _measure_sensible(
 ) -> None:
     """Measures where throughput is near its best by these rates."""
     size = sensible_size(rates, multiple) or sensible_of(rates)[0]
-    _measure(attempts, limit, [size])
+    _measure_missing(attempts, limit, [size])
 
 
-def _measure(attempts: Attempts, limit: Limit, sizes: Sequence[int]) -> None:
+def _measure_missing(attempts: Attempts, limit: Limit, sizes: Sequence[int]) -> None:
     """Measures those of the sizes that are missing."""
     wanted = {size for size in sizes if size > 0}
     missing = sorted(wanted - set(attempts.points))
-    in_pieces = attempts.bench.in_pieces
+    fragments = attempts.bench.fragments
     for size in missing:
-        is_near = in_pieces and limit.fails is not None and 2 * size > limit.fails
+        is_near_limit = fragments and limit.fails is not None and 2 * size > limit.fails
         attempt = attempts.try_batch(
             size,
             "for the curve",
             within=wanted_precision(size, limit.fits or 0),
-            fresh=is_near,
-            last=not is_near or size == missing[-1],
+            fresh=is_near_limit,
+            last=not is_near_limit or size == missing[-1],
         )
         if attempt.point is None:
             attempts.skipped.append(size)

@@ -15,10 +15,12 @@ from gpubalance.planning.search import Limit, TriedBatch, find_limit
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
 _POINTS_FOR_A_LINE = 3
-# If memory sets no limit the curve ends on its plateau, or here.
+# Without a memory limit the curve ends here, unless throughput has stopped rising before.
 _LARGEST_UNASKED = 1024
-_LARGEST = 1 << 20
+# Rising means by this part from one octave to the next.
 _PLATEAU = 0.03
+# No limit is looked for above this.
+_LARGEST = 1 << 20
 
 
 class Explored(NamedTuple):
@@ -39,7 +41,7 @@ def explore(attempts: Attempts) -> Explored:
         size = min(size, request.max_batch)
     failed = None
     while size <= (request.max_batch or _LARGEST) and not _is_enough(attempts, size):
-        within = wanted_precision(size, _at_least(attempts.bench))
+        within = wanted_precision(size, _least_largest(attempts.bench))
         attempt = attempts.try_batch(size, "for the curve", within=within)
         if attempt.point is None:
             failed = size
@@ -48,6 +50,7 @@ def explore(attempts: Attempts) -> Explored:
             size *= 2
         else:
             size *= 4
+    # Up to what was asked for; wherever memory ends, if it does; else as far as was explored.
     if request.max_batch:
         max_batch = request.max_batch
     elif _predicted(attempts) or failed:
@@ -81,10 +84,10 @@ def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
     return TriedBatch(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
 
-def _at_least(bench: Bench) -> float:
-    """The least that the largest batch will be; infinite for a memory that is known.
+def _least_largest(bench: Bench) -> float:
+    """The least that the largest batch will turn out to be; infinite if memory will tell.
 
-    Of that only a part is explored.
+    Points far below the largest batch need less precision.
     """
     if bench.request.max_batch:
         return bench.request.max_batch

@@ -17,7 +17,7 @@ from gpubalance.workers.worker import Worker
 # no longer than this: in shorter steps a GPU may wait for its host.
 _SHORT_S = 0.1
 _UPDATES = 7
-_UNLIKE_STEPS = 2  # stamped steps have their own trace, whose first steps are slower
+_SLOW_FIRST_STEPS = 2  # stamped steps have their own trace, whose first steps are slower
 
 
 class Work(Record):
@@ -51,9 +51,9 @@ def _measured(attempts: Attempts) -> Work | None:
 
 def _measure_update(worker: Worker, batch: int) -> float:
     """The median seconds of a weight update. Raises what `Worker.measure` does."""
-    count = _UNLIKE_STEPS + _UPDATES
+    count = _SLOW_FIRST_STEPS + _UPDATES
     updates_s = []
     for reply in worker.measure(Shares((batch,)), at_least=count, stamped=True):
         if isinstance(reply, Timing):
             updates_s.append(sum(reply.update_s or ()))
-    return median(updates_s[_UNLIKE_STEPS:])
+    return median(updates_s[_SLOW_FIRST_STEPS:])
