@@ -17,9 +17,9 @@ from gpubalance.engine.feed import Dealt
 from gpubalance.engine.place import place_of
 from gpubalance.engine.step.counted import count_step
 from gpubalance.engine.step.functions import Functions
-from gpubalance.engine.step.parity import TRIED
+from gpubalance.engine.step.parity import TRIED_SAMPLES
 from gpubalance.engine.step.points import stamped_times
-from gpubalance.engine.supply import UNLIKE_AT_ONCE, Supply
+from gpubalance.engine.supply import UNLIKE_BATCHES, Supply
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
@@ -33,7 +33,7 @@ from gpubalance.settings.shares import Shares
 _STEPS_BEFORE_A_TRACE = 3
 # A batch that is ready comes within this time.
 _READY_WITHIN_S = 0.002
-# So long what is ready is trained on before a pipeline is measured.
+# The longest time spent on batches already waiting, before a pipeline is measured.
 _READY_S = 1.0
 
 
@@ -66,7 +66,7 @@ class Session:
         self._limits = memory.memory_limits_bytes(self._devices, self._names)
         self._clocks = self._place.clocks[self._place.here]
         for clock in self._clocks:
-            clock.counts = self._in_cluster
+            clock.counts_computed_steps = self._in_cluster
         self._time = DeviceTime(self._clocks)
         with strategy.scope():
             self._model = models.make_model(settings)
@@ -81,7 +81,7 @@ class Session:
 
         Only user's code is tried. A single device trains what a split can't.
         """
-        batch = data.as_tensors(self.source.make(TRIED))
+        batch = data.as_tensors(self.source.make(TRIED_SAMPLES))
         data.build(self.settings, self._model, self._place.strategy, batch)
         if ":" not in self.settings.model:
             return UNTRIED
@@ -105,7 +105,7 @@ class Session:
 
         It is the mean of several samples if these differ in shape.
         """
-        count = UNLIKE_AT_ONCE if self.source.differs else 1
+        count = UNLIKE_BATCHES if self.source.differs else 1
         samples = [self.source.make(1, salt=number) for number in range(count)]
         return count_step(self._model, samples)
 
@@ -130,7 +130,7 @@ class Session:
         self._train_with(split, from_pipeline=pipeline)
         if not self._supply.is_held:
             self._train_on_what_is_ready()
-        self._time.begin_measurement(at_once=at_once or self._place.replicas > 1)
+        self._time.begin_measurement(others_compute=at_once or self._place.replicas > 1)
         rounds: Iterable[None] = itertools.repeat(None)
         if not at_once:
             rounds = runtime.rounds(seconds, at_least, self._goes_on)
@@ -156,7 +156,7 @@ class Session:
         self._train_with(split)
         for _ in range(_STEPS_BEFORE_A_TRACE):
             self._run()
-        if self._place.first > 0:
+        if self._place.first_replica > 0:
             for _ in range(tracing.steps):
                 self._run()
             self._wait()
@@ -190,6 +190,7 @@ class Session:
     def _train_with(self, split: Shares, *, from_pipeline: bool = False) -> None:
         """Prepares the split's batches, and trains a first step, which is not measured."""
         supply = self._supply
+        # `--input host` is for random samples: a user's data has its own pipeline.
         held = not from_pipeline and (
             self.settings.input != "host" or self.settings.data is not None
         )
@@ -203,8 +204,9 @@ class Session:
             self._train(supply.feed.deal(data.as_tensors(longest)))
         if held:
             # In a cluster all processes must hold the same number, without knowing each other's
-            # memory: the fewest.
+            # memory: with none free, it is the fewest.
             free = 0 if self._in_cluster else psutil.virtual_memory().available
+            # It caps every device's limit: a simulated device's batches lie in the host's memory.
             supply.hold([min(free, limit or free) for limit in self._limits])
         else:
             supply.stream()
@@ -232,11 +234,11 @@ class Session:
         return bool(self._all_say(own)[0])
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
-        # The pause is none of theirs: one whose update is shorter is ahead, as in training.
+        # Simulated devices do not use the pause to catch up: one with a shorter update stays ahead.
         self._time.pause(time.perf_counter() - self._ended_s)
         if not stamped:
-            turn = self._supply.turn
-            steps = math.ceil(steps / turn) * turn
+            cycle = self._supply.cycle
+            steps = math.ceil(steps / cycle) * cycle
         elif not self._time.is_simulated:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for
             # its first kernels.
