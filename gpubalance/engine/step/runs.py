@@ -129,10 +129,12 @@ class Runs:
         """
         count = self._step.count
         whole = _magnitude(self._whole)
+        if not np.isfinite(whole):
+            return 1
         most = np.inf
         if whole and not all(self.power(name) == MEAN for name in _losses(self._whole)):
             most = _BEYOND**2 * whole  # a magnitude is a squared norm
-        magnitudes = self._magnitudes_alone if np.isfinite(whole) else [0.0]
+        magnitudes = self._magnitudes_alone
         samples = 1
         while samples < count and not _are_sound(magnitudes, most):
             samples *= 2
