@@ -11,8 +11,8 @@ from gpubalance.engine import data, models
 from gpubalance.engine.place import Place
 from gpubalance.engine.step.counted import count_step
 from gpubalance.engine.step.functions import Functions
-from gpubalance.engine.step.parity import TRIED
-from gpubalance.engine.supply import UNLIKE_AT_ONCE
+from gpubalance.engine.step.parity import TRIED_SAMPLES
+from gpubalance.engine.supply import UNLIKE_BATCHES
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.settings.settings import Settings
 
@@ -43,7 +43,7 @@ class BuiltModel:
 
         Only user's code is tried. A single device trains what a split can't.
         """
-        batch = data.as_tensors(self.source.make(TRIED))
+        batch = data.as_tensors(self.source.make(TRIED_SAMPLES))
         data.build(self._settings, self.model, self._place.strategy, batch)
         if ":" not in self._settings.model:
             return UNTRIED
@@ -71,7 +71,7 @@ class BuiltModel:
         """
         count = 1
         if self.source.differs:
-            count = UNLIKE_AT_ONCE
+            count = UNLIKE_BATCHES
         samples = [self.source.make(1, salt=number) for number in range(count)]
         return count_step(self.model, samples)
 

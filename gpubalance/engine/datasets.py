@@ -81,7 +81,7 @@ def regrouped(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.D
         data = data.batch(global_batch, num_parallel_calls=tf.data.AUTOTUNE)
         return data.prefetch(tf.data.AUTOTUNE)
     data = _with_weights(data)
-    if not are_open(data, model):
+    if not has_open_shapes(data, model):
         sizes = {shape[0] for shape in _shapes_of(data.element_spec)}
         if sizes != {global_batch}:
             data = data.rebatch(global_batch)
@@ -104,7 +104,7 @@ def _with_weights(data: tf.data.Dataset) -> tf.data.Dataset:
     return data
 
 
-def are_open(data: tf.data.Dataset, model: Any) -> bool:
+def has_open_shapes(data: tf.data.Dataset, model: Any) -> bool:
     """Whether its batches may differ in more than the number of samples, as padded sentences do."""
     if not is_batched(data, model):
         return False

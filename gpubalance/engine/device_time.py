@@ -27,11 +27,11 @@ class DeviceTime:
         for clock in self._paced:
             clock.free_s += seconds
 
-    def begin_measurement(self, *, at_once: bool) -> None:
-        """Counts steps from now on; `at_once`: other devices compute meanwhile."""
+    def begin_measurement(self, *, others_compute: bool) -> None:
+        """Counts steps from now on; `others_compute`: other devices compute meanwhile."""
         for clock in self._paced:
             clock.steps = clock.late_steps = 0
-            clock.at_once = at_once
+            clock.others_compute = others_compute
 
     def late_part(self) -> float | None:
         """The worst device's part of the counted steps whose real compute was too slow.

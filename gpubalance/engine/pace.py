@@ -32,10 +32,11 @@ class Clock:
     """Reads the time at four points of a replica's step, in seconds on the monotonic clock.
 
     It counts the steps in which the replica had its own gradients: when a cluster hangs, this tells
-    which device the others wait for. `counts`: it is called for that even if nothing else needs it.
+    which device the others wait for. `counts_computed_steps`: it is called for that even if nothing
+    else needs it.
     """
 
-    counts = False
+    counts_computed_steps = False
     computed_steps = 0
 
     def lacks(self, _micro_batch: int) -> str:
@@ -81,11 +82,11 @@ class PacedClock(Clock):
     """A simulated device's clock: it sleeps until its profile's time, and knows its memory.
 
     All replicas' clocks are `together`. `in_cluster`: the others are elsewhere, and their times
-    unknown. `at_once`: other devices compute meanwhile, as replicas of a joint run do, or in other
-    workers. `steps` counts its steps, `late_steps` those whose real compute took longer than the
-    profile's time. `free_s` is when the device ended its last step, by its profile: the host may
-    hear of it later. While it has nothing to do, as samples do not come or nothing is measured, the
-    caller moves that on: else the host would be late for the next step.
+    unknown. `others_compute`: other devices compute meanwhile, as replicas of a joint run do, or in
+    other workers. `steps` counts its steps, `late_steps` those whose real compute took longer than
+    the profile's time. `free_s` is when the device ended its last step, by its profile: the host
+    may hear of it later. While it has nothing to do, as samples do not come or nothing is measured,
+    the caller moves that on: else the host would be late for the next step.
     """
 
     replica: int
@@ -93,7 +94,7 @@ class PacedClock(Clock):
     joint: JointProfile
     together: list[PacedClock]
     seed: int
-    at_once: bool
+    others_compute: bool
     in_cluster: bool
     free_s = 0.0
     steps = late_steps = 0
@@ -120,7 +121,7 @@ class PacedClock(Clock):
         micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
         elapsed_s = now - self._first_s
         self._compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=elapsed_s)
-        if self.at_once:
+        if self.others_compute:
             self._compute_s *= self.joint.contention
         self._came_s = now
         # The host waits for the last of the devices, a GPU that ended earlier does not: its next
@@ -196,15 +197,15 @@ def clocks(
     in_cluster: bool = False,
 ) -> list[Clock]:
     """A clock for each replica, in order. In a cluster each process uses only its own."""
-    at_once = len(profiles) > 1
-    joint = joint.among(profiles) if at_once else JointProfile(contention=joint.contention)
+    others_compute = len(profiles) > 1
+    joint = joint.among(profiles) if others_compute else JointProfile(contention=joint.contention)
     together: list[PacedClock] = []
     all_clocks: list[Clock] = []
     for replica, profile in enumerate(profiles):
         if profile is None:
             all_clocks.append(Clock())
         else:
-            clock = PacedClock(replica, profile, joint, together, seed, at_once, in_cluster)
+            clock = PacedClock(replica, profile, joint, together, seed, others_compute, in_cluster)
             together.append(clock)
             all_clocks.append(clock)
     return all_clocks

@@ -39,14 +39,14 @@ class Place:
     summing: Summing = AS_USUAL
 
     @property
-    def first(self) -> int:
+    def first_replica(self) -> int:
         """The index of this process's first device among all."""
         return self.cluster.rank if self.cluster else 0
 
     @property
     def here(self) -> slice:
         """The indices of this process's devices among all."""
-        return slice(self.first, self.first + len(self.names))
+        return slice(self.first_replica, self.first_replica + len(self.names))
 
     @property
     def replicas(self) -> int:

@@ -30,7 +30,7 @@ from gpubalance.settings.shares import Shares
 _STEPS_BEFORE_A_TRACE = 3
 # A batch that is ready comes within this time.
 _READY_WITHIN_S = 0.002
-# So long what is ready is trained on before a pipeline is measured.
+# The longest time spent on batches already waiting, before a pipeline is measured.
 _READY_S = 1.0
 
 
@@ -64,7 +64,7 @@ class Session:
         self._limits = memory.memory_limits_bytes(self._devices, self._names)
         self._clocks = self._place.clocks[self._place.here]
         for clock in self._clocks:
-            clock.counts = self._in_cluster
+            clock.counts_computed_steps = self._in_cluster
         self._time = DeviceTime(self._clocks)
         self._built = BuiltModel(settings, self._place, self._names[0], verdict, seed=seed)
         self.source = self._built.source
@@ -100,7 +100,7 @@ class Session:
         self._train_with(split, from_pipeline=pipeline)
         if not self._supply.is_held:
             self._train_on_what_is_ready()
-        self._time.begin_measurement(at_once=at_once or self._place.replicas > 1)
+        self._time.begin_measurement(others_compute=at_once or self._place.replicas > 1)
         rounds: Iterable[None] = itertools.repeat(None)
         if not at_once:
             rounds = runtime.rounds(seconds, at_least, self._goes_on)
@@ -126,7 +126,7 @@ class Session:
         self._train_with(split)
         for _ in range(_STEPS_BEFORE_A_TRACE):
             self._run()
-        if self._place.first > 0:
+        if self._place.first_replica > 0:
             for _ in range(tracing.steps):
                 self._run()
             self._wait()
@@ -162,6 +162,7 @@ class Session:
     def _train_with(self, split: Shares, *, from_pipeline: bool = False) -> None:
         """Prepares the split's batches, and trains a first step, which is not measured."""
         supply = self._supply
+        # `--input host` is for random samples: a user's data has its own pipeline.
         held = not from_pipeline and (
             self.settings.input != "host" or self.settings.data is not None
         )
@@ -176,9 +177,10 @@ class Session:
         if held:
             free = 0
             # In a cluster all processes must hold the same number, without knowing each other's
-            # memory: the fewest.
+            # memory: with none free, it is the fewest.
             if not self._in_cluster:
                 free = psutil.virtual_memory().available
+            # It caps every device's limit: a simulated device's batches lie in the host's memory.
             supply.hold([min(free, limit or free) for limit in self._limits])
         else:
             supply.stream()
@@ -206,11 +208,11 @@ class Session:
         return bool(self._all_say(own)[0])
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
-        # The pause is none of theirs: one whose update is shorter is ahead, as in training.
+        # Simulated devices do not use the pause to catch up: one with a shorter update stays ahead.
         self._time.pause(time.perf_counter() - self._ended_s)
         if not stamped:
-            turn = self._supply.turn
-            steps = math.ceil(steps / turn) * turn
+            cycle = self._supply.cycle
+            steps = math.ceil(steps / cycle) * cycle
         elif not self._time.is_simulated:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for
             # its first kernels.

@@ -14,7 +14,7 @@ from gpubalance.results.timing import Pulled
 from gpubalance.settings.shares import Shares
 
 # If a pipeline's batches differ in shape, a timing is the mean over at least this many.
-UNLIKE_AT_ONCE = 7
+UNLIKE_BATCHES = 7
 # Batches come in bursts: from a parallel map, a file, a rebatch. So a timing of a pipeline alone
 # has several.
 _LEAST_PULLED = 4
@@ -24,14 +24,14 @@ _LEAST_PULLED_S = 0.5
 class Supply:
     """The batches of one split at a time: another's would take memory that is being measured.
 
-    `turn` is the number of steps until each batch has come once, if they differ in shape.
+    `cycle` is the number of steps until each batch has come once, if they differ in shape.
     """
 
     def __init__(self, place: Place, source: data.Source) -> None:
         self.source = source
         self.feed = Feed(place, Shares((1,) * place.replicas))
         self.is_held = False
-        self.turn = 1
+        self.cycle = 1
         self._batches: Iterator[Any] | None = None
         self._pulled: tuple[int, Iterator[Any]] | None = None  # a size, and batches of it
 
@@ -54,13 +54,13 @@ class Supply:
         """Puts batches for the split on the devices, which have so much memory in all."""
         batches = data.held(self.feed, self.source, memory_bytes)
         self.is_held = True
-        self.turn = len(batches) if self.source.differs else 1
+        self.cycle = len(batches) if self.source.differs else 1
         self._batches = itertools.cycle(batches)
 
     def stream(self) -> None:
         """Takes batches for the split from the pipeline from now on."""
         self.is_held = False
-        self.turn = UNLIKE_AT_ONCE if self.source.differs else 1
+        self.cycle = UNLIKE_BATCHES if self.source.differs else 1
         self._batches = self.source.stream(self.feed.split.global_batch)
 
     def next(self) -> tuple[Dealt, float]:

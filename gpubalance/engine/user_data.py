@@ -13,8 +13,8 @@ from keras.src.trainers.data_adapters import get_data_adapter
 
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
 from gpubalance.engine.datasets import (
-    are_open,
     cleaned,
+    has_open_shapes,
     is_batched,
     joined,
     regrouped,
@@ -103,7 +103,7 @@ class UserData(Pool):
             return False
         with self._named_errors():
             data, _ = self._opened(_AT_A_TIME)
-            return are_open(data, self._model)
+            return has_open_shapes(data, self._model)
 
     def _epoch(self, batch_size: int | None) -> Iterator[Any]:
         """One epoch's batches of that size, as in `split.fit`; without a size, the user's own."""

@@ -21,6 +21,7 @@ from gpubalance.results.probe import (
     Probe,
     StepTimeModel,
     Trial,
+    not_probed_text,
 )
 from gpubalance.settings.device import Device
 
@@ -118,11 +119,6 @@ def probe_summary(probe: Probe) -> Iterator[Part]:
     if not probe.complete:
         yield BLANK
         yield "This probe is incomplete: --resume continues it."
-
-
-def not_probed_text(label: str, same_as: str) -> str:
-    """`GPU:1: not probed: equal to GPU:0; --each probes it`."""
-    return f"{label}: not probed: equal to {same_as}; --each probes it"
 
 
 def probe_headline(probe: Probe) -> str:

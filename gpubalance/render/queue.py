@@ -98,10 +98,10 @@ def queue_summary(result: Queue) -> Iterator[Part]:
 def _answer(result: Queue, well: int) -> str:
     commands, devices = len(result.commands), len(result.devices)
     failed = len(result.failed)
-    counts = {"ended well": well, "failed": failed, "not done": commands - well - failed}
+    counts = {"succeeded": well, "failed": failed, "not done": commands - well - failed}
     how = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
     if well == commands:
-        how = "all ended well"
+        how = "all succeeded"
     took = f"{_counted(commands, 'command')} on {_counted(devices, 'device')}"
     return f"{took} in {length_text(result.makespan_s)}: {how}"
 

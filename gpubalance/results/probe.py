@@ -179,6 +179,11 @@ class DeviceProbe(Record):
     complete: bool
 
 
+def not_probed_text(label: str, same_as: str) -> str:
+    """`GPU:1: not probed: equal to GPU:0; --each probes it`."""
+    return f"{label}: not probed: equal to {same_as}; --each probes it"
+
+
 class Probe(OfModel):
     """Each device, measured alone. `parallel` means that all were measured at the same time.
 

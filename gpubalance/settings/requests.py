@@ -10,9 +10,9 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring, Probing, Tracing
 from gpubalance.settings.planning import Cutting, PlanRequest, Rounds
 from gpubalance.settings.record import Count, Record, WithinHour
+from gpubalance.settings.refused import refuse_together
 from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
-from gpubalance.settings.together import refuse_together
 
 # With two equal devices this makes the bubble 1/17 of a step.
 _MICRO_BATCHES_A_DEVICE = 8

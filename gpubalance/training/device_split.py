@@ -11,9 +11,9 @@ from gpubalance.errors import BadInput
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.refused import refuse_together
 from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import AS_USUAL, Summing
-from gpubalance.settings.together import refuse_together
 from gpubalance.training.keras_functions import Trainer
 from gpubalance.training.sizes import Simulate
 
@@ -46,11 +46,11 @@ class DeviceSplit(Trainer):
         self._summing = summing
         self.shares = shares.without_idle
         self.limits = (self.global_batch,) * len(self.devices)
-        self.of_any_batch = False
+        self.takes_any_batch = False
         self.precision: Precision | None = None  # that the scope sets
         self.plan: Plan | None = None
         self.simulate: Simulate = None  # what the plan was loaded with
-        self.stamping: Any = None  # the Monitor of the steps that train
+        self.stamping_monitor: Any = None  # the Monitor of the call that trains
         self.warned: set[str] = set()
         if len(self.devices) > 1 and "keras" in sys.modules:  # else the scope will load it
             from gpubalance.training import own_fit
@@ -98,4 +98,4 @@ class DeviceSplit(Trainer):
                 "the monitor's split is not what trains the model",
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
             )
-        self.stamping = monitor
+        self.stamping_monitor = monitor

@@ -12,7 +12,7 @@ import tensorflow as tf
 from gpubalance.engine.keras_inside import is_keras_own, losses_of, name_of
 from gpubalance.engine.pipeline.micro_batches import reductions_of
 from gpubalance.engine.step.findings import NEITHER
-from gpubalance.engine.step.parity import TRIED
+from gpubalance.engine.step.parity import TRIED_SAMPLES
 from gpubalance.errors import BadInput
 from gpubalance.training.warn import warn_user
 
@@ -26,7 +26,7 @@ def check_loss(model: Any, samples: int, most: int, losses: Callable[[slice], An
     `losses` gives an array of the loss and of what each layer adds, for a slice of the samples.
     Raises BadInput for one that sums over the batch; warns of neither sum nor mean.
     """
-    count = min(TRIED, most, samples)
+    count = min(TRIED_SAMPLES, most, samples)
     if count < 2:
         return
     stride = samples // count

@@ -48,7 +48,7 @@ class Alike:
             else:
                 self._refuse(of_all, f"the {what} is not as long in all processes:")
 
-    def has(self, samples: int) -> None:
+    def compare_count(self, samples: int) -> None:
         """Compares the next batch's samples, 0 at the end of the data. Called before each step."""
         if self._asks:
             self._refuse(

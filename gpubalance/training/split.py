@@ -92,7 +92,7 @@ class Split(DeviceSplit):
         cluster = cluster_for(devices[i] for i in shares.used)
         summing = Summing(all_reduce, pack_bytes, gradients)
         super().__init__(devices, shares, machine.joint, summing, cluster)
-        self.of_any_batch = ratios is not None
+        self.takes_any_batch = ratios is not None
         self.precision = precision
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.datasets import are_open, is_batched
+from gpubalance.engine.datasets import has_open_shapes, is_batched
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
 from gpubalance.engine.step.functions import Functions
@@ -28,7 +28,7 @@ from gpubalance.training.processes import Alike, end_together, quiet
 from gpubalance.training.warn import warn_user
 
 # The most batches on which a step is tried in parts, while they do not tell how parts make a whole.
-_LOOKS = 4
+_TRIES = 4
 # What losses and metrics say of labels that are None.
 _OF_NOTHING = re.compile("None values not supported|'NoneType' object")
 
@@ -43,12 +43,12 @@ class Steps(KerasFunctions):
         self._feed = Feed(self._place, split.shares)
         self._alike = Alike(self._place)
         self._functions = Functions(model, self._place)
-        self._looks = {"train": _LOOKS, "test": _LOOKS}
+        self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
-        # Until the first batch.
+        self._counted_steps = 0  # of which a monitor wants every so many-th stamped
+        # Until a call's first batch these are as follows.
         self._is_built = False
         self._has_labels = True
-        self._trained = 0
         self._begun: Shares | None = None  # the last step that began
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -80,7 +80,7 @@ class Steps(KerasFunctions):
             ) from error
         finally:
             self._feed.stop()
-            self._split.stamping = None
+            self._split.stamping_monitor = None  # it is for this call only
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
@@ -101,47 +101,47 @@ class Steps(KerasFunctions):
         # A last micro-batch may be too small.
         if self._split.shares.accumulates and not dealt.whole:
             self._decomposition.refuse_small(self._begun.smallest, self.model)
-        self._trained += 1
-        monitor = self._split.stamping
+        self._counted_steps += 1
+        monitor = self._split.stamping_monitor
         if monitor is None:
             return self._functions.train(dealt)[0]
-        stamped = self._trained % monitor.every == 0
+        stamped = self._counted_steps % monitor.every == 0
         noisy = bool(monitor.noise)
         logs, stamps, is_new = self._functions.train(dealt, stamped=stamped, noisy=noisy)
         if stamped and is_new:
-            # The first run of a trace is slower: the next step is stamped instead.
-            self._trained -= 1
+            # The first run of a trace is slower: it does not count, so the next step is stamped.
+            self._counted_steps -= 1
         elif stamped:
             monitor.note(stamps.numpy(), dealt.shares)
         return logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "test")
-        self._begun = Shares(dealt.shares.batches)
+        self._begun = Shares(dealt.shares.batches)  # a test step does not accumulate
         return self._functions.test(dealt)
 
     def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
         """The next batch to train or test on, after all that is done before a first one.
 
-        The ones after it are on their way by then, once it is known how to deal them. Raises
-        StopIteration.
+        Starts to bring the ones after it, unless the step is still tried: that decides how they are
+        dealt. Raises StopIteration.
         """
         self._feed.split = self._split.shares
         try:
             batch, dealt = self._feed.take(iterator)
         except StopIteration:
-            self._alike.has(0)
+            self._alike.compare_count(0)
             if not self._is_built:
                 raise BadInput(
                     "the data has no samples",
                     remedy="look at what a filter or a take leaves, and at its files",
                 ) from None
             raise
-        self._alike.has(dealt.samples)
+        self._alike.compare_count(dealt.samples)
         self._alike.check(batch, self.model)
         if not self._is_built:
             self._build(batch, dealt, trains=what == "train")
-        if self._looks[what] and (self._place.replicas > 1 or dealt.shares.accumulates):
+        if self._tries_left[what] and (self._place.replicas > 1 or dealt.shares.accumulates):
             self._try(what, batch, dealt.shares)
             return self._feed.deal(batch)  # once more, by what that found
         self._feed.look_ahead(iterator)
@@ -154,7 +154,7 @@ class Steps(KerasFunctions):
         self._is_built = True
         if trains:
             self._warn_of_another_model()
-            if not self._split.of_any_batch:
+            if not self._split.takes_any_batch:
                 self._warn(data.other_batches(dealt.shares.batches, self._split.global_batch))
 
     def _try(self, what: str, batch: Any, shares: Shares) -> None:
@@ -167,7 +167,7 @@ class Steps(KerasFunctions):
         decomposition = self._functions.try_in_parts(what, batch, share=largest)
         if decomposition.refused is not None:
             raise BadInput(decomposition.refused.message, remedy=decomposition.refused.remedy)
-        self._looks[what] = 0 if decomposition.is_known else self._looks[what] - 1
+        self._tries_left[what] = 0 if decomposition.is_known else self._tries_left[what] - 1
         self._feed.least = max(self._feed.least, decomposition.least)
         for text in decomposition.warned:
             self._warn(text)
@@ -190,10 +190,10 @@ class Steps(KerasFunctions):
             if self._has_weights():
                 self._warn_of_another_model()
         users_data = options["x"]
-        wanted = None if split.of_any_batch else split.global_batch
+        wanted = None if split.takes_any_batch else split.global_batch
         data.in_batches_of(wanted, self.model, options)
         is_regrouped = options["x"] is not users_data and is_batched(users_data, self.model)
-        if trains and is_regrouped and not are_open(users_data, self.model):
+        if trains and is_regrouped and not has_open_shapes(users_data, self.model):
             self._warn(data.regrouping(users_data, split.global_batch))
         # Or one process would wait for ever for those that ended.
         if self._place.cluster is not None:
@@ -232,7 +232,7 @@ def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
         )
     elsewhere = _layer_elsewhere(model, strategy)
     optimizer = getattr(model, "optimizer", None)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     remedy = "with split.scope(): build it, load it and compile it"
     if model._distribute_strategy is not strategy:
         what = f"the model {model.name} was built"

@@ -19,7 +19,7 @@ from gpubalance.jobs.balance.result import result_so_far
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.probe.result import fitted
+from gpubalance.jobs.probe.device_probe import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import DeviceProbe, Probe

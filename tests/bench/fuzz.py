@@ -35,7 +35,7 @@ from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.window import TakenTurn
-from gpubalance.jobs.probe.bench import Attempt
+from gpubalance.jobs.probe.attempts import Attempt
 from gpubalance.results.records import read_result
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.settings import Settings

@@ -180,7 +180,7 @@ def test_contention_lengthens_compute_while_other_devices_compute() -> None:
     (clock,) = clocks([profile], joint, seed=0)
     assert isinstance(clock, PacedClock)
     took_s = []
-    for clock.at_once in (False, True):
+    for clock.others_compute in (False, True):
         began_s = clock.begin(5, 5)
         took_s.append(clock.computed() - began_s)
         clock.summed()

@@ -191,7 +191,7 @@ gpu 0 slice 1 uuid MIG-s1
     machine = Machine(tmp_path, gpus=slices)
     found = machine.result("probe", "--gpus", "MIG-s1", "--max-batch", "8", "--duration", "0.2")
     assert [device["uuid"] for device in found["devices"]] == ["MIG-s1"]
-    assert "there is no joint run" in first_line(machine.refuses(2, "balance"))
+    assert "slices can't train together" in first_line(machine.refuses(2, "balance"))
 
 
 @pytest.mark.parametrize("command", ["run", "probe"])

@@ -51,6 +51,13 @@ def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_tol
         enough.fit(model, x, y, verbose=0)
 
 
+def test_a_first_batch_that_is_not_finite_says_nothing_of_how_many_samples_a_device_needs() -> None:
+    x, y = numbers(200)[0], np.full((200, 1), np.nan, np.float32)
+    split, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], "mse", batches=(99, 1))
+    logged = split.fit(model, x, y, verbose=0).history["loss"]
+    assert np.isnan(logged).all()
+
+
 @pytest.mark.parametrize(
     ("name", "sizes"), [("masked", None), ("hardest", None), ("masked", (35, 15))]
 )

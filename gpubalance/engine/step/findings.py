@@ -196,7 +196,7 @@ class Findings:
         Where a variable does not tell, the metric's others do, as its count does.
         """
         has_warned = bool(self._warnings)
-        adding = self._runs.adding_states()
+        adding = self._runs.adding_metrics()
         changed = self._changed(self._step.of_metrics)
         powers: dict[int, int] = {}
         for variable, _ in changed:

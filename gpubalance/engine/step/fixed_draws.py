@@ -19,7 +19,7 @@ from tensorflow.python.ops import (
 )
 
 from gpubalance.engine.keras_inside import name_of
-from gpubalance.engine.step.part import Part, in_parts
+from gpubalance.engine.step.part import Part, replaced_in_parts
 
 # TensorFlow's functions that draw numbers, by module and name.
 _MODULES = (
@@ -48,7 +48,7 @@ def fixed_draws() -> Iterator[None]:
             for name, function in vars(module).items():
                 if _DRAWING.match(name) and inspect.isfunction(function):
                     drawing[name] = partial(_fixed, inspect.signature(function))
-            undo.enter_context(in_parts(module, **drawing))
+            undo.enter_context(replaced_in_parts(module, **drawing))
         yield
 
 

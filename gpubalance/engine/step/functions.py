@@ -41,7 +41,9 @@ class Functions:
             return 0
         return pack_bytes_for(self._model, self._place)
 
-    def try_in_parts(self, what: str, batch: Any, *, share: int = parity.TRIED) -> Decomposition:
+    def try_in_parts(
+        self, what: str, batch: Any, *, share: int = parity.TRIED_SAMPLES
+    ) -> Decomposition:
         """Tries `train` or `test` on a batch, and follows what `parity.check` finds."""
         device = self._place.names[0]
         trains = what == "train"

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_inside import SUM, summing
 from gpubalance.engine.replaced import replaced
-from gpubalance.engine.step.part import Part, in_parts
+from gpubalance.engine.step.part import Part, replaced_in_parts
 from gpubalance.engine.step.problems import changed_by_samples, refuse_problems
 from gpubalance.errors import BadInput
 
@@ -37,9 +37,9 @@ def gradients_of(model: Any, part: Part, data: Any) -> tuple[list[Any], list[Any
             "gradients, as SAM does: with each device's own gradients, so the result is not "
             "exactly that of one device"
         )
-    if not part.taken:
+    if not part.applied:
         return [], [], logs
-    grads, variables = part.taken[0]
+    grads, variables = part.applied[0]
     if part.whole or not part.is_scaled:
         grads = _weighed(grads, part.weight)
     return grads, variables, logs
@@ -57,15 +57,16 @@ def taking_gradients(model: Any) -> Iterator[None]:
     """Makes `model.train_step` hand its gradients to `gradients_of` instead of applying them."""
     optimizer = model.optimizer
     summing(optimizer)
+    refusals = {name: partial(_refuse_division, model, name) for name in _DIVIDING}
     with (
         inlined(model),
-        in_parts(tf.nn, **{name: partial(_refuse_division, model, name) for name in _DIVIDING}),
+        replaced_in_parts(tf.nn, **refusals),
         _refusing_by_hand(model),
         # In the class of all optimizers, as one may contain others.
         replaced(keras.optimizers.Optimizer, **{SUM: list}),
         # The model's own first: in the class it would be another's.
-        in_parts(optimizer, apply=partial(_take, model), scale_loss=_scaled),
-        in_parts(keras.optimizers.Optimizer, apply=partial(_refuse_another, model)),
+        replaced_in_parts(optimizer, apply=partial(_take, model), scale_loss=_scaled),
+        replaced_in_parts(keras.optimizers.Optimizer, apply=partial(_refuse_another, model)),
         _noting_tapes(model),
     ):
         yield
@@ -75,10 +76,10 @@ def _take(model: Any, part: Part, _: Any, grads: Any, trainable_variables: Any =
     """The optimizer's `apply`, which keeps the gradients in the part."""
     graph = tf.compat.v1.get_default_graph()
     # A branch or a loop has its own.
-    part.taken_inside = part.taken_inside or part.graph not in (None, graph)
-    part.taken_after = len(graph.get_operations())
+    part.applied_inside = part.applied_inside or part.graph not in (None, graph)
+    part.operations_before = len(graph.get_operations())
     variables = trainable_variables or model.trainable_variables
-    part.taken.append((list(grads), list(variables)))
+    part.applied.append((list(grads), list(variables)))
 
 
 def _refuse_another(
@@ -134,7 +135,7 @@ def _noting_tapes(model: Any) -> contextlib.AbstractContextManager[None]:
             )
         return take(tape, target, sources, *arguments, **named)
 
-    return in_parts(tf.GradientTape, __enter__=enter, gradient=gradient)
+    return replaced_in_parts(tf.GradientTape, __enter__=enter, gradient=gradient)
 
 
 def _refuse_division(model: Any, name: str, *_: Any, **__: Any) -> NoReturn:
@@ -191,7 +192,7 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         for name in ("assign", "assign_add", "assign_sub"):
             for owner in {_owner_of(name, kind) for kind in kinds}:
-                undo.enter_context(in_parts(owner, **{name: change}))
+                undo.enter_context(replaced_in_parts(owner, **{name: change}))
         yield
 
 

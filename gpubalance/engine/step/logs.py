@@ -57,9 +57,9 @@ class Logs:
         values = _flat(logs)
         self._values = values
         self._results = part.results
-        if part.taken:
+        if part.applied:
             operations = tf.compat.v1.get_default_graph().get_operations()
-            self._late = set(operations[part.taken_after :])
+            self._late = set(operations[part.operations_before :])
         for name, value in values.items():
             power = self._power(name, value, part)
             if power is not None:

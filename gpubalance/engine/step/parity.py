@@ -21,11 +21,11 @@ from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
 from gpubalance.results.decomposition import Decomposition
 
-TRIED = 16  # samples, of which a quarter is one part
+TRIED_SAMPLES = 16  # of which a quarter is one part
 
 
 def check(
-    model: Any, batch: Any, device: str, *, share: int = TRIED, trains: bool = True
+    model: Any, batch: Any, device: str, *, share: int = TRIED_SAMPLES, trains: bool = True
 ) -> Decomposition:
     """How a step's quantities are made from parts, and what a split can't train, or not exactly.
 
@@ -37,7 +37,7 @@ def check(
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         warnings = built.check(model, trains=trains)
-        found = _tried(model, batch, device, min(TRIED, max(2, share)), trains=trains)
+        found = _tried(model, batch, device, min(TRIED_SAMPLES, max(2, share)), trains=trains)
     except BadInput as error:
         return Decomposition(refused=Refusal(message=error.message, remedy=error.remedy))
     finally:
@@ -78,7 +78,7 @@ def can_run(model: Any, batch: Any, strategy: Any, device: str) -> bool:
     try:
         tensors = tf.nest.map_structure(tf.convert_to_tensor, batch)
         built.build(model, strategy, tensors, trains=True)
-        step = TracedStep(model, batch, device, TRIED, trains=True)
+        step = TracedStep(model, batch, device, TRIED_SAMPLES, trains=True)
         step.run(step.states())
     except BadInput:
         return True

@@ -1,6 +1,6 @@
-"""A replica's part of a global batch, and how methods of Keras are changed for its step.
+"""A replica's part of a global batch, and how methods of Keras are replaced for its step.
 
-While a replica's step is traced, the changed methods get the part: they read its weight, and note
+While a replica's step is traced, the new methods get the part: they read its weight, and note
 in it what the step has done.
 """
 
@@ -25,7 +25,7 @@ class Change(NamedTuple):
 
 
 class ReducedLoss(NamedTuple):
-    """What one of Keras' losses returned: times the part's weight it is the part's share."""
+    """What a loss of Keras returned: `result` times the part's weight is what the part adds."""
 
     loss: Any
     values: Any  # those that were reduced
@@ -37,7 +37,7 @@ class Added(NamedTuple):
 
     layer: str
     loss: Any
-    divided: bool  # by the samples, as Keras divides what a regularizer returns
+    divided: bool  # by the samples: only a regularizer's, and only since Keras 3.14
     is_regularizer: bool
 
 
@@ -53,10 +53,10 @@ class MetricResult(NamedTuple):
 class ParityProbe:
     """What the parity check gives a part, and what it gets from it: see `traced_step.py`."""
 
-    divisors: Any  # those of the whole batch, by loss; 0 where a loss takes the part's own
-    exponents: Any  # of the part's weight, by what layers add to the loss
+    divisors: Any  # of the whole batch, one for each loss; 0 where a loss takes the part's own
+    exponents: Any  # one for each thing that layers add to the loss: see `Decomposition`
     states: frozenset[int]  # the ids of the tensors that stand for variables
-    divided: list[Any] = field(default_factory=list)  # the part's own divisors, by loss
+    own_divisors: list[Any] = field(default_factory=list)  # of the part, one for each loss
     losses: list[ReducedLoss] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
     targets: list[Any] = field(default_factory=list)  # whose gradients were taken
@@ -77,16 +77,17 @@ class Part:
     # The losses that are being computed, each called by the one before.
     calling: list[Any] = field(default_factory=list)
     # The gradients and the variables of each call of the optimizer.
-    taken: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
+    applied: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     # The names of synchronised layers that got a mask.
     behind_masks: list[str] = field(default_factory=list)
     graph: Any = None  # the one that the step is traced in
-    taken_after: int = 0  # how many operations the graph had when the gradients were taken
-    taken_inside: bool = False  # whether that was in a branch or a loop of the graph
-    added: int = 0  # how many losses layers have added
+    # How many the graph had when gradients were applied: those after them are late, see logs.py.
+    operations_before: int = 0
+    applied_inside: bool = False  # whether that was in a branch or a loop of the graph
+    added_count: int = 0  # how many losses layers have added
     # What each layer has added to the loss, by the layer's id.
-    losses: dict[int, list[Any]] = field(default_factory=dict)
+    added_by_layer: dict[int, list[Any]] = field(default_factory=dict)
     # The metrics' results that the step asked for, by the tensor's id.
     results: dict[int, MetricResult] = field(default_factory=dict)
 
@@ -113,22 +114,24 @@ def part_of(weight: Any, decomposition: Decomposition = UNTRIED, **options: Any)
         current.part = None
 
 
-def in_parts(owner: Any, **changes: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """Changes methods for the steps of parts that are traced inside the block.
+def replaced_in_parts(
+    owner: Any, **methods: Callable[..., Any]
+) -> contextlib.AbstractContextManager[None]:
+    """Replaces methods for the steps of parts that are traced inside the block.
 
-    Each change is called with the part, the original method, and the arguments.
+    Each new one is called with the part, the original method, and the arguments.
     """
-    methods = {}
-    for name, change in changes.items():
-        methods[name] = _changed(getattr(owner, name), change)
-    return replaced(owner, **methods)
+    for_parts = {}
+    for name, method in methods.items():
+        for_parts[name] = _for_parts(getattr(owner, name), method)
+    return replaced(owner, **for_parts)
 
 
-def _changed(original: Callable[..., Any], change: Callable[..., Any]) -> Callable[..., Any]:
-    def method(*arguments: Any, **named: Any) -> Any:
+def _for_parts(original: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    def chosen(*arguments: Any, **named: Any) -> Any:
         part = current.part
         if part is None:
             return original(*arguments, **named)
-        return change(part, original, *arguments, **named)
+        return method(part, original, *arguments, **named)
 
-    return method
+    return chosen

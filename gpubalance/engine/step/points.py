@@ -85,7 +85,7 @@ class Points:
 
     def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """Returns the gradients, to a paced replica when its profile's compute time is over."""
-        if self._called or self._clock.counts:
+        if self._called or self._clock.counts_computed_steps:
             grads = self._call(self._clock.computed, _marker(loss, grads), grads)
         return grads
 

@@ -18,15 +18,15 @@ _IN_A_CALLBACK = "change it in a callback: on_train_batch_end"
 def refuse_problems(model: Any, part: Part) -> None:
     """Raises BadInput if a split can't train what the part's step did."""
     step = f"the train_step of the model {model.name}"
-    if part.taken_inside:
+    if part.applied_inside:
         raise BadInput(
             f"{step} applies gradients under a condition or in a loop, but a split applies them "
             "once in each step",
             remedy="apply them outside of it; to accumulate gradients, give a Split micro_batches=",
         )
-    if len(part.taken) > 1:
+    if len(part.applied) > 1:
         raise BadInput(
-            f"{step} applies gradients {len(part.taken)} times, not once",
+            f"{step} applies gradients {len(part.applied)} times, not once",
             remedy="such a model can't be trained with a split",
         )
     if part.behind_masks:
@@ -37,7 +37,7 @@ def refuse_problems(model: Any, part: Part) -> None:
             "LayerNormalization is exact",
         )
     _refuse_changes(model, part, step)
-    if part.taken:
+    if part.applied:
         _refuse_gradients(model, part, step)
 
 
@@ -57,7 +57,7 @@ def _refuse_changes(model: Any, part: Part, step: str) -> None:
             "would set its own",
             remedy=_IN_A_CALLBACK,
         )
-    if not part.taken and changed_by_samples(part, model.trainable_variables):
+    if not part.applied and changed_by_samples(part, model.trainable_variables):
         raise BadInput(
             f"{step} changes weights without its optimizer: each device would get weights of "
             "its own",
@@ -96,7 +96,7 @@ def changed_by_samples(part: Part, variables: Sequence[Any]) -> list[Any]:
 
 def _refuse_gradients(model: Any, part: Part, step: str) -> None:
     """Raises BadInput if there are none, or if the loss should have been scaled before."""
-    gradients, _ = part.taken[0]
+    gradients, _ = part.applied[0]
     if all(gradient is None for gradient in gradients):
         raise BadInput(
             f"{step} gets no gradient for any weight",

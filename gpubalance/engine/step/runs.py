@@ -1,4 +1,9 @@
-"""The runs of a traced step, whole and in two parts; and how the parts make the whole."""
+"""The runs of a traced step, whole and in two parts; and how the parts make the whole.
+
+Quantities are compared by their marks (see marks.py); the power with which parts make one is that
+of a `Decomposition`. A quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`,
+`log accuracy`, `state 1234`.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +17,25 @@ from gpubalance.engine.step.marks import norms, power_of, products
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.decomposition import MEAN
 
-# How near the parts come to the whole: gradients, states, which are differences of larger numbers,
-# and other numbers.
+# How near the parts must come to the whole, by the kind of quantity; "" stands for all others.
+# States are differences of larger numbers.
 _NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
 _NEAR_IN_HALF = {"gradient": 5e-2, "": 5e-3}
-_PLAINLY = 0.01  # of a quantity: no rounding or small constant beside a divisor
+# A copy of the samples adds more than this part of a sum: rounding, or a small constant beside a
+# divisor, makes less.
+_PLAINLY = 0.01
 _RANDOM_CUTS = 4  # beside the two first ones, if a step has code of the user's
-_BEYOND = 100  # times the whole's: what a part has that is divided by nearly nothing
-_WINDOWS = 4  # of each size that are tried for numbers that are not finite
+# A part whose norm is more than this many times the whole's is divided by nearly nothing.
+_BEYOND = 100
+# So many parts of each number of samples are tried, in search of numbers that are not finite.
+_WINDOWS = 4
 
 
 class Runs:
     """A traced step run whole, and cut in two parts: a quarter of the samples, and the rest.
 
-    `chooses`: the step has code of the user's, which may choose among samples, and by chance from
-    both parts of a cut as from the whole: so there are more cuts.
+    `chooses`: the step has code of the user's, which may choose among samples, so one cut may look
+    right by chance, and more are tried.
     """
 
     def __init__(self, step: TracedStep, *, chooses: bool) -> None:
@@ -41,10 +50,10 @@ class Runs:
         for variable, _ in step.of_metrics:
             self._states[id(variable)] = start[id(variable)]
         self._whole = step.run(self._states)
-        self._sizes_alone = [self._size_of([place]) for place in range(step.count)]
+        self._magnitudes_alone = [self._magnitude_of([place]) for place in range(step.count)]
         first = max(1, step.count // 4)
         self._first_weight = first / step.count
-        orders = _orders(self._sizes_alone, chooses=chooses)
+        orders = _orders(self._magnitudes_alone, chooses=chooses)
         self._cuts = [(order[:first], order[first:]) for order in orders]
         self._of_copies: list[StepRun] = []
         self.run_parts(())
@@ -82,21 +91,24 @@ class Runs:
         whole = self._whole.marks["gradient"]
         return bool(whole.size) and not whole.any()
 
-    def adding_states(self) -> set[str]:
-        """The names of the states to which a part adds the same whatever they are."""
-        from_others = self._run_part(self._after, self._cuts[0][0])
-        _, first_parts = self._parts[0]
+    def adding_metrics(self) -> set[str]:
+        """The names of the states to which a part adds the same whatever metrics hold before it."""
+        samples, _ = self._cuts[0]
+        _, first_parts = self._parts[0]  # their metrics begin anew
+        from_later_metrics = self._run_part(self._after, samples)
         adding = set()
-        for name, marks in from_others.items():
+        for name, marks in from_later_metrics.items():
+            of_first_cut = first_parts[name][0]
             is_state = name.startswith("state")
-            if is_state and _agree(marks, first_parts[name][0], self._near(name)):
+            if is_state and _agree(marks, of_first_cut, self._near(name)):
                 adding.add(name)
         return adding
 
     def is_of_sum(self, name: str) -> bool:
         """Whether each copy of the samples adds as much.
 
-        To a mean or a quotient of sums a copy adds nothing.
+        To a mean or a quotient of sums a copy adds nothing; with a constant in the divisor, a third
+        one adds less than a second.
         """
         if not self._of_copies:
             self._of_copies = [self._step.run(self._states, copies=copies) for copies in (2, 3)]
@@ -105,6 +117,7 @@ class Runs:
         by_second = products(twice - once)
         by_third = products(thrice - twice)
         is_plain = np.abs(by_second).max() > _PLAINLY * norms(twice).max()
+        # What is compared are two differences of larger numbers, each as near as a gradient comes.
         near = 2 * self._nearness["gradient"] * np.linalg.norm(norms(thrice))
         return bool(is_plain and np.all(np.abs(by_third - by_second) <= near))
 
@@ -115,42 +128,44 @@ class Runs:
         nothing.
         """
         count = self._step.count
-        whole = _size(self._whole)
+        whole = _magnitude(self._whole)
+        if not np.isfinite(whole):
+            return 1
         most = np.inf
         if whole and not all(self.power(name) == MEAN for name in _losses(self._whole)):
-            most = _BEYOND**2 * whole
-        sizes = self._sizes_alone if np.isfinite(whole) else [0.0]
+            most = _BEYOND**2 * whole  # a magnitude is a squared norm
+        magnitudes = self._magnitudes_alone
         samples = 1
-        while samples < count and not all(np.isfinite(size) and size <= most for size in sizes):
+        while samples < count and not _are_sound(magnitudes, most):
             samples *= 2
             last = count - samples
             starts = range(0, last + 1, max(1, last // (_WINDOWS - 1)))
-            sizes = [self._size_of(slice(start, start + samples)) for start in starts]
+            magnitudes = [self._magnitude_of(slice(start, start + samples)) for start in starts]
         return samples
 
     def _near(self, name: str) -> float:
         kind = name.partition(" ")[0]
         return self._nearness.get(kind, self._nearness[""])
 
-    def _size_of(self, places: Any) -> float:
+    def _magnitude_of(self, places: Any) -> float:
         """How much samples weigh: the squared norm of their losses and gradients.
 
         It is no number if the step can't run with these samples: too few, or an odd number.
         """
         try:
-            return _size(self._step.run(self._states, places, divisors=self._whole.divisors))
+            return _magnitude(self._step.run(self._states, places, divisors=self._whole.divisors))
         except tf.errors.InvalidArgumentError:
             return np.nan
 
 
-def _orders(sizes: Sequence[float], *, chooses: bool) -> list[Any]:
+def _orders(magnitudes: Sequence[float], *, chooses: bool) -> list[Any]:
     """Orders of the samples, which are cut after their first ones."""
-    orders = [np.arange(len(sizes))]
-    # Those that weigh most first, which a loss of the hardest samples would tell.
-    orders.append(np.argsort(np.negative(sizes), kind="stable"))
+    orders = [np.arange(len(magnitudes))]
+    # Those that weigh most first, so that a loss of only the hardest samples shows.
+    orders.append(np.argsort(np.negative(magnitudes), kind="stable"))
     if chooses:
         for seed in range(_RANDOM_CUTS):
-            orders.append(np.random.default_rng(seed).permutation(len(sizes)))
+            orders.append(np.random.default_rng(seed).permutation(len(magnitudes)))
     return orders
 
 
@@ -160,6 +175,7 @@ def _stacked(cuts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _agree(some: Any, others: Any, near: float) -> bool:
+    # A part with the weight 1 makes the whole with any power, if it is equal to it.
     return power_of(some, [(1.0, others)], near) is not None
 
 
@@ -168,8 +184,10 @@ def _losses(run: StepRun) -> list[str]:
     return [name for name in run.marks if name.startswith(("gradient", "loss"))]
 
 
-def _size(run: StepRun) -> float:
-    size = 0.0
-    for name in _losses(run):
-        size += np.sum(np.square(norms(run.marks[name]), dtype=float))
-    return float(size)
+def _are_sound(magnitudes: Sequence[float], most: float) -> bool:
+    return all(np.isfinite(magnitude) and magnitude <= most for magnitude in magnitudes)
+
+
+def _magnitude(run: StepRun) -> float:
+    squares = [np.square(norms(run.marks[name]), dtype=float) for name in _losses(run)]
+    return float(sum(np.sum(square) for square in squares))

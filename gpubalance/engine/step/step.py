@@ -100,7 +100,7 @@ class _Replica:
         """Trains on the replica's samples; returns what the logs are made of, and its stamps."""
         kind = self._kind
         number = number_of_replica()
-        data, weights = values[number - self._place.first]
+        data, weights = values[number - self._place.first_replica]
         weight = weights[0]
         batch = batch_of(data)
         micro_batch = micro_batches[number] if kind.micro else batch
@@ -165,7 +165,7 @@ def testing(
     """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
 
     def replica(logs: Logs, values: Sequence[Any], _: Any) -> Any:
-        data, weights = values[number_of_replica() - place.first]
+        data, weights = values[number_of_replica() - place.first_replica]
         state = State(model, decomposition, whole=whole)
         state.begin()
         with part_of(weights[0], decomposition, whole=whole) as part:
@@ -195,7 +195,7 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
             return tf.concat(parts, axis=0)
 
     def replica(values: Sequence[Any]) -> Any:
-        outputs = model.predict_step(values[number_of_replica() - place.first][0])
+        outputs = model.predict_step(values[number_of_replica() - place.first_replica][0])
         if whole or place.cluster is None:
             return outputs
         gather = tf.distribute.get_replica_context().all_gather

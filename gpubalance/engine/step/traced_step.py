@@ -96,7 +96,7 @@ class TracedStep:
             samples = [tf.gather(tensor, np.tile(spread, copies)) for tensor in self._tensors]
         all_exponents = np.zeros(_MOST, np.float32)
         all_exponents[: len(exponents)] = exponents
-        gradients, others, divided, *after = self._function(
+        gradients, others, own_divisors, *after = self._function(
             tf.constant(weight, tf.float32),
             tf.zeros(_MOST) if divisors is None else divisors,
             tf.constant(all_exponents),
@@ -105,7 +105,7 @@ class TracedStep:
         )
         marks = dict(zip(self._names, others.numpy(), strict=True))
         marks["gradient"] = gradients.numpy() / weight
-        return StepRun(marks, dict(zip(states, after, strict=True)), divided)
+        return StepRun(marks, dict(zip(states, after, strict=True)), own_divisors)
 
     def _trace(self, device: str) -> None:
         several = tf.TensorSpec((_MOST,), tf.float32)
@@ -145,12 +145,12 @@ class TracedStep:
         self.changed = {id(change.variable) for change in part.changes}
         quantities = self._quantities(before, after)
         self._names = list(quantities)
-        divided = self.probing.divided
-        unused = [tf.zeros(())] * (_MOST - len(divided))
+        own_divisors = self.probing.own_divisors
+        unused = [tf.zeros(())] * (_MOST - len(own_divisors))
         return [
             marks_of(grad for grad in grads if grad is not None),
             marks_of(quantities.values()),
-            tf.stack(divided + unused),
+            tf.stack(own_divisors + unused),
             *map(tf.identity, after),
         ]
 

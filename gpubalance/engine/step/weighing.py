@@ -2,8 +2,9 @@
 
 Every replica's loss is the mean over its own samples. When a `train_step` scales its loss, it is
 multiplied once by the replica's weight in the global mean, so the replicas' gradients sum to those
-of one device with the whole batch. A loss that divides by something other than samples (sample
-weights, what a mask leaves) is first brought to that form. What the step changes is noted.
+of one device with the whole batch (gradients.py multiplies, ../feed.py makes the weights). A loss
+that divides by something other than samples (sample weights, what a mask leaves) is first brought
+to that form. What the step changes is noted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gpubalance.engine.step.part import (
     MetricResult,
     Part,
     ReducedLoss,
-    in_parts,
+    replaced_in_parts,
 )
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.state import metrics_of
@@ -51,23 +52,26 @@ def weighing(model: Any) -> Iterator[None]:
     with ExitStack() as undo:
         enter = undo.enter_context
         enter(replaced(keras_loss, **dict.fromkeys(_SCALING, lambda value: value)))
-        enter(in_parts(keras_loss, reduce_weighted_values=_reduced))
-        enter(in_parts(keras_loss.Loss, __call__=_called))
-        enter(in_parts(keras.Variable, assign=_assigned))
+        enter(replaced_in_parts(keras_loss, reduce_weighted_values=_reduced))
+        enter(replaced_in_parts(keras_loss.Loss, __call__=_called))
+        enter(replaced_in_parts(keras.Variable, assign=_assigned))
         # A layer keeps its losses until its model is called again, which another replica does
         # meanwhile: where a synchronised layer waits for all of them, each would go on with what
         # the last one has added.
-        enter(in_parts(keras.Layer, add_loss=_kept, _get_own_losses=_own, _clear_losses=_cleared))
-        enter(in_parts(keras.random.SeedGenerator, next=_own_seed))
+        losses_by_part = replaced_in_parts(
+            keras.Layer, add_loss=_kept, _get_own_losses=_own, _clear_losses=_cleared
+        )
+        enter(losses_by_part)
+        enter(replaced_in_parts(keras.random.SeedGenerator, next=_own_seed))
         for metric in metrics_of(model):
-            enter(in_parts(metric, result=partial(_result, metric)))
+            enter(replaced_in_parts(metric, result=partial(_result, metric)))
         for layer in model._flatten_layers():
             if getattr(layer, "activity_regularizer", None):
-                enter(in_parts(layer, activity_regularizer=partial(_regularized, layer)))
+                enter(replaced_in_parts(layer, activity_regularizer=partial(_regularized, layer)))
             if not is_keras_own(layer):
-                enter(in_parts(layer, add_loss=partial(_added, layer)))
+                enter(replaced_in_parts(layer, add_loss=partial(_added, layer)))
             if isinstance(layer, keras.layers.BatchNormalization):
-                enter(in_parts(layer, _moments=partial(_moments, layer)))
+                enter(replaced_in_parts(layer, _moments=partial(_moments, layer)))
         yield
 
 
@@ -134,25 +138,25 @@ def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) 
         context = tf.distribute.get_replica_context()
         everyones = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
     else:
-        of_whole = tf.cast(part.probing.divisors[len(part.probing.divided)], dtype)
-        part.probing.divided.append(tf.cast(own, tf.float32))
+        of_whole = tf.cast(part.probing.divisors[len(part.probing.own_divisors)], dtype)
+        part.probing.own_divisors.append(tf.cast(own, tf.float32))
         everyones = tf.where(of_whole > 0, of_whole, own)
     return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))
 
 
 def _kept(part: Part, _: Any, layer: Any, losses: Any) -> None:
     """A layer's `add_loss`, which keeps losses in the part."""
-    part.losses.setdefault(id(layer), []).extend(keras.tree.flatten(losses))
+    part.added_by_layer.setdefault(id(layer), []).extend(keras.tree.flatten(losses))
 
 
 def _own(part: Part, _: Any, layer: Any) -> list[Any]:
     """A layer's `_get_own_losses`, those of the part."""
-    return part.losses.get(id(layer), [])
+    return part.added_by_layer.get(id(layer), [])
 
 
 def _cleared(part: Part, clear: Any, layer: Any) -> None:
     """A layer's `_clear_losses`."""
-    part.losses.pop(id(layer), None)
+    part.added_by_layer.pop(id(layer), None)
     clear(layer)  # calls this for the layers inside it
 
 
@@ -175,8 +179,8 @@ def _share(part: Part, added: Added) -> Any:
     """What is added, so that times the part's weight it is the part's share."""
     if part.whole:
         return added.loss
-    place = part.added
-    part.added += 1
+    place = part.added_count
+    part.added_count += 1
     exponent = part.decomposition.exponent(place)
     if part.probing is not None:
         part.probing.added.append(added)
@@ -199,7 +203,7 @@ def _moments(layer: Any, part: Part, compute: Any, inputs: Any, mask: Any) -> An
 
 def _assigned(part: Part, assign: Any, variable: Any, value: Any) -> Any:
     """A variable's `assign`, noting the change."""
-    part.changes.append(Change(variable, value, late=bool(part.taken)))
+    part.changes.append(Change(variable, value, late=bool(part.applied)))
     with replaced(part, assigns=True):
         return assign(variable, value)
 

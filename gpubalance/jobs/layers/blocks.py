@@ -1,4 +1,4 @@
-"""Measures each block of a model on each device alone."""
+"""The blocks of a model: what a worker says of them, and what each takes on each device alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpubalance.results.timing import BlockTimed
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import LayersRequest
-from gpubalance.workers.messages import Measured, TimeBlocks
+from gpubalance.workers.messages import Measured, Ready, TimeBlocks
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
@@ -31,6 +31,23 @@ class MeasuredBlocks(Record):
 
     limit_bytes: int | None
     points: tuple[BlockTimed, ...]
+
+
+def model_facts(party: Party, journal: Journal) -> Ready:
+    """What a worker of one device says of the model, or said before an interruption.
+
+    Raises Refused for a model that can't be cut, before it is probed.
+    """
+    return journal.get_or_make("facts", Ready, partial(_facts, party))
+
+
+def _facts(party: Party) -> Ready:
+    """What a new worker says; it ends then, as the device is wanted for the probe."""
+    party.start()
+    facts = party.facts
+    party.end()
+    party.load()
+    return facts
 
 
 def time_blocks(
@@ -65,7 +82,9 @@ def _timed(
     party.start(then=following)
     blocks = list(range(count))
     points: list[BlockTimed] = []
-    sizes = (request.micro_batch,) if request.micro_batch else _SIZES
+    sizes: tuple[int, ...] = _SIZES
+    if request.micro_batch:
+        sizes = (request.micro_batch,)
     for size in sizes:
         if not blocks:
             break

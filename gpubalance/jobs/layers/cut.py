@@ -33,6 +33,11 @@ class MeasuredCut:
         """Those that were taken so far."""
         return self.measurer.windows[self.subject]
 
+    @property
+    def windows_resumed(self) -> int:
+        """How many of them an interrupted command left."""
+        return self.measurer.resumed[(self.subject,)]
+
 
 def subject_of(placed: Placement, devices: tuple[Device, ...]) -> Subject:
     """What is measured of a cut. Its name is equal for equal cuts that run alike.
@@ -80,7 +85,8 @@ def stages(cut: MeasuredCut) -> Iterator[Stage]:
     is the rest. If steps differ much the medians may add up to more than a step: then all are
     scaled down by the same factor.
     """
-    placed, windows = cut.placed, cut.windows
+    placed = cut.placed
+    windows = cut.windows
     steps = [_record(step) for step in timelines(windows)]
     step_time_s = usual_s(windows)
     peak_bytes = peaks(windows)
@@ -107,7 +113,8 @@ def stages(cut: MeasuredCut) -> Iterator[Stage]:
 
 def blocks(placed: Placement) -> Iterator[MeasuredBlock]:
     """What each block takes on each device by what is known now."""
-    graph, loads = placed.problem.graph, placed.problem.loads
+    graph = placed.problem.graph
+    loads = placed.problem.loads
     crossing_bytes = graph.crossing_bytes
     for number, block in enumerate(graph.blocks):
         passes_s = [load.forward_s[number] + load.backward_s[number] for load in loads]

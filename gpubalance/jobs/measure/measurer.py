@@ -29,11 +29,11 @@ T = TypeVar("T")
 class Measurer:
     """Takes windows of subjects with the workers of a party; nothing else has these train for them.
 
-    Each window is in the `journal` before the next is taken; one that an interrupted command left
-    there is not measured again. `windows` has those of each subject so far, and `resumed` how many
-    of them were left; `overlap_s` is for how long several were measured at once. `facts` are what
-    each group's worker said of its model. `current` is what is measured now, or was when an error
-    came.
+    What `take` gives is in the `journal` before the next is taken, and what an interrupted command
+    left there is not measured again; what `measure` gives is for its caller to keep. `windows` has
+    those of each subject so far, and `resumed` how many of them were left; `overlap_s` is for how
+    long several were measured at once. `facts` are what each group's worker said of its model.
+    `current` is what is measured now, or was when an error came.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """What stamped steps say: how long a step waits for data, which are slow, what stamping costs.
 
-They are apart from other timings, as stamping costs a little.
+They are apart from other timings, as stamping costs a little. The engine takes the stamps, in
+engine/step/points.py.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def probe_warnings(
         yield from _figures_warnings(alone)
     for alone in devices:
         yield from alone.trace_warnings
-    refused = facts.verdict.refused if facts else None
-    if refused:
+    if facts is not None and facts.verdict.refused is not None:
+        refused = facts.verdict.refused
         yield warning("not-for-a-split", why=refused.message, advice=refused.remedy)
     if any(point.unlike for alone in devices for point in alone.points.values()):
         yield warning("batches-differ")
@@ -42,7 +42,9 @@ def _speed_warnings(alone: Alone) -> Iterator[Warning_]:
     advice = to_keep_speed(alone.device)
     if not alone.steady:
         reasons = _reasons(points)
-        why = f" ({reasons})" if reasons else ""
+        why = ""
+        if reasons:
+            why = f" ({reasons})"
         before = [point for point in points if not point.measured_again]
         left = ", and the figures are of the changed speed"
         if before:
@@ -52,13 +54,11 @@ def _speed_warnings(alone: Alone) -> Iterator[Warning_]:
     unsteady = [point for point in points if not point.steady]
     if unsteady:
         reasons = _reasons(unsteady)
-        yield warning(
-            "throttled/points" if reasons else "not-steady/points",
-            device=device,
-            batches=_batches(unsteady),
-            reasons=reasons,
-            advice=advice,
-        )
+        row = "not-steady/points"
+        if reasons:
+            row = "throttled/points"
+        batches = _batches(unsteady)
+        yield warning(row, device=device, batches=batches, reasons=reasons, advice=advice)
 
 
 def _figures_warnings(alone: Alone) -> Iterator[Warning_]:
@@ -78,8 +78,9 @@ def _figures_warnings(alone: Alone) -> Iterator[Warning_]:
             advice = "use a profile with longer steps, or close other programs"
         batches = _batches(late)
         yield warning("slower-than-profile/points", device=device, batches=batches, advice=advice)
-    if alone.skipped:
-        yield warning("smaller-batch-failed", device=device, batches=_listed(alone.skipped))
+    skipped = alone.attempts.skipped
+    if skipped:
+        yield warning("smaller-batch-failed", device=device, batches=_listed(skipped))
     if (
         alone.bench.request.margin_bytes
         and alone.bench.facts is not None
@@ -107,4 +108,6 @@ def _batches(points: Sequence[CurvePoint]) -> str:
 
 def _listed(sizes: Sequence[int]) -> str:
     shown = ", ".join(map(str, sizes[:_FEW]))
-    return shown if len(sizes) <= _FEW else f"{shown} and {len(sizes) - _FEW} more"
+    if len(sizes) <= _FEW:
+        return shown
+    return f"{shown} and {len(sizes) - _FEW} more"

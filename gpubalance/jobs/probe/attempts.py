@@ -1,0 +1,201 @@
+"""The attempts on a device: which batches were tried, with what outcome, and their curve."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import partial
+
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    GpuLost,
+    OutOfMemory,
+    PartialResult,
+    Refused,
+)
+from gpubalance.jobs.events import PointDone, TrialDone
+from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.probe.point import measure_point
+from gpubalance.results.probe import CurvePoint, Outcome, Trial
+from gpubalance.settings.record import Record
+
+
+class Attempt(Record):
+    """A batch that was tried, and its point on the curve if it trains."""
+
+    trial: Trial
+    point: CurvePoint | None = None
+
+    @property
+    def died(self) -> bool:
+        """Whether the worker died or fell silent, which says nothing certain about the batch."""
+        return self.trial.outcome in ("crash", "deadline")
+
+    @property
+    def doubt(self) -> str:
+        """Why the batch should be tried once more."""
+        died = {"crash": "the worker died", "deadline": "the worker fell silent"}
+        return died.get(self.trial.outcome, "a larger batch passed")
+
+
+@dataclass
+class Attempts:
+    """What was tried on a device's `bench`. What an interrupted probe left is used.
+
+    `points` are the curve so far, also after an interrupt; `trials` those of the limit, and all
+    that failed; `skipped` the batches of the curve that failed though larger ones train. `fault` is
+    an error before any smaller batch had passed.
+    """
+
+    bench: Bench
+    fault: GpubalanceError | None = None
+    measured_s: float = 0.0
+    points: dict[int, CurvePoint] = field(default_factory=dict)
+    trials: list[Trial] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    _tries: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self.rule = StoppingRule.of_point(self.bench.request.duration_s)
+
+    def points_up_to(self, largest: int) -> list[CurvePoint]:
+        """The points of batches up to the largest, in the order of measuring."""
+        return [point for point in self.points.values() if point.batch <= largest]
+
+    def try_batch(
+        self,
+        batch: int,
+        reason: str,
+        *,
+        within: float,
+        trial: bool = False,
+        fresh: bool = False,
+        last: bool = False,
+    ) -> Attempt:
+        """Trains with a batch and measures it to `within` that part.
+
+        A point of the curve is tried once, a `trial` of the limit twice at most, in a `fresh`
+        worker if the `bench` fragments memory or it is repeated. With `last` no further worker of
+        this device is loaded ahead. A worker's death says nothing certain about the batch, which is
+        tried once more in a fresh one; if that dies too, the batch counts as one that does not
+        train, provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
+        and a worker's death if no batch has passed.
+        """
+        tries = self._tries[batch]
+        if tries and (not trial or len(tries) > 1):
+            return tries[-1]
+        if trial and (self.bench.fragments or tries):
+            fresh = True
+        rule = self.rule.until(within)
+        attempt = self._attempt_kept(batch, reason, rule, trial=trial, fresh=fresh, last=last)
+        oom_in_fragments = attempt.trial.outcome == "oom" and not attempt.trial.fresh
+        if attempt.died or (oom_in_fragments and max(self.points, default=0) > batch):
+            reason = f"once more, as {attempt.doubt}"
+            attempt = self._attempt_kept(batch, reason, rule, trial=trial, fresh=True, last=last)
+        if attempt.died and not self.points and self.bench.deaths:
+            raise self.bench.deaths[-1]
+        return attempt
+
+    def _attempt_kept(
+        self, batch: int, reason: str, rule: StoppingRule, *, trial: bool, fresh: bool, last: bool
+    ) -> Attempt:
+        """One try of a batch.
+
+        A death is not kept: it may have been the machine's fault, and mended since.
+        """
+        bench = self.bench
+        tries = self._tries[batch]
+        lived = [attempt for attempt in tries if not attempt.died]
+        key = f"{bench.device.uuid} {batch} {len(lived)}"
+        attempt = bench.journal.load(key, Attempt)
+        if attempt is None:
+            attempt = self._attempt_now(batch, reason, rule, fresh=fresh, last=last)
+            if not attempt.died:
+                bench.journal.keep(key, attempt)
+        tries.append(attempt)
+        # A batch of the curve that fails tells of the limit, too.
+        if trial or attempt.point is None:
+            self.trials.append(attempt.trial)
+            bench.watch(TrialDone(bench.device, attempt.trial))
+        if attempt.point is not None:
+            self.points[batch] = attempt.point
+            bench.watch(PointDone(bench.device, attempt.point))
+        return attempt
+
+    def _attempt_now(
+        self, batch: int, reason: str, rule: StoppingRule, *, fresh: bool, last: bool
+    ) -> Attempt:
+        bench = self.bench
+        bench.time_limit.check()
+        began_s = time.monotonic()
+        fresh = fresh or not bench.party.alive
+        point = None
+        peak_bytes = None
+        outcome: Outcome = "fits"
+        try:
+            bench.ready(fresh=fresh, last=last)
+            point = self.measured(batch, rule)
+            peak_bytes = point.memory_peak_bytes
+        except OutOfMemory as error:
+            outcome = "oom"
+            peak_bytes = next(iter(error.memory_peak_bytes), None)
+        except (DeadlinePassed, PartialResult) as error:
+            bench.time_limit.check()  # we may have killed the worker ourselves
+            if isinstance(error, GpuLost):
+                raise
+            outcome = "crash"
+            if isinstance(error, DeadlinePassed):
+                outcome = "deadline"
+            bench.deaths.append(error)
+        if point is not None and self._exceeds_margin(peak_bytes):
+            point = None
+            outcome = "margin"
+        if point is None and (bench.fragments or outcome not in ("oom", "margin")):
+            bench.party.drop()  # but a worker of simulated devices, whose memory is only counted
+        trial = Trial(
+            batch=batch,
+            outcome=outcome,
+            seconds=time.monotonic() - began_s,
+            reason=reason,
+            fresh=fresh,
+            memory_peak_bytes=peak_bytes,
+        )
+        return Attempt(trial=trial, point=point)
+
+    def _exceeds_margin(self, peak_bytes: int | None) -> bool:
+        """Whether that is more than may be used."""
+        usable_bytes = self.bench.usable_bytes
+        return usable_bytes is not None and peak_bytes is not None and peak_bytes > usable_bytes
+
+    def measured(self, batch: int, rule: StoppingRule) -> CurvePoint:
+        """Measures a point with the worker that is ready.
+
+        cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of
+        the model. It is memory only if a smaller batch trains: then this raises OutOfMemory. If
+        none has yet, `fault` keeps the error.
+        """
+        first = not self.points
+        point_of = partial(measure_point, self.bench, batch, rule, first=first)
+        try:
+            point, seconds = self.bench.ask(point_of)
+        except OutOfMemory as error:
+            if error.fault is None:
+                raise
+            fault: EnvironmentFault | BadInput = error.fault
+        except (EnvironmentFault, BadInput) as error:
+            fault = error
+        else:
+            self.measured_s += seconds
+            return point
+        smaller_passed = any(smaller < batch for smaller in self.points)
+        cannot_be_memory = batch == 1 or isinstance(fault, BadInput)
+        if isinstance(fault, Refused) or (cannot_be_memory and not smaller_passed):
+            raise fault
+        if not smaller_passed:
+            self.fault = self.fault or fault
+        raise OutOfMemory(fault.message, log=fault.log)

@@ -1,0 +1,113 @@
+"""The course of a probe: queues of devices at the same time, in each one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+from gpubalance.errors import (
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    PartialResult,
+    TimeLimitPassed,
+)
+from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun
+from gpubalance.jobs.measure.trace import not_traced, trace
+from gpubalance.jobs.probe.alone import Alone
+from gpubalance.jobs.probe.device_probe import device_probe
+from gpubalance.jobs.probe.devices import ProbedDevices
+from gpubalance.jobs.probe.failures import nothing_fits, what_failed
+from gpubalance.jobs.probe.order import phase_names
+from gpubalance.jobs.probe.pipeline import compare_pipeline
+from gpubalance.results.probe import not_probed_text
+from gpubalance.settings.shares import Shares
+from gpubalance.system.signals import signals_held
+
+
+def measure_all(devices: ProbedDevices) -> None:
+    """Measures the devices and their input pipeline, and ends all workers.
+
+    Raises one error for all devices that failed, after the others were measured.
+    """
+    try:
+        _measure_queues(devices)
+        compare_pipeline(devices)
+    finally:
+        devices.end()
+    failed = what_failed(devices.all)
+    if failed is not None:
+        raise failed
+
+
+def _measure_queues(devices: ProbedDevices) -> None:
+    """Measures the queues at the same time, each in a thread of its own."""
+    queues = devices.queues
+    with ThreadPoolExecutor(len(queues)) as threads:
+        try:
+            # The end of the pool does not wait for a thread whose start was interrupted.
+            with signals_held():
+                running = [threads.submit(_measure_queue, devices, queue) for queue in queues]
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException:
+            devices.kill()
+            raise
+
+
+def _measure_queue(devices: ProbedDevices, queue: Sequence[Alone]) -> None:
+    """Measures devices one after the other, but for those that equal one whose probe ended."""
+    request = devices.request
+    for alone in queue:
+        equal = devices.stand_in(alone)
+        if equal.ended:
+            text = not_probed_text(alone.device.label, equal.device.label)
+            devices.watch(Doing(text, stays=True))
+            continue
+        devices.limit.check()
+        devices.watch(PhaseBegun(phase_names(request)[alone.number]))
+        device = f"{alone.device.label} {alone.device.name}"
+        which = f"{alone.number + 1} of {len(devices.all)}"
+        model = request.settings.model
+        devices.watch(Doing(f"measuring {device} alone ({which}), model {model}"))
+        _measure(devices, alone)
+
+
+def _measure(devices: ProbedDevices, alone: Alone) -> None:
+    """Measures a device. Its own error is kept with what was found before.
+
+    One that ends the probe is raised.
+    """
+    began_s = time.monotonic()
+    alone.began = True
+    try:
+        alone.probe()
+        alone.ended = True
+        alone.error = nothing_fits(alone)
+        _trace(alone)
+    except TimeLimitPassed:
+        raise
+    except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
+        alone.error = error
+    finally:
+        alone.elapsed_s = time.monotonic() - began_s
+        alone.bench.party.end()
+        devices.watch(DeviceDone(alone.device))
+
+
+def _trace(alone: Alone) -> None:
+    """Traces steps at a batch that trains, if that is asked for."""
+    bench = alone.bench
+    tracing = bench.request.tracing
+    sensible = device_probe(alone).sensible
+    if sensible is None or tracing is None:
+        return
+    try:
+        bench.ready(last=True)
+        splits = {0: Shares((sensible.batch,))}
+        alone.trace_warnings = trace(bench.party, splits, tracing, bench.watch, apart=True)
+    # The time limit too: nothing that was asked for is missing but the trace.
+    except GpubalanceError as error:
+        alone.trace_warnings = [not_traced(error, f"{alone.device.label}: ")]

@@ -1,0 +1,125 @@
+"""The record of what was found of a device."""
+
+from __future__ import annotations
+
+from gpubalance.devices.health import peak_flops
+from gpubalance.jobs.probe.alone import Alone
+from gpubalance.planning.curve import best_of, sensible_of
+from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
+from gpubalance.results.probe import BatchLimit, DeviceProbe, Failure, SoloRate, StepTimeModel
+from gpubalance.system.deadlines import within_or
+
+
+def device_probe(alone: Alone) -> DeviceProbe:
+    """The record of what was found so far."""
+    attempts = alone.attempts
+    curve = tuple(point for _, point in sorted(alone.points.items()))
+    limit = batch_limit(alone)
+    usable = curve
+    if limit is not None and limit.fits is not None:
+        usable = tuple(point for point in curve if point.batch <= limit.fits)
+    model = None
+    if len(usable) > 1:
+        model = fitted([(point.batch, point.step_time_s.median) for point in usable])
+    best = None
+    sensible = None
+    if usable:
+        rates = [(point.batch, point.throughput.median) for point in usable]
+        best = _solo_rate(best_of(rates))
+        sensible = _solo_rate(sensible_of(rates))
+    flops_per_sample = None
+    update_s = None
+    if alone.work is not None:
+        flops_per_sample = alone.work.step_flops
+        update_s = alone.work.update_s
+    flops_per_s = None
+    if flops_per_sample and best is not None:
+        flops_per_s = flops_per_sample * best.throughput
+    peak_flops_per_s = _peak_flops_per_s(alone)
+    mfu = None
+    if flops_per_s and peak_flops_per_s:
+        mfu = flops_per_s / peak_flops_per_s
+    failures = [Failure.of(error) for error in alone.errors]
+    return DeviceProbe(
+        device=alone.number,
+        curve=curve,
+        batch_limit=limit,
+        step_time_model=model,
+        update_s=update_s,
+        solo_best=best,
+        sensible=sensible,
+        flops_per_sample=flops_per_sample,
+        flops_per_s=flops_per_s,
+        peak_flops_per_s=peak_flops_per_s,
+        mfu=mfu,
+        samples_per_joule=_samples_per_joule(alone, best),
+        steady=alone.steady and all(point.steady for point in curve),
+        on_line=alone.on_line,
+        measured_s=attempts.measured_s,
+        elapsed_s=alone.elapsed_s,
+        children=alone.bench.party.started,
+        failures=tuple(dict.fromkeys(failures)),
+        complete=alone.ended and not alone.errors,
+    )
+
+
+def taken_over(alone: Alone, equal: Alone) -> DeviceProbe:
+    """The record of a device that equals a probed one: no time was spent on it."""
+    whose = {"device": alone.number, "same_as": equal.device.label}
+    spent_nothing = {"measured_s": 0.0, "elapsed_s": 0.0, "children": 0, "failures": ()}
+    return device_probe(equal).model_copy(update={**whose, **spent_nothing})
+
+
+def batch_limit(alone: Alone) -> BatchLimit | None:
+    """The record of a device's limit, None if that is not known yet."""
+    limit = alone.limit
+    if limit is None:
+        return None
+    trials = alone.attempts.trials
+    # A real allocator reports what it held, not what it was asked for.
+    needed_bytes = None
+    if alone.device.profile is not None:
+        for trial in trials:
+            if trial.batch == limit.fails and trial.outcome != "fits":
+                needed_bytes = trial.memory_peak_bytes
+    return BatchLimit(
+        fits=limit.fits,
+        fails=limit.fails,
+        max_batch=alone.max_batch,
+        memory_bytes=alone.bench.usable_bytes,
+        needed_bytes=needed_bytes,
+        trials=tuple(trials),
+    )
+
+
+def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
+    """The line through (batch, seconds) at two batches or more, and a curve if they are off it."""
+    line = fit_line(times)
+    fields = {"alpha_s": line.alpha_s, "beta_s": line.beta_s, "residual": line.residual}
+    if line.residual <= LINE_WITHIN:
+        return StepTimeModel(**fields, planned_with="line", curve=None)
+    curve = monotone_curve(times)
+    points = tuple(zip(curve.batches, curve.step_times_s, strict=True))
+    return StepTimeModel(**fields, planned_with="curve", curve=points)
+
+
+def _solo_rate(rate: tuple[int, float]) -> SoloRate:
+    return SoloRate(batch=rate[0], throughput=rate[1])
+
+
+def _peak_flops_per_s(alone: Alone) -> float | None:
+    """What the device could do at most by its data sheet, None if it is not known."""
+    if not alone.device.told_by_nvml:
+        return None
+    precision = alone.bench.request.settings.precision
+    return within_or(None, lambda: peak_flops(alone.device.uuid, precision))
+
+
+def _samples_per_joule(alone: Alone, best: SoloRate | None) -> float | None:
+    """At the best batch; None if its power was not read."""
+    if best is None:
+        return None
+    telemetry = alone.points[best.batch].telemetry
+    if telemetry is None:
+        return None
+    return telemetry.samples_per_joule(best.throughput)

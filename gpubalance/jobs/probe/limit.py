@@ -1,0 +1,133 @@
+"""The batch limit of a device: explores up to where its memory may end, then searches there."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
+from gpubalance.jobs.probe.attempts import Attempts
+from gpubalance.jobs.probe.bench import Bench
+from gpubalance.planning.curve import wanted_precision
+from gpubalance.planning.memory import predict_limit
+from gpubalance.planning.search import Limit, TriedBatch, find_limit
+
+# With fewer batches a line through their memory may only show cuDNN's workspaces.
+_POINTS_FOR_A_LINE = 3
+# Without a memory limit the curve ends here, unless throughput has stopped rising before.
+_LARGEST_UNASKED = 1024
+# Rising means by this part from one octave to the next.
+_PLATEAU = 0.03
+# No limit is looked for above this.
+_LARGEST = 1 << 20
+
+
+class Explored(NamedTuple):
+    """Up to which batch a limit is looked for; the batch at which exploring failed, if it did."""
+
+    max_batch: int
+    failed: int | None
+
+
+def explore(attempts: Attempts) -> Explored:
+    """Measures octaves up to half of the limit that memory predicts, all in one worker.
+
+    Once it predicts one, only every second octave is measured.
+    """
+    request = attempts.bench.request
+    size = request.batch_multiple
+    if request.max_batch is not None:
+        size = min(size, request.max_batch)
+    failed = None
+    while size <= (request.max_batch or _LARGEST) and not _is_enough(attempts, size):
+        within = wanted_precision(size, _least_largest(attempts.bench))
+        attempt = attempts.try_batch(size, "for the curve", within=within)
+        if attempt.point is None:
+            failed = size
+            break
+        if _predicted(attempts) is None:
+            size *= 2
+        else:
+            size *= 4
+    # Up to what was asked for; wherever memory ends, if it does; else as far as was explored.
+    if request.max_batch:
+        max_batch = request.max_batch
+    elif _predicted(attempts) or failed:
+        max_batch = _LARGEST
+    else:
+        max_batch = max(attempts.points, default=1)
+    return Explored(max_batch, failed)
+
+
+def search_limit(attempts: Attempts, explored: Explored) -> Limit:
+    """The largest batch that trains and the smallest that does not, both of them tried."""
+    bench = attempts.bench
+    memory_bytes = bench.usable_bytes
+    ran = _peaks(attempts)
+    if attempts.points and not ran:
+        # Without peaks memory tells nothing: it only counts which batches ran.
+        memory_bytes = None
+        ran = [(batch, 0) for batch in attempts.points]
+    return find_limit(
+        partial(_trial, attempts),
+        ran,
+        memory_bytes=memory_bytes,
+        max_batch=explored.max_batch,
+        multiple=bench.request.batch_multiple,
+        failed=explored.failed,
+    )
+
+
+def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
+    attempt = attempts.try_batch(batch, reason, within=PRECISE_ENOUGH, trial=True)
+    return TriedBatch(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
+
+
+def _least_largest(bench: Bench) -> float:
+    """The least that the largest batch will turn out to be; infinite if memory will tell.
+
+    Points far below the largest batch need less precision.
+    """
+    if bench.request.max_batch:
+        return bench.request.max_batch
+    if bench.facts is None or bench.usable_bytes is not None:
+        return math.inf
+    return 0.0
+
+
+def _predicted(attempts: Attempts) -> int | None:
+    """The limit by a line through memory; None if there is none."""
+    usable_bytes = attempts.bench.usable_bytes
+    peaks = _peaks(attempts)
+    if not usable_bytes or len(peaks) < _POINTS_FOR_A_LINE:
+        return None
+    return predict_limit(peaks, usable_bytes)
+
+
+def _peaks(attempts: Attempts) -> list[tuple[int, int]]:
+    """The bytes of each batch, as far as they are known, in order."""
+    peaks = []
+    for batch, point in sorted(attempts.points.items()):
+        if point.memory_peak_bytes is not None:
+            peaks.append((batch, point.memory_peak_bytes))
+    return peaks
+
+
+def _is_enough(attempts: Attempts, size: int) -> bool:
+    """Whether the curve is known well enough without that size."""
+    predicted = _predicted(attempts)
+    if predicted is not None:
+        return 2 * size > predicted
+    bench = attempts.bench
+    if bench.request.max_batch is not None or len(attempts.points) < _POINTS_FOR_A_LINE:
+        return False
+    if size > _LARGEST_UNASKED:
+        return True
+    return bench.usable_bytes is None and _is_on_plateau(attempts)
+
+
+def _is_on_plateau(attempts: Attempts) -> bool:
+    before, last = sorted(attempts.points)[-2:]
+    rate_before = attempts.points[before].throughput.median
+    return attempts.points[last].throughput.median < (1 + _PLATEAU) * rate_before
