@@ -29,10 +29,10 @@ from gpubalance.jobs.layers.cut import (
 from gpubalance.jobs.layers.uncut import refuse_what_is_faster_uncut, uncut
 from gpubalance.jobs.measure.figures import (
     began_s,
-    slowed,
     step_count,
     step_time,
     step_times_s,
+    throttled_gpus,
     throughput_of,
     usual_s,
 )
@@ -307,7 +307,7 @@ class LayersJob:
             yield warning("shares-assumed")
         yield from of_figures(
             self.request.settings.model,
-            slowed(devices, cut.windows),
+            throttled_gpus(devices, cut.windows),
             [cut.windows],
             steady=cut.measurer.warm_up_of(cut.subject).steady,
         )

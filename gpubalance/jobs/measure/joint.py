@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing
-from gpubalance.jobs.measure import figures, stamps
+from gpubalance.jobs.measure import figures, stamps, warnings
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.pipeline import ROUND_S, held_against, measure_pipeline
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import (
@@ -39,8 +38,9 @@ class JointRun:
     the devices gave alone. With `from_pipeline` batches come from the user's own pipeline, which is
     measured alone too, and the same batches are measured while they are `held` on the devices.
 
-    `even` is what Keras would run: the split's global batch in equal shares, which may be the split
-    itself, or the largest equal shares that fit in one piece; None if there is none or not yet.
+    `even` is what Keras would run: the split's global batch in equal shares. Where these do not fit
+    without micro-batches, it is the largest equal shares that do. It may be the split itself; None
+    if there is none or not yet.
     """
 
     asked: RunRequest
@@ -85,7 +85,8 @@ class JointRun:
             try:
                 return in_turns(self.measurer, turns, self.request.measuring, doing)
             except OutOfMemory as error:
-                if self.measurer.current != (self.even,) or self.even == self.own:
+                even_failed = self.measurer.current == (self.even,) and self.even != self.own
+                if not even_failed:
                     raise
                 self._give_up(error)
 
@@ -128,7 +129,8 @@ class JointRun:
         too_large = f"the even split {even} does not fit on {where}"
         measurer.watch(Doing(f"{too_large}; looking for the largest that does"))
         share = fitting.largest_even_share(max(even.batches))
-        if share == max(even.batches):  # it fits on a second try
+        if share == max(even.batches):
+            # The even split itself, whose shares may differ by one, fits on a second try.
             return self._warm(even)
         return self._warm(Shares((share,) * len(devices)))
 
@@ -143,7 +145,7 @@ class JointRun:
         """What the last window of its own split gave."""
         last = self.measurer.windows[self.own][-1:]
         sensors = self.measurer.sensors(self.own)
-        return measurement(self.own.split, last, sensors, self.asked.split.used)
+        return measurement(self.own.split, last, sensors, used_places=self.asked.split.used)
 
     def result(self) -> Run | None:
         """The result of what was measured so far; None until the split has a window."""
@@ -153,7 +155,7 @@ class JointRun:
         asked, solo, facts = self.asked, self.solo, self.measurer.party.facts
         even_windows = self.measurer.windows[self.even] if self.even is not None else []
         began_s = figures.began_s(windows)
-        if even_windows:
+        if even_windows:  # one time axis for both
             began_s = min(began_s, figures.began_s(even_windows))
         measured = self._measurement(self.own, began_s)
         even = None
@@ -161,14 +163,17 @@ class JointRun:
             even = self._measurement(self.even, began_s)
         speedup = self._speedup(measured, even)
         solo_sum = sum(best.throughput for best in solo) if solo else None
-        batches = {"batches": asked.split.batches, "micro_batches": asked.split.micro_batches}
+        fields = dict(measured)
+        # A result has all the devices that were asked for, also those without samples.
+        fields["batches"] = asked.split.batches
+        fields["micro_batches"] = asked.split.micro_batches
         return Run(
             created=now(),
             settings=asked.settings,
             environment=environment(asked.driver),
             model=facts.model,
             devices=asked.devices,
-            **{**dict(measured), **batches},
+            **fields,
             warmup_steps=self.measurer.warm_up_of(self.own).steps,
             steps=figures.step_count(windows),
             stamp_cost=stamps.stamp_cost(windows),
@@ -184,7 +189,8 @@ class JointRun:
 
     def _measurement(self, subject: Subject, origin_s: float) -> Measurement:
         windows, sensors = self.measurer.windows[subject], self.measurer.sensors(subject)
-        return measurement(subject.split, windows, sensors, self.asked.split.used, origin_s)
+        used_places = self.asked.split.used
+        return measurement(subject.split, windows, sensors, used_places, origin_s)
 
     def _speedup(self, measured: Measurement, even: Measurement | None) -> Ratio | None:
         """How much faster the split is than the even split; exactly 1 if it is that itself."""
@@ -193,6 +199,7 @@ class JointRun:
         if self.even == self.own:
             return Ratio(1.0, (1.0, 1.0), None)
         value = measured.throughput.median / even.throughput.median
+        # The samples of a step time are timings.
         return ratio(value, measured.step_time_s.samples, even.step_time_s.samples)
 
     def _pipeline(self) -> InputPipeline | None:
@@ -204,8 +211,8 @@ class JointRun:
         if windows:
             times_s = figures.step_times_s(windows)
             held = figures.throughput_of(self.own.split.global_batch, times_s)
-        solo_sum = alone_in_use(self.solo, self.asked.split.batches)
-        return held_against(self.pipeline, held, solo_sum)
+        solo_sum_in_use = alone_in_use(self.solo, self.asked.split.batches)
+        return held_against(self.pipeline, held, solo_sum_in_use)
 
     def _found(self, measured: Measurement) -> Iterator[Warning_]:
         """Warnings of what else was found, and those about the figures."""
@@ -213,14 +220,14 @@ class JointRun:
         if len(measured.batches) > 1:
             for text in measurer.party.facts.verdict.warned:
                 yield warning("not-exact", text=text)
-        yield from resumed(measurer.resumed[(self.own,)])
+        yield from warnings.resumed(measurer.resumed[(self.own,)])
         known = [subject for subject in self._subjects() if measurer.windows[subject]]
-        yield from of_figures(
+        yield from warnings.of_figures(
             self.request.settings.model,
-            figures.slowed(self.own.devices, measurer.windows[self.own]),
+            figures.throttled_gpus(self.own.devices, measurer.windows[self.own]),
             [measurer.windows[subject] for subject in known],
             steady=all(measurer.warm_up_of(subject).steady for subject in known),
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
-        own_size = self.pipeline.joined_from if self.pipeline else None
-        yield from batches_joined(own_size, measured.global_batch)
+        users_batch = self.pipeline.joined_from if self.pipeline else None
+        yield from warnings.batches_joined(users_batch, measured.global_batch)

@@ -272,7 +272,7 @@ class Bench:
             least_samples=self.request.least_samples,
         )
         look = Look(worker, subject, Sensors(subject.devices))
-        settled = settle(look, first=not self.points)[-2:]
+        settled = settle(look, refuses_bad_loss=not self.points)[-2:]
         step_s = step_s_of(settled[-1])
         if steps_per_timing(rule.timing_s, step_s) > 1:  # else those that settled it count too
             settled = []
@@ -323,7 +323,7 @@ class Bench:
     def _tell_of_model(self, facts: Ready) -> None:
         """Tells, with the first device of a balance, of a model of the user's."""
         settings, is_first = self.request.settings, self.device == self.request.devices[0]
-        if self.request.for_split and is_first and ":" in settings.model:
+        if self.request.for_split and is_first and settings.model_is_code:
             self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
 
     def lose(self, error: GpubalanceError) -> None:
