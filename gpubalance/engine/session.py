@@ -83,7 +83,7 @@ class Session:
         """
         batch = data.as_tensors(self.source.make(TRIED))
         data.build(self.settings, self._model, self._place.strategy, batch)
-        if not self.settings.model_is_code:
+        if ":" not in self.settings.model:
             return UNTRIED
         if verdict is None:
             return self._functions.try_in_parts("train", batch)
