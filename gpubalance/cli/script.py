@@ -53,7 +53,7 @@ def check_script(path: Path, settings: Settings) -> None:
 
     Raises EnvironmentFault if it can't be written.
     """
-    if ":" not in settings.model or settings.data is None:
+    if not settings.model_is_code or settings.data is None:
         raise UsageError(
             "--script writes the training of your own model on your own data",
             remedy="name both: --model train.py:build --data train.py:dataset",

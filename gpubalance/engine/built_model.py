@@ -45,7 +45,7 @@ class BuiltModel:
         """
         batch = data.as_tensors(self.source.make(TRIED_SAMPLES))
         data.build(self._settings, self.model, self._place.strategy, batch)
-        if ":" not in self._settings.model:
+        if not self._settings.model_is_code:
             return UNTRIED
         if verdict is None:
             return self.functions.try_in_parts("train", batch)

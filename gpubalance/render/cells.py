@@ -27,15 +27,16 @@ def exact(cell: Cell, column: Column) -> str:
     if column.unit in _SCALES:
         value = cell * _SCALES[column.unit]
     if isinstance(value, int) or value == 0 or abs(value) >= 1e7:
-        return f"{value or 0:.0f}"
+        return f"{value or 0:.0f}"  # never -0
     return f"{value:.7g}"
 
 
 def rounded(cell: Cell, column: Column) -> str:
     """The number in the column's unit with four digits: 54.75, 5882 or 12345. Whole ones stay."""
     text = exact(cell, column)
-    is_whole = isinstance(cell, int) and column.unit not in _SCALES
-    if cell is None or isinstance(cell, str) or is_whole:
+    if cell is None or isinstance(cell, (bool, str)):
+        return text
+    if isinstance(cell, int) and column.unit not in _SCALES:
         return text
     value = float(text)
     if abs(value) >= 1000:
@@ -53,7 +54,7 @@ def short(cell: Cell, column: Column) -> str:
         return format_bytes(round(cell))
     if column.unit == "%":
         return format_percent(cell, 1)
-    if column.unit == "samples/s" and cell:
+    if column.unit == "samples/s" and cell:  # 0 is a plain 0, without digits
         return format_rate(cell)
     if column.unit == "×":
         return f"{cell:.3f}"

@@ -14,16 +14,17 @@ Cell = str | int | float | bool | None
 
 # The unit in a field's name, which its label leaves out, and the one that people see.
 _SUFFIXES = {"_s": "ms", "_bytes": "GiB", "_c": "°C", "_w": "W", "_j": "J", "_mhz": "MHz"}
-# Records that are figures themselves, which a table has without being asked for their fields.
-_FIGURES = {StepTime, Throughput, SoloRate, StepSpread}
-_NO_FIGURES = {"device", *Result.model_fields}
+# Records that are figures themselves: a table has them without being asked for their fields.
+_FIGURE_RECORDS = {StepTime, Throughput, SoloRate, StepSpread}
+# Fields that are no figures: the device heads its row, the others say which result it is.
+_LEFT_OUT = {"device", *Result.model_fields}
 
 
 class Column(NamedTuple):
     """`key` is the name in the result, with its unit; `label` and `unit` are what people see.
 
-    `value` reads the cell from a row's record, None if that does not know it. `brief` is the head
-    in a terminal's table of devices.
+    `value` reads the cell from a row's record, None if that does not know it. `has_ratio` is false
+    if the ratio of two cells says nothing. `brief` is the head in a terminal's table of devices.
     """
 
     key: str
@@ -67,8 +68,10 @@ def named(
 def columns_of(kind: type[Record], *names: str) -> list[Column]:
     """The columns of the fields of these names; without names of all figures and words, in order.
 
-    Step times, throughputs and intervals have several columns each, a record that is named those of
-    its fields, or of the one after a dot: `measured.throughput`.
+    - A step time, a throughput, a solo rate or an interval has several columns.
+    - Another record has those of its figures and words.
+    - A record's field, `measured.throughput`, has its own.
+    - Any other value has one column.
     """
     columns: list[Column] = []
     for name in names or _figures_of(kind):
@@ -83,8 +86,8 @@ def _figures_of(kind: type[Record]) -> Iterator[str]:
         if any(get_origin(part) is tuple for part in parts):
             is_figure = field.annotation == Interval or str in parts
         else:
-            is_figure = _records(parts) <= _FIGURES
-        if is_figure and name not in _NO_FIGURES:
+            is_figure = _records(parts) <= _FIGURE_RECORDS  # a plain value has no records
+        if is_figure and name not in _LEFT_OUT:
             yield name
 
 
@@ -106,6 +109,7 @@ def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
     field = kind.model_fields[name]
     parts = _parts(field.annotation)
     records = _records(parts)
+    # The parts of an Annotated, as of `Part`, are its metadata too.
     shown = _joined(part for part in (*field.metadata, *parts) if isinstance(part, Shown))
     base = name.removesuffix("_s").removesuffix("_ci95")
     if StepTime in records:
@@ -134,8 +138,9 @@ def _step_time_columns(name: str, base: str, shown: Shown) -> Iterator[Column]:
     yield named(name, shown, _reader(name, "median"))
     yield named(f"{prefix}mad_s", Shown("MAD"), _reader(name, "mad"))
     yield from _ends(base, shown.unit, name, "ci95", suffix="_s")
-    size = _reader(name, "steps_per_sample")
-    yield named(f"{prefix}steps_per_sample", Shown("steps a timing"), size)
+    # The samples of a step time are timings.
+    steps_per_timing = _reader(name, "steps_per_sample")
+    yield named(f"{prefix}steps_per_sample", Shown("steps a timing"), steps_per_timing)
     yield named(f"{prefix}samples", Shown("timings"), _reader(name, "samples"))
 
 
@@ -169,13 +174,18 @@ def _reader(*path: str | int) -> Callable[[Any], Cell]:
                 value = getattr(value, step, None)
             elif value is not None:
                 value = value[step]
-        if not isinstance(value, tuple):
-            return value
-        if all(isinstance(item, str) for item in value):
-            return ", ".join(value) or "nothing"
-        return len(value)
+        return _cell(value)
 
     return read
+
+
+def _cell(value: Any) -> Any:
+    """The value as a table shows it: of a tuple its words, or how many records it has."""
+    if not isinstance(value, tuple):
+        return value
+    if all(isinstance(item, str) for item in value):
+        return ", ".join(value) or "nothing"
+    return len(value)
 
 
 def _within(name: str, value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:

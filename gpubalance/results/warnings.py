@@ -9,7 +9,7 @@ COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)
 # The code is what comes before a slash. In braces stand the facts that `warning` is given.
 _ROWS = {
     "throttled": (
-        "{slowed} while it was measured, and measured once more after that",
+        "{throttled} while it was measured, and measured once more after that",
         f"{COOLER}, and measure again",
     ),
     "throttled/speed": (

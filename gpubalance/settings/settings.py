@@ -56,6 +56,11 @@ class Settings(Record):
     )
 
     @property
+    def model_is_code(self) -> bool:
+        """Whether a function of the user's builds the model."""
+        return ":" in self.model
+
+    @property
     def summing(self) -> Summing:
         """How several devices sum their gradients."""
         return Summing(self.all_reduce, self.pack_bytes, self.gradients)

@@ -58,7 +58,7 @@ class Party:
     Only `Process` knows on which host a worker runs: one on another host keeps the same promises.
     """
 
-    # What the workers reported when they built the model; memory limits are of all devices
+    # What the first group's worker reported of the model it built; memory limits are of all devices
     facts: Ready
 
     def __init__(
@@ -106,9 +106,10 @@ class Party:
     def start(self, *, then: Party | None = None) -> None:
         """Starts the missing workers, which then build the model. Raises the first failure.
 
-        Meanwhile, as nothing is measured yet, the workers of `then` load TensorFlow: the party that
-        follows, or takes over.
+        Meanwhile, as nothing is measured yet, workers of `then` load TensorFlow: the party that is
+        used next, which may be this one.
         """
+        self.failures = {}
         self._start(range(len(self.groups)), then)
         self._raise_failure()
 
@@ -126,7 +127,6 @@ class Party:
 
     def _start(self, numbers: Sequence[int], then: Party | None = None) -> None:
         """Starts the missing workers of these groups; notes every failure."""
-        self.failures = {}
         missing = [number for number in numbers if number not in self._workers]
         if not missing:
             return
@@ -171,12 +171,12 @@ class Party:
         return self._build if isinstance(self._build, Build) else self._build[number]
 
     def _opening(self, numbers: Sequence[int]) -> str:
-        models = dict.fromkeys(self._build_of(number).settings.model for number in numbers)
-        model = " and ".join(models)
+        all_settings = [self._build_of(number).settings for number in numbers]
+        models = " and ".join(dict.fromkeys(settings.model for settings in all_settings))
         devices = [device for number in numbers for device in self.groups[number]]
         names = ", ".join(f"{device.label} {device.name}" for device in devices)
-        text = f"starting TensorFlow, building {model} on {names}"
-        if ":" in model:
+        text = f"starting TensorFlow, building {models} on {names}"
+        if any(settings.model_is_code for settings in all_settings):
             text += f"; what it prints is kept in {self._workers[min(numbers)].process.log}"
         return text
 
@@ -197,6 +197,7 @@ class Party:
         is missing in the result, `failures` has the reason.
         """
         numbers = range(len(self.groups)) if among is None else among
+        self.failures = {}
         self._start(numbers)
         return self._at_once(work, [number for number in numbers if number in self._workers])
 
@@ -243,10 +244,10 @@ class Party:
             self.end()
             self.groups = groups
 
-    def rebuild(self, build: Build, *, is_as_built: bool) -> None:
-        """Goes on with workers that build this. Those that live end unless they have built it."""
+    def rebuild(self, build: Build, *, keep_workers: bool) -> None:
+        """Goes on with workers that build this. Keep those that live only if they have built it."""
         self._build = build
-        if not is_as_built:
+        if not keep_workers:
             self.end()
 
     def drop(self) -> None:

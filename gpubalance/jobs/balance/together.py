@@ -50,7 +50,7 @@ class Together:
 
     def _tell_of_model(self) -> None:
         settings, facts = self.request.settings, self.party.facts
-        if not self.model_is_told and ":" in settings.model:
+        if not self.model_is_told and settings.model_is_code:
             self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
         self.model_is_told = True
 
@@ -60,14 +60,15 @@ class Together:
         measurer = Measurer(self.gather(split), self.journal, self.watch)
         subject = Subject(used.split, used.devices, least_samples=split.global_batch)
         window = measurer.measure(subject, StoppingRule.of_round(at_least_s))
-        return measurement(used.split, [window], measurer.sensors(subject), split.used)
+        sensors = measurer.sensors(subject)
+        return measurement(used.split, [window], sensors, used_places=split.used)
 
     def sum_in_packs(self, pack_bytes: int) -> None:
         """Goes on with workers that sum gradients in packs of that size."""
         settings = self.request.settings.model_copy(update={"pack_bytes": pack_bytes})
         self.request = self.request.model_copy(update={"settings": settings})
-        is_as_built = self.party.alive and self.party.facts.pack_bytes == pack_bytes
-        self.party.rebuild(build_for(self.request), is_as_built=is_as_built)
+        keep_workers = self.party.alive and self.party.facts.pack_bytes == pack_bytes
+        self.party.rebuild(build_for(self.request), keep_workers=keep_workers)
 
     def run_request(self, split: Shares) -> RunRequest:
         """What a run of that split would be asked for."""

@@ -104,12 +104,12 @@ class Found:
         windows = self.measurer.windows
         going = self.going
         known = [subject for subject in self._subjects(going) if windows[subject]]
-        slowed: list[tuple[Device, tuple[str, ...]]] = []
+        throttled: list[tuple[Device, tuple[str, ...]]] = []
         for replica in going:
-            slowed += figures.slowed(replica.at_once.devices, windows[replica.at_once])
+            throttled += figures.throttled_gpus(replica.at_once.devices, windows[replica.at_once])
         return of_figures(
             self.request.settings.model,
-            slowed,
+            throttled,
             [windows[subject] for subject in known],
             steady=all(self.measurer.warm_up_of(subject).steady for subject in known),
         )

@@ -85,7 +85,7 @@ def _warnings(rounds: CutRounds, cut: MeasuredCut) -> Iterator[Warning_]:
         yield warning("shares-assumed")
     yield from of_figures(
         rounds.request.settings.model,
-        figures.slowed(devices, cut.windows),
+        figures.throttled_gpus(devices, cut.windows),
         [cut.windows],
         steady=cut.measurer.warm_up_of(cut.subject).steady,
     )

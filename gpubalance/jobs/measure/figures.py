@@ -13,7 +13,7 @@ from gpubalance.settings.device import Device
 
 Windows = Sequence[Window]
 # Each GPU that was throttled for a reason that passes, and why.
-Slowed = Sequence[tuple[Device, tuple[str, ...]]]
+Throttled = Sequence[tuple[Device, tuple[str, ...]]]
 _CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
 
 
@@ -123,7 +123,7 @@ def throttled(windows: Windows) -> list[tuple[str, ...]]:
     return reasons_by_device
 
 
-def slowed(devices: Sequence[Device], windows: Windows) -> Slowed:
+def throttled_gpus(devices: Sequence[Device], windows: Windows) -> Throttled:
     """Each GPU that was throttled for a reason that passes, with NVML's reasons."""
     by_device = zip(devices, throttled(windows), strict=False)
     return [(device, reasons) for device, reasons in by_device if reasons]

@@ -62,7 +62,8 @@ class JointRun:
                 return in_turns(self.measurer, turns, self.request.measuring, doing)
             except OutOfMemory as error:
                 is_even = self.measurer.current == (findings.even,)
-                if not is_even or findings.even == findings.own:
+                even_failed = is_even and findings.even != findings.own
+                if not even_failed:
                     raise
                 self._give_up(error)
 
@@ -97,7 +98,8 @@ class JointRun:
         too_large = f"the even split {even} does not fit on {where}"
         measurer.watch(Doing(f"{too_large}; looking for the largest that does"))
         share = fitting.largest_even_share(max(even.batches))
-        if share == max(even.batches):  # it fits on a second try
+        if share == max(even.batches):
+            # The even split itself, whose shares may differ by one, fits on a second try.
             return self._warm(even)
         return self._warm(Shares((share,) * len(devices)))
 

@@ -18,18 +18,21 @@ from gpubalance.results.timing import Pulled, Timing
 from gpubalance.workers.messages import Measured, Pull, PulledAll
 from gpubalance.workers.worker import Worker
 
-# The part of a window in which steps are stamped. They have their own trace, so the rest pays
-# nothing for them.
+# The part of a window in which steps are stamped: these write down when compute and update begin
+# and end. They have their own trace, so the rest pays nothing for them.
 STAMPED_PART = 0.1
 STAMPED_STEPS = 3  # in a window of given length
-_STAMPED_STEPS = 2
+_STAMPED_STEPS_IF_SHORT = 2  # in one that ends once its step time is known
 # If batches differ in shape, step times are a distribution, which the stamped ones show.
 _UNLIKE_STAMPED_PART = 0.3
 _UNLIKE_STAMPED_STEPS = 14
+# A window that is not known yet gets that part more, then is judged again: few requests, and little
+# time beyond what is needed.
+_MORE_PART = 0.25
 
 
 def step_s_of(timing: Timing) -> float:
-    """Seconds of a step."""
+    """Seconds of a step; of a stamped one what its replicas take, without a wait for data."""
     return timing.step_s or timing.seconds / timing.steps
 
 
@@ -80,14 +83,16 @@ class Look:
         self.timings: list[Timing] = []
         self.stamped: list[Timing] = []
         self._watch = watch
+        # The part of steps that took longer than their profile says
         self._late_part = 0.0  # by the last reply
         self._late_parts: list[float] = []  # of the window
         self._least_samples = subject.least_samples
 
     def train(self, **how: Any) -> Iterator[Timing]:
-        """Yields each timing of the worker, as it comes, `how` as the fields of Measure say.
+        """Yields each timing of the worker, as it comes.
 
-        Raises what `Worker.measure` does.
+        `how` has fields of Measure (for a cut, of Pipe) or the `until` of `Worker.measure`. Raises
+        what that does.
         """
         subject = self.subject
         if subject.cut is not None:
@@ -103,7 +108,7 @@ class Look:
                 self._note(reply)
 
     def measure(self, **how: Any) -> Iterator[Timing]:
-        """Trains as `train` does, for a window: how much of it was late counts."""
+        """Trains as `train` does, for a window: the part of steps slower than a profile counts."""
         yield from self.train(**how)
         self._late_parts.append(self._late_part)
 
@@ -117,8 +122,8 @@ class Look:
     ) -> Window:
         """Measures a window by that rule, its stamped steps included; `settled` timings count too.
 
-        `step_s` is about what a step takes, 0 if that is unknown. A GPU whose clocks or temperature
-        still move gets all of the time while its step time changes too, precise or not. After
+        `step_s` is about what a step takes, 0 if that is unknown. While a GPU's clocks or
+        temperature move and its step time too, it measures to the end of its time. After
         `until_s` on the monotonic clock it takes no more than the fewest timings. Raises
         PartialResult if a GPU's memory has failed, and what `Worker.measure` does; `timings` then
         has what was measured.
@@ -134,7 +139,7 @@ class Look:
         return self.taken()
 
     def taken(self, timings: Sequence[Timing] | None = None) -> Window:
-        """The window so far, or one of these timings, with what else was told meanwhile."""
+        """The window so far, or a window of these timings, with what else came meanwhile."""
         return Window(
             timings=tuple(self.timings if timings is None else timings),
             stamped=tuple(self.stamped),
@@ -149,11 +154,12 @@ class Look:
         They come first: a result needs both kinds, so that a window that is cut short is sooner of
         use.
         """
-        part, steps = STAMPED_PART, _STAMPED_STEPS
+        part, steps = STAMPED_PART, _STAMPED_STEPS_IF_SHORT
         if self.are_unlike:
             part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
         elif rule.least_s:
             steps = STAMPED_STEPS
+        # A window that ends once it is known has at least 5 timings: half a one is a tenth of them.
         seconds = part * rule.least_s or rule.timing_s / 2
         for step in self.train(seconds=seconds, at_least=steps, stamped=True):
             self.stamped.append(step)
@@ -172,13 +178,14 @@ class Look:
             if time.monotonic() >= until_s:
                 return
             seconds = 0.0
-            at_least = max(1, len(self.timings) // 4)
+            at_least = max(1, int(_MORE_PART * len(self.timings)))
 
     def _note(self, reply: Measured) -> None:
         self._late_part = reply.late_part or 0.0
         self.note_peaks(reply.memory_peak_bytes)
         if reply.samples is not None and reply.samples < self._least_samples:
-            # To be sure, as the number may be inexact: this raises BadInput for too few.
+            # `samples` may be an estimate. Pulling counts them, once, and raises BadInput for too
+            # few.
             pull = Pull(global_batch=self._least_samples, seconds=0.0)
             list(self.worker.replies(pull, Pulled, PulledAll))
             self._least_samples = 0
@@ -191,7 +198,13 @@ class Look:
         if self._watch is None:
             return
         subject = self.subject
-        step_s = timing.seconds / timing.steps
-        of_subject = subject.name, subject.devices, subject.split.batches
-        stamps = timing.compute_s, timing.update_s
-        self._watch(TimingDone(*of_subject, step_s, *stamps, self.sensors.latest))
+        event = TimingDone(
+            name=subject.name,
+            devices=subject.devices,
+            batches=subject.split.batches,
+            step_s=timing.seconds / timing.steps,  # with the wait for data, stamped or not
+            compute_s=timing.compute_s,
+            update_s=timing.update_s,
+            gauges=self.sensors.latest,
+        )
+        self._watch(event)

@@ -16,14 +16,14 @@ def measurement(
     split: Shares,
     windows: Windows,
     sensors: Sensors,
-    numbers: Sequence[int] = (),
+    used_places: Sequence[int] = (),
     origin_s: float | None = None,
 ) -> Measurement:
     """The record of windows, which have timings and stamped steps.
 
-    The `sensors` read the GPUs meanwhile. `numbers` are the replicas' in the result; by default
-    they are numbered in order. Times count from `origin_s` on the monotonic clock, by default from
-    the first timing.
+    The `sensors` read the GPUs meanwhile. `used_places` are the places of the replicas' devices in
+    the result; by default it has no others. Times count from `origin_s` on the monotonic clock, by
+    default from the first timing.
     """
     if origin_s is None:
         origin_s = figures.began_s(windows)
@@ -33,19 +33,19 @@ def measurement(
     peaks = figures.peaks(windows)
     telemetry = sensors.telemetry(origin_s) or (None,) * len(split.batches)
     replicas = []
-    for place, number in enumerate(numbers or range(len(split.batches))):
-        batch = split.batches[place]
+    for number, place in enumerate(used_places or range(len(split.batches))):
+        batch = split.batches[number]
         replica = Replica(
-            device=number,
+            device=place,
             batch=batch,
-            micro_batch=split.micro_batches[place],
+            micro_batch=split.micro_batches[number],
             throughput=batch / step_time.median,
-            compute_s=parts.compute_s[place],
-            update_s=parts.update_s[place],
-            wait_s=parts.wait_s[place],
-            utilisation=min(1.0, parts.compute_s[place] / step_time.median),
-            memory_peak_bytes=peaks[place],
-            telemetry=telemetry[place],
+            compute_s=parts.compute_s[number],
+            update_s=parts.update_s[number],
+            wait_s=parts.wait_s[number],
+            utilisation=min(1.0, parts.compute_s[number] / step_time.median),
+            memory_peak_bytes=peaks[number],
+            telemetry=telemetry[number],
         )
         replicas.append(replica)
     return Measurement(

@@ -1,4 +1,4 @@
-"""The one place that warms up, asks workers, keeps what they gave, and tells whoever watches."""
+"""Warms subjects up, has workers measure them, keeps what they give, and tells whoever watches."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 class Measurer:
-    """Takes windows of subjects with the workers of a party; nothing else has these train for them.
+    """Takes windows of subjects with the workers of a party: all but those of a probe.
 
     What `take` gives is in the `journal` before the next is taken, and what an interrupted command
     left there is not measured again; what `measure` gives is for its caller to keep. `windows` has
-    those of each subject so far, and `resumed` how many of them were left; `overlap_s` is for how
-    long several were measured at once. `facts` are what each group's worker said of its model.
+    those of each subject so far, and `resumed` how many came from the journal; `overlap_s` is for
+    how long several were measured at once. `facts` are what each group's worker said of its model.
     `current` is what is measured now, or was when an error came.
     """
 
@@ -71,18 +71,21 @@ class Measurer:
         return self._warm_ups.get(subject.unnamed, WarmUp())
 
     def forget(self, subjects: Sequence[Subject]) -> None:
-        """Forgets what these gave at once, as one of them failed."""
-        self.overlap_s = 0.0
+        """Forgets what these gave together, as one of them failed."""
+        self.overlap_s = 0.0  # only one turn has an overlap
         for subject in subjects:
             self.windows.pop(subject, None)
             self._sensors.pop(subject, None)
 
     def warm_up(self, *subjects: Subject) -> None:
         """Trains with each until it is ready to be measured. Raises as `warm_up` does."""
-        self._ask(subjects, self._warmed_up)
+        self._ask(subjects, self._look_after_warm_up)
 
     def measure(self, subject: Subject, rule: StoppingRule) -> Window:
-        """A window that is measured now. If an error cuts it short, what there is counts."""
+        """A window that is measured now, and does not go into the journal.
+
+        If an error cuts it short, what there is counts.
+        """
         (window,) = self._ask((subject,), partial(self._measured, rule))
         self.windows[subject].append(window)
         return window
@@ -91,10 +94,11 @@ class Measurer:
         """Adds a window of each of the turn's subjects, which are trained at the same time.
 
         They are those of that number in the journal, else they are measured now, and `doing` is
-        told. Raises OutOfMemory if a device does not hold its part.
+        told. A split must have been warmed up: its key in the journal has facts of its worker.
+        Raises OutOfMemory if a device does not hold its part.
         """
         key = self._key_of(turn, number)
-        taken = self._left(key, turn)
+        taken = self._from_journal(key, turn)
         if taken is None:
             if doing != self._doing:
                 self._doing = doing
@@ -105,8 +109,8 @@ class Measurer:
         for subject, window in zip(turn, taken.windows, strict=True):
             self.windows[subject].append(window)
 
-    def _left(self, key: str, turn: Turn) -> TakenTurn | None:
-        """What an interrupted command left. Raises BadInput for windows of other subjects."""
+    def _from_journal(self, key: str, turn: Turn) -> TakenTurn | None:
+        """What an interrupted command has kept. Raises BadInput for windows of other subjects."""
         taken = self.journal.load(key, TakenTurn)
         if taken is None:
             return None
@@ -124,7 +128,7 @@ class Measurer:
             key += [subject.name, str(subject.split)]
             key += [device.uuid for device in subject.devices]
             if subject.cut is None:
-                # Workers that start anew may sum gradients in other packs.
+                # It is a split. Workers that start anew may sum gradients in other packs.
                 facts = self.facts[subject.group]
                 key += [facts.model.model_dump_json(), str(facts.pack_bytes)]
         return content_key(*key)
@@ -148,8 +152,8 @@ class Measurer:
             raise failures[min(failures)]
         return list(answers.values())
 
-    def _warmed_up(self, subject: Subject, worker: Worker) -> Look:
-        """A look of the worker at the subject, which is warmed up."""
+    def _look_after_warm_up(self, subject: Subject, worker: Worker) -> Look:
+        """The worker's look at the subject, once it is warmed up."""
         self.facts[subject.group] = worker.facts
         look = self._look(subject, worker)
         self._warm_ups[subject.unnamed] = warm_up(look, self.warm_up_of(subject))
@@ -167,9 +171,9 @@ class Measurer:
 
     def _measured(self, rule: StoppingRule, subject: Subject, worker: Worker) -> Window:
         # On a real device a split that did not fit has ended the worker: this one may be new.
-        look = self._warmed_up(subject, worker)
+        look = self._look_after_warm_up(subject, worker)
         if self._workers_rest:
-            step_s = step_s_of(settle(look, first=False)[-1])
+            step_s = step_s_of(settle(look, refuses_bad_loss=False)[-1])
             before = self.warm_up_of(subject)
             self._warm_ups[subject.unnamed] = replace(before, step_s=step_s, peaks=look.peaks)
         try:
@@ -184,6 +188,7 @@ class Measurer:
 
         def measure(subject: Subject, worker: Worker) -> Look:
             """Measures until the window is over; ends it for all subjects on any error."""
+            # This worker is warmed up: one that failed has dropped out with its device.
             look = self._look(subject, worker)
             steps = steps_per_timing(rule.timing_s, self.warm_up_of(subject).step_s)
             try:
@@ -204,5 +209,6 @@ class Measurer:
 
 def belongs_to(window: Window, subject: Subject) -> bool:
     """Whether it may be the subject's: one of a damaged journal may not."""
+    # Only tests and benches have subjects without devices.
     replicas = len(subject.devices or subject.split.batches)
     return len(window.throttled) == replicas and (bool(window.stamped) or not subject.stamped)

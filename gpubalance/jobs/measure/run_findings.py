@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.measure import figures, stamps
+from gpubalance.jobs.measure import figures, stamps, warnings
 from gpubalance.jobs.measure.figures import Windows
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.pipeline import held_against
 from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.warnings import batches_joined, of_figures, resumed
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import (
@@ -35,8 +34,9 @@ class RunFindings:
     the devices gave alone. With `from_pipeline` batches come from the user's own pipeline, which is
     measured alone too, and the same batches are measured while they are `held` on the devices.
 
-    `even` is what Keras would run: the split's global batch in equal shares, which may be the split
-    itself, or the largest equal shares that fit in one piece; None if there is none or not yet.
+    `even` is what Keras would run: the split's global batch in equal shares. Where these do not fit
+    without micro-batches, it is the largest equal shares that do. It may be the split itself; None
+    if there is none or not yet.
     """
 
     asked: RunRequest
@@ -67,7 +67,7 @@ class RunFindings:
         """What the last window of its own split gave."""
         last = self.measurer.windows[self.own][-1:]
         sensors = self.measurer.sensors(self.own)
-        return measurement(self.own.split, last, sensors, self.asked.split.used)
+        return measurement(self.own.split, last, sensors, used_places=self.asked.split.used)
 
     def result(self) -> Run | None:
         """The result of what was measured so far; None until the split has a window."""
@@ -78,7 +78,7 @@ class RunFindings:
         facts = self.measurer.party.facts
         began_s = figures.began_s(windows)
         even_windows = self._windows(self.even)
-        if even_windows:
+        if even_windows:  # one time axis for both
             began_s = min(began_s, figures.began_s(even_windows))
         measured = self._measurement(self.own, began_s)
         even = None
@@ -88,7 +88,7 @@ class RunFindings:
         solo_sum = None
         if self.solo:
             solo_sum = sum(best.throughput for best in self.solo)
-        # With the devices that have no samples.
+        # A result has all the devices that were asked for, also those without samples.
         fields = dict(measured)
         fields["batches"] = asked.split.batches
         fields["micro_batches"] = asked.split.micro_batches
@@ -117,8 +117,8 @@ class RunFindings:
             subject.split,
             self.measurer.windows[subject],
             self.measurer.sensors(subject),
-            self.asked.split.used,
-            origin_s,
+            used_places=self.asked.split.used,
+            origin_s=origin_s,
         )
 
     def _windows(self, subject: Subject | None) -> Windows:
@@ -133,6 +133,7 @@ class RunFindings:
         if self.even == self.own:
             return Ratio(1.0, (1.0, 1.0), None)
         value = measured.throughput.median / even.throughput.median
+        # The samples of a step time are timings.
         return ratio(value, measured.step_time_s.samples, even.step_time_s.samples)
 
     def _pipeline(self) -> InputPipeline | None:
@@ -144,8 +145,8 @@ class RunFindings:
         if windows:
             times_s = figures.step_times_s(windows)
             held = figures.throughput_of(self.own.split.global_batch, times_s)
-        solo_sum = alone_in_use(self.solo, self.asked.split.batches)
-        return held_against(self.pipeline, held, solo_sum)
+        solo_sum_in_use = alone_in_use(self.solo, self.asked.split.batches)
+        return held_against(self.pipeline, held, solo_sum_in_use)
 
     def _found(self, measured: Measurement) -> Iterator[Warning_]:
         """Warnings of what else was found, and those about the figures."""
@@ -153,14 +154,14 @@ class RunFindings:
         if len(measured.batches) > 1:
             for text in measurer.party.facts.verdict.warned:
                 yield warning("not-exact", text=text)
-        yield from resumed(measurer.resumed[(self.own,)])
+        yield from warnings.resumed(measurer.resumed[(self.own,)])
         known = [subject for subject in self.subjects() if measurer.windows[subject]]
-        yield from of_figures(
+        yield from warnings.of_figures(
             self.asked.settings.model,
-            figures.slowed(self.own.devices, measurer.windows[self.own]),
+            figures.throttled_gpus(self.own.devices, measurer.windows[self.own]),
             [measurer.windows[subject] for subject in known],
             steady=all(measurer.warm_up_of(subject).steady for subject in known),
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
         if self.pipeline is not None:
-            yield from batches_joined(self.pipeline.joined_from, measured.global_batch)
+            yield from warnings.batches_joined(self.pipeline.joined_from, measured.global_batch)

@@ -11,7 +11,7 @@ from gpubalance.workers.messages import Pipe
 
 @dataclass(frozen=True)
 class Subject:
-    """A split on its devices, a replica each, or with `cut` the pipeline that this asks for.
+    """A split on its devices, a replica each, or with `cut` a model cut over them, in a pipeline.
 
     The `name` tells subjects of one measurement apart: "" is a run's own split. With a baseline
     others are only compared. With `pipeline` batches come from the user's own input pipeline, else
@@ -30,6 +30,11 @@ class Subject:
     shown: bool = True
     least_samples: int = 0
     cut: Pipe | None = None
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether it is a device with a model of its own."""
+        return self.name in ("alone", "at once")
 
     @property
     def unnamed(self) -> Subject:

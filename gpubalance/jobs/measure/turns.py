@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from gpubalance.jobs.events import Doing, Event, PipeWindowDone, TimeLeft, TurnDone, WindowDone
 from gpubalance.jobs.measure.figures import (
-    Slowed,
+    Throttled,
     began_s,
     peaks,
     precision,
-    slowed,
     step_time,
     step_times_s,
+    throttled_gpus,
     throughput_of,
     usual_s,
 )
@@ -22,35 +22,41 @@ from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import HOPELESS, PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.subject import Subject, Turn
-from gpubalance.jobs.measure.warnings import slowed_text
+from gpubalance.jobs.measure.warnings import throttled_text
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import Measuring
 
+_KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
+
 
 def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, doing: str) -> None:
     """Measures a window in each of the turns again and again, so that a drift affects all alike.
 
-    Windows that the measurer has already count. After those that `measuring` asks for more follow
-    until all are known within ± 1 %, if as many as it allows can come near, and one after a GPU was
-    throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
+    Windows that the measurer has already count. After those that `measuring` asks for, more follow
+    until all are known within ± 1 %, if as many as it allows can come near that. One more follows
+    if a GPU was throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
     """
-    count = max(measuring.windows, *_counts(measurer, turns))
+    planned = max(measuring.windows, *_taken_counts(measurer, turns))
     is_once_more = False
     while True:
-        number = 1 + min(_counts(measurer, turns))
-        if number > count:
-            why = _why_more(measurer, turns, count, measuring)
-            throttled = _slowed(measurer, turns)
+        number = 1 + min(_taken_counts(measurer, turns))
+        if number > planned:
+            half_width = _half_width(measurer, turns)
+            why = _why_more(half_width, planned, measuring.max_windows)
+            # Whoever gave the length of windows did not ask for a precision.
+            if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
+                measurer.watch(Doing(f"{_KNOWN} after {planned} windows"))
+            throttled = _throttled(measurer, turns)
             if why is None and throttled and not is_once_more:
                 is_once_more = True
-                why = f"{slowed_text(throttled)}: measuring once more"
+                why = f"{throttled_text(throttled)}: measuring once more"
             if why is None:
                 return
             measurer.watch(Doing(why))
-            count = number
-        _measure_each(measurer, turns, measuring, number, count, doing)
+            planned = number
+        _measure_each(measurer, turns, measuring, number, planned, doing)
 
 
 def _measure_each(
@@ -58,7 +64,7 @@ def _measure_each(
     turns: Sequence[Turn],
     measuring: Measuring,
     number: int,
-    count: int,
+    planned: int,
     doing: str,
 ) -> None:
     """Measures the window of that number in each turn that does not have it yet."""
@@ -67,26 +73,23 @@ def _measure_each(
     # They alternate in going first: as a card gets hotter, the last one is always a little slower.
     for turn in turns if number % 2 else reversed(turns):
         if len(measurer.windows[turn[0]]) < number:
-            text = doing.format(window=f"window {number} of {count}", what=_what(turn))
+            text = doing.format(window=f"window {number} of {planned}", what=_what(turn))
             measurer.take(turn, rule, number, text)
-            measurer.watch(_event(measurer, turn, number, count))
-    measurer.watch(TimeLeft((count - number) * (time.monotonic() - began_s)))
+            measurer.watch(_event(measurer, turn, number, planned))
+    measurer.watch(TimeLeft((planned - number) * (time.monotonic() - began_s)))
 
 
-def _why_more(
-    measurer: Measurer, turns: Sequence[Turn], count: int, measuring: Measuring
-) -> str | None:
-    """Why one more window is worth its time, None if it is not. Tells what is known precisely."""
+def _half_width(measurer: Measurer, turns: Sequence[Turn]) -> float:
+    """That of the least known subject, as a part of its step time; infinite if unknown."""
     subjects = [subject for turn in turns for subject in turn]
-    half_width = max(precision(measurer.windows[subject]) for subject in subjects)
-    known = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
-    if half_width <= PRECISE_ENOUGH:
-        if measuring.duration_s is None:
-            measurer.watch(Doing(f"{known} after {count} windows"))
+    return max(precision(measurer.windows[subject]) for subject in subjects)
+
+
+def _why_more(half_width: float, planned: int, most: int) -> str | None:
+    """Why one more window is worth its time, None if it is not."""
+    if half_width <= PRECISE_ENOUGH or not _can_become_precise(half_width, planned, most):
         return None
-    if not _can_settle(half_width, count, measuring.max_windows):
-        return None
-    return f"not yet {known}: one more window"
+    return f"not yet {_KNOWN}: one more window"
 
 
 def _event(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
@@ -96,7 +99,7 @@ def _event(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
         windows = measurer.windows[subject]
         rate = throughput_of(subject.split.global_batch, step_times_s(windows))
         return PipeWindowDone(number, of, rate.median, usual_s(windows))
-    if subject.name in ("alone", "at once"):
+    if subject.is_independent:
         parts = tuple(_own_window(measurer, subject) for subject in turn)
         return TurnDone(number, of, "alone" if len(turn) == 1 else "at once", parts)
     last = measurer.windows[subject][-1:]
@@ -114,25 +117,25 @@ def _own_window(measurer: Measurer, subject: Subject) -> OwnWindow:
         device=subject.devices[0],
         batch=batch,
         step_time_s=own_time,
-        throughput=throughput_of(batch, own_time.samples),
+        throughput=throughput_of(batch, step_times_s(last)),
         memory_peak_bytes=peaks(last)[0],
         telemetry=measurer.sensors(subject).telemetry(origin_s)[0],
     )
 
 
-def _counts(measurer: Measurer, turns: Sequence[Turn]) -> list[int]:
+def _taken_counts(measurer: Measurer, turns: Sequence[Turn]) -> list[int]:
     """How many windows there are of each turn."""
     return [len(measurer.windows[turn[0]]) for turn in turns]
 
 
-def _slowed(measurer: Measurer, turns: Sequence[Turn]) -> Slowed:
+def _throttled(measurer: Measurer, turns: Sequence[Turn]) -> Throttled:
     """Each GPU that was throttled, but for what others are only compared with."""
-    found: list[tuple[Device, tuple[str, ...]]] = []
+    throttled: list[tuple[Device, tuple[str, ...]]] = []
     for turn in turns:
         for subject in turn:
             if not subject.is_baseline:
-                found += slowed(subject.devices, measurer.windows[subject])
-    return found
+                throttled += throttled_gpus(subject.devices, measurer.windows[subject])
+    return throttled
 
 
 def _what(turn: Turn) -> str:
@@ -143,8 +146,10 @@ def _what(turn: Turn) -> str:
     return f"{' and '.join(device.label for device in first.devices)} {first.name}"
 
 
-def _can_settle(known: float, windows: int, most: int) -> bool:
-    """Whether `most` windows could come near, if `windows` tell a step time within ± `known`."""
+def _can_become_precise(half_width: float, windows: int, most: int) -> bool:
+    """Whether `most` windows could come near, if `windows` of them leave that half-width."""
     if windows >= most:
         return False
-    return math.isinf(known) or known * math.sqrt(windows / most) <= HOPELESS
+    if math.isinf(half_width):  # nothing is known yet
+        return True
+    return half_width * math.sqrt(windows / most) <= HOPELESS

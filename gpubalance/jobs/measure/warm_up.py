@@ -79,19 +79,20 @@ def _warm_up_cut(look: Look, cut: Pipe, before: WarmUp) -> WarmUp:
     return WarmUp(warmed_up[key], before.steady, step_s, look.peaks, look.are_unlike)
 
 
-def settle(look: Look, *, first: bool = True) -> list[Timing]:
+def settle(look: Look, *, refuses_bad_loss: bool = True) -> list[Timing]:
     """The steps of a short warm-up, for a worker that has trained before.
 
     It ends when no step is clearly faster: the last two are as fast as each other. They are at
-    least 3, as what trains three times keeps training. Raises as `warm_up` does; a loss that is not
-    a number matters only in the model's `first` measurement, as random data may lead to one later.
+    least 3, as what trains three times keeps training. Raises as `warm_up` does, for a loss that is
+    not a number only if it `refuses_bad_loss`: that is for a model's first measurement, as random
+    data may lead to one later.
     """
-    return _until_settled(look, _first_steps(look, refuses=first))
+    return _until_settled(look, _first_steps(look, refuses_bad_loss=refuses_bad_loss))
 
 
-def _first_steps(look: Look, *, refuses: bool = True) -> list[Timing]:
+def _first_steps(look: Look, *, refuses_bad_loss: bool = True) -> list[Timing]:
     steps = list(look.train(at_least=1))
-    if refuses and not steps[0].loss_is_finite:
+    if refuses_bad_loss and not steps[0].loss_is_finite:
         given = look.worker.settings.data
         raise BadInput(
             "the model's loss is not a number at the first step",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gpubalance.jobs.measure import figures, stamps
-from gpubalance.jobs.measure.figures import Slowed, Windows
+from gpubalance.jobs.measure.figures import Throttled, Windows
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.numbers.units import format_percent
 from gpubalance.planning.parts import SLOW
@@ -22,7 +22,7 @@ _FEWEST_SLOW = 2
 
 def of_figures(
     model: str,
-    slowed: Slowed,
+    throttled: Throttled,
     measured: Sequence[Windows],
     *,
     steady: bool = True,
@@ -42,7 +42,7 @@ def of_figures(
     slow_count = sum(map(stamps.slow_step_count, measured))
     stamped_count = sum(len(figures.stamped_in(windows)) for windows in measured)
     holds = {
-        "throttled": bool(slowed),
+        "throttled": bool(throttled),
         "slower-than-profile": late_part > LATE,
         "wide-interval": precision > PRECISE_ENOUGH,
         "not-steady": not steady,
@@ -52,7 +52,7 @@ def of_figures(
         "loss-not-finite": not all(map(figures.loss_is_finite, measured)),
     }
     facts = {
-        "slowed": slowed_text(slowed),
+        "throttled": throttled_text(throttled),
         "late": format_percent(late_part),
         "advice": _for_slow_compute(model),
         "wide": _wide_text(precision),
@@ -91,10 +91,10 @@ def _for_slow_compute(model: str) -> str:
     return f"use --model small, or {longer}"
 
 
-def slowed_text(slowed: Slowed) -> str:
+def throttled_text(throttled: Throttled) -> str:
     """`GPU:0 was throttled (thermal)`, with NVML's reasons."""
     texts = []
-    for device, reasons in slowed:
+    for device, reasons in throttled:
         texts.append(f"{device.label} was throttled ({', '.join(reasons)})")
     return " and ".join(texts)
 

@@ -120,7 +120,7 @@ class Bench:
         """Tells, with the first device of a balance, of a model of the user's."""
         settings = self.request.settings
         is_first = self.device == self.request.devices[0]
-        if self.request.for_split and is_first and ":" in settings.model:
+        if self.request.for_split and is_first and settings.model_is_code:
             self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
 
     def lose(self, error: GpubalanceError) -> None:

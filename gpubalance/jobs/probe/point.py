@@ -35,7 +35,7 @@ def measure_point(
         least_samples=bench.request.least_samples,
     )
     look = Look(worker, subject, Sensors(subject.devices))
-    settled = settle(look, first=first)[-2:]
+    settled = settle(look, refuses_bad_loss=first)[-2:]
     step_s = step_s_of(settled[-1])
     if steps_per_timing(rule.timing_s, step_s) > 1:  # else those that settled it count too
         settled = []
