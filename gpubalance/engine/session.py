@@ -25,8 +25,8 @@ from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.settings import Settings
 from gpubalance.settings.shares import Shares
 
-# What trains three times keeps training: with a new split, or in a new session, the first steps
-# differ from the others.
+# The first steps with a new split, or of a new session, differ from the others: they are not
+# traced.
 _STEPS_BEFORE_A_TRACE = 3
 # A batch that is ready comes within this time.
 _READY_WITHIN_S = 0.002
@@ -162,7 +162,8 @@ class Session:
     def _train_with(self, split: Shares, *, from_pipeline: bool = False) -> None:
         """Prepares the split's batches, and trains a first step, which is not measured."""
         supply = self._supply
-        # `--input host` is for random samples: a user's data has its own pipeline.
+        # `--input host` streams random samples. A user's data is held, unless its pipeline is asked
+        # for.
         held = not from_pipeline and (
             self.settings.input != "host" or self.settings.data is not None
         )
@@ -175,12 +176,13 @@ class Session:
             longest = self.source.longest(split.global_batch)
             self._train(supply.feed.deal(data.as_tensors(longest)))
         if held:
-            free = 0
             # In a cluster all processes must hold the same number, without knowing each other's
-            # memory: with none free, it is the fewest.
+            # memory: 0 makes it the fewest.
+            free = 0
             if not self._in_cluster:
                 free = psutil.virtual_memory().available
-            # It caps every device's limit: a simulated device's batches lie in the host's memory.
+            # A device holds no more than is free here: a simulated device's batches are in the
+            # host's memory.
             supply.hold([min(free, limit or free) for limit in self._limits])
         else:
             supply.stream()
@@ -208,9 +210,11 @@ class Session:
         return bool(self._all_say(own)[0])
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
-        # Simulated devices do not use the pause to catch up: one with a shorter update stays ahead.
+        # Simulated devices stand still since the last timing: one that is ahead, as its update is
+        # shorter, stays ahead.
         self._time.pause(time.perf_counter() - self._ended_s)
         if not stamped:
+            # Each of the held batches is trained on equally often.
             cycle = self._supply.cycle
             steps = math.ceil(steps / cycle) * cycle
         elif not self._time.is_simulated:

@@ -109,7 +109,7 @@ def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
     field = kind.model_fields[name]
     parts = _parts(field.annotation)
     records = _records(parts)
-    # The parts of an Annotated, as of `Part`, are its metadata too.
+    # The parts of an Annotated are its metadata too.
     shown = _joined(part for part in (*field.metadata, *parts) if isinstance(part, Shown))
     base = name.removesuffix("_s").removesuffix("_ci95")
     if StepTime in records:

@@ -126,6 +126,7 @@ class Steps(KerasFunctions):
         Starts to bring the ones after it, unless the step is still tried: that decides how they are
         dealt. Raises StopIteration.
         """
+        # A monitor may have changed them after the last batch.
         self._feed.split = self._split.shares
         try:
             batch, dealt = self._feed.take(iterator)

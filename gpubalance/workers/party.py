@@ -220,7 +220,7 @@ class Party:
         elif numbers:
             with ThreadPoolExecutor(len(numbers)) as threads:
                 try:
-                    # The pool's end does not wait for a thread whose start was interrupted
+                    # An interrupt in `submit` would leave a thread that nobody waits for.
                     with signals_held():
                         attempts = [threads.submit(attempt, number) for number in numbers]
                     for future in attempts:
@@ -245,7 +245,7 @@ class Party:
             self.groups = groups
 
     def rebuild(self, build: Build, *, keep_workers: bool) -> None:
-        """Goes on with workers that build this. Keep those that live only if they have built it."""
+        """Goes on with workers that build this; `keep_workers` if the present ones have done so."""
         self._build = build
         if not keep_workers:
             self.end()

@@ -84,7 +84,7 @@ class Part:
     graph: Any = None  # the one that the step is traced in
     # How many the graph had when gradients were applied: those after them are late, see logs.py.
     operations_before: int = 0
-    applied_inside: bool = False  # whether that was in a branch or a loop of the graph
+    applied_inside: bool = False  # whether gradients were applied in a branch or a loop
     added_count: int = 0  # how many losses layers have added
     # What each layer has added to the loss, by the layer's id.
     added_by_layer: dict[int, list[Any]] = field(default_factory=dict)

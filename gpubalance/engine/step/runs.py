@@ -1,8 +1,8 @@
 """The runs of a traced step, whole and in two parts; and how the parts make the whole.
 
-Quantities are compared by their marks (see marks.py); the power with which parts make one is that
-of a `Decomposition`. A quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`,
-`log accuracy`, `state 1234`.
+Quantities are compared by their marks, three numbers each (see marks.py). The power with which
+parts make a whole is that of their weights: the sum of weight**power times part is the whole. A
+quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`, `state 1234`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gpubalance.results.decomposition import MEAN
 # States are differences of larger numbers.
 _NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
 _NEAR_IN_HALF = {"gradient": 5e-2, "": 5e-3}
-# A copy of the samples adds more than this part of a sum: rounding, or a small constant beside a
-# divisor, makes less.
+# Of a sum, a copy of the samples adds more than this part; less is rounding, or comes of a small
+# constant beside a divisor.
 _PLAINLY = 0.01
 _RANDOM_CUTS = 4  # beside the two first ones, if a step has code of the user's
 # A part whose norm is more than this many times the whole's is divided by nearly nothing.
@@ -92,7 +92,7 @@ class Runs:
         return bool(whole.size) and not whole.any()
 
     def adding_metrics(self) -> set[str]:
-        """The names of the states to which a part adds the same whatever metrics hold before it."""
+        """The names of the states that a part changes alike, whatever metrics hold before it."""
         samples, _ = self._cuts[0]
         _, first_parts = self._parts[0]  # their metrics begin anew
         from_later_metrics = self._run_part(self._after, samples)
@@ -137,7 +137,7 @@ class Runs:
         magnitudes = self._magnitudes_alone
         samples = 1
         while samples < count and not _are_sound(magnitudes, most):
-            samples *= 2
+            samples = min(2 * samples, count)
             last = count - samples
             starts = range(0, last + 1, max(1, last // (_WINDOWS - 1)))
             magnitudes = [self._magnitude_of(slice(start, start + samples)) for start in starts]

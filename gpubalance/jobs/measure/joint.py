@@ -85,7 +85,7 @@ class JointRun:
         self.findings.warnings.append(warning("even-split-out-of-memory", what=error.message))
 
     def _largest(self, even: Shares) -> Subject:
-        """The even split, or the largest equal shares that fit in one piece, warmed up."""
+        """The even split, or the largest equal shares that fit without micro-batches, warmed up."""
         devices, measurer = self.request.devices, self.measurer
         peaks = measurer.warm_up_of(self.findings.own).peaks
         fitting = Fitting(measurer.party, self.request, measurer.watch, peaks)
@@ -99,7 +99,7 @@ class JointRun:
         measurer.watch(Doing(f"{too_large}; looking for the largest that does"))
         share = fitting.largest_even_share(max(even.batches))
         if share == max(even.batches):
-            # The even split itself, whose shares may differ by one, fits on a second try.
+            # It was found to fit after all: the even split itself, whose shares may differ by one.
             return self._warm(even)
         return self._warm(Shares((share,) * len(devices)))
 

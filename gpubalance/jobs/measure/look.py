@@ -108,7 +108,7 @@ class Look:
                 self._note(reply)
 
     def measure(self, **how: Any) -> Iterator[Timing]:
-        """Trains as `train` does, for a window: the part of steps slower than a profile counts."""
+        """Trains as `train` does, for a window, which gets the part of steps that were late."""
         yield from self.train(**how)
         self._late_parts.append(self._late_part)
 

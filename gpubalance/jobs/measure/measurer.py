@@ -94,8 +94,8 @@ class Measurer:
         """Adds a window of each of the turn's subjects, which are trained at the same time.
 
         They are those of that number in the journal, else they are measured now, and `doing` is
-        told. A split must have been warmed up: its key in the journal has facts of its worker.
-        Raises OutOfMemory if a device does not hold its part.
+        told. What is not a cut model must have been warmed up: its key in the journal has facts of
+        its worker. Raises OutOfMemory if a device does not hold its part.
         """
         key = self._key_of(turn, number)
         taken = self._from_journal(key, turn)
@@ -150,10 +150,10 @@ class Measurer:
         failures = self.party.failures
         if failures:
             raise failures[min(failures)]
-        return list(answers.values())
+        return [answers[subject.group] for subject in subjects]
 
     def _look_after_warm_up(self, subject: Subject, worker: Worker) -> Look:
-        """The worker's look at the subject, once it is warmed up."""
+        """The worker's look at the subject, once that is warmed up: at once if it was before."""
         self.facts[subject.group] = worker.facts
         look = self._look(subject, worker)
         self._warm_ups[subject.unnamed] = warm_up(look, self.warm_up_of(subject))
@@ -173,9 +173,10 @@ class Measurer:
         # On a real device a split that did not fit has ended the worker: this one may be new.
         look = self._look_after_warm_up(subject, worker)
         if self._workers_rest:
+            # Its loss was looked at when it was warmed up.
             step_s = step_s_of(settle(look, refuses_bad_loss=False)[-1])
-            before = self.warm_up_of(subject)
-            self._warm_ups[subject.unnamed] = replace(before, step_s=step_s, peaks=look.peaks)
+            warmed_up = self.warm_up_of(subject)
+            self._warm_ups[subject.unnamed] = replace(warmed_up, step_s=step_s, peaks=look.peaks)
         try:
             return look.window(rule, self.warm_up_of(subject).step_s)
         except BaseException:

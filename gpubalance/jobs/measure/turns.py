@@ -35,8 +35,8 @@ def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, do
     """Measures a window in each of the turns again and again, so that a drift affects all alike.
 
     Windows that the measurer has already count. After those that `measuring` asks for, more follow
-    until all are known within ± 1 %, if as many as it allows can come near that. One more follows
-    if a GPU was throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
+    until all are known within ± 1 %, unless even `max_windows` could not come near that. One more
+    follows if a GPU was throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
     """
     planned = max(measuring.windows, *_taken_counts(measurer, turns))
     is_once_more = False
@@ -45,7 +45,7 @@ def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, do
         if number > planned:
             half_width = _half_width(measurer, turns)
             why = _why_more(half_width, planned, measuring.max_windows)
-            # Whoever gave the length of windows did not ask for a precision.
+            # With `duration_s` as many windows are measured as were asked for, whatever they tell.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 measurer.watch(Doing(f"{_KNOWN} after {planned} windows"))
             throttled = _throttled(measurer, turns)
@@ -68,7 +68,7 @@ def _measure_each(
     doing: str,
 ) -> None:
     """Measures the window of that number in each turn that does not have it yet."""
-    began_s = time.monotonic()
+    round_began_s = time.monotonic()
     rule = StoppingRule.of_window(measuring)
     # They alternate in going first: as a card gets hotter, the last one is always a little slower.
     for turn in turns if number % 2 else reversed(turns):
@@ -76,7 +76,7 @@ def _measure_each(
             text = doing.format(window=f"window {number} of {planned}", what=_what(turn))
             measurer.take(turn, rule, number, text)
             measurer.watch(_event(measurer, turn, number, planned))
-    measurer.watch(TimeLeft((planned - number) * (time.monotonic() - began_s)))
+    measurer.watch(TimeLeft((planned - number) * (time.monotonic() - round_began_s)))
 
 
 def _half_width(measurer: Measurer, turns: Sequence[Turn]) -> float:
@@ -129,7 +129,7 @@ def _taken_counts(measurer: Measurer, turns: Sequence[Turn]) -> list[int]:
 
 
 def _throttled(measurer: Measurer, turns: Sequence[Turn]) -> Throttled:
-    """Each GPU that was throttled, but for what others are only compared with."""
+    """Each GPU that was throttled, except those of baselines."""
     throttled: list[tuple[Device, tuple[str, ...]]] = []
     for turn in turns:
         for subject in turn:

@@ -35,7 +35,7 @@ class Alone:
     limit: Limit | None = None
     work: Work | None = None
     steady: bool = True
-    on_line: bool | None = None
+    on_line: bool | None = None  # whether its step times lie on a line; None without a point
     trace_warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Alone:
         if self.limit.fits is None and attempts.fault is not None:
             raise attempts.fault
         self.on_line = fill_curve(attempts, self.limit)
-        # The first time no worker may have been alive, as with points of an interrupted probe.
+        # Above no worker may have lived yet, as all points may come from the journal.
         self.work = self.work or work_of_step(attempts)
         self.steady = keeps_speed(attempts)
         if not self.steady:

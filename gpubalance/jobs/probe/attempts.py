@@ -73,13 +73,13 @@ class Attempts:
         reason: str,
         *,
         within: float,
-        trial: bool = False,
+        for_limit: bool = False,
         fresh: bool = False,
         last: bool = False,
     ) -> Attempt:
-        """Trains with a batch and measures it to `within` that part.
+        """Trains with a batch until its step time is known to `within` that part of it.
 
-        A point of the curve is tried once, a `trial` of the limit twice at most, in a `fresh`
+        A point of the curve is tried once, one `for_limit` twice at most, in a `fresh`
         worker if the `bench` fragments memory or it is repeated. With `last` no further worker of
         this device is loaded ahead. A worker's death says nothing certain about the batch, which is
         tried once more in a fresh one; if that dies too, the batch counts as one that does not
@@ -87,22 +87,33 @@ class Attempts:
         and a worker's death if no batch has passed.
         """
         tries = self._tries[batch]
-        if tries and (not trial or len(tries) > 1):
+        if tries and (not for_limit or len(tries) > 1):
             return tries[-1]
-        if trial and (self.bench.fragments or tries):
+        if for_limit and (self.bench.fragments or tries):
             fresh = True
         rule = self.rule.until(within)
-        attempt = self._attempt_kept(batch, reason, rule, trial=trial, fresh=fresh, last=last)
+        attempt = self._attempt_kept(
+            batch, reason, rule, for_limit=for_limit, fresh=fresh, last=last
+        )
         oom_in_fragments = attempt.trial.outcome == "oom" and not attempt.trial.fresh
         if attempt.died or (oom_in_fragments and max(self.points, default=0) > batch):
             reason = f"once more, as {attempt.doubt}"
-            attempt = self._attempt_kept(batch, reason, rule, trial=trial, fresh=True, last=last)
-        if attempt.died and not self.points and self.bench.deaths:
+            attempt = self._attempt_kept(
+                batch, reason, rule, for_limit=for_limit, fresh=True, last=last
+            )
+        if attempt.died and not self.points:
             raise self.bench.deaths[-1]
         return attempt
 
     def _attempt_kept(
-        self, batch: int, reason: str, rule: StoppingRule, *, trial: bool, fresh: bool, last: bool
+        self,
+        batch: int,
+        reason: str,
+        rule: StoppingRule,
+        *,
+        for_limit: bool,
+        fresh: bool,
+        last: bool,
     ) -> Attempt:
         """One try of a batch.
 
@@ -119,7 +130,7 @@ class Attempts:
                 bench.journal.keep(key, attempt)
         tries.append(attempt)
         # A batch of the curve that fails tells of the limit, too.
-        if trial or attempt.point is None:
+        if for_limit or attempt.point is None:
             self.trials.append(attempt.trial)
             bench.watch(TrialDone(bench.device, attempt.trial))
         if attempt.point is not None:
@@ -144,7 +155,7 @@ class Attempts:
         except OutOfMemory as error:
             outcome = "oom"
             peak_bytes = next(iter(error.memory_peak_bytes), None)
-        except (DeadlinePassed, PartialResult) as error:
+        except (DeadlinePassed, PartialResult) as error:  # the worker fell silent, or died
             bench.time_limit.check()  # we may have killed the worker ourselves
             if isinstance(error, GpuLost):
                 raise
@@ -156,7 +167,8 @@ class Attempts:
             point = None
             outcome = "margin"
         if point is None and (bench.fragments or outcome not in ("oom", "margin")):
-            bench.party.drop()  # but a worker of simulated devices, whose memory is only counted
+            # A worker of simulated devices stays: their memory is only counted.
+            bench.party.drop()
         trial = Trial(
             batch=batch,
             outcome=outcome,
@@ -176,8 +188,8 @@ class Attempts:
         """Measures a point with the worker that is ready.
 
         cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of
-        the model. It is memory only if a smaller batch trains: then this raises OutOfMemory. If
-        none has yet, `fault` keeps the error.
+        the model. Here each that may be one is OutOfMemory; `fault` keeps it, in case no smaller
+        batch ever trains.
         """
         first = not self.points
         point_of = partial(measure_point, self.bench, batch, rule, first=first)

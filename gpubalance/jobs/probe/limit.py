@@ -80,7 +80,7 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
 
 
 def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
-    attempt = attempts.try_batch(batch, reason, within=PRECISE_ENOUGH, trial=True)
+    attempt = attempts.try_batch(batch, reason, within=PRECISE_ENOUGH, for_limit=True)
     return TriedBatch(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
 
 
