@@ -31,7 +31,7 @@ def crossings(*devices: str) -> Iterator[list[Crossing]]:
     from tensorflow.python.eager import context
 
     found: list[Crossing] = []
-    # Forgets the functions of tests before this one, which Keras' TensorBoard may have collected.
+    # Forgets the functions of tests before this one, which something there may have collected.
     context.context().disable_graph_collection()
     context.context().enable_graph_collection()
     try:
