@@ -53,6 +53,7 @@ def with_options(command: Command, common: Command) -> Command:
 
     @wraps(command)
     def called(**values: Any) -> Any:
+        """The command, with the records that these values make."""
         arguments: dict[str, Any] = {}
         for name, (record, fields) in records.items():
             typed = {field: values.pop(field) for field in fields}

@@ -84,6 +84,7 @@ def peak_flops(uuid: str, precision: Precision) -> float | None:
     """
 
     def float32(card: Card) -> float | None:
+        """FLOP/s of its cores; None if unknown, or if tensor cores do the work."""
         capability = card.ask("CudaComputeCapability")
         if precision == "tf32" and (capability is None or capability >= _TF32_FROM):
             return None

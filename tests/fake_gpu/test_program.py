@@ -22,6 +22,7 @@ GPUS = (
     Gpu("NVIDIA GeForce RTX 3060", uuid="GPU-30600000-0000-4000-8000-000000000000"),
 )
 SAMPLE_BYTES = 8 * 4
+TRAIN = ("--batches", "16,8", "--model", TINY, *SHORT, "--baseline", "none", "--json")
 HOST_UUID = "0000000-0000-4000-8000-000000000000"
 
 
@@ -36,19 +37,7 @@ def test_two_gpus_of_three_train_in_another_order_than_nvmls(three_gpus: dict[st
     listed = gpubalance("devices", code=0, environment=machine).stdout
     assert all(gpu.name in listed for gpu in GPUS)
     assert "hidden by CUDA_VISIBLE_DEVICES" in listed
-    train = (
-        "run",
-        "--gpus",
-        "2,1",
-        "--batches",
-        "16,8",
-        "--model",
-        TINY,
-        *SHORT,
-        "--baseline",
-        "none",
-        "--json",
-    )
+    train = ("run", "--gpus", "2,1", *TRAIN)
     result = json.loads(gpubalance(*train, code=0, environment=machine).stdout)
     assert [device["index"] for device in result["devices"]] == [2, 1]
     assert [device["simulated"] for device in result["devices"]] == [False, False]
@@ -90,18 +79,7 @@ def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:
     }
     via = " ".join(["env", *(f"{name}={value}" for name, value in of_host.items())])
     hosts = ("--hosts", "alpha,beta", "--via", via, "--gpus", "alpha:0,beta:0")
-    train = (
-        "run",
-        *hosts,
-        "--batches",
-        "16,8",
-        "--model",
-        TINY,
-        *SHORT,
-        "--baseline",
-        "none",
-        "--json",
-    )
+    train = ("run", *hosts, *TRAIN)
     result = json.loads(gpubalance(*train, code=0, environment=machine).stdout)
     assert [device["host"] for device in result["devices"]] == ["alpha", "beta"]
     for host, batch in (("alpha", 16), ("beta", 8)):
