@@ -53,7 +53,7 @@ class Profile(Record):
 
 def load_profile(path: Path, option: str = OPTION) -> Profile:
     """Reads a profile. The BadInput for a bad one names the file and its first wrong field."""
-    remedy = f"{option}FILE takes a profile (see configs/), {option}N so many plain CPU devices"
+    remedy = f"{option}FILE takes a profile (see configs/), {option}N makes N plain CPU devices"
     document = read_toml(path, "profile", remedy=remedy)
     try:
         return Profile.model_validate(document)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.errors import BadInput, PlanMismatch
@@ -48,7 +49,7 @@ class PipelinedSteps(KerasFunctions):
         refuse_model(model)
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         segments = tuple(Segment(*segment) for segment in result.segments)
-        self._pipeline = Pipeline(model, self._blocks(), segments, names, optimizer)
+        self._pipeline = Pipeline(CutModel(model, self._blocks(), segments, names, optimizer))
         self._pipeline.follow(devices, joint, result.micro_batch)
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False

@@ -182,6 +182,7 @@ def part(name: str) -> Iterator[str]:
 
     from gpubalance.engine.failures import TaskFailedError
     from gpubalance.engine.pipeline.block_timing import time_alone
+    from gpubalance.engine.pipeline.cut_model import CutModel
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
     from gpubalance.planning.pipeline.problem import Segment
@@ -191,7 +192,7 @@ def part(name: str) -> Iterator[str]:
     calls, blocks, samples = graph_of(model)
     try:
         segments = [Segment(*_PARTS[name], 0)]
-        pipeline = Pipeline(model, blocks, segments, ["CPU:0"], keras.optimizers.Adam())
+        pipeline = Pipeline(CutModel(model, blocks, segments, ["CPU:0"], keras.optimizers.Adam()))
         micro = micro_batch_of(samples.make(64), calls)
         time_alone(pipeline, calls, micro, seconds=0, at_least=2)
         yield f"the {name} {_peak_mib()} MiB"

@@ -93,6 +93,7 @@ def trained(
     With `move` it trains a third model on one device, each of whose inputs is the next number of
     its type; of inputs that are whole numbers the first weights are.
     """
+    from gpubalance.engine.pipeline.cut_model import CutModel
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
 
@@ -102,7 +103,7 @@ def trained(
     placed = segments or in_stages(len(blocks.starts), min(stages, len(blocks.starts)))
     order = orders or orders_of(placed, blocks.graph, micro_batches)
     names = [f"CPU:{number}" for number in range(len(order))]
-    pipeline = Pipeline(own, blocks, placed, names, mine)
+    pipeline = Pipeline(CutModel(own, blocks, placed, names, mine))
     alone = _alone(twin, its)
     moved = [_alone(one, optimizer()) for one in others]
     if not any("float" in tensor.dtype for tensor in own.inputs):

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 from gpubalance.engine.data import as_tensors
 from gpubalance.engine.pipeline.micro_batches import micro_batch_of
+from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from tests.engine.pipelines import graph_of, in_stages, orders_of
 
@@ -25,7 +26,7 @@ with tf.device("CPU:0"):
     micro = micro_batch_of(as_tensors(samples.make({_SAMPLES})), calls)
 segments = in_stages(len(blocks.starts), 2)
 order = orders_of(segments, blocks.graph, {_MICRO_BATCHES})
-pipeline = Pipeline(model, blocks, segments, ["GPU:0", "GPU:1"], keras.optimizers.SGD())
+pipeline = Pipeline(CutModel(model, blocks, segments, ["GPU:0", "GPU:1"], keras.optimizers.SGD()))
 batch = [pipeline.cut.held(micro)] * {_MICRO_BATCHES}
 for _ in range(3):
     time.sleep(1)  # until the devices have nothing left to do

@@ -103,6 +103,7 @@ def test_a_stamped_step_sends_its_stamps_alone_to_the_host() -> None:
 
 def test_a_stage_sends_the_next_one_its_outputs_and_nothing_to_the_host() -> None:
     from gpubalance.engine.data import as_tensors
+    from gpubalance.engine.pipeline.cut_model import CutModel
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
     from tests.engine.pipelines import graph_of, in_stages, orders_of
@@ -116,7 +117,7 @@ def test_a_stage_sends_the_next_one_its_outputs_and_nothing_to_the_host() -> Non
     model = keras.Sequential([keras.Input((4,)), *inner])
     calls, blocks, samples = graph_of(model)
     segments = in_stages(len(blocks.starts), 2)
-    pipeline = Pipeline(model, blocks, segments, _REPLICAS, keras.optimizers.Adam())
+    pipeline = Pipeline(CutModel(model, blocks, segments, _REPLICAS, keras.optimizers.Adam()))
     batch = [pipeline.cut.held(micro_batch_of(as_tensors(samples.make(6)), calls))] * 3
     with crossings() as found:
         pipeline.step(batch, orders_of(segments, blocks.graph, 3))

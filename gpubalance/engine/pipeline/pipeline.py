@@ -10,13 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.mailbox import StoppedError
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.step import Step
-from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Orders, Task
 from gpubalance.settings.device import Device, JointProfile
 
@@ -24,16 +22,8 @@ from gpubalance.settings.device import Device, JointProfile
 class Pipeline:
     """A cut model at work. In a step, each device's thread does its tasks in the given order."""
 
-    def __init__(
-        self,
-        model: Any,
-        blocks: Blocks,
-        segments: Sequence[Segment],
-        names: Sequence[str],
-        optimizer: Any,
-    ) -> None:
-        """Moves the model's variables to their devices: see CutModel."""
-        self.cut = CutModel(model, blocks, segments, names, optimizer)
+    def __init__(self, cut: CutModel) -> None:
+        self.cut = cut
         self.pace: Pace | None = None
         self._threads = ThreadPoolExecutor(len(self.cut.update.devices))
 

@@ -15,6 +15,7 @@ from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.block_timing import time_alone
 from gpubalance.engine.pipeline.blocks import blocks_of
 from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
 from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.pipeline import Pipeline
@@ -155,7 +156,7 @@ class LayersSession:
         with tf.device("/CPU:0"):
             own = self._model.optimizer
             fresh = type(own).from_config(own.get_config())
-        return Pipeline(self._model, self._blocks, segments, self._names, fresh)
+        return Pipeline(CutModel(self._model, self._blocks, segments, self._names, fresh))
 
     def _micro_batch(self, size: int) -> MicroBatch:
         """Random samples, the same in each call."""
