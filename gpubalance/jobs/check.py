@@ -1,5 +1,6 @@
-"""`check`: builds a model, takes a batch of its data, and tries its step in parts. Nothing is
-measured.
+"""`check`: builds a model, takes a batch of its data, and tries its step in parts.
+
+Nothing is measured.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ def probe(
     limit: TimeLimit | None = None,
     following: Party | None = None,
 ) -> Probe:
-    """Measures each of the request's devices alone, of equal ones the first. `limit` takes the
-    place of the request's.
+    """Measures each of the request's devices alone, of equal ones the first.
+
+    `limit` takes the place of the request's.
 
     `following` is the party that measures next: it loads TensorFlow when the last device begins.
 
