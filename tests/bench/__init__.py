@@ -1,3 +1,4 @@
-"""Measurements for the guide, each a ratio of two things measured in turns in one run.
-`scripts/bench NAME`.
+"""Measurements for the guide, each a ratio of two things that one run measures in turns.
+
+`scripts/bench NAME` runs one.
 """

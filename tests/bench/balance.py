@@ -1,5 +1,6 @@
-"""What `balance` ends with on the shipped profiles, and on plain CPU devices beside the best split
-of a scan.
+"""What `balance` ends with on the shipped profiles and on plain CPU devices.
+
+On the CPU devices, the best split of a scan stands beside it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""How long commands take: `--help` beside a bare program, and those of a first hour beside their
-goals.
+"""How long commands take.
+
+`--help` stands beside a bare program, and the commands of a first hour beside their goals.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""How often `compare` calls two equal runs different and finds a true 3 %, and what correlated step
-times do to it.
+"""How often `compare` calls two equal runs different, and how often it finds a true 3 %.
+
+Also what correlated step times do to it.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ _KEPT = (Wanted(0.92), Wanted(most=0.05), Wanted(0.9), Wanted(most=0.05))
 _COUNTS = (5, 8, 12, 20, 36, 54)
 _CORRELATIONS = (0.0, 0.3, 0.5, 0.7, 0.9)
 _REAL_RUNS = 8
-# Quick pairs with noise that take five times as long, so that other work on the machine counts for
-# less.
+# Quick pairs with noise, five times as slow, so that other work on the machine counts for less.
 _DEVICE = '[[device]]\nname = "Quick"\nalpha_s = 0.04\nbeta_s = {}\nnoise = 0.02\n'
 _REAL = _DEVICE.format(0.001) + _DEVICE.format(0.0015) + "[joint]\nsync_s = 0.03\n"
 
@@ -72,8 +72,9 @@ def called_different(
     measuring: Measuring | None = None,
     count: int = _COMPARISONS,
 ) -> list[Share]:
-    """How many pairs are called different: of runs of one profile, and with a second run of one
-    that is 3 % slower.
+    """How many pairs of runs of one profile are called different.
+
+    Also how many are with a second run of a profile that is 3 % slower.
 
     Each run as a whole is off by `between`, a relative standard deviation. Each `number` draws
     other runs.
@@ -104,11 +105,11 @@ def _differ(baseline: Run, other: Run) -> bool:
 
 
 class Kept(NamedTuple):
-    """How often promises are kept: the interval holds the true median, and equal series are called
-    different.
+    """How often promises are kept.
 
-    `found` is how often a true difference that one pair of series calls detectable is found in
-    another pair.
+    `covered` is how often the interval holds the true median, `called_different` how often equal
+    series are called different. `found` is how often a true difference that one pair of series
+    calls detectable is found in another pair.
     """
 
     covered: Share
@@ -133,7 +134,8 @@ def _series() -> Iterator[str]:
 
 
 def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kept:
-    """The shares for `draws` random series of `count` timings, each correlated with the next;
+    """The shares for `draws` random series of `count` timings, each correlated with the next.
+
     `number` is the seed.
     """
     series = _drawn(4 * draws, count, correlation, number).tolist()
@@ -152,8 +154,9 @@ def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kep
 
 
 def _until_precise(correlation: float) -> str:
-    """How often the interval holds the true value if it also decides when to stop, and the mean
-    number of timings.
+    """How often an interval that also decides when to stop holds the true value.
+
+    Also the mean number of timings.
 
     Timings have half the noise; there are 5 to 48, a quarter more each time.
     """
@@ -181,8 +184,9 @@ def _ratio(baseline: list[float], other: list[float]) -> Ratio:
 
 
 def _real() -> str:
-    """The program itself: equal runs of a quick profile with noise, each compared with all later
-    ones.
+    """The program itself: equal noisy runs of a quick profile.
+
+    Each run is compared with all later ones.
     """
     with tempfile.TemporaryDirectory() as name:
         paths = [Path(name, f"{seed}.json") for seed in range(_REAL_RUNS)]

@@ -1,6 +1,4 @@
-"""Whether `run --data` finds the ceiling of an input pipeline, and whether `Split.fit` gives what
-it says.
-"""
+"""Whether `run --data` finds an input pipeline's ceiling, and `Split.fit` gives what it says."""
 
 from __future__ import annotations
 
@@ -124,8 +122,9 @@ def _ratio(pair: str, name: str) -> float:
 
 
 def _longest_s(who: str) -> float:
-    """How long an epoch of an everyday pipeline takes at most beyond its steps, which are a pause
-    and little else.
+    """How long an epoch of an everyday pipeline takes at most beyond its steps.
+
+    The steps are a pause and little else.
     """
     from gpubalance.engine.runtime import use_devices
     from gpubalance.engine.strategies import build_strategy

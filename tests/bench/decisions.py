@@ -1,5 +1,6 @@
-"""Whether `balance` ends with the best split that it could know, on random machines whose times are
-off their lines.
+"""Whether `balance` ends with the best split that it could know, on random machines.
+
+The machines' times are off their lines.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Machine:
-    """Random devices whose times are off their lines by up to `off`, up or down, for each size by
-    another part.
+    """Random devices whose times are off their lines by up to `off`, up or down.
+
+    Each size is off by another part.
 
     With `updates` each has an update of 0 to 10 % of its compute at its limit. With `links` each
     has a sync of its own, of which the longest in use counts, in place of one for all.
@@ -70,8 +72,9 @@ class Machine:
 
     @cached_property
     def joint(self) -> JointProfile:
-        """A sync of up to a fifth of the slowest device's step at 512; sometimes more memory than
-        planners expect.
+        """A sync of up to a fifth of the slowest device's step at 512.
+
+        Sometimes the joint step also takes more memory than planners expect.
         """
         random = Random(f"joint {self.seed}")
         longest_s = _longest_s([known(device.profile) for device in self.devices])
@@ -88,8 +91,9 @@ class Machine:
 
     @cached_property
     def wanted(self) -> PlanRequest:
-        """The request: half of the machines have a free global batch, a quarter a given one, others
-        accumulate.
+        """The request: half of the machines have a free global batch, a quarter a given one.
+
+        The others accumulate.
         """
         random = Random(f"wanted {self.seed}")
         kind = random.choice(["free", "free", "global batch", "accumulate"])
@@ -184,8 +188,7 @@ def limit_of(device: Device) -> int:
 
 
 class Outcome(NamedTuple):
-    """How far a balance ended below the best split that it measured and below two computed optima,
-    as parts.
+    """How far a balance ended below its best measured split and two computed optima, as parts.
 
     `below_measured` and `below_optimum` use the true rates of splits, `below_known` the measured
     ones. The optima are None if micro-batches were asked for, as the fewest are not the fastest.
@@ -222,8 +225,9 @@ Times = dict[int, dict[int, float]]  # seconds of compute and update, by device 
 
 
 def _measured_times(how: Balance) -> tuple[Times, float]:
-    """What each device took on average for each batch at which it was measured beside others; and
-    the usual sync.
+    """What each device took on average for each batch, and the usual sync.
+
+    The batches are those at which it was measured beside others.
     """
     run = known(how.run)
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -245,11 +249,10 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
 def _optimum(
     machine: Machine, plan: Plan, taken_s: Times, sync_s: Callable[[Sequence[int]], float]
 ) -> float:
-    """The most samples per second by brute force: for each time that a device may take, the most
-    that each set does.
+    """The most samples per second by brute force.
 
-    A device takes `taken_s` for a batch, else its line's time, times the mean factor between the
-    two.
+    For each time that a device may take, it looks at the most that each set of devices does. A
+    device takes `taken_s` for a batch, else its line's time, times the mean factor between the two.
     """
     tables = []
     for share, one in zip(plan.shares, machine.probe.probes, strict=True):

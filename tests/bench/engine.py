@@ -1,5 +1,6 @@
-"""Throughput of the product's own step and of `Split.fit`, in turns with loops of others, and what
-`run` tells of them.
+"""Throughput of the product's own step and of `Split.fit`, in turns with loops of others.
+
+Also what `run` tells of these loops.
 
 Each ratio is of two loops in turns in one process. Two equal models in one process differ by some
 per cent here, by where their memory lies, for as long as it lives. So there are several processes,
@@ -27,14 +28,14 @@ _OF_PAIR = (820, 568)
 _BATCHES = (1680, 1120)  # steps of some 30 ms here; a GPU's are even longer
 _EVEN = (1400, 1400)
 _ALIKE = Wanted(0.95, 1.05)
-# Memory's peak is that of both devices at the same moment: equally many steps are equally likely to
-# have it.
+# Memory's peak is both devices' at one moment: equally many steps are equally likely to have it.
 _STEPS, _TIMINGS = 60, 3
 
 
 class Row(NamedTuple):
-    """Two loops that a process sets up, to measure the first's throughput over the second's in so
-    many turns.
+    """Two loops that a process sets up, to measure the ratio of their throughputs in so many turns.
+
+    The ratio is the first's throughput over the second's.
     """
 
     loops: Callable[[], tuple[Any, Any]]
@@ -54,8 +55,9 @@ def _judged(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _layers() -> list[Any]:
-    """Layers whose steps take some 100 ms here, so that Keras' own work for a step counts as little
-    as on a GPU.
+    """Layers whose steps take some 100 ms here.
+
+    So Keras' own work for a step counts as little as on a GPU.
     """
     from keras import Input
     from keras.layers import Dense, Flatten
@@ -100,7 +102,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-# As `--model` names them.
+# `--model` finds them by these names.
 globals().update((f"model_{n}", make) for n, make in enumerate(MODELS.values()))
 
 
@@ -171,7 +173,7 @@ def _peak_bytes(what: str, name: str) -> float:
     if what == "told":
         _told(name, _STEPS, seconds=0.0).throughput()
     else:
-        # As many as `Ours` in its timings.
+        # These are as many steps as `Ours` takes in its timings.
         _trained(name).fit(steps_per_epoch=_TIMINGS * _STEPS, verbose=0)
     from gpubalance.engine.memory import memory_bytes
 

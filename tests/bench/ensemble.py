@@ -15,8 +15,9 @@ _TIMES = 5
 
 
 def main() -> Iterator[str]:
-    """Three public models on the simulated pair; what each device does alone is timed in turns with
-    both.
+    """Three public models on the simulated pair.
+
+    What each device does alone is timed in turns with both.
     """
     from keras import applications
 

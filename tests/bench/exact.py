@@ -1,5 +1,6 @@
-"""How far training with a split is from one device in each case, beside Keras' own `fit` at an even
-split.
+"""How far training with a split is from one device in each case.
+
+Beside it stands Keras' own `fit` at an even split.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from tests.training.cases import (
 
 _EPOCHS = 3
 _SENT_AS_BF16 = ("plain", "Adam", "embedding, Adam")
-# Splits, the widest first, with the sizes of their last batch; fewer samples than devices make
-# another kind of step.
+# Splits, the widest first, with the sizes of their last batch.
+# Fewer samples than devices make another kind of step.
 _TRIED = {(1, 1, 98): (80, 5, 2, 1), (70, 30): (80, 1), (99, 1): (80, 1)}
 
 
 def main() -> Iterator[str]:
-    # The widest sets this process's devices up, before one is used alone.
+    # The widest split sets this process's devices up, before one is used alone.
     simulated((1, 1, 98)).scope()
     yield (
         f"largest difference from one device after {_EPOCHS} epochs: weights, logged losses and "

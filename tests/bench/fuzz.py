@@ -1,5 +1,6 @@
-"""`scripts/bench fuzz [N [SEED]]`: feeds the program what a file, a command line, a worker or a
-driver may say.
+"""Feeds the program what a file, a command line, a worker or a driver may say.
+
+`scripts/bench fuzz [N [SEED]]` runs it.
 
 No case may end with a traceback or exit code 1, hang, or let an escape through to the terminal;
 memory must not grow.
@@ -65,9 +66,7 @@ _HUGE = 100 << 20
 
 
 def results(content: bytes, how: int) -> None:
-    """A plan, a probe or a run from a file, read and shown in every way, and used by one of the
-    commands or none.
-    """
+    """A file's plan, probe or run, read and shown in every way, and used by one command or none."""
     file = Path("given.json")
     file.write_bytes(content)
     given, run = (
@@ -190,8 +189,9 @@ TARGETS: dict[str, tuple[float, Callable[..., None], Strategies]] = {
 def run(
     check: Callable[..., None], strategies: Strategies, count: int, seed: int
 ) -> tuple[int, str]:
-    """(number of cases, what is wrong with the smallest bad one). Runs in parts, as Hypothesis
-    keeps a run's cases.
+    """The number of cases, and what is wrong with the smallest bad one.
+
+    It runs in parts, as Hypothesis keeps a run's cases.
     """
     cases = 0
 

@@ -1,6 +1,4 @@
-"""The input of `scripts/bench fuzz`: real files with something wrong in them, and arbitrary
-structures.
-"""
+"""The input of `scripts/bench fuzz`: real files with faults in them, and arbitrary structures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Runs the program in this process by its own main(), with a stand-in for the interpreter of
-workers.
+"""Runs the program's own main() in this process.
+
+A stand-in takes the place of the workers' interpreter.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Hang(BaseException):
-    """The program ran for longer than anything here may. Not an Exception, which the program could
-    catch.
+    """The program ran for longer than anything here may.
+
+    It is not an Exception, which the program could catch.
     """
 
 
@@ -65,8 +67,9 @@ Program = Callable[[Sequence[str]], Done]
 
 @contextlib.contextmanager
 def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
-    """Puts home, state and current folder into `folder`; a worker greets, and is this
-    shell script.
+    """Puts home, state and current folder into `folder`.
+
+    A worker greets, and then runs this shell script.
     """
     stand_in = folder / "python"
     hello = to_line(Hello(address="127.0.0.1:1", installed=None)).decode()

@@ -110,11 +110,12 @@ class Program:
         return printed
 
     def kill(self, victim: str, number: signal.Signals) -> bool:
-        """Kills the victim, waiting for a worker that has not started yet; False if there was
-        nobody to kill.
+        """Kills the victim, waiting for a worker that has not started yet.
+
+        False if there was nobody to kill.
         """
         while self.process.poll() is None:
-            # No keepers.
+            # Keepers are no victims.
             others = [p.pid for p in self.processes() if self.process.pid not in (p.pid, p.ppid())]
             chosen = [self.process.pid] if victim == "parent" else sorted(others)
             with suppress(ProcessLookupError):
@@ -126,8 +127,9 @@ class Program:
 
     @property
     def found(self) -> Found | None:
-        """What it wrote as a whole result: a probe's limits, or the split that was run; None if it
-        is not whole.
+        """What it wrote as a whole result: a probe's limits, or the split that was run.
+
+        None if the result is not whole.
         """
         result = read_result(self.output) if self.output.exists() else None
         if isinstance(result, Probe):

@@ -1,5 +1,6 @@
-"""`scripts/bench kills [N [SEED]]`: probe, balance and run on a fast profile, each killed at a
-random moment.
+"""Kills probe, balance and run on a fast profile, each at a random moment.
+
+`scripts/bench kills [N [SEED]]` runs it.
 
 The parent or one of its workers gets TERM, KILL or INT. Nothing may be left running, no file may be
 half written, what was reported as finished must be on disk, and `--resume` must end like an
@@ -39,8 +40,9 @@ _FINISHED = re.compile(
 
 
 def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS)) -> Iterator[Kill]:
-    """Kills of every command, victim and signal in equal numbers, in random order, at random
-    moments.
+    """Kills of every command, victim and signal in equal numbers.
+
+    Their order and their moments are random.
     """
     every = [(c, v, s) for c in commands for v in VICTIMS for s in SIGNALS]
     for number in range(count):
@@ -51,9 +53,7 @@ def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS))
 
 @dataclass
 class Undisturbed:
-    """Commands without kills: the seconds that each takes, what it finds, and a state folder with
-    the probe.
-    """
+    """Commands without kills: their seconds, what they find, and a state folder with the probe."""
 
     state: Path
     variables: Mapping[str, str]
@@ -84,8 +84,10 @@ def _by_itself(folder: Path, variables: Mapping[str, str], command: Sequence[str
 
 @dataclass
 class Seen:
-    """What a kill led to. `told` has what was reported as finished; `killed` is false if all was
-    over before; `resumed`: `--resume` ended well.
+    """What a kill led to.
+
+    `told` has what was reported as finished; `killed` is false if all was over before; `resumed`:
+    `--resume` ended well.
     """
 
     kill: Kill
@@ -156,16 +158,15 @@ def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
 
 
 def _in_python(err: str) -> bool:
-    """Whether the interrupt came while Python started, before a line of the program ran, by
-    Python's own traceback.
+    """Whether Python's traceback shows that the interrupt came while Python started.
+
+    No line of the program had run then.
     """
     return "KeyboardInterrupt" in err and "…" not in err and "gpubalance/cli" not in err
 
 
 def _look_at_files(program: Program, seen: Seen) -> None:
-    """Checks that the output, the kept probes and each line of a journal but the last are whole or
-    absent.
-    """
+    """Checks that the output, kept probes and all but a journal's last line are whole or absent."""
     state = program.folder / "state"
     for path in [*state.rglob("probes/*.json"), *program.folder.glob(program.output.name)]:
         try:
@@ -184,8 +185,9 @@ def _look_at_files(program: Program, seen: Seen) -> None:
 
 
 def _resume(killed: Program, seen: Seen, wanted: Found | None) -> None:
-    """Checks that `--resume` tells again what was told to be finished, and ends as if nothing had
-    happened.
+    """Checks that `--resume` tells again what was told to be finished.
+
+    It must end as if nothing had happened.
     """
     program = Program(killed.folder, killed.variables, *COMMANDS[seen.kill.command], "--resume")
     _, err = program.wait()

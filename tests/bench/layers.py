@@ -1,5 +1,6 @@
-"""How far layers over several devices are from one device, model by model; and what memory their
-order takes.
+"""How far layers over several devices are from one device, model by model.
+
+Also what memory their order takes.
 
 TensorFlow's graph optimizer fuses a model's operations in other ways where it is cut, and a deep
 model makes much of roundings that differ. For weights it is off, so that both compute the same

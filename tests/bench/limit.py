@@ -20,8 +20,9 @@ _STEP = 2 << 20
 
 @dataclass(frozen=True)
 class Case:
-    """A memory function, the device's memory, and what a curve measured; `known` if memory can be
-    read.
+    """A memory function, the device's memory, and what a curve measured.
+
+    `known` if memory can be read.
     """
 
     memory: Memory
@@ -39,8 +40,9 @@ class Case:
 
 
 def _by_chance(case: Case, random: Random, *, believing: bool) -> TryBatch:
-    """Tries some of which fail by chance. If `believing`, a batch always gets its first answer
-    again.
+    """Tries of which some fail by chance.
+
+    If `believing`, a batch always gets its first answer again.
     """
     known: dict[int, TriedBatch] = {}
 
@@ -146,8 +148,9 @@ def main() -> Iterator[str]:
 
 
 def _of_chance(cases: list[Case]) -> str:
-    """What failures by chance do to limits and tries, beside a search that believes
-    each failure.
+    """What failures by chance do to limits and tries.
+
+    Beside it stands a search that believes each failure.
     """
     told = f"{_CHANCE:.0%} of tries out of memory by chance"
     for believing in (True, False):

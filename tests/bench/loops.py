@@ -44,7 +44,7 @@ class Ours:
         self._pipeline = data is not None
 
     def throughput(self) -> float:
-        # It kept filling during the other's turn: what is ready would count too much.
+        # The pipeline kept filling during the other's turn: what is ready would count too much.
         if self._pipeline:
             list(self._measure(0.0, 1))
         samples = list(self._measure(self._seconds, 2))
@@ -124,9 +124,7 @@ class BareLoop:
 
 
 class KerasFit:
-    """Keras' own training at an even split, from a pipeline that repeats one batch, or
-    from `data`.
-    """
+    """Keras' own training at an even split, from `data` or a pipeline that repeats one batch."""
 
     def __init__(
         self,
@@ -166,8 +164,9 @@ class KerasFit:
 
 
 class KerasAlone(KerasFit):
-    """Keras' own training on a process's first device, without a strategy and with XLA as Keras
-    chooses.
+    """Keras' own training on a process's first device, without a strategy.
+
+    XLA is as Keras chooses.
     """
 
     def __init__(self, batch: int, make: Make = small) -> None:
@@ -183,8 +182,9 @@ def _with_keras_xla(model: Any) -> Any:
 
 
 class SplitFit(KerasFit):
-    """The same training with a split, which sets the devices up: make it before anything else uses
-    TensorFlow.
+    """The same training with a split.
+
+    The split sets the devices up: make it before anything else uses TensorFlow.
     """
 
     def __init__(self, split: Split, make: Make = small, data: Make | None = None) -> None:

@@ -8,8 +8,7 @@ BATCH = 256  # of each device
 
 
 def convnet() -> Any:
-    """Nearly all of its 3 MB of weights are in its last layers, and nearly all of its compute in
-    the first.
+    """Nearly all its 3 MB of weights are in its last layers, nearly all its compute in its first.
 
     A step of `BATCH` samples computes for some 0.2 s on one core here, and its gradients take as
     long on 100 Mbit/s.

@@ -1,5 +1,6 @@
-"""Hosts on this machine: network namespaces on a bridge of their own, each with a link of a given
-rate.
+"""Hosts on this machine: network namespaces on a bridge of their own.
+
+Each has a link of a given rate.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""How long it takes to find the best split and the best cut of a model, and whether brute force
-finds a better cut.
+"""How long it takes to find the best split and the best cut of a model.
+
+Also whether brute force finds a better cut.
 """
 
 from __future__ import annotations
@@ -34,16 +35,15 @@ def _line(random: Random) -> Line:
 
 
 def _through_zero(random: Random) -> Line:
-    """A random device without fixed cost: without sync all deadlines are nearly equal, the hardest
-    to tell apart.
+    """A random device without fixed cost.
+
+    Without sync all deadlines are nearly equal, the hardest to tell apart.
     """
     return Line(0.0, random.uniform(1e-4, 1e-3), 0.0)
 
 
 def _curve(random: Random) -> Curve:
-    """A random device with fourteen measured points, an octave apart, each off its line by some per
-    cent.
-    """
+    """A random device with fourteen points an octave apart, each off its line by some per cent."""
     exactly = _line(random)
     sizes = [2**n for n in range(14)]
     return monotone_curve([(b, exactly.step_time_s(b) * random.uniform(0.97, 1.03)) for b in sizes])
@@ -111,8 +111,9 @@ def cuts() -> Iterator[str]:
 
 
 def _cut(blocks: int, devices: int, micro_batches: int, seed: int) -> cut.CutProblem:
-    """Unlike blocks on devices whose speeds differ up to fourfold and whose memory together is
-    scarce.
+    """Unlike blocks on devices whose speeds differ up to fourfold.
+
+    The devices' memory together is scarce.
     """
     random = Random(seed)
     edges = tuple(cut.Edge(n, (n + 1,), random.randrange(10**4)) for n in range(blocks - 1))

@@ -1,5 +1,6 @@
-"""How long queues take by the tail rule, beside pulling and beside the best that
-hindsight knows.
+"""How long queues take by the tail rule.
+
+Beside it stand pulling, and the best that hindsight knows.
 """
 
 from __future__ import annotations
@@ -28,9 +29,7 @@ _TO_GAIN = 0.95  # where pulling takes more than the best by a twentieth
 
 
 def main(queues: int = QUEUES, seed: int = 0) -> Iterator[str]:
-    """A line for each kind of machine, without a probe and with one, and one for the program
-    itself.
-    """
+    """A line for each kind of machine, with and without a probe, and one for the program itself."""
     yield f"{queues} queues a line from seed {seed}, over pulling:"
     for probed in (False, True):
         for name, counts, speeds in _MACHINES:

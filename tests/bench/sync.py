@@ -1,5 +1,6 @@
-"""Gradients summed in packs against all at once, in turns: over a link, over loopback and on one
-host.
+"""Gradients summed in packs against all at once, in turns.
+
+They go over a link, over loopback and within one host.
 
 The hosts are network namespaces of this machine, each with one core and a plain CPU device, if who
 runs this may make them.
@@ -58,8 +59,9 @@ def main() -> Iterator[str]:
 def _over(
     folder: Path, hosts: Sequence[str], via: str, where: str, wanted: Wanted
 ) -> Iterator[str]:
-    """The lines about two hosts. `wanted` is of the convnet; a model with few weights
-    gains little.
+    """The lines about two hosts.
+
+    `wanted` is of the convnet; a model with few weights gains little.
     """
     for name in MODELS:
         bound = wanted if name == "convnet" else _NO_SLOWER

@@ -1,5 +1,6 @@
-"""A training over two hosts with a plain device each: packs of gradients against all at once, in
-turns.
+"""Trains over two hosts with a plain device each: packs of gradients against all at once.
+
+The two take turns.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _STEPS, _PAIRS = 8, 2
 
 
 def rate(split: gpubalance.Split, make: Callable[[], Any]) -> Callable[[], float]:
-    """A function that gives the steps per second of an epoch with that split, once another one has
-    gone before.
+    """A function that gives the steps per second of an epoch with that split.
+
+    Another epoch has gone before.
     """
     import keras
 
@@ -40,8 +42,9 @@ def rate(split: gpubalance.Split, make: Callable[[], Any]) -> Callable[[], float
 
 
 def main(name: str, hosts: str) -> None:
-    """One process's part, of a launched script. The first one prints the ratio of the
-    throughputs.
+    """One process's part, of a launched script.
+
+    The first process prints the ratio of the throughputs.
     """
     names = hosts.split(",")
     gpus = [f"{host}:0" for host in names]

@@ -17,8 +17,9 @@ Figure = Callable[[], float]
 
 
 def in_turns(first: Figure, second: Figure) -> Iterator[float]:
-    """Endless ratios first ÷ second; they alternate in beginning a pair, as a machine may slow down
-    steadily.
+    """Endless ratios first ÷ second.
+
+    They alternate in beginning a pair, as a machine may slow down steadily.
     """
     for unmeasured in (first, second):
         unmeasured()  # traces, caches, imports

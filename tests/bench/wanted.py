@@ -41,8 +41,9 @@ class Wanted(NamedTuple):
 
 
 def _looks(first: int, most: int) -> Iterator[int]:
-    """Looks after `first`, twice as many, … : who looks after each one sooner or later sees what
-    they want to see.
+    """Looks after `first`, twice as many, and so on up to `most`.
+
+    Who looks after each one sooner or later sees what they want to see.
     """
     while first < most:
         yield first
@@ -95,8 +96,9 @@ class Share:
 def judged_shares(
     draw: Callable[[int], Sequence[Share]], wanted: Sequence[Wanted], most: int
 ) -> list[str]:
-    """Adds shares from `draw(n)`, n = 0, 1, …, up to `most` draws, until each meets or misses what
-    is wanted.
+    """Adds up to `most` draws of shares until each share meets or misses what is wanted.
+
+    The draws are `draw(n)`, n = 0, 1, …
     """
     drawn: list[Sequence[Share]] = []
     for count in _looks(1, most):

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
 PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
 TINY = f"{ROOT / 'tests' / 'tiny.py'}:net"
-# Tests are about the program, not about figures: so a model that is traced at once, and short
-# windows.
+# Tests are about the program, not about figures.
+# So the model is traced at once, and windows are short.
 TINY_PAIR = ("--simulate", QUICK_PAIR, "--model", TINY)
 SHORT = ("--windows", "1", "--duration", "0.5")
 
@@ -31,8 +31,9 @@ SHORT = ("--windows", "1", "--duration", "0.5")
 def broken(
     folder: Path, name: str = "tensorflow", error: str = "SystemExit('it was loaded')"
 ) -> dict[str, str]:
-    """Variables that put a broken package before the real one, for commands that must
-    not need it.
+    """Variables that put a broken package before the real one.
+
+    They are for commands that must not need it.
     """
     package = folder / "broken" / name
     package.mkdir(parents=True)
@@ -41,8 +42,9 @@ def broken(
 
 
 def heed_signals() -> None:
-    """Undoes what a child would inherit: in a shell's background SIGINT is ignored, and under nohup
-    SIGHUP.
+    """Undoes what a child would inherit.
+
+    In a shell's background SIGINT is ignored, and under nohup SIGHUP.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -87,10 +89,9 @@ def here(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command in this process, which has already loaded the program; workers are still real
-    processes.
+    """Runs a command in this process, which has already loaded the program.
 
-    It must end with that exit code, if one is given.
+    Workers are still real processes. The command must end with that exit code, if one is given.
 
     Not for anything that the program meets at its start: libraries, closed streams, a broken
     TensorFlow, signals.
@@ -132,8 +133,9 @@ def lives(process: psutil.Process) -> bool:
 def interrupted(
     process: subprocess.Popen[str], code: int = 130, number: signal.Signals = signal.SIGINT
 ) -> tuple[str, str]:
-    """What a program prints that gets this signal: it must end with that code, and none of its
-    children be left.
+    """What a program prints that gets this signal.
+
+    It must end with that code, and none of its children may be left.
     """
     children = children_of(process.pid)
     process.send_signal(number)

@@ -37,8 +37,9 @@ def command_in_terminal(
     lines: int = 24,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[int, Seen]:
-    """Runs any command with its three streams on a terminal; returns the exit status and what was
-    seen.
+    """Runs any command with its three streams on a terminal.
+
+    Returns the exit status and what was seen.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

@@ -76,8 +76,9 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(
 def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
     tmp_path: Path,
 ) -> None:
-    """The joint run of this profile holds less than the probe of each alone lets hope, and nobody
-    knew its sync.
+    """This profile's joint run holds less than the probe of each alone lets hope.
+
+    Nobody knew its sync before.
     """
     probe, file = probe_of(simulated_devices(QUICK_PAIR)[0]), tmp_path / "probe.json"
     save(probe)
@@ -114,8 +115,8 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
     assert learning.by_goodput[0].goodput == max(one.goodput for one in learning.by_goodput)
     fewer = plan_of(*command, "--max-global-batch", "160", "--sync", "0.02")
     assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (160, 0.02, balance.created)
-    # A later one that had no use for the second device has found nothing; of other devices none
-    # says anything.
+    # A later balance that had no use for the second device has found nothing.
+    # No balance says anything of other devices.
     assert (
         here("balance", "--simulate", QUICK_PAIR, *SHORT, "--max-global-batch", "8").returncode == 0
     )

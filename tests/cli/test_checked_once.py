@@ -1,5 +1,6 @@
-"""A model is checked in parts once a command, however many workers build it, and with --resume
-never again.
+"""A model is checked in parts once a command, however many workers build it.
+
+With --resume it is never checked again.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
-# What readline does: it sets the words and the number of the one that is completed, and calls the
-# function.
+# Does what readline does: sets the words and the number of the one that is completed.
+# Then calls the function.
 ASK = """
 source "$SCRIPT"
 COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))

@@ -1,6 +1,4 @@
-"""`--config FILE`: what a file says is what the command line would say, and the command line is
-above it.
-"""
+"""`--config FILE`: a file says what the command line would say, and the command line wins."""
 
 from __future__ import annotations
 

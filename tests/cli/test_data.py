@@ -1,5 +1,6 @@
-"""`--data` of `probe`, `balance`, `plan` and `independent`: the pipeline is told first, and a plan
-knows its data.
+"""`--data` of `probe`, `balance`, `plan` and `independent`.
+
+The pipeline is told first, and a plan knows its data.
 """
 
 from __future__ import annotations

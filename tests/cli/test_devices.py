@@ -1,5 +1,6 @@
-"""`gpubalance devices`, and `run` on GPUs that only NVML shows: the real pynvml on a compiled
-stand-in.
+"""`gpubalance devices`, and `run` on GPUs that only NVML shows.
+
+The real pynvml loads a compiled stand-in.
 """
 
 from __future__ import annotations

@@ -48,8 +48,9 @@ def samples():
 
 
 def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) -> None:
-    """Each behind a prefix, with TensorFlow's real collectives between two processes, which read
-    the user's samples.
+    """Each host is behind a prefix, with TensorFlow's real collectives between two processes.
+
+    Both processes read the user's samples.
     """
     path = tmp_path / "run.json"
     (tmp_path / "mine.py").write_text(DATA)
@@ -147,8 +148,9 @@ def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(
 
 @pytest.fixture
 def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Two with a GPU each, as NVML tells of it, where TensorFlow can't be loaded; gamma can't be
-    reached.
+    """Two hosts with a GPU each, as NVML tells of it, and gamma, which can't be reached.
+
+    TensorFlow can't be loaded on the two.
     """
     for host, uuid in (("alpha", TI), ("beta", PLAIN)):
         (tmp_path / host).mkdir()

@@ -1,5 +1,6 @@
-"""`gpubalance independent` as a user runs it, with real workers. Their engine takes as long as
-profiles say.
+"""`gpubalance independent` as a user runs it, with real workers.
+
+Their engine takes as long as profiles say.
 """
 
 from __future__ import annotations
@@ -98,9 +99,7 @@ def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_i
 
 
 def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(tmp_path: Path) -> None:
-    """Of one clock, the program's: a device's timings fit into the time in which both were
-    measured.
-    """
+    """By the program's clock, a device's timings fit into the time in which both were measured."""
     logs, traces = tmp_path / "logs", tmp_path / "traces"
     both = ("--tensorboard", str(logs), "--trace", str(traces))
     result = result_of(*PAIR, *SHORT, *both, environment=engine(tmp_path, SLOWLY))
@@ -110,7 +109,7 @@ def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(tmp_path: P
     for replica in result["replicas"]:
         times = replica["step_time_s"]
         assert sum(times["samples"]) * times["steps_per_sample"] <= result["overlap_s"]
-        # In turns, each alone first.
+        # They take turns, each alone first.
         assert replica["solo_step_time_s"]["at_s"][0] < times["at_s"][0]
 
 

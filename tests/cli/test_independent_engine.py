@@ -1,6 +1,4 @@
-"""`gpubalance independent` with the real engine: two workers with TensorFlow, which train at the
-same time.
-"""
+"""`gpubalance independent` with the real engine: two TensorFlow workers train at the same time."""
 
 from __future__ import annotations
 

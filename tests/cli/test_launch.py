@@ -1,5 +1,6 @@
-"""`launch`: a script in a process for each device of a plan. What a script does with it is tested
-in training/.
+"""`launch` runs a script in a process for each device of a plan.
+
+What a script does with the plan is tested in training/.
 """
 
 from __future__ import annotations
@@ -133,8 +134,9 @@ def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended_a_long_line
 
 
 def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> None:
-    """Nobody reads on what the one prints before the other has said something, over the same
-    connection.
+    """What the one prints is not read on before the other has said something.
+
+    Both use the same connection.
     """
     script, told = tmp_path / "train.py", threading.Event()
     script.write_text(
@@ -164,8 +166,9 @@ def test_what_starts_a_script_hears_when_its_controller_is_silent() -> None:
 def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(
     script: str, tmp_path: Path
 ) -> None:
-    """By ssh, of which the stand-in does what one notices here: a shell on the other side reads the
-    words.
+    """The hosts are reached by ssh, whose stand-in does what one notices here.
+
+    A shell on the other side reads the words.
     """
     connect_hosts("alpha,beta", VIA[1])
     plan = write_plan(tmp_path)

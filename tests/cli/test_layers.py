@@ -1,5 +1,6 @@
-"""`gpubalance layers` as a user runs it, with real workers. Their engine takes as long as the
-simulated schedule.
+"""`gpubalance layers` as a user runs it, with real workers.
+
+Their engine takes as long as the simulated schedule.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
 
 
 def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
-    """Both devices' speeds change all the time, each in its own way: what a round promises is no
-    better than chance.
+    """Both devices' speeds change all the time, each in its own way.
+
+    So what a round promises is no better than chance.
     """
     script = """
     import random
@@ -137,8 +139,8 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     found, _ = result_of(*wide[1:], "--micro-batch", "8")
     assert found.segments == ((0, 3, 0), (4, 7, 1))
     assert [(stage.memory_peak_bytes or 0) >> 20 for stage in found.stages] == [934, 774]
-    # Both hold 300 MiB beside what is planned: the margin is by how much that was seen to be too
-    # little.
+    # Both hold 300 MiB beside what is planned.
+    # The margin is by how much the plan was seen to be too little.
     close = profile(tmp_path, *[one.format(4)] * 2)
     held = engine(tmp_path, "def held(device): return 300 << 20")
     done = here("layers", "--simulate", close, *SHORT, code=5, environment=held)
@@ -229,8 +231,9 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
 
 
 def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -> None:
-    """It is the last thing that is measured: here its result can't be saved, as somebody made the
-    file meanwhile.
+    """The batch split is the last thing that is measured.
+
+    Here its result can't be saved, as somebody made the file meanwhile.
     """
     script = """
     import os, pathlib

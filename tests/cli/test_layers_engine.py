@@ -1,5 +1,6 @@
-"""`gpubalance layers` with real workers and the real engine: two branches of a model on two
-devices.
+"""`gpubalance layers` with real workers and the real engine.
+
+Two branches of a model are on two devices.
 """
 
 from __future__ import annotations
@@ -28,9 +29,7 @@ DEVICE = (
 
 
 def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
-    """One micro-batch a step: no pipeline hides anything, and the branches are half of the step
-    each.
-    """
+    """With one micro-batch a step no pipeline hides anything; each branch is half of the step."""
     pair = profile(tmp_path, DEVICE, DEVICE, joint="link_bytes_per_s = 10e9")
     _known_to_hold_nothing(pair)
     short = (
@@ -74,8 +73,8 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
         )
         assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
         assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
-    # On the same devices, as slow as they were on a busy machine, one block after the other would
-    # take longer.
+    # One block after the other would take longer on the same devices.
+    # They count as slow as they were on a busy machine.
     in_turn_s = sum(block.compute_s[owner[block.name]] or 0.0 for block in result.blocks)
     assert result.predicted.step_time_s < 0.9 * in_turn_s
 

@@ -1,6 +1,4 @@
-"""The live screen in terminals of unlike kinds, with the program's own Progress and
-made-up events.
-"""
+"""The live screen in unlike terminals, with the program's own Progress and made-up events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`gpubalance probe` as a user runs it: what it prints, and what is left when something
-goes wrong.
+"""`gpubalance probe` as a user runs it.
+
+What it prints, and what is left when something goes wrong.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     limits = [(p.batch_limit.fits, p.batch_limit.fails) for p in result.probes if p.batch_limit]
     assert limits == [(224, 232), (128, 136)]
     assert result.complete
-    # As it goes: each size, each trial with its reason; then what they amount to, and what to do
-    # next.
+    # As it goes, it tells each size, and each trial with its reason.
+    # Then it tells what they amount to, and what to do next.
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB", done.stderr)
     assert re.search(
         r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, ", done.stderr
@@ -81,8 +82,8 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert re.search(r"[▁▂].*█ samples/s at batch 8 to 224", done.stdout)
     assert "batch limit: 224 trains, 232 does not (out of memory)" in done.stdout
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
-    # Nothing is left to resume, the result is kept, and a run of these devices knows what they give
-    # alone.
+    # Nothing is left to resume, and the result is kept.
+    # A run of these devices knows what they give alone.
     assert not list((own_state / "gpubalance" / "journals").glob("*"))
     assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
     command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()

@@ -1,5 +1,6 @@
-"""Keras Tuner's own search over processes: its chief beside a queue, a worker on each device. See
-the guide's queue.
+"""Keras Tuner's own search over processes: its chief beside a queue, a worker on each device.
+
+See the guide's queue.
 """
 
 from __future__ import annotations

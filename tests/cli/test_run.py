@@ -1,5 +1,6 @@
-"""`gpubalance run` as a user runs it. An engine without TensorFlow holds the simulated devices to
-their profiles.
+"""`gpubalance run` as a user runs it.
+
+An engine without TensorFlow holds the simulated devices to their profiles.
 """
 
 from __future__ import annotations
@@ -160,8 +161,8 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     result = json.loads(done.stdout)
     first, second = result["replicas"]
     assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 200)
-    # Four times the fixed cost, as the first 30 are a micro-batch too: 77 ms, not the 53 ms of a
-    # card that held all.
+    # The fixed cost counts four times, as the first 30 are a micro-batch too.
+    # That makes 77 ms, not the 53 ms of a card that held all.
     assert second["compute_s"] == pytest.approx(4 * 0.008 + 0.0003 * 150)
     assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 40])
     assert (second["batch"], second["micro_batch"], result["global_batch"]) == (150, 40, 350)

@@ -1,5 +1,6 @@
-"""`--data`: whether the pipeline keeps up, and ragged text. Other kinds are in
-tests/engine/test_user_data.py.
+"""`--data`: whether the pipeline keeps up, and ragged text.
+
+Other kinds are in tests/engine/test_user_data.py.
 """
 
 from __future__ import annotations

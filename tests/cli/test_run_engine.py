@@ -1,5 +1,6 @@
-"""`gpubalance run` with the real engine in a real worker, on simulated devices. What needs no
-engine is in test_run.
+"""`gpubalance run` with the real engine in a real worker, on simulated devices.
+
+What needs no engine is in test_run.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     done = here("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options, code=0)
     result = json.loads(path.read_text())
     first, second = result["replicas"]
-    # Each device's own time, while the total goes at the straggler's pace. Here it may be later,
-    # never earlier.
+    # It is each device's own time, while the total goes at the straggler's pace.
+    # Here it may be later, never earlier.
     assert first["compute_s"] >= 0.008 + 0.0002 * 120 - 1e-6
     assert second["compute_s"] >= 0.008 + 0.0003 * 80 - 1e-6
     assert (first["batch"], second["batch"], result["global_batch"]) == (120, 80, 200)

@@ -1,6 +1,4 @@
-"""What a plan's training looks like in a script: the lines that are printed, and the file of
---script.
-"""
+"""What a plan's training looks like in a script: the printed lines, and the file of --script."""
 
 from __future__ import annotations
 

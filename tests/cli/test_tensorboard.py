@@ -148,9 +148,7 @@ def test_a_proof_is_read_back_as_it_was_measured(balance: Done) -> None:
 
 
 def table(done: Done) -> tuple[list[str], dict[str, Any]]:
-    """TensorBoard's own table of hyperparameters: its columns, and the rows by the names of session
-    groups.
-    """
+    """TensorBoard's own hyperparameter table: its columns, and the rows by session group name."""
     from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
     from tensorboard.context import RequestContext
     from tensorboard.plugins.base_plugin import TBContext

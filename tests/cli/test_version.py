@@ -25,8 +25,9 @@ def test_each_version_is_on_a_line_of_its_own() -> None:
 
 
 def test_tensorflow_is_not_loaded(tmp_path: Path) -> None:
-    """One that can't be is found in its place, which has no text that tells what it was
-    built for.
+    """A TensorFlow that can't be loaded is found in its place.
+
+    It has no text that tells what it was built for.
     """
     done = gpubalance("--version", environment=broken(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,8 +1,8 @@
-"""The examples in README and guide: `python -m tests.guide.examples [DOCUMENT …]` runs them for
-real and writes them.
+"""The examples in README and guide, run for real and written by this module.
 
-It takes some minutes for each document, on a machine that does nothing else. An example that leaves
-something out (`…`) is not written, as only a person can choose what to leave out.
+`python -m tests.guide.examples [DOCUMENT …]` runs and writes them. It takes some minutes for each
+document, on a machine that does nothing else. An example that leaves something out (`…`) is not
+written, as only a person can choose what to leave out.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _NOT_RUN = ("pip", "tensorboard", "scripts/test", "gpubalance --install")
 
 
 class Example(NamedTuple):
-    """How the program is started, the rest of the line, and what the document says it prints, or
-    nothing.
+    """How the program is started, the rest of the line, and what the document says it prints.
+
+    The document may say nothing of what it prints.
     """
 
     program: str

@@ -1,5 +1,6 @@
-"""Makes the tables of the chapter on results: a row for each field of a record, by its path in the
-JSON.
+"""Makes the tables of the chapter on results.
+
+A table has a row for each field of a record, by its path in the JSON.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ _WORDS = {bool: "true or false", str: "text"}
 def rows(
     record: type[BaseModel], told: set[type[BaseModel]], path: str = "", unit: str = ""
 ) -> Iterator[list[str]]:
-    """Each field's path and what it holds, depth first. Records in `told` have a table
-    elsewhere.
+    """Each field's path and what it holds, depth first.
+
+    Records in `told` have a table elsewhere.
     """
     told.add(record)
     for name, field in record.model_fields.items():
@@ -53,8 +55,9 @@ def rows(
 
 
 def _records(annotation: Any, dots: str) -> Iterator[tuple[type[BaseModel], str]]:
-    """The records in an annotation, with the text between the field's name and theirs, such as
-    `[].`.
+    """The records in an annotation, with the text between the field's name and theirs.
+
+    That text is `[].`, for example.
     """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, dots

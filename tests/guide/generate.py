@@ -1,5 +1,6 @@
-"""`python -m tests.guide.generate`: writes the parts of the guide that come from the program; a
-test compares them.
+"""Writes the parts of the guide that come from the program; a test compares them.
+
+`python -m tests.guide.generate` runs it.
 
 A part stands between `<!-- … -->` and `<!-- end -->`. In the tables of fields the last column is
 written by hand and kept: a new field gets an empty cell, which the test refuses.
@@ -59,8 +60,9 @@ def troubles() -> str:
 
 
 def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
-    """The table of what `scripts/bench gpu` found on a GPU, if it was kept. Raises ValueError for
-    one of no GPU.
+    """The table of what `scripts/bench gpu` found on a GPU, if it was kept.
+
+    Raises ValueError if it was found without a GPU.
     """
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if found and (found.get("kind") != KIND or not found["cards"]):

@@ -1,5 +1,6 @@
-"""README and guide name what there is: commands, options, profile keys, exit codes,
-fields, errors.
+"""README and guide name what there is.
+
+That is commands, options, profile keys, exit codes, fields and errors.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def test_a_chapter_begins_with_its_title_and_a_line_for_the_list(name: str) -> N
 
 @pytest.mark.parametrize("name", names())
 def test_what_comes_from_the_program_is_as_the_program_has_it(name: str) -> None:
-    """`python -m tests.guide.generate` writes it again; the meaning of a new field is yours to
-    write.
+    """`python -m tests.guide.generate` writes it again.
+
+    The meaning of a new field is yours to write.
     """
     assert generated(read(name)) == read(name)
     assert not re.search(r"(?m)^\| `\S+` \|.*\|  \|$", read(name))

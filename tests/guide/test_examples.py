@@ -1,5 +1,6 @@
-"""The commands of README and guide run as they stand, and print what is shown below them, but for
-figures.
+"""The commands of README and guide run as they stand, and print what is shown below them.
+
+Only figures may differ.
 
 The program is real, in this process, and so is all that it prints. The engine is the stand-in,
 which computes as long as the simulated devices' profiles say without taking that time. The figures
@@ -43,7 +44,7 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
     for example in examples(name):
         if example.command == ("doctor",) and not example.shown:
             continue  # as where it is shown
-        # It tries the real TensorFlow.
+        # `doctor` tries the real TensorFlow.
         trained = {} if example.command[0] == "doctor" else engine(folder)
         seen = {} if "--simulate" in example.command else gpus
         done = here(

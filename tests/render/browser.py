@@ -1,5 +1,6 @@
-"""Opens a page in several frames by Chromium's own command line, and reads what JavaScript finds in
-each.
+"""Opens a page in several frames, and reads what JavaScript finds in each.
+
+It starts Chromium by its own command line.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _FLAGS = (
     "--enable-logging=stderr",
 )
 _WITHIN_S = 120
-# A page takes its frame's `color-scheme` for the user's choice. On paper the rules for print count,
-# not the screen's.
+# A page takes its frame's `color-scheme` for the user's choice.
+# On paper the rules for print count, not the screen's.
 _AROUND = """<!doctype html><meta charset="utf-8">
 {frames}
 <script>
@@ -63,8 +64,9 @@ class Seen(NamedTuple):
 
 
 def look(page: Path, views: Sequence[View], questions: Mapping[str, str], folder: Path) -> Seen:
-    """Evaluates a JavaScript expression for each question in each view. Chromium's own files go to
-    `folder`.
+    """Evaluates a JavaScript expression for each question in each view.
+
+    Chromium's own files go to `folder`.
     """
     frames = "\n".join(_frame(page, *view) for view in views)
     around = folder / "around.html"

@@ -13,8 +13,9 @@ from tests.render import samples
 
 @pytest.fixture(scope="session")
 def subjects() -> tuple[ReportSubject, ...]:
-    """The balanced pair, as if on GPUs, the balanced four devices, the pair's probe, and a plan
-    that was not run.
+    """The balanced pair as if on GPUs, the balanced four devices, the pair's probe, and a plan.
+
+    The plan was not run.
     """
     found = read_subjects(
         [samples.BALANCE, samples.FOUR, samples.PROBE, samples.PLAN, samples.FOUR_PROBE]

@@ -31,8 +31,9 @@ def measurement(
     micro_batches: tuple[int, ...] | None = None,
     memory: int | None = None,
 ) -> Measurement:
-    """A measurement in which the first GPU computes for 0.1 s and has the telemetry, the second for
-    0.2 s.
+    """A measurement in which the first GPU computes for 0.1 s and the second for 0.2 s.
+
+    The first has the telemetry.
     """
     made = measurement_of(batches, (0.1, 0.2), sync_s=0.01)
     replicas = tuple(

@@ -1,5 +1,6 @@
-"""The picture at the top of the README: `python -m tests.render.picture` draws it from the pair's
-real result.
+"""Draws the picture at the top of the README from the pair's real result.
+
+`python -m tests.render.picture` runs it.
 """
 
 from __future__ import annotations
@@ -51,9 +52,7 @@ line-height: {line_height}px; }}
 
 
 def lines() -> list[Text]:
-    """The live screens of the even split and of the found one, and the summary without
-    the script.
-    """
+    """The live screens of the even and the found split, and the summary without the script."""
     plan = read_record(DATA / "pair-balance.json", Plan)
     run = known(plan.run)
     even = known(run.baselines.even)

@@ -1,6 +1,4 @@
-"""Results of real runs on simulated devices, as they were written, and variants of them
-for tests.
-"""
+"""Results of real runs on simulated devices as they were written, and variants for tests."""
 
 from __future__ import annotations
 
@@ -41,8 +39,9 @@ def subject(path: Path, *beside: Path) -> ReportSubject:
 
 
 def with_telemetry(of: ReportSubject) -> ReportSubject:
-    """The subject as if its devices were GPUs with telemetry, of which the second gets hot and is
-    throttled.
+    """The subject as if its devices were GPUs with telemetry.
+
+    The second gets hot and is throttled.
 
     Simulated devices have no telemetry, so no real run has it.
     """

@@ -1,5 +1,6 @@
-"""A cut model in a report: its picture is its timeline, its tables have its numbers;
-and as text.
+"""A cut model in a report and as text.
+
+In a report its picture is its timeline, and its tables have its numbers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The page in a real browser: no complaint, nothing wider than the screen, no text over text, in
-light and dark.
+"""The page in a real browser, in light and dark.
+
+There is no complaint, nothing is wider than the screen, and no text lies over text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Charts: what is drawn is what was measured, each is whole and readable, and what is missing is
-said.
-"""
+"""Charts draw what was measured, are whole and readable, and say what is missing."""
 
 from __future__ import annotations
 

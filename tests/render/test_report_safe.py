@@ -1,5 +1,6 @@
-"""What stands in a result is shown and never acted on: by a browser, a spreadsheet, a Markdown
-reader, a terminal.
+"""What stands in a result is shown and never acted on.
+
+That goes for a browser, a spreadsheet, a Markdown reader and a terminal.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ HOSTILE = (
 
 
 def hostile(folder: Path) -> tuple[ReportSubject, ...]:
-    """The pair's results with hostile names, model and warnings for each reader; one name has
-    10,000 characters.
+    """The pair's results with hostile names, model and warnings for each reader.
+
+    One name has 10,000 characters.
     """
     probe, plan = samples.document(samples.PROBE), samples.document(samples.BALANCE)
     for document in (probe, plan, plan["balance"]["run"]):

@@ -1,6 +1,4 @@
-"""Events as TensorBoard's scalars and hyperparameters: which run, tag, step, wall time
-and value.
-"""
+"""Events as TensorBoard's scalars and hyperparameters: run, tag, step, wall time and value."""
 
 from __future__ import annotations
 
@@ -101,8 +99,8 @@ def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
         (15, pytest.approx(NOW - 0.1), 70.0),
     ]
     assert scalars(found, "gpubalance/temperature_c/GPU:1") == []
-    # Power was told by none of these moments: not even its mean stands beside them as if it were
-    # one of them.
+    # None of these moments told the power.
+    # So not even its mean stands beside them as if it were one of them.
     assert scalars(found, "gpubalance/power_w/GPU:0") == []
     # Without readings over time its summary stands at the end.
     whole = measurement((6, 4), times, telemetry.model_copy(update={"course": ()}))

@@ -1,5 +1,6 @@
-"""Whether several devices are worth it, an epoch's time and the energy, by figures that are easily
-computed by hand.
+"""Whether several devices are worth it, an epoch's time, and the energy.
+
+The figures are easily computed by hand.
 """
 
 from __future__ import annotations
@@ -65,9 +66,7 @@ def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -
 def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared_at_the_same(
     run: Run, same: float, says: str
 ) -> None:
-    """What it gives alone at another batch says nothing of whether a second device is worth it at
-    this one.
-    """
+    """What it gives alone at another batch says nothing of a second device's worth at this one."""
     best = SoloBest(device=1, batch=900, throughput=4000, at_global_batch=same)
     (said,) = worth_sentences(
         run.model_copy(update={"baselines": Baselines(even=None, solo_best=(best,), solo_sum=None)})

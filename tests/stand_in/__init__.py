@@ -1,5 +1,6 @@
-"""GPUs for tests on a machine without any: an NVML library that the tests compile and the real
-pynvml loads.
+"""GPUs for tests on a machine without any.
+
+The tests compile an NVML library, which the real pynvml loads.
 
 Give a child process the variables of `environment`, or use `loaded` in this process. The top of
 nvml.c explains the script's language.
@@ -72,8 +73,9 @@ def environment(folder: Path, script: str) -> dict[str, str]:
 
 @contextmanager
 def loaded(variables: Mapping[str, str]) -> Iterator[None]:
-    """Makes pynvml in this process see the GPUs of `environment`'s variables inside the block, if
-    these have any.
+    """Makes pynvml in this process see the GPUs of `environment`'s variables inside the block.
+
+    It changes nothing if the variables have no GPUs.
 
     It loads a copy of the library, which reads its script when it is loaded.
     """
@@ -89,11 +91,10 @@ def loaded(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def engine(folder: Path, script: str = "") -> dict[str, str]:
-    """Variables that give the program's workers an engine controlled by the script, in Python; see
-    session.py.
+    """Variables that give the program's workers an engine that a Python script controls.
 
-    It needs no TensorFlow, so a command takes at most a second. Add `environment`'s variables for
-    GPUs.
+    See session.py for the script. The engine needs no TensorFlow, so a command takes at most a
+    second. Add `environment`'s variables for GPUs.
     """
     path = folder / "engine-stand-in.py"
     path.write_text(textwrap.dedent(script), encoding="utf-8")
@@ -107,8 +108,9 @@ def engine(folder: Path, script: str = "") -> dict[str, str]:
 
 
 def child(code: str, variables: dict[str, str], timeout_s: float | None = None) -> str:
-    """Runs code in a new Python process, as pynvml loads a library once in a process; returns what
-    it prints.
+    """Runs code in a new Python process, and returns what it prints.
+
+    The process is new because pynvml loads a library once in a process.
     """
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -128,8 +130,7 @@ def compiled(source: Path, library: Path) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler (cc, gcc or clang) to build a stand-in with")
-    # Symbolic, or in a process with TensorFlow loaded its own functions of these names would be
-    # called instead.
+    # Without -Bsymbolic, a process with TensorFlow loaded would call its functions of these names.
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-Wl,-Bsymbolic"]
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
     return library

@@ -1,5 +1,6 @@
-"""A model of eight blocks that trains nothing, in the place of gpubalance.engine.pipeline.session:
-see session.py.
+"""A model of eight blocks that trains nothing.
+
+It stands in the place of gpubalance.engine.pipeline.session: see session.py.
 
 Blocks have an eighth each of a profile's time and memory, and send a kilobyte a sample to the next.
 Steps take what the simulated schedule says, and are only counted. The script may have

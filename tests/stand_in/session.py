@@ -169,8 +169,9 @@ class Session:
         return computes
 
     def _taken_s(self, computes: Any) -> float:
-        """A step's time: a device begins its next batch once its own update is over, and all meet
-        in the all-reduce.
+        """A step's time.
+
+        A device begins its next batch once its own update is over, and all meet in the all-reduce.
         """
         return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._sync_s
 

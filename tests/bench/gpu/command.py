@@ -29,8 +29,9 @@ _LARGE = 1 << 20
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the steps. Returns the exit code: 3 without a GPU, 6 if a step failed or was
-    not done.
+    """Runs the steps and returns the exit code.
+
+    That is 3 without a GPU, and 6 if a step failed or was not done.
     """
     parser = _parser()
     asked = parser.parse_args(words)
@@ -42,7 +43,7 @@ def main(words: Sequence[str]) -> int:
     folder = asked.o or Path(f"gpubalance-gpu-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}")
     figures = folder.resolve() / FIGURES
     try:
-        # An empty one may be given, as by what copies it back.
+        # An empty folder may be given, as by what copies it back.
         folder.mkdir(parents=True, exist_ok=True)
         figures.open("x").close()
     except OSError as error:

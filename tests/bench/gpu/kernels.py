@@ -1,5 +1,6 @@
-"""Reads what a profiler trace says of a device, by windows, from TensorFlow's own file, without a
-plugin.
+"""Reads what a profiler trace says of a device, by windows.
+
+It reads TensorFlow's own file, without a plugin.
 """
 
 from __future__ import annotations
@@ -21,17 +22,16 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The kernels of all devices during a host's call, and their copies to the host, in order of
-    time.
-    """
+    """All devices' kernels during a host's call, and their copies to the host, in order of time."""
 
     kernels: tuple[Span, ...]
     to_host: tuple[Span, ...]
 
 
 class Marks(NamedTuple):
-    """A stamped step's times by its four copies to the host; `busy` is the part of its compute with
-    kernels running.
+    """A stamped step's times by its four copies to the host.
+
+    `busy` is the part of its compute with kernels running.
     """
 
     compute_s: float
@@ -55,8 +55,9 @@ def marks_of(window: Window) -> Marks | None:
 
 
 def idle_part(window: Window) -> float | None:
-    """The part without a kernel of the time between the window's first kernel and the end of its
-    last; None without.
+    """The part without kernels of the time from a window's first kernel to the end of its last.
+
+    None if the window has no kernel.
     """
     if not window.kernels:
         return None
@@ -108,8 +109,9 @@ def read_windows(folder: Path) -> list[Window]:
 
 
 def _events(plane: Any, lines: str) -> Iterable[tuple[str, Span]]:
-    """The events of the plane's lines whose name begins with `lines`; CUPTI has a line for each
-    stream.
+    """The events of the plane's lines whose name begins with `lines`.
+
+    CUPTI has a line for each stream.
     """
     for line in plane.lines:
         if line.name.startswith(lines):

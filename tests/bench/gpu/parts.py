@@ -25,8 +25,9 @@ _MARK = "+"
 
 
 def environment(uuid: str, sizes: Sequence[int], root: str, mark: str = "") -> dict[str, str]:
-    """Variables for a process that sees the GPU as parts of these sizes in bytes; `mark` is in
-    their UUIDs.
+    """Variables for a process that sees the GPU as parts of these sizes in bytes.
+
+    `mark` is in the parts' UUIDs.
     """
     path = [root, f"{root}/tests/stand_in/site", os.environ.get("PYTHONPATH", "")]
     parts = f"{uuid}{_MARK}{mark}={','.join(map(str, sizes))}"
@@ -60,8 +61,7 @@ def install() -> None:
 
 
 def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
-    """Divides this process's first device of a kind, GPU or CPU, into parts; returns TensorFlow's
-    names for them.
+    """Divides this process's first GPU or CPU into parts, and returns TensorFlow's names for them.
 
     A limit is in bytes; a CPU device takes none.
     """
@@ -75,8 +75,9 @@ def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
 
 @contextmanager
 def _shown(uuid: str) -> Iterator[None]:
-    """Shows CUDA, which knows no parts, the whole GPU. gpubalance may read the variable again
-    afterwards.
+    """Shows CUDA, which knows no parts, the whole GPU.
+
+    It restores the variable afterwards, as gpubalance may read it again.
     """
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = uuid

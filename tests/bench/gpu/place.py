@@ -1,5 +1,6 @@
-"""Where a step runs: on this machine's GPUs, or, rehearsed without any, on simulated and plain CPU
-devices.
+"""Where a step runs: on this machine's GPUs or, in a rehearsal without any, on other devices.
+
+Those are simulated devices and plain CPU devices.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tests.cli.program import QUICK_PAIR, TINY, start
 if TYPE_CHECKING:
     from gpubalance.engine.session import Session
 
-# More variables for the program, as JSON: the tests give its workers an engine that needs no
-# TensorFlow.
+# More variables for the program, as JSON.
+# The tests give its workers an engine that needs no TensorFlow.
 PROGRAM_VARIABLES = "GPUBALANCE_BENCH_PROGRAM"
 
 
@@ -79,8 +80,9 @@ class Place:
         return *(() if self.cards else ("--simulate", QUICK_PAIR)), "--gpus", *gpus
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Starts `gpubalance ARGUMENTS` in the step's process group, which ends with the step's
-        time.
+        """Starts `gpubalance ARGUMENTS` in the step's process group.
+
+        The group ends with the step's time.
         """
         more = json.loads(os.environ.get(PROGRAM_VARIABLES, "{}"))
         return start(
@@ -98,8 +100,9 @@ class Place:
         return self._done[arguments]
 
     def session(self, simulate: str = "1", **settings: Any) -> Session:
-        """The engine in this process, as in a worker, on the first GPU, or on a simulated device;
-        with these settings.
+        """The engine in this process, as in a worker, with these settings.
+
+        It is on the first GPU or, without one, on a simulated device.
 
         Nothing else here loads TensorFlow.
         """
@@ -121,8 +124,9 @@ class Place:
 
 
 def show(devices: Sequence[Device]) -> None:
-    """Gives this process the environment of a worker with these devices, and loads TensorFlow as a
-    worker does.
+    """Gives this process the environment of a worker with these devices.
+
+    It loads TensorFlow as a worker does.
     """
     wanted = os.environ | worker_environment(devices)
     os.environ.clear()
@@ -135,8 +139,9 @@ def show(devices: Sequence[Device]) -> None:
 def ended(
     process: subprocess.Popen[str], arguments: Sequence[str], codes: Sequence[int] = (0,)
 ) -> Done:
-    """Waits for a process, and passes on what it says. Raises StepFailed if it ends with another
-    code than these.
+    """Waits for a process, and passes on what it says.
+
+    Raises StepFailed if it ends with another exit code than these.
     """
     assert process.stdout
     assert process.stderr

@@ -1,5 +1,4 @@
-"""Runs the steps one after the other, each for its share of the time left, and goes on after a
-failure.
+"""Runs the steps one by one, each for its share of the time left, and goes on after a failure.
 
 Each has a process of its own, `python -m tests.bench.gpu.runner NAME FOLDER FIGURES SECONDS
 [--rehearse]`, which adds each figure to the file FIGURES as soon as it is found, a line of JSON
@@ -56,9 +55,7 @@ class Outcome(NamedTuple):
 
 
 class Campaign(NamedTuple):
-    """The folder in which the steps work, the file of all figures, the GPUs, and whether the steps
-    are rehearsed.
-    """
+    """The steps' folder, the file of all figures, the GPUs, and whether the steps are rehearsed."""
 
     folder: Path
     figures: Path
@@ -73,8 +70,8 @@ def run_steps(
     end_s = time.monotonic() + 60 * minutes
     for number, step in enumerate(steps):
         left_s = end_s - time.monotonic()
-        # If time is short the first steps get it, and the last are not run: half a step shows
-        # little.
+        # If time is short the first steps get it, and the last are not run.
+        # Half a step shows little.
         share_s = min(
             left_s, max(1.0, left_s / sum(one.seconds for one in steps[number:])) * step.seconds
         )
@@ -87,8 +84,9 @@ def run_steps(
 
 
 def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
-    """Runs a step in a process group that is killed when its time is over; workers end with their
-    parent.
+    """Runs a step in a process group that is killed when its time is over.
+
+    Workers end with their parent.
     """
     folder, figures, cards, rehearsed = campaign
     command = [
@@ -132,8 +130,9 @@ def figures_of(step: str, file: Path) -> list[dict[str, Any]]:
 
 
 def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str, str]:
-    """The step's variables: its own state folder, so that no earlier probe is used, and parts if it
-    needs them.
+    """The step's variables: its own state folder, and parts if it needs them.
+
+    A state folder of its own keeps it from using an earlier probe.
     """
     variables = {
         **os.environ,
@@ -146,7 +145,7 @@ def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str,
             size * min(together, cards[0].memory_bytes or together) // together
             for size in step.parts
         ]
-        # It may be a number, and parts have other numbers.
+        # The variable may hold a number, and parts have other numbers.
         variables.pop("CUDA_VISIBLE_DEVICES", None)
         return {**variables, **parts.environment(cards[0].uuid, sizes, str(ROOT))}
     return variables
@@ -165,11 +164,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def error_in(log: Path) -> str:
-    """The error in a log: the last line that names one, else the last; without the module of its
-    class.
+    """The error in a log: the last line that names one, else the last line.
 
-    TensorFlow names one, says where its operation was made, then what happened, and at last the
-    operation's name.
+    The module of the error's class is left out. TensorFlow names an error, says where its operation
+    was made, then what happened, and at last the operation's name.
     """
     lines = [
         line

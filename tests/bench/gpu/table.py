@@ -29,8 +29,9 @@ _VERSIONS = {
 
 
 def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, Any]:
-    """All that the table shows. Of the machine it has what figures depend on, and nothing that
-    identifies it.
+    """All that the table shows.
+
+    Of the machine it has what figures depend on, and nothing that identifies it.
     """
     here = environment_here(read_gpus().driver_version if cards else None)
     steps = []
@@ -56,8 +57,9 @@ def _without_names(text: str) -> str:
 
 
 def markdown(found: dict[str, Any] | None) -> str:
-    """The cards, driver, versions and date in one line, and a row for each step; None: as long as
-    no GPU was seen.
+    """The cards, driver, versions and date in one line, and a row for each step.
+
+    `found` is None as long as no GPU was seen.
     """
     told = {one["step"]: Outcome(**one).told for one in found["steps"]} if found else {}
     lines = ["| step | what it shows | seen on a fake GPU | seen on a GPU |", "|---|---|---|---|"]

@@ -1,5 +1,6 @@
-"""Gives a worker another engine, or parts of a GPU: Python runs this at its start if the folder is
-on PYTHONPATH.
+"""Gives a worker another engine, or parts of a GPU.
+
+Python runs this at its start if the folder is on PYTHONPATH.
 """
 
 import importlib.util

@@ -1,5 +1,6 @@
-"""The steps, the most valuable first. Each is a module here with `figures(place)`, which yields its
-findings.
+"""The steps, the most valuable first.
+
+Each is a module here with `figures(place)`, which yields its findings.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from typing import Any, NamedTuple
 
 
 class Step(NamedTuple):
-    """A step that takes about `seconds`. `on_fake` tells what of it tests/fake_gpu shows, with the
-    tests.
+    """A step that takes about `seconds`.
+
+    `on_fake` tells which part of it tests/fake_gpu shows, with the tests.
 
     One with two `parts` needs two devices: it gets two cards, or two parts of a single card with
     these sizes in bytes, or smaller ones on a small card. One with one gets such a part of the
@@ -23,8 +25,8 @@ class Step(NamedTuple):
     on_fake: str = "no"
 
 
-# Small parts for what goes on until memory ends, so that this is soon: each out-of-memory takes ten
-# seconds anyway.
+# Small parts for what goes on until memory ends, so that this is soon.
+# Each out-of-memory takes ten seconds anyway.
 _SMALL = (4 << 30, 6 << 30)
 _LARGE = (24 << 30, 32 << 30)
 

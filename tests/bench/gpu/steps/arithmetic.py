@@ -1,5 +1,6 @@
-"""`split.fit` on one card in turns with what `run` measures, in each precision, and with Keras' own
-`fit`.
+"""Times `split.fit` on one card in turns with `run`'s own step and with Keras' own `fit`.
+
+It does so in each precision.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Compares weights after five steps at 70/30 with one device's, and two equal trainings with each
-other.
+"""Compares weights after five steps at 70/30 with those of one device.
+
+Also compares two equal trainings with each other.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ def figures(place: Place) -> Iterator[Figure]:
 
 
 def classifier(optimizer: str = "adam") -> Any:
-    """A small classifier that is traced in a second and has a convolution, for which GPUs have
-    kernels.
+    """A small classifier that is traced in a second.
+
+    It has a convolution, for which GPUs have kernels.
     """
     import keras
 

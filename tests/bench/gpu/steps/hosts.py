@@ -1,5 +1,6 @@
-"""Two hosts that are truly unlike on one card: MPS gives the processes of each a part of its
-multiprocessors.
+"""Two hosts that are truly unlike on one card.
+
+MPS gives the processes of each host a part of the card's multiprocessors.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def figures(place: Place) -> Iterator[Figure]:
 
 
 def _write_host(place: Place, host: str) -> None:
-    """The script that is the way to a host: it runs its words there, which here means with these
-    variables.
+    """Writes the script that is the way to a host.
+
+    It runs its words on the host, which here means with these variables.
     """
     exports = [
         f"export {name}={shlex.quote(value)}" for name, value in _variables(place, host).items()

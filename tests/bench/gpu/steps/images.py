@@ -1,5 +1,6 @@
-"""`split.fit` at an even split in turns with Keras' `fit`, with images that are copied to the
-devices in each step.
+"""Times `split.fit` at an even split in turns with Keras' `fit`, on images.
+
+Each step copies its images to the devices.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _SIZE, _REHEARSED_SIZE = 224, 32  # the sides of an image: 300 MB a step
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """A ratio for each pair of windows, under MirroredStrategy with the all-reduce that TensorFlow
-    chooses.
+    """A ratio for each pair of windows.
+
+    Keras runs under MirroredStrategy with the all-reduce that TensorFlow chooses.
     """
     devices = place.devices(2)
     show(devices)

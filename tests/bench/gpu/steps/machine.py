@@ -1,5 +1,6 @@
-"""What the machine has, whether its CUDA libraries compute what the CPU does, and the program's own
-view of it.
+"""What the machine has, and the program's own view of it.
+
+Also whether its CUDA libraries compute what the CPU does.
 """
 
 from __future__ import annotations

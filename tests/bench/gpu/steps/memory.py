@@ -1,5 +1,6 @@
-"""A whole `probe` of one device until its memory ends, and the limit in a process that has been out
-of memory.
+"""A whole `probe` of one device until its memory ends.
+
+Also the limit in a process that has been out of memory.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ def figures(place: Place) -> Iterator[Figure]:
 
 
 def _used(place: Place, fits: int, fails: int) -> Iterator[Figure]:
-    """The same batches in one process, the largest first, so that each has been out of memory
-    before the next.
+    """The same batches in one process, the largest first.
+
+    So each has been out of memory before the next.
     """
     import tensorflow as tf
 

@@ -1,5 +1,6 @@
-"""Two unlike devices together: two cards, or two parts of one with different memory limits (see
-parts.py).
+"""Two unlike devices together.
+
+They are two cards, or two parts of one with different memory limits (see parts.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def figures(place: Place) -> Iterator[Figure]:
         place.model,
         *(_REHEARSED if place.rehearsed else _BALANCE).split(),
     )
-    # It ends with what it has, to leave time for the rest.
+    # `balance` ends with what it has, to leave time for the rest.
     limit_s = max(20.0, place.left_s - _AFTERWARDS_S)
     limit = () if place.rehearsed else ("--time-limit", f"{limit_s:.0f}")
     done = place.program(*balance, *limit, codes=(0, 6, 8))
@@ -50,8 +51,9 @@ def balanced(how: str, plan: dict[str, Any] | None) -> Figure:
 
 
 def _energy(plan: dict[str, Any]) -> Figure:
-    """NVML's energy beside the mean of its power readings times the seconds: 1 where it has no
-    counter of energy.
+    """NVML's energy over the mean of its power readings times the seconds.
+
+    It is 1 where NVML has no counter of energy.
     """
     run = plan["balance"]["run"]
     seen = (

@@ -20,8 +20,9 @@ Tried = tuple[Callable[[], Any], tuple[Any, ...]]  # makes a model, and its samp
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """The models with what differs, of each kind: each in a process of its own, as it is tracing
-    that takes long.
+    """The models with what differs, of each kind.
+
+    Each kind has a process of its own, as it is tracing that takes long.
     """
     kinds = {"told of": _told, "exact": _exact, "large": _small if place.rehearsed else _large}
     with ProcessPoolExecutor(len(kinds), mp_context=get_context("spawn")) as pool:

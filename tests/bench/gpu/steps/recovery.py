@@ -1,5 +1,6 @@
-"""What a joint run does after its worker is killed, or after it runs out of memory, and whether
-memory comes back.
+"""What a joint run does after its worker is killed, or after it runs out of memory.
+
+Also whether memory comes back.
 """
 
 from __future__ import annotations

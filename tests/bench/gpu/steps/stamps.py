@@ -1,5 +1,6 @@
-"""Compares the engine's stamps, which the host makes, with CUPTI's times of the same steps'
-kernels; and how long a GPU has nothing to do in training.
+"""Compares the engine's stamps, which the host makes, with CUPTI's times of the same kernels.
+
+Also measures how long a GPU has nothing to do in training.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _READ_AFTERWARDS = 2  # copies to the host in a window: one that is waited for, 
 
 
 def figures(place: Place) -> Iterator[Figure]:
-    """The findings. A traced window is a step behind another one, as in the program's stamped
-    timings.
+    """The findings.
+
+    A traced window is a step behind another one, as in the program's stamped timings.
     """
     batch = _REHEARSED_BATCH if place.rehearsed else _BATCH
     done = place.program(
@@ -73,9 +75,7 @@ def figures(place: Place) -> Iterator[Figure]:
 def _idle(
     place: Place, batch: int, name: str, measure: Callable[..., Iterator[Timing]]
 ) -> Iterator[Figure]:
-    """The part of the time between the first and the last kernel of some steps in which the GPU has
-    none.
-    """
+    """The part of the time between some steps' first and last kernel in which the GPU has none."""
     import keras
 
     from gpubalance.engine.models import probe_model
@@ -132,8 +132,9 @@ def _traced(folder: Path, timings: Iterator[Any]) -> list[tuple[Timing, Window]]
 
 
 def _beside(stamped: Sequence[tuple[Timing, Window]], *, is_first: bool) -> Figure:
-    """Stamps beside CUPTI's times; `is_first`: stamps are a step's first copies to the host, as it
-    makes no others.
+    """Stamps beside CUPTI's times.
+
+    `is_first`: stamps are a step's first copies to the host, as it makes no others.
     """
     stamps = [((timing.compute_s or (0.0,))[0], timing.step_s or 0.0) for timing, _ in stamped]
     marks = [marks_of(window) if is_first else None for _, window in stamped]

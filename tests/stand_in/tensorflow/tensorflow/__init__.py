@@ -1,5 +1,6 @@
-"""Only TensorFlow's exceptions, for workers with a stand-in engine: the code that sorts them is the
-real one.
+"""Only TensorFlow's exceptions, for workers with a stand-in engine.
+
+The code that sorts them is the real one.
 """
 
 
