@@ -1,8 +1,7 @@
-"""`scripts/check --audit`: asks pip-audit for known faults in the packages of
-scripts/constraints.txt.
+"""`scripts/check --audit`: asks pip-audit for known faults in the packages of constraints.txt.
 
-It needs a network, as the list of faults is elsewhere and changes daily. Without one it says that
-nothing was audited, and does not fail.
+The packages are those of scripts/constraints.txt. It needs a network, as the list of faults is
+elsewhere and changes daily. Without one it says that nothing was audited, and does not fail.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ def main() -> int:
 
 
 def _ask() -> list[dict[str, Any]]:
-    """Each pinned package, with its faults (`vulns`) or why they are unknown; empty without an
-    answer.
+    """Each pinned package, with its faults or why they are unknown; empty without an answer.
+
+    The faults are under `vulns`.
     """
     pinned = str(ROOT / "scripts" / "constraints.txt")
     command = [

@@ -24,8 +24,8 @@ cuda = []
 dev = []
 """
 
-# A build that, given GATE, says that it has begun and waits to be let through: pip is then surely
-# under way.
+# A build that, given GATE, says that it has begun and waits to be let through.
+# So pip is surely under way then.
 BACKEND = """
 import os, pathlib, time, zipfile
 
@@ -45,8 +45,8 @@ def build_editable(folder, settings=None, metadata=None):
     return "gpubalance-1-py3-none-any.whl"
 """
 
-# Stands for the program and for each tool that the scripts start: says what it was and how it was
-# started.
+# Stands for the program and for each tool that the scripts start.
+# It says what it was, and how it was started.
 PROGRAM = """
 import json, os, sys
 

@@ -1,6 +1,4 @@
-"""Gives every test its own home and state; TensorFlow, if a test asks for it, has eight CPU
-devices.
-"""
+"""Gives every test its own home and state, and eight CPU devices if it asks for TensorFlow."""
 
 from __future__ import annotations
 
@@ -49,8 +47,9 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def engine_that(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], None]:
-    """A function that gives the workers an engine that follows a script: see
-    tests/stand_in/session.py.
+    """A function that gives the workers an engine that follows a script.
+
+    See tests/stand_in/session.py for such scripts.
     """
     folder = tmp_path_factory.mktemp("engine")
 
@@ -69,8 +68,9 @@ def stand_in(engine_that: Callable[[str], None]) -> None:
 
 @pytest.fixture
 def in_process(tmp_path: Path) -> Iterator[Program]:
-    """The program's own main() in this process, without workers: for what is refused before one is
-    needed.
+    """The program's own main() in this process, without workers.
+
+    It is for what is refused before a worker is needed.
     """
     with apart(tmp_path):
         yield program
@@ -97,8 +97,7 @@ def tensorflow() -> Any:
     return tf
 
 
-# Fast tests first: those without TensorFlow, then those with it in this process, then whole
-# programs.
+# Fast tests come first: those without TensorFlow, those with it in this process, whole programs.
 _ORDER = (
     "tests/test_",
     "tests/planning",

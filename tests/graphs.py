@@ -10,8 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that a function sends from one device to another, and the operations that take it
-    there.
+    """A tensor that a function sends from one device to another, and what takes it there.
+
+    `takers` are the operations that take it on the other device.
     """
 
     sender: str
@@ -22,8 +23,9 @@ class Crossing:
 
 @contextmanager
 def crossings(*devices: str) -> Iterator[list[Crossing]]:
-    """Fills the list at the end: with those of functions that run on all of these devices, and
-    first in the block.
+    """Fills the list at the end with those of functions that run on all of these devices.
+
+    These functions run in the block for the first time.
 
     Control edges between devices are left out: they carry nothing, and nothing waits for a device's
     kernels for them.
@@ -31,7 +33,7 @@ def crossings(*devices: str) -> Iterator[list[Crossing]]:
     from tensorflow.python.eager import context
 
     found: list[Crossing] = []
-    # Forgets the functions of tests before this one, which something there may have collected.
+    # Forget the functions of earlier tests, which something there may have collected.
     context.context().disable_graph_collection()
     context.context().enable_graph_collection()
     try:

@@ -1,5 +1,6 @@
-"""Keras and TensorFlow for modules of tests, imported on first use: who only collects tests need
-not wait for them.
+"""Keras and TensorFlow for modules of tests, imported on first use.
+
+So whoever only collects tests need not wait for them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""`scripts/bench gpu`, without a GPU: rehearsed, refused, and what it would make of a GPU's
-answers.
+"""`scripts/bench gpu`, without a GPU.
+
+It is rehearsed and refused, and it is shown what it would make of a GPU's answers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What runs this project's tests elsewhere: .ci/run, and the workflow that calls it on
-each Python.
+"""What runs this project's tests elsewhere.
+
+That is .ci/run, and the workflow that calls it on each Python.
 """
 
 from __future__ import annotations

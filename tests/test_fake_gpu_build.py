@@ -1,5 +1,6 @@
-"""The plugin is compiled once, no half of it is ever loaded, and without a compiler its tests are
-skipped.
+"""The plugin is compiled once, and no half of it is ever loaded.
+
+Without a compiler its tests are skipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A small part of `scripts/bench kills`, and what the campaigns are made of. Other moments have
-tests in tests/cli.
+"""A small part of `scripts/bench kills`, and what the campaigns are made of.
 
-A soak is `campaign`.
+Other moments have tests in tests/cli. A soak is `campaign`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from tests.bench.__main__ import read
         pytest.param(
             partial(kills.main, commands=["run"]), 1, id="a run", marks=pytest.mark.campaign
         ),
-        # Another engine in the workers: the program, its processes, signals, journals and files are
-        # the same.
+        # Only the workers' engine is another one; the program, its processes, signals, journals
+        # and files are the same.
         pytest.param(kills.kills_without_tensorflow, 4, id="four without TensorFlow"),
     ],
 )

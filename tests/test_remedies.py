@@ -66,8 +66,8 @@ def test_an_error_is_shown_with_cause_and_remedy(capsys: pytest.CaptureFixture[s
         == 3
     )
     assert capsys.readouterr().err == "error: it failed\n  cause: of that\n  → do this\n"
-    # One that says nothing of either takes them from the table; what the user wrote is never looked
-    # up.
+    # An error without cause and remedy takes them from the table.
+    # What the user wrote is never looked up.
     show_error(EnvironmentFault("INTERNAL: Dst tensor is not initialized."), verbose=False)
     assert known_error("no-room").remedy in capsys.readouterr().err
     # A cause that the message tells already is not told twice.

@@ -22,7 +22,7 @@ from tests.known import known
 @pytest.fixture(scope="module")
 def first_use(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, tuple[int, str, str]]:
     checkout = make_checkout(tmp_path_factory.mktemp("scripts") / "a checkout")
-    # stdin is not only no terminal, but closed
+    # stdin is not only no terminal, but closed.
     return checkout, checkout.run("gpubalance", "a b", "--c", before=("sh", "-c", '"$0" "$@" <&-'))
 
 

@@ -1,5 +1,6 @@
-"""What SECURITY.md promises, each a test: the program as a user runs it, and what a file may not
-make it do.
+"""What SECURITY.md promises, each a test.
+
+It is about the program as a user runs it, and about what a file may not make it do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Two branches of two layers over one input, and a merge: small enough to be built and traced at
-once.
+"""Two branches of two layers over one input, and a merge.
+
+They are small enough to be built and traced at once.
 """
 
 from __future__ import annotations

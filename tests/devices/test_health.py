@@ -1,5 +1,6 @@
-"""What one GPU could do, and which cards are on the bus. How a GPU is set is tested with `doctor`,
-which judges it.
+"""What one GPU could do, and which cards are on the bus.
+
+How a GPU is set is tested with `doctor`, which judges it.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ gpu 1 mig 0
     ids=["escapes", "long", "cut within a character", "nothing left"],
 )
 def test_names_are_made_safe(tmp_path: Path, written: str, shown: str | None) -> None:
-    # A bus id, as the campaign found it.
+    # This is a bus id as the campaign found it.
     cut = r"\x30\x30\x30\x30" + r"\xc2\x80" * 6 + r"\xf0\x90\x80\x80" * 4
     (gpu,) = reading(tmp_path, f"gpu 0 uuid GPU-1\ngpu 0 name {written}\ngpu 0 bus {cut}")["gpus"]
     assert (gpu["uuid"], gpu["name"], gpu["bus_id"]) == ("GPU-1", shown, None)

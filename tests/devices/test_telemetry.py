@@ -1,5 +1,6 @@
-"""What is read of GPUs while they work, with the real pynvml on a library that answers as GPUs or
-drivers would.
+"""What is read of GPUs while they work.
+
+The real pynvml reads a library that answers as GPUs or drivers would.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NO_FIGURES = (
     "throttle_reasons",
     "ecc_uncorrected",
 )
-# Watches GPUs until each has so many readings, or its thread has ended
+# Watches GPUs until each has so many readings, or its thread has ended.
 WATCH = """
 import json, threading, time
 from contextlib import ExitStack
@@ -70,8 +71,9 @@ def seen(folder: Path, script: str, readings: int = 4) -> dict[str, Any]:
 
 
 def each_with(faults: Sequence[str]) -> tuple[str, list[str]]:
-    """A script of as many GPUs, each with one of these lines first, which say `gpu 0`; and their
-    UUIDs.
+    """A script of as many GPUs, each with one of these lines first, and their UUIDs.
+
+    Each line says `gpu 0`, which becomes the GPU's own number.
     """
     uuids = [f"GPU-{number}1" for number in range(len(faults))]
     scripts = [
@@ -192,7 +194,7 @@ def test_nvml_that_hangs_from_the_start_delays_nobody(tmp_path: Path) -> None:
 
 
 def test_the_end_does_not_wait_for_the_next_reading(tmp_path: Path) -> None:
-    # On a machine under load too.
+    # With this patience the test also passes on a machine under load.
     patient = "from gpubalance.devices import telemetry\ntelemetry.PATIENCE_S = 60\n"
     code = patient + WATCH.format(uuids=["GPU-1"], readings=1).replace("0.005", "600")
     (telemetry,) = json.loads(child(code, environment(tmp_path, FULL), GENEROUS_S))

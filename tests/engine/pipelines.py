@@ -1,5 +1,6 @@
-"""Pipelines on logical CPU devices beside one device that trains on the same micro-batches, for
-tests and benches.
+"""Pipelines on logical CPU devices beside one device that trains on the same micro-batches.
+
+Tests and benches use them.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ def in_stages(blocks: int, stages: int) -> list[Segment]:
 def orders_of(
     segments: Sequence[Segment], graph: Any, micro_batches: int
 ) -> list[tuple[Task, ...]]:
-    """Each device's tasks; of two segments of one device the first's forward comes before the
-    second's.
+    """Each device's tasks, in order.
+
+    Of two segments of one device the first's forward comes before the second's.
     """
     depths = depths_of(segments, links_between(graph, segments))
     orders: list[tuple[Task, ...]] = [() for _ in range(1 + max(one.device for one in segments))]
@@ -87,11 +89,12 @@ def trained(
     between: Callable[[Any], None] = lambda _: None,
     move: bool = False,
 ) -> Trained:
-    """Trains a pipeline and one device; the last micro-batch is smaller. `between` steps it gets
-    each optimizer.
+    """Trains a pipeline and one device; the last micro-batch is smaller.
+
+    After each step `between` gets each of the two optimizers.
 
     With `move` it trains a third model on one device, each of whose inputs is the next number of
-    its type; of inputs that are whole numbers the first weights are.
+    its type. If the inputs are whole numbers, its first weights are moved instead.
     """
     from gpubalance.engine.pipeline.cut_model import CutModel
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
@@ -188,8 +191,9 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
 
 
 def cut_outputs(model: Any, calls: Any, starts: Sequence[int], inputs: Any) -> list[Any]:
-    """The outputs of a model that is run in parts, which begin at these calls, each on another
-    device than the last.
+    """The outputs of a model that is run in parts, which begin at these calls.
+
+    Each part runs on another device than the last.
     """
     from gpubalance.engine.pipeline.section import Section, with_masks
 

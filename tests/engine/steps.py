@@ -10,13 +10,13 @@ from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import Summing
 from tests.late import keras
 
-# So that a small model has several.
-IN_SMALL_PACKS = Summing(pack_bytes=1 << 10)
+IN_SMALL_PACKS = Summing(pack_bytes=1 << 10)  # so that a small model has several
 
 
 class Steps:
-    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the product's
-    step.
+    """A model in a strategy over `len(profiles)` logical CPUs, with all variants of the step.
+
+    The step is the product's own.
     """
 
     def __init__(
@@ -59,8 +59,9 @@ class Steps:
         *,
         stamped: bool = False,
     ) -> tuple[float, Any]:
-        """Trains one step; returns its loss and the stamps [replica, (began, computed, summed,
-        finished)], if any.
+        """Trains one step; returns its loss and its stamps, if any.
+
+        The stamps are [replica, (began, computed, summed, finished)].
         """
         from gpubalance.engine import data
         from gpubalance.engine.labels import as_outputs

@@ -1,5 +1,6 @@
-"""A batch in micro-batches: what is special of it. That it gives one device's weights is tested in
-test_exact.py.
+"""What is special about a batch in micro-batches.
+
+That it gives one device's weights is tested in test_exact.py.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from tests.late import keras, layers, optimizers
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
 def test_each_replica_accumulates_with_its_own_weights(xla: bool) -> None:
-    """A loop's body is built without the replica's device: a nested function could take another
-    replica's weights.
+    """A nested function could take another replica's weights.
+
+    The reason is that a loop's body is built without the replica's device.
     """
     steps = Steps(dense_model, lambda: optimizers.SGD(0.0), [None, None], xla=xla)
     for variable in steps.model.trainable_variables:
@@ -34,8 +36,9 @@ def batch_norm_model() -> Any:
 
 
 def test_no_replicas_loop_waits_for_anothers() -> None:
-    """TensorFlow orders ops that change something: loops with batch normalisation and dropout must
-    not take turns.
+    """Loops with batch normalisation and dropout must not take turns.
+
+    TensorFlow orders operations that change something.
     """
     steps = Steps(batch_norm_model, adam, [None, None])
     (x, y), *_ = samples()

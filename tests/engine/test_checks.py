@@ -1,6 +1,4 @@
-"""What a copy and an all-reduce between devices are checked with, on TensorFlow's own logical
-devices.
-"""
+"""What checks a copy and an all-reduce between devices, on TensorFlow's own logical devices."""
 
 from __future__ import annotations
 
@@ -33,8 +31,9 @@ def one_byte_other(values: Any, target: str) -> Any:
 
 
 class Through(Party):
-    """A party with a worker in this process whose copies go through `move` instead of TensorFlow's
-    own.
+    """A party whose copies go through `move` instead of TensorFlow's own.
+
+    Its worker is in this process.
     """
 
     def __init__(self, devices: tuple[Device, ...], move: Any) -> None:

@@ -43,13 +43,14 @@ def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
     brought = [
         one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device
     ]
-    # The inputs, the labels, and the weights of both.
+    # Each device is brought its inputs, its labels, and the weights of both.
     assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3
 
 
 def test_what_is_on_its_way_is_dealt_as_it_was_asked_for(steps: Steps) -> None:
-    """In all processes alike, however far each one's thread is when the split changes or batches
-    become longer.
+    """All processes deal alike, however far each one's thread is.
+
+    That holds when the split changes, and when batches become longer.
     """
     begins = threading.Event()
 
@@ -88,8 +89,8 @@ def test_samples_suit_inputs_and_outputs_of_every_kind() -> None:
     models = zoo.several(), zoo.masked(), linear, scalar
     found = [Samples(model, compile_for(model), seed=0).make(10) for model in models]
     (named, words, *_), labels = zip(*found, strict=True)
-    # A probability and one of some classes, one of some classes for each word and for all, three
-    # numbers, one number.
+    # The outputs are a probability and one of some classes; one of some classes for each word and
+    # for all; three numbers; one number.
     shapes = [[(10, 1), (10,)], [(10, 5), (10,)], [(10, 3)], [(10,)]]
     assert [[y.shape for y in keras.tree.flatten(of)] for of in labels] == shapes
     assert set(named) == {"left", "right"}

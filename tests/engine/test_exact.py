@@ -1,5 +1,6 @@
-"""The weights after some uneven steps are those of one device on the whole batch. The oracle is
-written by hand.
+"""The weights after some uneven steps are those of one device on the whole batch.
+
+The oracle is written by hand.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Make = Callable[[], Any]
 STEPS = 5
 PACED = DeviceProfile(name="paced", alpha_s=0.005, beta_s=0)
 GLOBAL_BATCH = 100
-# Float32 with another order of summation: Adam divides by gradients near 0, where that shows most.
+# Float32 is summed in another order. That shows most where Adam divides by gradients near 0.
 TOLERANCE = 1e-5
 
 
@@ -55,8 +56,9 @@ def samples() -> list[tuple[Any, Any]]:
 def train_on_one_device(
     make_model: Callable[[], Any], make_optimizer: Callable[[], Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The oracle: TensorFlow and Keras alone, no strategy, the loss by Keras' own mean over the
-    batch.
+    """The oracle: TensorFlow and Keras alone, without a strategy.
+
+    The loss is Keras' own mean over the batch.
     """
     keras.utils.set_random_seed(7)
     model, optimizer = make_model(), make_optimizer()
@@ -107,7 +109,7 @@ PACED_XLA = {"stamped": True, "xla": True, "profile": PACED}
         (normalised, sgd, (1, 1, 98), None, {}),
         (active, adam, (60, 40), (25, 40), {}),
         (dense_model, adam, (100,), (20,), {}),
-        # Keras' order, clipped then summed, is off by 0.02.
+        # Keras' order, which clips and then sums, is off by 0.02.
         (dense_model, clipped_by_value, (70, 30), (10, 15), {}),
         (active, adam, (70, 30), None, {"stamped": True}),
         (active, adam, (70, 30), (35, 10), PACED_XLA),
@@ -130,7 +132,7 @@ def replicas_are_equal(steps: Steps) -> bool:
     return all((own[0].numpy() == other.numpy()).all() for own in copies for other in own)
 
 
-# On replica 1, and in replica 0's last micro-batch.
+# The bad sample is on replica 1, and then in replica 0's last micro-batch.
 @pytest.mark.parametrize(("bad_sample", "micro_batches"), [(99, None), (69, (35, 30))])
 def test_an_infinity_on_any_replica_skips_the_step_on_all(
     bad_sample: int, micro_batches: tuple[int, ...] | None

@@ -1,5 +1,6 @@
-"""What the worker tells its parent of an exception: with cause and remedy where the text is known,
-and only there.
+"""What the worker tells its parent of an exception.
+
+It tells cause and remedy where the text is known, and only there.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def test_a_check_tells_its_error_too() -> None:
     assert explain(own) is own
 
 
-# Of a copy that TensorFlow makes within a step: from where, an incarnation, to where, which edge.
+# TensorFlow's text on a copy within a step: from where, an incarnation, to where, which edge.
 COPY = (
     "SameWorkerRecvDone unable to allocate output tensor. Key: "
     "/job:localhost/replica:0/task:0/device:{};"

@@ -1,5 +1,6 @@
-"""A step over several processes that one of them holds up: what it gives is tested in
-tests/training/test_hosts.py.
+"""A step over several processes that one of them holds up.
+
+What such a step gives is tested in tests/training/test_hosts.py.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_n
         return count_step(model, [(tf.zeros((1, 50, 32)), tf.zeros((1, 1)))])
 
     inner = layers.MultiHeadAttention(4, 8)
-    # Projections, both products, the last layer.
+    # The terms are the projections, both products, and the last layer.
     forward = 4 * 2 * 50 * 32 * 32 + 2 * 2 * 50 * 50 * 32 + 2 * 50 * 32
     into_inputs = 3 * 2 * 50 * 32 * 32  # of the first projections, which nothing needs
     assert counted(lambda x: inner(x, x)) == pytest.approx(3 * forward - into_inputs, rel=0.1)

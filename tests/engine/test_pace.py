@@ -1,5 +1,6 @@
-"""A simulated device behaves as its profile says, in the real step. What is compared are times of
-one run.
+"""A simulated device behaves as its profile says, in the real step.
+
+The times that are compared are of one run.
 """
 
 from __future__ import annotations
@@ -42,16 +43,18 @@ def stamps_of(
 
 
 def test_replicas_overlap() -> None:
-    """All begin before any ends. A sleeping py_function in TensorFlow's default order takes turns
-    instead.
+    """All begin before any ends.
+
+    A sleeping py_function in TensorFlow's default order takes turns instead.
     """
     stamps = stamps_of(Steps(dense_model, adam, [paced(0.4)] * 4), (3,) * 4)
     assert stamps[:, 0].max() < stamps[:, 1].min()
 
 
 def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_own() -> None:
-    """A device alone has an update too; each micro-batch has the fixed cost. The longest sync of
-    the devices counts.
+    """A device alone has an update too, and each micro-batch has the fixed cost.
+
+    The longest sync of the devices counts.
     """
     profiles = [
         paced(0.01, 0.004, update_s=0.04, sync_s=0.03),
@@ -72,8 +75,9 @@ def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_o
 
 
 def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
-    """The host's own time between two steps is hidden behind the step before, as on a GPU; a pause
-    is not.
+    """The host's own time between two steps is hidden behind the earlier step, as on a GPU.
+
+    A pause is not hidden.
     """
     clock = used(paced(0.001))
     for _ in range(20):  # this process may have to wait for that long, but not each time
@@ -112,7 +116,7 @@ def test_a_late_host_makes_no_compute_longer() -> None:
 def test_what_is_woken_late_has_ended_on_time() -> None:
     clock = used(paced(0.01))
     steps = ((clock.begin(1, 1), clock.computed()) for _ in range(20))
-    # On a busy machine one may come too late to sleep, but not each.
+    # On a busy machine one step may come too late to sleep, but not every step.
     assert any(ended_s == began_s + 0.01 for began_s, ended_s in steps)
 
 
@@ -138,7 +142,7 @@ def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on
         steps.step(*data(172), (86, 86))
     assert failing_replica(str(caught.value), steps.names) == lacks
     paced_clocks = [clock for clock in steps.clocks if isinstance(clock, PacedClock)]
-    # The first step's beginning sets it.
+    # The beginning of the first step sets these times.
     assert [clock.free_s for clock in paced_clocks] == [0.0, 0.0]
     steps.step(*data(170), (85, 85))
     steps.step(*data(340), (170, 170), (85, 85))
@@ -171,8 +175,9 @@ def test_drift_follows_its_points() -> None:
 
 
 def test_contention_lengthens_compute_while_other_devices_compute() -> None:
-    """In a joint run always; of a device alone only while its worker is told that others compute at
-    once.
+    """In a joint run it always does.
+
+    A device alone is slower only while its worker is told that others compute at once.
     """
     profile, joint = paced(0.05), JointProfile(contention=10)
     stamps = stamps_of(Steps(dense_model, adam, [profile] * 2, joint), (5, 5), discard=1)

@@ -1,6 +1,4 @@
-"""A model cut into segments on several devices: what one device would compute, wherever
-it is cut.
-"""
+"""A model cut into segments on several devices computes what one would, wherever it is cut."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ from tests.late import keras, layers, optimizers, tf
 
 @pytest.fixture(scope="module")
 def regularised() -> Trained:
-    """Batch normalisation, dropout and regularisers, trained on three devices with many options of
-    an optimizer.
+    """A model with batch normalisation, dropout and regularisers, trained on three devices.
+
+    Its optimizer has many options.
     """
 
     def slower(optimizer: Any) -> None:  # as a callback would
@@ -82,8 +81,9 @@ def test_they_train_as_on_one_device(make: Any, kind: str, options: Any) -> None
 
 
 def test_the_same_operations_give_the_same_weights_to_the_last_bit() -> None:
-    """Where TensorFlow fuses none: it does so in other ways where a model is cut, and a deep one
-    makes much of that.
+    """This holds where TensorFlow fuses no operations.
+
+    It fuses in other ways where a model is cut, and a deep model makes much of that.
     """
 
     def deep() -> Any:
@@ -116,7 +116,7 @@ def test_a_branch_on_a_device_and_the_rest_around_it_on_another_train_as_on_one(
 def test_half_precision_scales_its_loss_on_all_devices_alike() -> None:
     def optimizer() -> Any:
         inner = optimizers.Adam(1e-3, global_clipnorm=0.5)
-        # The first steps overflow: then no device may update anything.
+        # The first steps overflow, and then no device may update anything.
         return optimizers.LossScaleOptimizer(inner, initial_scale=2.0**40)
 
     keras.mixed_precision.set_global_policy("mixed_float16")
@@ -166,8 +166,9 @@ def test_each_update_is_computed_where_its_variables_are() -> None:
 
 
 def test_an_operation_that_a_device_has_not_got_runs_elsewhere() -> None:
-    """As a GPU has none on text. Here there is no such device at all, which TensorFlow takes in the
-    same way.
+    """A GPU, for example, has no operations on text.
+
+    Here there is no such device at all, which TensorFlow takes in the same way.
     """
     from gpubalance.engine.pipeline.traced import TracedFunction
 

@@ -1,5 +1,6 @@
-"""TensorFlow's GPUs are matched by bus id. No GPU here: the texts are those that TensorFlow 2.21
-prints for one.
+"""TensorFlow's GPUs are matched by bus id.
+
+There is no GPU here: the texts are those that TensorFlow 2.21 prints for one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a timing of simulated devices says is what their profiles say, or more where the machine is
-busy.
-"""
+"""A timing of simulated devices says what their profiles say, or more on a busy machine."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from tests.cli.program import TINY
 from tests.engine.pipelines import orders_of
 from tests.jobs.probes import devices_of
 
-# A batch every 0.13 s.
+# This data comes in a batch every 0.13 s.
 SLOW = """
 import time
 import numpy as np
@@ -84,7 +82,7 @@ def test_each_step_takes_its_compute_and_its_wait_for_data(tmp_path: Path) -> No
         *of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=10, pipeline=True)
     ]
     assert all(one.seconds >= _STEP_S + one.input_wait_s - 1e-9 for one in found)
-    # On a busy machine a step may take so long that its data is ready, but not each.
+    # On a busy machine one step may take so long that its data is ready, but not every step.
     assert any(0 < one.input_wait_s < _STEP_S / 2 for one in found)
 
 
@@ -97,5 +95,5 @@ def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_t
         DeviceProfile(name="paced", alpha_s=compute, beta_s=0, update_s=update)
         for compute, update in times_s
     ]
-    # On a busy machine one may take longer, but not each.
+    # On a busy machine one timing may take longer, but not every one.
     assert min(one.seconds for one in of_a_split(profiles, steps=1)) == pytest.approx(0.5)

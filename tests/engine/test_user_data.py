@@ -199,7 +199,7 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
     model.compile(loss="mse")
     assert count_step(model, [data.make(1, salt=number) for number in range(7)])
     (values, _) = data.make(5)
-    # Padded with zeros, cut nowhere.
+    # The samples are padded with zeros, and cut nowhere.
     assert (values.sum(axis=1) == [number * number for number in range(1, 6)]).all()
 
 

@@ -8,8 +8,9 @@ from tests.late import keras, layers, ops
 
 
 def regularised() -> Any:
-    """Weights and activations that add to the loss, batch normalisation and dropout, which keep
-    states.
+    """Weights and activations that add to the loss, and two layers that keep states.
+
+    Those layers are batch normalisation and dropout.
     """
     weights, activity = keras.regularizers.L2(1e-2), keras.regularizers.L2(1e-2)
     return keras.Sequential(
@@ -31,8 +32,9 @@ def regularised() -> Any:
 
 
 def masked() -> Any:
-    """A mask beside the tensors, one of them an output whose loss goes by it; an embedding: its
-    gradients are rows.
+    """A mask beside the tensors, and an embedding, whose gradients are rows.
+
+    One of the outputs is a tensor whose loss goes by the mask.
     """
     given = keras.Input((5,), dtype="int32")
     body = layers.Dropout(0.2, seed=3)(layers.Embedding(20, 6, mask_zero=True)(given))
@@ -41,8 +43,9 @@ def masked() -> Any:
 
 
 def nested() -> Any:
-    """Models in a model, one of them called with training=False, and an operation that
-    is no layer.
+    """Models in a model, and an operation that is no layer.
+
+    One of the inner models is called with training=False.
     """
     base = keras.Sequential(
         [keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()], name="base"
@@ -57,8 +60,9 @@ def nested() -> Any:
 
 
 def several() -> Any:
-    """Two inputs and two outputs, by name; one output is made early, and a tensor skips some
-    layers.
+    """Two inputs and two outputs, by name.
+
+    One output is made early, and a tensor skips some layers.
     """
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     first = layers.Dense(8, "relu")(left)

@@ -1,4 +1,5 @@
-"""`python -m tests.fake_gpu [options] -- COMMAND …`: runs a command on a machine of fake GPUs;
+"""`python -m tests.fake_gpu [options] -- COMMAND …`: runs a command on fake GPUs.
+
 README.md says more.
 """
 
@@ -31,7 +32,7 @@ def main(words: Sequence[str]) -> int:
             variables = machine(asked.folder or Path(folder), *_gpus(asked))
         except NoFakeGpus as why:
             parser.error(str(why))
-        # The program of this environment first, as a user's shell would have it.
+        # The program of this environment comes first, as a user's shell would have it.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         return subprocess.run(
             asked.command, env=os.environ | {"PATH": path} | variables, check=False

@@ -21,12 +21,12 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 PLUGIN = Path(__file__).parent / "plugin"
-# Whose headers, kernels and texts the plugin was written for.
+# The plugin was written for the headers, kernels and texts of these releases.
 KNOWN = ("2.20", "2.21")
-# What tf.sysconfig.get_compile_flags() says for these, which would take seconds to ask.
+# tf.sysconfig.get_compile_flags() says this for these releases. To ask it would take seconds.
 _FLAGS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17", "-DEIGEN_MAX_ALIGN_BYTES=64")
-# TensorFlow looks for plugins in this folder below each entry of sys.path whose name has
-# "site-packages" in it.
+# TensorFlow looks for plugins in this folder below each entry of sys.path that has
+# "site-packages" in its name.
 _LIBRARY = Path("site-packages", "tensorflow-plugins", "libfakegpu.so")
 
 
@@ -45,7 +45,9 @@ class Needed:
 
 @functools.cache
 def needed() -> Needed:
-    """Raises NoFakeGpus where there is no compiler, or TensorFlow is one that the plugin does not
+    """What it takes to compile the plugin.
+
+    Raises NoFakeGpus where there is no compiler, or TensorFlow is one that the plugin does not
     know.
     """
     release = _release()
@@ -58,10 +60,9 @@ def needed() -> Needed:
 
 @functools.cache
 def site_packages() -> Path:
-    """The folder that has to be in a process's PYTHONPATH. Compiles the plugin into it the first
-    time.
+    """The folder that has to be in a process's PYTHONPATH.
 
-    Raises NoFakeGpus as `needed` does.
+    Compiles the plugin into it the first time. Raises NoFakeGpus as `needed` does.
     """
     used = needed()
     cache = user_cache_path("gpubalance-tests") / "fake-gpu"
@@ -143,7 +144,7 @@ def _compile(used: Needed, library: Path) -> None:
     made = ["-O1", "-g0", "-w", "-shared", "-fPIC", "-fvisibility=hidden", *_FLAGS]
     given = [f"-I{PLUGIN}", f"-I{used.tensorflow / 'include'}", "-x", "c++", "-"]
     linked = [f"-L{used.tensorflow}", "-l:libtensorflow_framework.so.2"]
-    # All at once, as reading TensorFlow's headers takes most of the time.
+    # All are compiled at once, as reading TensorFlow's headers takes most of the time.
     whole = "".join(f'#include "{source.name}"\n' for source in sorted(PLUGIN.glob("*.cc")))
     command = [used.compiler, *made, *given, "-o", str(library), *linked]
     done = subprocess.run(command, input=whole, capture_output=True, text=True, check=False)

@@ -1,5 +1,6 @@
-"""A machine of two unlike GPUs. Where there can be none, all tests of this folder are skipped, with
-one line.
+"""A machine of two unlike GPUs.
+
+Where there can be none, all tests of this folder are skipped, with one line.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ SLOWER = Gpu(
 
 @pytest.fixture
 def two_gpus(tmp_path: Path) -> dict[str, str]:
-    """The variables of a process on a machine of two GPUs, the first twice as fast, with half as
-    much memory again.
+    """The variables of a process on a machine of two GPUs.
+
+    The first is twice as fast, and has half as much memory again.
     """
     return fake_gpus(tmp_path, FASTER, SLOWER)
 

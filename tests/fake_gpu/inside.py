@@ -25,10 +25,9 @@ def session(count: int = 2, **settings: Any) -> Session:
 
 
 def steps(session: Session, split: Shares, number: int) -> list[dict[str, Any]]:
-    """When each of some stamped steps began and ended to be queued, and its stamps: each behind a
-    usual step.
+    """When each of some stamped steps began and ended to be queued, and its stamps.
 
-    The GPUs have nothing to do before the first and after the last.
+    Each comes behind a usual step. The GPUs have nothing to do before the first and after the last.
     """
     from gpubalance.engine import runtime
 

@@ -21,8 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong on a GPU at the `number`-th operation of that name in a process, and at each
-    one after it.
+    """What goes wrong on a GPU from the `number`-th operation of that name in a process on.
 
     With `samples`, only operations count that have an input whose first dimension is as large. The
     kinds, whose texts are those of TensorFlow's build with CUDA:
@@ -42,8 +41,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, with the time that its work takes: each kernel takes `launch_us`, `kernel_ms`, and the
-    longer of the times of its FLOPs and of the bytes of its inputs and outputs.
+    """A GPU, with the time that its work takes.
+
+    Each kernel takes `launch_us`, `kernel_ms`, and the longer of two times: that of its FLOPs, and
+    that of the bytes of its inputs and outputs.
 
     `uuid` and `bus` are NVML's; None: made from the GPU's number. `more` has lines for the NVML
     stand-in, as ("temperature 60", "throttle 4").
@@ -99,8 +100,9 @@ def machine(
 
 
 def _lines(number: int, gpu: Gpu) -> Iterator[str]:
-    """What the script says of a GPU: first NVML's keys, see ../stand_in/nvml.c, then
-    the plugin's.
+    """What the script says of a GPU: first NVML's keys, then the plugin's.
+
+    NVML's are described in ../stand_in/nvml.c.
     """
     yield f"uuid {gpu.uuid or f'GPU-fa4e{number:04x}-0000-4000-8000-{number:012x}'}"
     yield f"name {gpu.name}"
@@ -120,8 +122,9 @@ def _lines(number: int, gpu: Gpu) -> Iterator[str]:
 def child(
     code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = HANGS_AFTER_S
 ) -> str:
-    """Runs Python code on such a machine, from the checkout's folder; returns what it prints. It
-    must end well.
+    """Runs Python code on such a machine, and returns what it prints.
+
+    It runs from the checkout's folder, and must end well.
     """
     done = child_process(code, variables, *arguments, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr

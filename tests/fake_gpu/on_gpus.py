@@ -1,5 +1,6 @@
-"""What test_plugin.py runs in a process with two fake GPUs: TensorFlow alone, without
-the program.
+"""What test_plugin.py runs in a process with two fake GPUs.
+
+It is TensorFlow alone, without the program.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ def difference() -> float:
 
 
 def flops() -> dict[str, int]:
-    """What TensorFlow says of the operations of a graph that has run on a GPU, by the names of its
-    nodes.
+    """What TensorFlow says of the operations of a graph that has run on a GPU.
+
+    They are named as the graph's nodes.
     """
 
     @tf.function
@@ -113,8 +115,9 @@ def flops() -> dict[str, int]:
 
 
 def sums() -> list[list[float]]:
-    """The first value of two sums over both GPUs, on each; then the GPUs compute while the first
-    sum is made.
+    """The first value of two sums over both GPUs, on each.
+
+    Then the GPUs compute while the first sum is made.
     """
     strategy = tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])
 
@@ -128,7 +131,7 @@ def sums() -> list[list[float]]:
             second = context.all_reduce("sum", values + 1.0)
             one = values[0]
             with tf.device("CPU:0"):
-                # The host has waited for the values: the sum is surely queued.
+                # The host has waited for the values, so the sum is surely queued.
                 arrived = tf.identity(one)
             beside = arrived + value
             for _ in range(40):
@@ -214,14 +217,15 @@ def hangs() -> bool:
 
 
 def parts() -> list[int]:
-    """The most bytes that TensorFlow held on each of two parts of a GPU, beside one
-    that is whole.
+    """The most bytes that TensorFlow held on each of two parts of a GPU.
+
+    The other GPU beside it is whole.
     """
     gpu = tf.config.list_physical_devices("GPU")[0]
     limits = [tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in (20, 40)]
     tf.config.set_logical_device_configuration(gpu, limits)
     assert len(tf.config.list_logical_devices("GPU")) == 3
-    # At once, as TensorFlow waits 10 s for memory before it gives up.
+    # Both go at once, as TensorFlow waits 10 s for memory before it gives up.
     with ThreadPoolExecutor() as threads:
         found = threads.map(out_of_memory, ("GPU:0", "GPU:1"))
         return [memory["peak"] for memory in found]

@@ -1,5 +1,6 @@
-"""A worker, which measures, and a training script have the same settings: both are written down
-where the model is built, and compared.
+"""A worker, which measures, and a training script have the same settings.
+
+Both write theirs down where the model is built, and the two are compared.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Any
 
 from tests.cli.program import ROOT, SHORT, gpubalance
 
-# A user's file. Both processes build the model with it, and both have all that sets them up behind
-# them then.
+# A user's file, with which both processes build the model. By then both have been set up.
 MINE = """
 import json, os, sys
 import keras, tensorflow as tf
@@ -50,7 +50,7 @@ if __name__ == "__main__":
     with split.scope():
         build()
 """
-# What differs on purpose: how much TensorFlow logs, and that a worker's Keras has this backend.
+# Two things differ on purpose: how much TensorFlow logs, and the backend of a worker's Keras.
 ON_PURPOSE = ("TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND")
 
 

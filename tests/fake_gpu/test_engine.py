@@ -1,7 +1,7 @@
-"""The engine on two unlike GPUs: what its stamps mean beside what the GPUs did, and whether the
-host runs ahead.
+"""The engine on two unlike GPUs.
 
-One process does it all; the tests look at what it told and at the GPUs' trace.
+It is about what the engine's stamps mean beside what the GPUs did, and whether the host runs
+ahead. One process does it all; the tests look at what it told and at the GPUs' trace.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ print(json.dumps({{
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one GPU: its stamps in seconds, and what the GPU did in it, in the order of its
-    start.
+    """A step of one GPU: its stamps in seconds, and what the GPU did in it.
+
+    What it did is in the order of its start.
     """
 
     stamps: list[float]
@@ -101,8 +102,9 @@ def _parts(step: dict[str, Any], trace: list[Operation]) -> list[Step]:
 def test_the_host_queues_a_step_while_the_one_before_it_computes(
     told: dict[str, Any], machine: dict[str, str]
 ) -> None:
-    """So that the GPU does not wait for its first kernels; with several GPUs the host itself waits
-    for their sum.
+    """So the GPU does not wait for its first kernels.
+
+    With several GPUs the host itself waits for their sum.
     """
     trace = operations(machine)
     ahead = [_is_busy(trace, 0, step["began_s"]) for step in told["alone"]]
@@ -139,8 +141,9 @@ def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(
 def test_gradients_are_summed_while_others_are_computed(
     how: str, told: dict[str, Any], machine: dict[str, str]
 ) -> None:
-    """In packs, the last layers' first: the slower GPU's own gradients are the last that any sum
-    waits for.
+    """They are summed in packs, the last layers' first.
+
+    The slower GPU's own gradients are the last that any sum waits for.
     """
     for _, slower in parts_of(told[how], machine):
         sums = [one for one in slower.done if "CollectiveReduce" in one.name]
@@ -149,8 +152,9 @@ def test_gradients_are_summed_while_others_are_computed(
 
 
 def test_who_lacks_memory_is_told_whatever_says_so(told: dict[str, Any]) -> None:
-    """A copy of samples that does not fit on the first GPU, one on the second, and a convolution
-    there.
+    """Two copies of samples do not fit, nor does a convolution.
+
+    One copy is to the first GPU; the other one and the convolution are on the second.
     """
     assert [failure["replica"] for failure in told["failures"]] == [0, 1, 1]
     assert {failure["kind"] for failure in told["failures"]} == {"OutOfMemory"}

@@ -39,8 +39,9 @@ print(json.dumps(began))
 def test_what_a_device_gives_is_copied_when_it_is_made_and_no_pass_is_given_a_number(
     tmp_path: Path,
 ) -> None:
-    """The second device is the slower one: its next inputs come while it still computes the ones
-    before.
+    """The second device's next inputs come while it still computes the ones before.
+
+    It is the slower one.
     """
     variables = fake_gpus(tmp_path, Gpu(kernel_ms=5.0), Gpu(kernel_ms=25.0))
     began_s = json.loads(child(_STEPS, variables))
@@ -59,5 +60,5 @@ def test_what_a_device_gives_is_copied_when_it_is_made_and_no_pass_is_given_a_nu
         if activations[0].queued_at_s <= one.queued_at_s < gradients[-1].queued_at_s
     ]
     to_devices = [one for one in of_passes if one.kind == "to_device"]
-    # Those of Keras' mean over samples and of its gradient.
+    # The only numbers are those of Keras' mean over samples and of its gradient.
     assert len(to_devices) <= 3 * _MICRO_BATCHES

@@ -1,5 +1,6 @@
-"""What the program finds of GPUs is what they were made with: a batch limit by memory, a split by
-speed.
+"""What the program finds of GPUs is what they were made with.
+
+It finds a batch limit by memory, and a split by speed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from tests.cli.program import TINY, gpubalance
 from tests.fake_gpu import Gpu, fake_gpus
 
 SHORT = ("--json", "--duration", "0.2")
-# Its samples take 64 KiB each.
+# The samples of this model take 64 KiB each.
 _WIDE = """
 import keras
 

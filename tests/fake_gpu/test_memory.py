@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.fake_gpu import Fault, Gpu, child, fake_gpus
 
-# Of 400 MiB on the host the second GPU gets all and the first a row. What the model's steps meet is
-# in the machine's faults. They are without collectives, which TensorFlow gives up after an error.
+# Of 400 MiB on the host the second GPU gets all, and the first one row. What the model's steps
+# meet is in the machine's faults. They use no collectives: TensorFlow gives up those on an error.
 PROGRAM = """
 import tensorflow as tf
 from gpubalance.engine.failures import explain

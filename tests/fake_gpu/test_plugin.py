@@ -72,8 +72,9 @@ def test_flops_are_those_that_tensorflow_tells(
 
 
 def test_a_sum_is_made_on_a_stream_of_its_own(told: dict[str, Any], trace: list[Operation]) -> None:
-    """It begins when the values of both GPUs are there; meanwhile each computes; sums are made one
-    after another.
+    """A sum begins when the values of both GPUs are there; meanwhile each GPU computes.
+
+    Sums are made one after another.
     """
     assert told["sums"] == [[6.0, 6.0], [8.0, 8.0]]
     for device in (0, 1):

@@ -1,5 +1,6 @@
-"""The program sees the fake GPUs as it would GPUs, in whatever order and whichever of them it may
-use.
+"""The program sees the fake GPUs as it would see real ones.
+
+It does so in whatever order they come, and whichever of them it may use.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from gpubalance.remedies import known_error
 from tests.cli.program import SHORT, TINY, gpubalance
 from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
 
-# What TensorFlow's CUDA has for the first one: none of NVML's UUIDs, as the last line of a key is
-# the plugin's.
+# TensorFlow's CUDA has this UUID for the first GPU, as the last line of a key is the plugin's.
+# It is none of NVML's UUIDs.
 UNKNOWN = "uuid GPU-ffffffff-0000-4000-8000-000000000000"
 GPUS = (
     Gpu("NVIDIA GeForce GTX 750", uuid="GPU-75000000-0000-4000-8000-000000000000", more=(UNKNOWN,)),

@@ -16,7 +16,7 @@ from tests.fake_gpu import Gpu, child, fake_gpus, operations
 ALONE = (*SHORT, "--baseline", "none", "--json")
 _SAMPLES, _STEPS, _FEATURES = 64, 10, (12, 12, 3)
 _BATCHES = 40, 24
-# A small CNN without a metric beside its loss, as Keras' accuracy goes through the host by itself.
+# This small CNN has no metric beside its loss, as Keras' accuracy goes through the host by itself.
 _TRAINED = f"""
 import json, sys, time
 import keras
@@ -91,9 +91,9 @@ def test_the_next_batch_is_there_before_the_step_on_this_one_has_its_gradients(
         own = [one for one in done if one.device == device]
         size = share * math.prod(_FEATURES) * 4
         are_there = [one.ends_s for one in own if one.kind == "to_device" and one.bytes == size]
-        # The last ones of a step.
+        # These kernels are the last ones of a step.
         have_gradients = [one.ends_s for one in own if one.name == "Conv2DBackpropFilter"]
-        # The batches of the last five steps, and the ends of the five steps before each of them.
+        # Each pair has the batch of one of the last five steps, and the end of the step before.
         pairs = zip(are_there[-5:], have_gradients[-6:-1], strict=True)
         early = [is_there < has_gradients for is_there, has_gradients in pairs]
         assert sum(early) > len(early) / 2

@@ -1,7 +1,7 @@
-"""A training script on two unlike GPUs, of which it names the second first, after it has used
-TensorFlow.
+"""A training script on two unlike GPUs, of which it names the second first.
 
-So TensorFlow has all their memory, and numbers them by itself. One process does it all.
+It does so after it has used TensorFlow. So TensorFlow has all their memory, and numbers them by
+itself. One process does it all.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def told(machine: dict[str, str]) -> dict[str, Any]:
-    """What the script has found. It ends well only if arrays that no GPU's memory holds can be
-    trained on.
+    """What the script has found.
+
+    It ends well only if arrays that no GPU's memory holds can be trained on.
     """
     found: dict[str, Any] = json.loads(child(_SCRIPT, machine).splitlines()[-1])
     return found
@@ -120,8 +121,9 @@ def test_each_gpu_gets_its_own_batch_whatever_tensorflow_calls_it(
 def test_the_host_queues_a_step_while_the_one_before_it_computes(
     told: dict[str, Any], machine: dict[str, str]
 ) -> None:
-    """On one GPU, five steps at once: Keras reads each step's logs else, and several GPUs' sum is
-    waited for.
+    """This is on one GPU, with five steps at once.
+
+    Otherwise Keras reads each step's logs, and with several GPUs their sum is waited for.
     """
     trained = [
         one

@@ -41,10 +41,10 @@ class Operation:
 
 
 def operations(variables: Mapping[str, str]) -> list[Operation]:
-    """All that the GPUs of the machine of these variables have done until now, in the order of its
-    start.
+    """All that the GPUs of a machine with these variables have done until now.
 
-    `device` is the GPU's number in NVML, whatever a process calls it.
+    It is in the order of its start. `device` is the GPU's number in NVML, whatever a process calls
+    it.
     """
     found = []
     for file in Path(variables["FAKEGPU_TRACE"]).glob("*.jsonl"):

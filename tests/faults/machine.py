@@ -1,5 +1,6 @@
-"""Runs the program on a machine with faults: GPUs that only NVML shows, and an engine that fails on
-command.
+"""Runs the program on a machine with faults.
+
+Only NVML shows its GPUs, and its engine fails on command.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from tests.cli.program import gpubalance, here, start
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
 TI, PLAIN = "GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002"
-# Three more like the second.
-FIVE_GPUS = TWO_UNLIKE_GPUS + "".join(
+FIVE_GPUS = TWO_UNLIKE_GPUS + "".join(  # three more like the second
     line.replace("gpu 1", f"gpu {number}")
     .replace("1080bbbb", f"1080bbb{number}")
     .replace(":02:", f":0{number + 1}:")
@@ -35,12 +35,12 @@ def holds(device, size):
 def needs(device, batch):
     return (16 + batch) << 20
 """
-# When the model is built.
+# The worker notes its process id when the model is built.
 NOTES = """
 def built(devices):
     note()
 """
-# What every script may use: a note of its worker's process id for the test, and a hang like
+# Every script may use these: a note of its worker's process id for the test, and a hang like
 # TensorFlow's, which holds the interpreter's lock and ignores TERM.
 _ALWAYS = """
 import ctypes, os, pathlib, shutil, signal, time
@@ -66,8 +66,9 @@ def step(devices, batches, number):
 
 
 class Machine:
-    """A machine whose NVML answers by `gpus` and its engine by `steps`; `extra` has more variables
-    for the program.
+    """A machine whose NVML answers by `gpus` and its engine by `steps`.
+
+    `extra` has more variables for the program.
     """
 
     def __init__(
@@ -90,8 +91,9 @@ class Machine:
         return here(*arguments, code=code, environment=self.environment)
 
     def runs_apart(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Does the same in its own process, which finds the files of another started one: their
-        names depend on the libraries that a process finds.
+        """Does the same in its own process, which finds the files of another started one.
+
+        Their names depend on the libraries that a process finds.
         """
         return gpubalance(*arguments, code=code, environment=self.environment)
 

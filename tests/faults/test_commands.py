@@ -1,5 +1,6 @@
-"""Rows 27, 28, 33 and 35 to 38: what is asked for, who else asks, where it is shown, and by which
-clock.
+"""Rows 27, 28, 33 and 35 to 38.
+
+They are about what is asked for, who else asks, where it is shown, and by which clock.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path
         ] * 2
         assert first.poll() is None
         locks = sorted(state_folder("locks").iterdir())
-        # A lock that a dead process does not hold, nor a device that it did not name
+        # No lock is held by a dead process, or for a device that its holder did not name.
         other = Machine(tmp_path)
         other.runs("run", "--gpus", "0", *BRIEF)
         assert sorted(state_folder("locks").iterdir()) == locks
@@ -68,7 +69,7 @@ def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
         for options in ((), ("--resume",)):
             second = machine.runs_apart(*command, *options, code=3)
             assert f"is in use by another gpubalance, process {first.pid}" in second.stderr
-        # Simulated devices are nobody's: two runs of them do not mind each other.
+        # Simulated devices are nobody's, so two runs of them do not mind each other.
         quick = Machine(tmp_path)
         quick.runs("run", "--simulate", QUICK_PAIR, *BRIEF)
     assert "continuing an unfinished measurement" in quick.runs_apart(*command, "--resume").stderr
@@ -113,7 +114,7 @@ def step(devices, batches, number):
     assert json.loads(again.stdout)["batches"] == [16, 16]
 
 
-# No device tries what it does not hold, of which it has tests of its own: each time costs a worker.
+# No device tries what it does not hold, as each try costs a worker. Other tests are about that.
 _FEW = ("--max-global-batch", "32", "--windows", "2", "--accumulate", "off")
 SHORT_BALANCE = ("balance", "--round-duration", "0.2", "--duration", "0.2", *_FEW)
 
@@ -197,7 +198,7 @@ def of_rank(rank: object) -> str:
         (of_rank(-1), "task.index"),
         (json.dumps({"cluster": CLUSTER["cluster"]}), "task: Field required"),
         ("{" * 100_000, "Invalid JSON"),
-        # Addresses where no two processes can listen.
+        # No two processes can listen at these addresses.
         (with_workers("a:1", "a:1"), "cluster: two processes share an address"),
         (
             with_workers("a:0", "b:2"),
@@ -216,10 +217,11 @@ def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
 
 
 def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) -> None:
-    """Hosts to measure are named by --hosts, so no peer can be absent: the workers do not even see
-    it.
+    """The workers do not even see it.
+
+    Hosts to measure are named by --hosts, so no peer can be absent.
     """
-    # As a shell writes it, and TensorFlow reads it.
+    # A shell writes it like this, and TensorFlow reads it.
     in_quotes = cluster_of({"TF_CONFIG": of_rank("1")})
     assert known(in_quotes).rank == 1
     steps = """
@@ -243,8 +245,9 @@ def test_37_one_gpu_or_identical_ones_get_an_even_split(
 
 
 def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(tmp_path: Path) -> None:
-    """The real engine, on simulated devices: 20 ms a step of 60 and 40 samples, whatever the time
-    of day.
+    """The real engine takes 20 ms for a step of 60 and 40 samples, whatever the time of day.
+
+    It works on simulated devices.
     """
     backward = {
         "LD_PRELOAD": str(compiled(Path(__file__).with_name("clock.c"), tmp_path / "clock.so"))

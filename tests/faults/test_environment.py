@@ -1,5 +1,6 @@
-"""Rows 1 to 13: driver, libraries and devices are not what one would like. The real program on
-NVML's stand-in.
+"""Rows 1 to 13: driver, libraries and devices are not what one would like.
+
+The real program works on NVML's stand-in.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ NO_HANDLE = in_step(
     "raise tf.errors.InternalError(None, None, 'Could not create cudnn handle: "
     "CUDNN_STATUS_ALLOC_FAILED')"
 )
-# Words of a run, its engine, the exit code, and what the error says.
+# Each has the words of a run, its engine, the exit code, and what the error says.
 ENDS: list[tuple[Any, ...]] = [
     ("--batches 8 8", ARCHITECTURE, 3, "pip install nvidia-cudnn-cu12==9.10.2.21"),
     ("--gpus GPU-1080", "", 2, "error: 'GPU-1080' names 2 devices", TI, PLAIN),
@@ -102,7 +103,8 @@ def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(tmp_
     old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace(
         "driver 550.54.14", "driver 520.61.05"
     )
-    # TensorFlow's build is read without loading it: the real one's, where the stand-in has no part.
+    # TensorFlow's build is read without loading it. The stand-in has
+    # no part in that, so it is the real one's.
     done = gpubalance("run", code=3, environment=environment(tmp_path, old))
     assert (
         "driver 520.61.05 serves CUDA up to 11.8, TensorFlow is built for CUDA 12."

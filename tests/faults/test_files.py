@@ -67,8 +67,8 @@ def test_31_a_journal_that_can_not_be_written_ends_the_keeping_and_not_the_probe
     """A real limit on file sizes, to which a full disk or a quota looks the same."""
     done = subprocess.run(
         [PROGRAM, "probe", "--max-batch", "8", "--duration", "0.2", "--json"],
-        # Python would keep what it compiles too, cut at the limit, and every later program would
-        # fail to read that.
+        # Python would keep what it compiles too, cut at the limit.
+        # Every later program would fail to read that.
         env=Machine(tmp_path, PYTHONDONTWRITEBYTECODE="1").variables,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256)),
         capture_output=True,

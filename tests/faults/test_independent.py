@@ -1,5 +1,6 @@
-"""Rows 14, 15, 18 to 20, 22 to 24 and 28 where each device trains a model of its own: the others
-finish.
+"""Rows 14, 15, 18 to 20, 22 to 24 and 28 where each device trains a model of its own.
+
+When one of them fails, the others finish.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ COMMAND = ("independent", "--windows", "2", "--duration", "5", "--json", "--quie
 def test_14_19_20_one_killed_one_hung_one_out_of_memory_and_the_others_finish(
     tmp_path: Path,
 ) -> None:
-    """The one that has too little memory fails first; the others after 11 timings of warm-up and 13
-    alone, at once.
+    """The one that has too little memory fails first.
+
+    The others fail at once, after 11 timings of warm-up and 13 alone.
     """
     steps = """
 def step(devices, batches, number):

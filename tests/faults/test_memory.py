@@ -1,5 +1,6 @@
-"""Rows 14 to 17 and 41: memory runs out. The engine's stand-in raises what TensorFlow raises; what
-sorts it is real.
+"""Rows 14 to 17 and 41: memory runs out.
+
+The engine's stand-in raises what TensorFlow raises; what sorts it is real.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ def test_41_what_no_smaller_batch_mends_is_the_fault_that_it_says(tmp_path: Path
 def balanced(
     tmp_path: Path, fails: str, *options: str, code: int = 0, error: str = TOLD
 ) -> subprocess.CompletedProcess[str]:
-    """A balance whose joint run runs out of memory if `fails`, though each device alone holds 128
-    samples.
+    """A balance whose joint run runs out of memory if `fails`.
+
+    Each device alone holds 128 samples.
     """
     (tmp_path / "pair.toml").write_text(TWO_ALIKE)
     save(probe_of(simulated_devices(str(tmp_path / "pair.toml"))[0]))
@@ -140,8 +142,10 @@ def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> 
 def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limit(
     tmp_path: Path,
 ) -> None:
-    """Each fails once: one while its curve is measured, one as its limit is tried, one whose memory
-    is not known.
+    """Each device fails once.
+
+    One fails while its curve is measured, and one as its limit is tried. The third is one whose
+    memory is not known.
     """
     profile = tmp_path / "three.toml"
     common = 'alpha_s = 0.01\nbeta_s = 0.001\nbase_memory = "64 MiB"\nmemory_per_sample = "4 MiB"\n'

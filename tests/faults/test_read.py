@@ -105,7 +105,7 @@ WRONG_IN_A_PROBE: dict[str, list[Any]] = {
 }
 
 
-# What does not fit together, with what is said of it; {} is its place.
+# Each has what does not fit together, and what is said of it; {} is its place.
 WRONG_IN_A_BALANCE = [
     ("batches", [1], "micro_batches: each batch needs one micro-batch, not 2 for 1"),
     ("balance.run.replicas.0.device", 7, "{}: there is no device 7"),

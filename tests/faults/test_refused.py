@@ -1,5 +1,6 @@
-"""What is refused before any device is touched, of rows 26, 27, 31, 32 and 34 among others: each
-gets one error.
+"""Whatever is refused before any device is touched gets one error.
+
+It is in rows 26, 27, 31, 32 and 34, among others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NAMES = {
     "long": "x" * 10_000,
     "digits": "9" * 10_000,
 }
-# In a folder with plan.json, probe.json, estimate.json, there.html and huge, a file of 100 MB.
+# The folder has plan.json, probe.json, estimate.json, there.html and huge, a file of 100 MB.
 REFUSED = {
     "run --simulate {quick} --quiet": [
         (
@@ -224,7 +225,7 @@ REFUSED = {
         ),
         ("there.html --csv", 4, "there.html is not JSON: expected value at line 1 column 1\n  → "),
     ],
-    # Ten thousand characters, where a name, a number, a file or a command is wanted.
+    # Ten thousand characters are given for a name, a number, a file or a command.
     "run --simulate 2": [
         ("--gpus {long}", 2, "there is no device"),
         ("--plan {long}", 4, "can't read"),

@@ -1,7 +1,7 @@
-"""Rows 18 to 24, 29 and 30: a worker, its GPU or its parent fails on the way. Real workers, really
-ended.
+"""Rows 18 to 24, 29 and 30: a worker, its GPU or its parent fails on the way.
 
-What a GPU would do comes from the stand-ins of NVML and of the engine.
+The workers are real, and really ended. What a GPU would do comes from the stand-ins of NVML and
+of the engine.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from tests.faults.machine import BRIEF, FIVE_GPUS, HOLDS_32, NOTES, Machine, fir
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import PAIR, gone
 
-# Seconds: more than a worker takes to start on a busy machine.
-SILENCE = "5"
+SILENCE = "5"  # seconds: more than a worker takes to start on a busy machine
 
 
-# NVML's third answer about the second GPU, two a reading, is that it is lost: the program's second
-# look.
+# NVML's third answer about the second GPU is that it is lost. A reading takes two answers, so that
+# is the program's second look.
 def lost(gpus: str = TWO_UNLIKE_GPUS) -> str:
     return gpus.replace("gpu 1 capability 6 1", "gpu 1 series capability 6 1 !15")
 
@@ -127,8 +126,9 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> 
 def test_20_the_time_limit_ends_a_worker_that_never_answers(
     tmp_path: Path, command: str, where: str
 ) -> None:
-    """Longer than that no wait is: neither for the model nor for the first step, which may take 900
-    s by themselves.
+    """No wait is longer than the time limit.
+
+    That goes for the model and for the first step, which may take 900 s by themselves.
     """
     steps = f"""
 def {where}(*_):
@@ -236,7 +236,7 @@ def test_24_memory_errors_that_rise_make_the_result_invalid(tmp_path: Path, comm
 
 
 HANGS = in_step("note(), hang()")
-# A process of the model's own, which a data pipeline may have.
+# The worker starts a process of the model's own, as a data pipeline may.
 STARTS = """
 def step(devices, batches, number):
     if number == 1 and os.fork() == 0:

@@ -1,5 +1,6 @@
-"""Runs jobs on simulated devices with an engine that only counts time. TensorFlow trains in tests
-that ask for both engines, and in all of these tests in the campaign.
+"""Runs jobs on simulated devices with an engine that only counts time.
+
+TensorFlow trains in tests that ask for both engines, and in all of these tests in the campaign.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from tests.stand_in import engine
 def either_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Gives the workers of a module's tests one of two engines: tests/stand_in/session.py, or
-    TensorFlow.
+    """Gives the workers of a module's tests one of two engines.
+
+    They are that of tests/stand_in/session.py, and TensorFlow.
     """
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "counted":

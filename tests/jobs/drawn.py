@@ -1,5 +1,6 @@
-"""Makes runs with random step times that nobody waits for: the real job, with simulated devices'
-own noise.
+"""Makes runs with random step times that nobody waits for.
+
+The job is the real one, and the noise is the simulated devices' own.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def quiet(event: Event) -> None:
     """Watches and tells nobody."""
 
 
-# The factor by which a device's time at a size is off its line.
+# An offset is the factor by which a device's time at a size is off its line.
 Offset = Callable[[Device, int], float]
 
 
@@ -168,8 +169,9 @@ class DrawnWorker:
         return computes
 
     def _taken_s(self, computes: Sequence[float]) -> float:
-        """A step's time: a device begins its next batch once its own update is over, and all meet
-        in the all-reduce.
+        """A step's time: all devices meet in the all-reduce.
+
+        A device begins its next batch once its own update is over.
         """
         return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._joint.sync_s
 

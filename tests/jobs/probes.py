@@ -77,8 +77,9 @@ def inside(record: R, field: str, **changes: object) -> R:
 
 
 def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -> Probe:
-    """The probe of a pair with another limit of the second device, without its step-time model, and
-    other changes.
+    """The probe of a pair with another limit of the second device, and other changes.
+
+    The second device has no step-time model.
     """
     first, second = probe.probes
     limited = inside(second, "batch_limit", fits=fits, fails=fails)

@@ -52,8 +52,9 @@ def balanced(
 
 
 def with_memory(device: Device, samples: int) -> Device:
-    """The device with memory for that many samples, which makes steps shorter in the same
-    proportions.
+    """The device with memory for that many samples.
+
+    That makes steps shorter in the same proportions.
     """
     profile = known(device.profile)
     memory = profile.memory_at(samples)
@@ -63,8 +64,9 @@ def with_memory(device: Device, samples: int) -> Device:
 
 
 def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
-    """The published pair itself is balanced by `scripts/bench balance`: its steps take the better
-    part of a second.
+    """The published pair itself is balanced by `scripts/bench balance`.
+
+    Its steps take the better part of a second.
     """
     devices, joint = of_config("quick-pair")
     made, how = balanced(devices, joint, baseline="even", accumulate=1)

@@ -1,5 +1,6 @@
-"""What counts of timings that several workers give at once: nothing of when one of them did not
-measure.
+"""What counts of timings that several workers give at once.
+
+Nothing counts of the time in which one of them did not measure.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def test_each_is_held_against_the_first(compared: Compared) -> None:
     assert verdicts(found) == ["no difference", "slower", "faster", "slower", None]
     assert [against.same_measurement for against in found.against_first] == [False] * 4 + [True]
     assert [against.result for against in found.against_first] == [1, 2, 3, 4, 5]
-    # Other batches are what is compared.
+    # Other batches are no unlikeness, as they are what is compared.
     assert all(not against.unlike for against in found.against_first)
     document = found.model_dump_json()
     assert Comparison.model_validate_json(document).model_dump_json() == document
@@ -263,7 +263,7 @@ def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(compared: Compa
     check_regression(found, 0.08)
     with pytest.raises(Regression, match=r"2\.json"):
         check_regression(found, 0.0)
-    # A difference that does not show fails no gate, and what is faster does not either.
+    # A difference that does not show fails no gate, nor does a faster run.
     check_regression(compared(BASELINE, OTHER, slower(OTHER, 0.9)), 0.0)
 
 

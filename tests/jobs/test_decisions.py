@@ -1,5 +1,6 @@
-"""`balance` ends with the best that it proved, on machines whose times are drawn (see
-tests/bench/decisions.py).
+"""`balance` ends with the best that it proved, on machines whose times are drawn.
+
+The machines are those of tests/bench/decisions.py.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ PAIR = CONFIGS / "gtx1080ti-gtx1080.toml"
 
 @pytest.fixture(scope="module")
 def twice() -> Machine:
-    """A machine on which the best split of the rounds loses in its proof, so that another one is
-    proven after it.
+    """A machine on which the best split of the rounds loses in its proof.
+
+    So another split is proven after it.
     """
     return next(machine for seed in range(200) if proofs_of(machine := Machine(seed, 0.03)) == 2)
 
@@ -46,9 +48,10 @@ def proofs_of(machine: Machine) -> int:
 def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(
     seed: int, off: float
 ) -> None:
-    """Many more are drawn by `scripts/bench decisions`. The last have a size that is faster than a
-    smaller one, once with a global batch; over five rounds; and splits that are nearly as fast as
-    each other.
+    """Many more are drawn by `scripts/bench decisions`.
+
+    The last have a size that is faster than a smaller one, once with a global batch; over five
+    rounds; and splits that are nearly as fast as each other.
     """
     found = outcome(Machine(seed, off))
     assert found.below_measured <= 0.005
@@ -58,15 +61,17 @@ def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(
 
 @pytest.mark.parametrize("seed", [*range(6), 42, 55])
 def test_with_links_of_their_own_a_balance_ends_with_the_best_of_all_sets(seed: int) -> None:
-    """Many more are drawn by `scripts/bench decisions`. The last two leave a device out, and two
-    devices.
+    """Many more are drawn by `scripts/bench decisions`.
+
+    The last two leave out one device, and two devices.
     """
     assert (outcome(Machine(seed, 0.0, links=True)).below_optimum or 0.0) <= 0.005
 
 
 class Proofs:
-    """Counts the proofs that begin, and raises an error in `times` of them, from one on, where they
-    tell `at`.
+    """Counts the proofs that begin, and raises an error in `times` of them.
+
+    It does so from the `number`-th on, where they tell `at`.
     """
 
     def __init__(
@@ -145,8 +150,9 @@ def test_a_device_that_slows_down_while_it_is_proven_is_planned_and_proven_again
 
 
 def test_what_another_split_takes_is_no_change_of_speed() -> None:
-    """Sizes that are far off the line, each as it likes: the model is wrong, and no device has
-    slowed down.
+    """Sizes are far off the line, each as it likes.
+
+    So the model is wrong, and no device has slowed down.
     """
     for seed in range(8):
         ended = Machine(seed, 0.15).balanced()
@@ -174,16 +180,17 @@ def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float)
         low, high = known(step.ci95)
         is_known = (high - low) / 2 <= 0.005 * step.median
         assert is_known or sum(step.samples) > 3  # of five seconds, without the stamped steps
-        # Ten would not do either.
+        # Ten seconds would not be enough either.
         assert noise < 0.3 or (len(step.samples) > 3 and sum(step.samples) < 7)
-    # Five timings each, of which two were stamped steps.
+    # Each window has five timings, of which two were stamped steps.
     assert noise or run.steps == 5 * len(told)
     assert noise < 0.3 or len(told) == 2  # nor would more windows
 
 
 class Busy:
-    """Other work beside a balance, which comes and goes: the devices' speed changes every some
-    steps.
+    """Other work beside a balance, which comes and goes.
+
+    It changes the devices' speed every so many steps.
     """
 
     def __init__(self, seed: int) -> None:

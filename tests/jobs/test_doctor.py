@@ -1,5 +1,6 @@
-"""`doctor`: NVML through the compiled stand-in, real workers that die, hang and lack GPUs, and the
-program itself.
+"""`doctor`: NVML, real workers, and the program itself.
+
+NVML answers through the compiled stand-in; the workers die, hang and lack GPUs.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 
-# What the build info and metadata of TensorFlow 2.21 from PyPI say, with all of its libraries
-# loaded.
+# The build info and metadata of TensorFlow 2.21 from PyPI say this, with all its libraries loaded.
 BUILD = Inspected(
     tensorflow="2.21.0",
     keras="3.15.1",
@@ -51,8 +51,9 @@ BUILD = Inspected(
 def checks_of(
     folder: Path, script: str, shown: str | None = None
 ) -> tuple[Reading, dict[str, list[Check]]]:
-    """The checks of the stand-in's GPUs by code, or of those that CUDA_VISIBLE_DEVICES shows if it
-    is set.
+    """The checks of the stand-in's GPUs by code.
+
+    If `shown` is set, they are those of the GPUs that CUDA_VISIBLE_DEVICES shows.
     """
     with pytest.MonkeyPatch.context() as patch, loaded(environment(folder, script)):
         patch.delenv("CUDA_VISIBLE_DEVICES")  # the tests' own
@@ -426,7 +427,7 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
         (0, 1, True),
         (1, 0, True),
     ]
-    # No rate: it would be the host's memory's.
+    # No rate is told, as it would be that of the host's memory.
     assert checkup.checks[6].detail.endswith("all arrived whole")
     assert checkup.all_reduce is not None
     assert checkup.all_reduce.bytes > 1000

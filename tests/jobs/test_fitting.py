@@ -12,7 +12,7 @@ from tests.bench.decisions import Machine
 from tests.jobs.drawn import DrawnParty, T
 
 MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]
-# Whose devices hold in a joint run what they hold alone: so nothing else fails.
+# The devices of these hold in a joint run what they hold alone, so nothing else fails.
 ROOMY = [one for one in MACHINES if not one.joint.extra_memory and one.wanted.accumulate == 1][:8]
 
 

@@ -64,8 +64,7 @@ def test_a_journal_that_was_cut_off_loses_only_its_last_line(cut: int, tail: byt
     kept = whole[: max(0, len(whole) - cut)]
     path.write_bytes(kept + tail.replace(b"\n", b"") if cut else whole)
     lines = kept.count(b"\n")
-    # What stands after the last whole line may be anything: it spoils nothing that stands before
-    # it.
+    # What stands after the last whole line may be anything: it spoils nothing before it.
     assert [*left("c").values()][:lines] == [*DONE.values()][:lines]
     assert len(left("c")) <= lines + 1
 

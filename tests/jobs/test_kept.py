@@ -1,5 +1,6 @@
-"""What an interrupted run or balance has finished is measured once: another process goes on with
-it.
+"""What an interrupted run or balance has finished is measured once.
+
+Another process goes on with it.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ def is_window(event: Event) -> bool:
 def interrupted(
     asked: RunRequest, at: Callable[[Event], bool] = is_window
 ) -> tuple[Journal, Interrupted]:
-    """The journal of a run that was interrupted at `at`, by default its first window, and how the
-    run ended.
+    """The journal of a run that was interrupted at `at`, and how the run ended.
+
+    By default that is at its first window.
     """
 
     def watch(event: Event) -> None:
@@ -342,8 +344,8 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     )
     assert not [text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)]
     assert known(plan.balance).rounds == tuple(again)
-    # On a busy machine the proof may lead to one of another split; this one went on with its
-    # window.
+    # On a busy machine the proof may lead to one of another split.
+    # This proof went on with its window.
     before, after = (
         next(event.measurement for event in events if isinstance(event, WindowDone))
         for events in (rounds, heard)

@@ -1,5 +1,6 @@
-"""What is known of the devices after each measurement of them together: their speed, and the best
-of the splits.
+"""What is known of the devices after each measurement of them together.
+
+Known are their speed and the best of the splits.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def planned(*batches: int) -> Allocation:
 def learn(
     known: DeviceEstimates, batches: tuple[int, int], factor: float, sync_s: float = 0.004
 ) -> float:
-    """Learns a split on which the first device takes `factor` times as long as alone; returns
-    samples per second.
+    """Learns a split, and returns its samples per second.
+
+    On it the first device takes `factor` times as long as alone.
     """
     split = planned(*batches)
     computes = [known.alone_s(i, split.split) * f for i, f in enumerate((factor, 1.0))]
@@ -112,7 +114,7 @@ def test_no_device_is_slower_than_alone_for_its_update() -> None:
         (((64, 32), 1.0), ((64, 32), 1.04), []),
         (((64, 32), 1.0), ((64, 32), 1.08), [(0, pytest.approx(0.08))]),
         (((64, 32), 1.0), ((64, 32), 0.9), [(0, pytest.approx(-0.1))]),
-        # With another batch it is the step-time model that is wrong, however much.
+        # With another batch the step-time model is wrong, however much the time changes.
         (((64, 32), 1.0), ((32, 32), 1.4), []),
         # A probe that was wrong all along is no change.
         (((64, 32), 1.3), ((64, 32), 1.3), []),

@@ -1,5 +1,6 @@
-"""How long a command says it will take: as long as last time, else as usual, corrected as it goes
-on.
+"""How long a command says it will take.
+
+It says as long as last time, or else as usual, and corrects that as it goes on.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
     )
     assert expected.seconds == sum(took_s)
     assert Command().phase(NAMES[0], 0).left_s == sum(took_s)
-    # What changes nothing about the time makes no difference, and what does is as usual.
+    # What changes nothing about the time makes no difference. What does change it is as usual.
     limited = REQUEST.model_copy(update={"measuring": Measuring(time_limit_s=500), "fresh": True})
     assert estimate(limited).seconds == sum(took_s)
     assert estimate(REQUEST.probe).seconds == 43.0
@@ -120,7 +121,7 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
     command.phases(Doing("in time"))
     assert not [event for event in command.events if isinstance(event, TimeLeft)]
     command.now_s += 3 * _usual_s()[0]
-    # It has taken four times as long by now, and is taken to need half of that again.
+    # The phase has taken four times as long by now, and is taken to need half of that again.
     for _ in range(2):
         command.phases(Doing("overdue"))
     later_s = 6 * sum(_usual_s()[1:])

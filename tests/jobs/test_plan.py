@@ -1,5 +1,6 @@
-"""Plans from probes: what they predict, what they leave out, what they refuse. No device and no
-TensorFlow.
+"""Plans from probes: what they predict, what they leave out, what they refuse.
+
+No device and no TensorFlow is needed.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def test_a_probe_without_an_update_is_planned_with_as_if_all_of_its_step_were_co
     older = probe.model_copy(
         update={"probes": tuple(o.model_copy(update={"update_s": None}) for o in probe.probes)}
     )
-    # Of which equal shares need no micro-batches.
+    # Equal shares of this global batch need no micro-batches.
     wanted = PlanRequest(global_batch=1200, sync_s=0.012)
     new, old = (plan(one, there, wanted) for one in (probe, older))
     assert old.batches == new.batches
@@ -155,7 +156,7 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
         without
     )
     assert within.accumulation is None
-    # It would bring less than 5 %.
+    # Accumulation would bring less than 5 %.
     assert planned("gtx1080ti-gtx1080", sync_s=0.012).accumulation is None
     assert without.shares[0].binds == "memory"
     assert within.micro_batches[0] < within.batches[0]

@@ -1,5 +1,6 @@
-"""What the probe says of simulated devices is what their profiles say: the real job, workers and
-search.
+"""What the probe says of simulated devices is what their profiles say.
+
+The job, the workers and the search are the real ones.
 """
 
 from __future__ import annotations
@@ -62,8 +63,7 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
     model = model_of(one)
     assert model.beta_s == pytest.approx(profile.beta_s, rel=0.02)
     assert model.alpha_s == pytest.approx(profile.alpha_s, rel=0.05, abs=0.0015)
-    # A single point that other work of the machine has touched is reason enough to plan with the
-    # curve.
+    # A single point that other work has touched is reason enough to plan with the curve.
     assert (model.planned_with == "line") == (model.residual <= LINE_WITHIN)
     limit = limit_of(one)
     assert (limit.fits, limit.fails) == (limit_by(profile), limit_by(profile) + 1)
@@ -164,7 +164,7 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
         if isinstance(event, PointDone) and event.device.index == 1
     ]
     assert {batch: measured.count(batch) for batch in measured} == dict.fromkeys(measured, 2)
-    # What is reported is one speed, that of the device as it is in the long run.
+    # One speed is reported: that of the device in the long run.
     assert model_of(one).beta_s == pytest.approx(1.4 * QUICK.beta_s, rel=0.05)
     assert model_of(one).residual < 0.03
 
@@ -212,5 +212,5 @@ def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_ar
     # The other one is as large as was asked for, and more was not tried.
     limit = limit_of(result.probes[1])
     assert (limit.fits, limit.fails, limit.max_batch) == (16, None, 16)
-    # Below the multiple.
+    # This limit is below the multiple.
     assert (limit_of(result.probes[2]).fits, limit_of(result.probes[2]).fails) == (5, 6)

@@ -1,8 +1,7 @@
-"""The published pair comes out of the real engine: throughput within 4 %, each device's compute
-within 3 %.
+"""The published pair comes out of the real engine.
 
-A campaign, as it needs a machine that does nothing else; on counted time tests/jobs/test_probe.py
-has the same figures.
+Throughput is within 4 %, and each device's compute within 3 %. It is a campaign, as it needs a
+machine that does nothing else; on counted time tests/jobs/test_probe.py has the same figures.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def worker() -> Iterator[Worker]:
         (Shares((512, 512)), 1810),
         (Shares((512, 355)), 2030),
         (Shares((820, 568)), 2123),
-        # Past memory: each half takes the time that such a batch takes.
+        # This is past memory, so each half takes the time that such a batch takes.
         (Shares((1100, 710), (550, 355)), None),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
     assert solo_bests(DEVICES, split, SMALL) is None
     assert solo_bests(DEVICES, Shares((16, 16)), SMALL) is not None
 
-    # Memory ended it.
+    # Memory ended this probe.
     whole = probe_of(DEVICES).model_copy(update={"created": "whole", "max_batch": 1 << 20})
     save(whole)
     save(limited_to(4, probe_of(DEVICES)))

@@ -1,5 +1,6 @@
-"""`balance` where sync depends on which devices are in use, on the shipped profiles, on hosts, and
-with one for all.
+"""`balance` where sync depends on which devices are in use.
+
+It is tested on the shipped profiles, on hosts, and with one sync for all.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ def test_with_one_sync_for_all_no_round_is_spent_on_leaving_a_device_out(name: s
 
 
 def test_a_host_behind_a_slow_network_is_left_out_and_told() -> None:
-    """Each card takes 0.3 s + 2 ms a sample, so two give more than one; the sum over 5 Mbit takes 6
-    s.
+    """Two cards give more than one, but the sum over 5 Mbit takes 6 s.
+
+    Each card takes 0.3 s + 2 ms a sample.
     """
     slow = QUICK.model_copy(update={"alpha_s": 0.3, "beta_s": 0.002, "sync_s": 0.3})
     slowest = slow.model_copy(update={"sync_s": 6.0})

@@ -13,13 +13,13 @@ from gpubalance.results.timing import Timing
 from tests.jobs.drawn import measured, windows_of
 
 COMPUTE_S, DATA_S = 0.10, 0.13  # data comes every 0.13 s
-# Of ten batches one is long.
-SINGLES, MEAN = [0.04] * 9 + [0.14], 0.05
+SINGLES, MEAN = [0.04] * 9 + [0.14], 0.05  # of ten batches one is long
 
 
 def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) -> list[Window]:
-    """Six timings and ten stamped steps; the first of these wait otherwise, and the first timing is
-    so much slower.
+    """Six timings and ten stamped steps.
+
+    The first of the stamped steps wait otherwise, and the first timing is `slow` times as slow.
     """
     timings = [
         Timing(steps=5, seconds=5 * DATA_S * factor, input_wait_s=5 * host_waits_s)

@@ -1,5 +1,6 @@
-"""A ratio's interval and verdict, held against laws, against scipy's Welch test, and against drawn
-runs.
+"""A ratio's interval and verdict.
+
+They are held against laws, against scipy's Welch test, and against drawn runs.
 """
 
 from __future__ import annotations
@@ -125,8 +126,9 @@ def test_a_sum_of_one_is_that_one(a: list[float], b: list[float], value: float) 
 
 @given(st.lists(st.tuples(st.floats(1, 1e4), times), min_size=1, max_size=5))
 def test_a_sum_is_known_no_better_than_its_parts(parts: list[tuple[float, list[float]]]) -> None:
-    """As what disturbs one device may disturb all: several that are known alike are known together
-    as each is.
+    """Several that are known alike are known together as each is.
+
+    The reason is that what disturbs one device may disturb all.
     """
     whole = sum(rate for rate, _ in parts)
     low, high = interval_of_sum(parts) or (math.nan, math.nan)

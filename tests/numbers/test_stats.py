@@ -62,8 +62,9 @@ def test_one_slow_sample_says_nothing_of_the_median() -> None:
 
 
 def test_what_wanders_for_long_is_known_less_well_than_its_next_sample_tells() -> None:
-    """Each fifth has a level of its own: the samples' correlation, about 0.4, would give half of
-    that error.
+    """Each fifth of the samples has a level of its own.
+
+    The samples' correlation, about 0.4, would give half of that error.
     """
     source = random.Random(4)
     samples = [
@@ -78,7 +79,7 @@ def test_steady_noise_is_no_trend_and_a_warm_up_is() -> None:
     steady = [[1 + source.gauss(0, 0.02) for _ in range(10)] for _ in range(300)]
     assert statistics.mean(map(has_trend, steady)) < 0.03
     assert has_trend([2.0, 1.7, 1.5, 1.35, 1.25, 1.2, 1.15, 1.12, 1.1, 1.09])
-    # Clear, but far too small to matter.
+    # This trend is clear, but far too small to matter.
     assert not has_trend([1 + i * 1e-5 for i in range(10)])
 
 
@@ -94,7 +95,7 @@ def test_another_level_is_not_steady_and_noise_is(before: int, after: int) -> No
     assert (
         statistics.mean(is_steady(level(1, before) + level(0.9, after)) for _ in range(100)) < 0.05
     )
-    # Clear, but too small to matter.
+    # This change is clear, but too small to matter.
     assert is_steady(
         [1.0 + 1e-6 * i for i in range(before)] + [1.005 + 1e-6 * i for i in range(after)]
     )
