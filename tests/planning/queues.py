@@ -1,5 +1,6 @@
-"""Queues of commands simulated: by the tail rule, by pulling, and the best of all ways, found by
-brute force.
+"""Simulates queues of commands by the tail rule, by pulling, and in the best of all ways.
+
+Brute force finds the best way.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Drawn:
 def drawn(
     random: Random, *, counts: tuple[int, int], speeds: Sequence[float], spread: float, probed: bool
 ) -> Drawn:
-    """A queue whose commands' logarithms have that standard deviation; a probe is off
-    by a tenth.
+    """A queue whose commands' logarithms have the standard deviation `spread`.
+
+    A probe is off by a tenth.
     """
     commands_s = tuple(random.lognormvariate(0.0, spread) for _ in range(random.randint(*counts)))
     rates = tuple(one * random.lognormvariate(0.0, 0.1) for one in speeds)
@@ -40,8 +42,9 @@ def drawn(
 
 
 def makespan_s(queue: Drawn, *, pull: bool = False) -> float:
-    """The seconds from the first start to the last end; `pull`: each free device takes the next at
-    once.
+    """The seconds from the first start to the last end.
+
+    With `pull`, each free device takes the next command at once.
     """
     devices = range(len(queue.speeds))
     ended: list[list[float]] = [[] for _ in devices]

@@ -1,5 +1,6 @@
-"""Problems for the solver, drawn, and the best splits of them by brute force and by a solver of
-integer programs.
+"""Draws problems for the solver, and finds their best splits.
+
+Brute force and a solver of integer programs find them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem,
 from gpubalance.planning.sync import Syncs
 from gpubalance.settings.shares import pieces
 
-# Sixty-fourths are added without rounding: so unlike splits take exactly as long, and ties are
-# real.
+# Sixty-fourths add up without rounding: unlike splits take exactly as long, so ties are real.
 exact = st.integers(0, 40).map(lambda n: n / 64)
 seconds = exact | st.floats(0, 0.5)
 
@@ -36,8 +36,9 @@ def lines(draw: st.DrawFn) -> Line:
 
 @st.composite
 def curves(draw: st.DrawFn) -> Curve:
-    """Curves that are flat in places, and bend up and down; through points of which some may lie
-    above later ones.
+    """Curves that are flat in places, and bend up and down.
+
+    Some of the points that they go through may lie above later ones.
     """
     batches = sorted(draw(st.sets(st.integers(2, 24), min_size=1, max_size=5)))
     time = draw(st.integers(1, 40)) / 64
@@ -88,11 +89,12 @@ def time_s(load: Load, batch: int, micro_batch: int) -> float:
 
 
 def options(problem: Problem, load: Load) -> dict[int, float]:
-    """Each batch that a device can do, and its least time in micro-batches of any size, with the
-    update.
+    """Each batch that a device can do, and its least time with the update.
+
+    The time is the least in micro-batches of any size.
     """
     multiple, limit = problem.multiple, load.limit // problem.multiple * problem.multiple
-    # All are tried.
+    # All are tried, so they must be few.
     assert limit // multiple <= 32 or isinstance(load.model, Line) or problem.micro_batches == 1
     times = {0: 0.0}
     for size in range(limit, 0, -multiple):
@@ -213,8 +215,9 @@ def random_loads(random: Random, devices: int, limit: int) -> tuple[Load, ...]:
 
 
 def by_integer_program(problem: Problem, rate: float | None) -> float:
-    """HiGHS' answer to a problem of lines: the least step time, or the most of Σb − rate·T, with
-    all devices' sync.
+    """HiGHS' answer to a problem of lines, with all devices' sync.
+
+    It is the least step time, or the most of Σb − rate·T.
 
     Variables: T, and for device i and each k the batch b and whether it is used, y. Some y at most
     is 1; b ≤ k·limit·y; (k·α + u)·y + β·b + s ≤ T.

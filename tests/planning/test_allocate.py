@@ -1,5 +1,6 @@
-"""The solver returns the best split there is: held against brute force, and against a solver of
-integer programs.
+"""The solver returns the best split there is.
+
+It is held against brute force, and against a solver of integer programs.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def test_every_global_batch_is_possible_in_micro_batches(
 
 
 def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, float]], int]]:
-    """What each device can do, with what it got. Devices with the same batches in the same times
-    count as equal.
+    """What each device can do, with what it got.
+
+    Devices that do the same batches in the same times count as equal.
     """
     able = (sorted(options(problem, load).items()) for load in problem.loads)
     return sorted(zip(able, found.split.batches, strict=True))

@@ -1,6 +1,4 @@
-"""Splits of known problems: what accumulates, what is left out, what binds, and what is not
-possible.
-"""
+"""Splits of known problems: what accumulates, is left out, binds, or is not possible."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ def test_accumulation_only_where_it_pays() -> None:
     )
     assert dear.split.global_batch > 512
     assert dear.split.micro_batches == (256, 256)
-    # Memory holds back the fast one: it does its micro-batches while the slow one does its only
-    # one.
+    # Memory holds back the fast one: it does its micro-batches while the slow one does one.
     small = allocate(Problem((replace(FAST, limit=64), SLOW), micro_batches=8))
     assert small.split.batches[0] > 64 >= small.split.micro_batches[0]
     assert small.split.micro_batches[1] == small.split.batches[1]
@@ -47,8 +44,9 @@ def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
 
 
 def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
-    """320 samples in 334 ms are more than 256 in 274, though not than 256 in the 266 ms without an
-    update.
+    """320 samples in 334 ms are a higher rate than 256 in 274 ms.
+
+    They are a lower one than 256 in the 266 ms without an update.
     """
     updating = Problem(
         tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)), sync=Syncs(otherwise_s=0.06)

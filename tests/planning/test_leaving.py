@@ -16,8 +16,9 @@ FAST, SLOW, SLOWEST = (Load(Line(0.02, beta_s, 0.0), 100) for beta_s in (0.001, 
 
 
 def tried(problem: Problem) -> tuple[int, ...] | None:
-    """The devices whose split is to be measured; each of the splits before has the sync that is
-    known.
+    """The devices whose split is to be measured.
+
+    Each of the splits before has the sync that is known.
     """
     found = without_some(problem, 1.005 * problem.value(allocate(problem)))
     return found.split.used if found else None
@@ -33,8 +34,7 @@ def measured(*sets: tuple[tuple[int, ...], float]) -> Syncs:
         (measured(((0, 1, 2), 0.002)), None),  # each adds more than that
         (measured(((0, 1, 2), 0.012)), (0, 1)),  # the weakest adds less
         (measured(((0, 1, 2), 0.012), ((0, 1), 0.0119)), None),  # it did not help
-        # It did, and no other adds less than 1 ms.
-        (measured(((0, 1, 2), 0.012), ((0, 1), 0.001)), None),
+        (measured(((0, 1, 2), 0.012), ((0, 1), 0.001)), None),  # it did; others add at least 1 ms
     ],
 )
 def test_a_device_that_adds_less_than_sync_could_fall_by_is_left_out_once(

@@ -18,8 +18,7 @@ MIB = 1 << 20
 randoms = st.integers(0, 2**64).map(Random)
 limits = st.integers(1, 10**6)
 multiples = st.sampled_from([1, 2, 8, 30])
-# The figures of tries that follow are measured, not proven as the bound is: the same examples each
-# time.
+# The figures of tries below are measured, not proven as the bound is: examples stay the same.
 measured = settings(derandomize=True, max_examples=200)
 
 
@@ -28,8 +27,9 @@ def failures(limit: Limit) -> int:
 
 
 def hold_ends(case: Case, limit: Limit) -> None:
-    """Asserts that both ends were run, with the claimed outcomes, are neighbours, and only `fails`
-    was tried twice.
+    """Asserts that both ends were run with the claimed outcomes, and are neighbours.
+
+    Only `fails` may have been tried twice.
     """
     tried = {trial.batch: trial.fits for trial in limit.trials}
     repeated = [trial.batch for trial in limit.trials if trial.batch == limit.fails]
@@ -88,8 +88,9 @@ def test_linear_memory_with_few_points_too(
 def test_other_memory_takes_at_most_8_tries(
     shape: str, random: Random, limit: int, multiple: int, slope: int
 ) -> None:
-    """Where a buffer doubles cannot be foretold: on finer grids it takes as many tries as bisection
-    does.
+    """Where a buffer doubles cannot be foretold.
+
+    On finer grids it takes as many tries as bisection does.
     """
     limit = Grid(multiple).batch(1 + limit % 16) if shape == "doubling" else limit
     slope = max(slope, 4 * MIB) if shape.startswith("rounded") else slope
@@ -113,8 +114,9 @@ def bound(rungs: int) -> int:
 def test_any_answers_whatever_end_within_the_bound_at_neighbours(
     top: int, multiple: int, data: st.DataObject
 ) -> None:
-    """Fitting, memory and points at random: nothing is monotone, and what failed may fit if it is
-    tried again.
+    """Fitting, memory and points are random: nothing is monotone.
+
+    What failed may fit if it is tried again.
     """
     memory = data.draw(st.none() | st.integers(0, 10**6))
     batches = st.integers(1, 2 * top)

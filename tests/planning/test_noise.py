@@ -17,8 +17,9 @@ DIMENSIONS = 40
 def drawn(
     batches: tuple[int, ...], steps: int, *, signal: float, noise: float, seed: int = 0
 ) -> list[Norms]:
-    """Random steps whose samples' gradients have a mean of length `signal` and a covariance of
-    trace `noise`².
+    """Random steps whose samples' gradients have this `signal` and `noise`.
+
+    Their mean has the length `signal`, and their covariance the trace `noise`².
     """
     draw = np.random.default_rng(seed)
     mean = np.full(DIMENSIONS, signal / math.sqrt(DIMENSIONS))

@@ -77,11 +77,10 @@ SYNC = 0.1  # of a step's compute
 
 
 def drawn(step_s: float, slow: float, seed: int, windows: int = 2, timings: int = 5) -> Measurement:
-    """The measurement of random windows, each with its stamped steps; times are in parts of a
-    step's compute.
+    """The measurement of random windows, each with its stamped steps.
 
-    A step computes `step_s` seconds, with 2 % noise; a part `slow` of the steps takes three times
-    as long.
+    Times are in parts of a step's compute. A step computes `step_s` seconds, with 2 % noise; a part
+    `slow` of the steps takes three times as long.
     """
     source = np.random.default_rng(seed)
 
@@ -98,7 +97,7 @@ def drawn(step_s: float, slow: float, seed: int, windows: int = 2, timings: int 
         return Timing(steps=1, seconds=step, input_wait_s=0.0, **parts)
 
     size = max(1, round(TIMING_S / (step_s * (1 + SYNC))))
-    # An unstamped step is before each.
+    # An unstamped step comes before each stamped one.
     each = max(STAMPED_STEPS, round(STAMPED_PART * timings * size / 2))
     taken = [timing(size) for _ in range(windows * timings)]
     return measured(windows_of(taken, [stamped(one) for one in computes(windows * each)]))
@@ -110,8 +109,9 @@ def drawn(step_s: float, slow: float, seed: int, windows: int = 2, timings: int 
 def test_sync_is_what_it_is_beside_rare_slow_steps(
     step_s: float, slow: float, windows: int, timings: int, least: float
 ) -> None:
-    """Within 0.03 of 0.1, in nine of ten short runs and 19 of 20 long ones; with slow steps in it
-    up to 0.5.
+    """Sync is within 0.03 of 0.1 in nine of ten short runs and 19 of 20 long ones.
+
+    With slow steps in it, it would be up to 0.5.
     """
     syncs = [drawn(step_s, slow, seed, windows, timings).sync_s for seed in range(60)]
     assert sum(abs(sync - SYNC) <= 0.03 for sync in syncs) >= least * 60

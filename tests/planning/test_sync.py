@@ -80,8 +80,9 @@ def test_of_some_devices_it_is_the_same_under_their_new_numbers() -> None:
 
 @st.composite
 def with_sets(draw: st.DrawFn) -> Problem:
-    """A problem in which some sets, or all, have a sync of their own: a part may also need more
-    than the whole.
+    """A problem in which some sets, or all, have a sync of their own.
+
+    A part of a set may also need more than the whole.
     """
     problem = draw(problems())
     several = [frozenset(one) for one in subsets(len(problem.loads)) if len(one) > 1]
@@ -105,8 +106,9 @@ def test_none_with_some_devices_forced_in_is_better(problem: Problem, data: st.D
 
 @pytest.mark.parametrize("seed", range(4))
 def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
-    """Every set of up to four devices takes the longest of its devices' own syncs, or any other
-    time.
+    """Every set takes the longest of its devices' own syncs, or any other time.
+
+    A set has up to four devices.
     """
     random = Random(seed)
     for _ in range(_DRAWN // 4):

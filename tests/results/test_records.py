@@ -1,5 +1,6 @@
-"""Real results are read from files. What is wrong in a file is told by
-tests/faults/test_read.py.
+"""Real results are read from files.
+
+tests/faults/test_read.py tests how it is told what is wrong in a file.
 """
 
 from __future__ import annotations

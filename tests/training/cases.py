@@ -146,8 +146,9 @@ def apart(one: Any, other: Any) -> float:
 
 @dataclass(frozen=True)
 class Differences:
-    """The largest differences between a split's training and one device's; relative for logs above
-    1.
+    """The largest differences between a split's training and one device's.
+
+    They are relative for logs above 1.
     """
 
     weights: float
@@ -155,10 +156,10 @@ class Differences:
 
 
 def in_turn(case: Case, split: Split, lasts: Sequence[int]) -> Iterator[Differences]:
-    """The differences after some epochs of two whole global batches and one of each of these
-    numbers of samples.
+    """The differences after some epochs, each with a last batch of one of these sizes.
 
-    All are of the same two models, so that each is traced once.
+    Two whole global batches come before it in each epoch. All epochs are of the same two models, so
+    that each is traced once.
     """
     expected = model = None
     for last in lasts:
@@ -220,7 +221,8 @@ def _options(case: Case) -> dict[str, Any]:
 
 
 def _apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference of each epoch's number, or numbers, as some metrics have one for each
-    class.
+    """The largest difference of each epoch's numbers.
+
+    An epoch has several where a metric has one for each class.
     """
     return float(np.max(np.abs(np.subtract(found, expected)) / np.maximum(1.0, np.abs(expected))))

@@ -74,8 +74,9 @@ def normalised_behind_a_loss() -> Any:
 
 
 def in_float64() -> Any:
-    """A model with all kinds of numbers that are summed: gradients, layers' states, losses'
-    divisors.
+    """A model with all kinds of numbers that are summed.
+
+    They are gradients, layers' states and losses' divisors.
     """
     body = [
         layers.Dense(16, dtype="float64"),
@@ -108,8 +109,9 @@ def two_in_two_out(
     width: int = 8,
     **regularised: Any,
 ) -> Any:
-    """A model with metrics with and without sample weights, and what its first layer adds to the
-    loss.
+    """A model with metrics with and without sample weights.
+
+    Its first layer may add to the loss too.
     """
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     first = layers.Dense(width, "relu", **regularised)(left)
@@ -140,8 +142,9 @@ def masked() -> Any:
 
 
 def embedding(optimizer: Any) -> Callable[[], Any]:
-    """Makes a model whose gradient has rows, several for a word, which optimizers square and clip
-    one by one.
+    """Makes a model whose gradient has rows, several for a word.
+
+    Optimizers square and clip them one by one.
     """
 
     def make() -> Any:
@@ -153,8 +156,9 @@ def embedding(optimizer: Any) -> Callable[[], Any]:
 
 
 def positions() -> Any:
-    """A model with an embedding of positions, which are those of all samples, beside
-    one of words.
+    """A model with an embedding of positions beside one of words.
+
+    The positions are those of all samples.
     """
 
     class Positions(layers.Layer):
@@ -163,7 +167,7 @@ def positions() -> Any:
             self.of = layers.Embedding(5, 8)
 
         def call(self, words: Any) -> Any:
-            # Unknown where batches have other lengths.
+            # The length is unknown where batches have other lengths.
             return words + self.of(tf.range(tf.shape(words)[1]))
 
     kinds = [layers.Embedding(20, 8), Positions(), layers.Flatten(), layers.Dense(3, "softmax")]

@@ -10,8 +10,9 @@ from tests.training.models import classifier, compiled, dense, small_sgd
 
 
 def own_loss(kind: str) -> Callable[[], Any]:
-    """Makes a classifier whose loss comes from user code of that `kind`, not from
-    Keras' reduction.
+    """Makes a classifier whose loss comes from user code of that `kind`.
+
+    It does not come from Keras' reduction.
     """
 
     def make() -> Any:
@@ -108,8 +109,9 @@ def many_metrics() -> Any:
 
 
 def keeping() -> Any:
-    """A model with a layer that has its own state and adds losses, and one whose weights Keras
-    normalises.
+    """A model with a layer that has its own state and adds losses.
+
+    Another layer has weights that Keras normalises.
     """
 
     class Keeping(layers.Layer):
@@ -141,8 +143,9 @@ def keeping() -> Any:
 
 
 def counting() -> Any:
-    """A model with a layer that counts steps, in two ways, and samples, and has a weight that gets
-    no gradient.
+    """A model with a layer that counts steps, in two ways, and samples.
+
+    The layer also has a weight that gets no gradient.
     """
 
     class Counting(layers.Layer):
@@ -172,14 +175,15 @@ def with_a_mean_of_activities() -> Any:
 
 
 def sampling() -> Any:
-    """An autoencoder without a `call`, as Keras' VAE: its `train_step` takes the mean of a sum for
-    each sample.
+    """An autoencoder without a `call`, like Keras' VAE.
+
+    Its `train_step` takes the mean of a sum for each sample.
     """
 
     class Autoencoder(keras.Model):
         def __init__(self) -> None:
             super().__init__()
-            # Of weights that are made by the first step.
+            # The first step makes these weights.
             first = keras.initializers.GlorotUniform(seed=1)
             how = {"kernel_initializer": first, "kernel_regularizer": "l2"}
             self.encoder, self.decoder = layers.Dense(3, **how), layers.Dense(6, **how)
@@ -204,8 +208,9 @@ def sampling() -> Any:
 
 
 def guided() -> Any:
-    """A model that logs dicts in its logs: in the `train_step` of Keras' guide, one of all that is
-    compiled.
+    """A model that logs dicts in its logs.
+
+    The `train_step` of Keras' guide logs one of all that is compiled.
     """
 
     class Guided(keras.Sequential):
@@ -230,8 +235,9 @@ def guided() -> Any:
 
 
 def traced() -> Any:
-    """A model whose steps are functions of TensorFlow's, one with control flow on tensors, which
-    calls another.
+    """A model whose steps are functions of TensorFlow's.
+
+    One has control flow on tensors, and calls another.
     """
 
     class Traced(keras.Sequential):

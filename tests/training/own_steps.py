@@ -143,8 +143,9 @@ def sampled() -> Any:
 
 
 def stepping(kind: str) -> Any:
-    """A model whose `train_step` has no compiled loss: of a sum, of a value for each sample, or
-    another.
+    """A model whose `train_step` has no compiled loss.
+
+    Its loss is of a sum, of a value for each sample, or another.
     """
 
     class Stepping(keras.Sequential):

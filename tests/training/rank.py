@@ -1,7 +1,7 @@
-"""A training script over hosts, as a user writes one: `gpubalance launch PLAN rank.py FOLDER
-PROFILE PLAN`.
+"""A training script over hosts, as a user writes one.
 
-Each process saves what it has at the end, for a test to compare.
+It is run by `gpubalance launch PLAN rank.py FOLDER PROFILE PLAN`. Each process saves what it has at
+the end, for a test to compare.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ def weights_after(model: Any, fit: Callable[..., Any]) -> dict[str, Any]:
 
 
 def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
-    """The weights after a training that ended between two epochs, lost everything, and continued
-    from its backup.
+    """The weights after a training that lost everything and continued from its backup.
+
+    The training had ended between two epochs.
     """
 
     def stop(epoch: int, logs: Any) -> None:
@@ -101,8 +102,9 @@ def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
 
 
 def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
-    """A user's own callback that ends training in one process, or whatever the model's
-    `flag` ends.
+    """A user's own callback that ends training in one process.
+
+    With another `flag`, it ends what that flag of the model ends.
     """
 
     def end(number: int, logs: Any) -> None:
@@ -161,8 +163,8 @@ def main(folder: Path, profile: str, plan: str) -> None:
         method(model, **given, **more)
         print(f"evaluated {end.reached + 1} batches")
     shorter = slice(SAMPLES - rank)
-    # A regrouped dataset shows its length only at its end, and one of the split's batches only the
-    # number of those.
+    # A regrouped dataset shows its length only at its end.
+    # One of the split's batches shows only the number of those.
     regrouped = tf.data.Dataset.from_tensor_slices((x, y)).batch(48).take(12 - 3 * rank)
     in_batches = tf.data.Dataset.from_tensor_slices((x[shorter], y[shorter])).batch(
         split.global_batch

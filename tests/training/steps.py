@@ -1,5 +1,6 @@
-"""Models with steps of their own, as `--model` and `--data` name them:
-`tests.training.steps:model_3`, `:data_3`.
+"""Models with steps of their own, as `--model` and `--data` name them.
+
+Their names are `tests.training.steps:model_3` and `:data_3`, for example.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from tests.training.samples import numbers
 
 
 def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[], Any]:
-    """Makes a classifier of these layers whose `train_step` does more, or less, than one pass over
-    its samples.
+    """Makes a classifier of these layers with a `train_step` of its own.
+
+    The step does more, or less, than one pass over its samples.
     """
 
     def make() -> Any:

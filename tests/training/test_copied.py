@@ -18,8 +18,9 @@ X, Y = numbers(240)
 
 
 def of_ones_own() -> Any:
-    """A model of a class and a loss that Keras does not know, with a layer that has adapted to
-    data.
+    """A model of a class and a loss that Keras does not know.
+
+    It has a layer that has adapted to data.
     """
 
     class Own(keras.Sequential):

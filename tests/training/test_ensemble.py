@@ -1,5 +1,6 @@
-"""`gpubalance.Ensemble`: several trained models that predict at the same time, each on
-one device.
+"""In a `gpubalance.Ensemble`, several trained models predict at the same time.
+
+Each of them is on one device.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ OF_THREE, IN_PARTS = ((1, 1, 98),), ((70, 30), (20, 30))
 LASTS = [80, 2, 70, 40, 1, 5]
 
 
-# What these are about another case has too: rows of an embedding with Adam, and a precision of
-# layers with float16.
+# Another case covers these: rows of an embedding with Adam, and layers' precision with float16.
 LIKE_OTHERS = {"plain", "mixed_bfloat16", "embedding, RMSprop", "embedding, Adagrad"}
 # Each case with one split, each split with several cases; the others are a campaign.
 EVERY = []
@@ -29,8 +28,8 @@ for (i, name), (j, batches) in product(enumerate(CASES), enumerate(SPLITS)):
 @pytest.mark.parametrize(("name", "batches"), EVERY)
 def test_a_split_gives_what_one_device_gives(name: str, batches: tuple[int, ...]) -> None:
     case = CASES[name]
-    # Of each output's own loss Keras takes the mean over batches of unlike sizes, which is another
-    # from trace to trace.
+    # Keras takes the mean of each output's own loss over batches of unlike sizes: it differs from
+    # trace to trace.
     lasts = [SAMPLES] if "outputs" in name else LASTS
     last = lasts[(list(CASES).index(name) + SPLITS.index(batches)) % len(lasts)]
     (found,) = in_turn(case, simulated(batches), [last])
@@ -57,8 +56,9 @@ def test_a_split_gives_what_one_device_gives(name: str, batches: tuple[int, ...]
 def test_neither_micro_batches_nor_a_last_batch_of_any_size_change_anything(
     name: str, split: tuple[Any, ...], lasts: tuple[int, ...]
 ) -> None:
-    """A last batch of fewer samples than devices too: then all of them have the whole of it, and
-    one counts it.
+    """A last batch of fewer samples than devices changes nothing either.
+
+    All devices then have the whole of it, and one counts it.
     """
     for found in in_turn(CASES[name], simulated(*split), lasts):
         assert found.weights < 1e-5

@@ -1,5 +1,6 @@
-"""What a user hands to fit, evaluate and predict gives what one device gives: see also
-test_exact.py.
+"""What a user hands to fit, evaluate and predict gives what one device gives.
+
+See also test_exact.py.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ def py_dataset() -> Any:
 
 
 def test_every_kind_of_input_is_dealt_in_the_split() -> None:
-    """Batches of the split's size stay as they are, with smaller ones between; a dataset's others
-    are regrouped.
+    """Batches of the split's size stay as they are, with smaller ones between.
+
+    A dataset's other batches are regrouped.
     """
     one_device, split = untrained(), simulated((70, 30))
     model = in_scope(split, one_device.get_weights())

@@ -1,8 +1,7 @@
-"""No step goes through the host: what a replica's device computes stays there, but for stamps and
-what is asked for.
+"""No step goes through the host: what a replica's device computes stays there.
 
-The replicas are on the second and third of the process's CPU devices; the first is the host, as
-beside GPUs.
+Only stamps and what is asked for leave it. The replicas are on the second and third of the
+process's CPU devices; the first is the host, as beside GPUs.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
 
 
 def _model(split: Split) -> Any:
-    """A model with moving averages, random numbers, several metrics and a scheduled
-    learning rate.
+    """A model with moving averages, random numbers and several metrics.
+
+    Its learning rate is scheduled.
     """
     with split.scope():
         keras.utils.set_random_seed(1)

@@ -103,7 +103,7 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
     assert not list((tmp_path / "by-1").iterdir())
     assert not list((tmp_path / "by-2").iterdir())
     for label in ("alpha:0", "alpha:1", "beta:0"):
-        # After the second batch, and after two epochs of five: in all where it ended in one.
+        # After the second batch, and after two epochs of five, all end where one ended.
         assert all(f"{label} | ended after {steps} steps" in done.stdout for steps in (2, 10))
         assert done.stdout.count(f"{label} | evaluated 2 batches") == 2
         assert (

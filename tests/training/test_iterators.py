@@ -1,6 +1,4 @@
-"""An iterator that is over disturbs nothing: not the next epoch's, and not the end of
-the program.
-"""
+"""An iterator that is over disturbs neither the next epoch's nor the end of the program."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ X, Y = numbers(240)
 
 
 def hot_pair() -> tuple[Split, Any]:
-    """Two equal devices, of which the first becomes slower after some seconds of training, and a
-    model.
+    """A split of two equal devices, and a model.
+
+    The first device becomes slower after some seconds of training.
     """
     cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002)
     hot = cool.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=0.3, factor=2.0),)})
@@ -32,9 +33,7 @@ def hot_pair() -> tuple[Split, Any]:
 
 
 def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order() -> None:
-    """Else a device computes for less than no time, and another waits for more than all
-    of a step.
-    """
+    """Else one device computes for less than no time, and another waits longer than a step."""
     split, model = in_split(batches=(40, 24))
     monitor = split.monitor(every=1)
     split.fit(model, X[:64], Y[:64], epochs=50, verbose=0, callbacks=[monitor])  # a step each

@@ -1,6 +1,4 @@
-"""The oldest Keras that is supported: what is leaned on of its insides is there, and training is as
-exact.
-"""
+"""The oldest supported Keras has the insides that are leaned on, and trains as exactly."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from tests.cli.program import ROOT
 OLDEST = "3.12.4"
 FOLDER = Path(sys.prefix) / "oldest-keras"
 EXACT = "test_exact.py::test_a_split_gives_what_one_device_gives"
-# Of the optimizer's insides and of what logs and metrics make of it; then of a loss' reduction and
-# of Keras' own loop. All cases are for the newest Keras.
+# FEW are of the optimizer's insides and of what logs and metrics make of it.
+# MORE are of a loss' reduction and of Keras' own loop. All cases are for the newest Keras.
 FEW = (f"{EXACT}[AdamW, clipped, EMA-(70, 30)]", f"{EXACT}[metrics of many kinds-(70, 30)]")
 MORE = (
     f"{EXACT}[reduction mean_with_sample_weight-(70, 30)]",

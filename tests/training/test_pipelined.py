@@ -1,5 +1,6 @@
-"""A user's own model, its layers on several devices: Keras' loop gives what it gives on
-one device.
+"""With a model's layers on several devices, Keras' loop gives what it gives on one.
+
+The model is a user's own.
 """
 
 from __future__ import annotations
@@ -108,8 +109,7 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
         "CPU:2",
     }
     assert apart(model, alone) < 1e-6
-    # Keras' own means of each output's loss are of batches, not of samples, where these differ in
-    # size.
+    # Where batches differ in size, Keras' own means of outputs' losses are of them, not of samples.
     logged = [name for name in its if not name.endswith(("kind_loss", "size_loss"))]
     assert largest([mine[name] for name in logged], [its[name] for name in logged]) < 1e-6
     found = layers.evaluate(model, inputs, labels, return_dict=True, verbose=0)
@@ -118,8 +118,8 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     outputs = layers.predict(model, inputs, verbose=0)
     assert largest(outputs.values(), alone.predict(inputs, verbose=0).values()) < 1e-6
 
-    # Loaded with its optimizer, it goes on where it was. Of batches that are alike all of Keras'
-    # means are of samples.
+    # Loaded with its optimizer, it goes on where it was.
+    # With batches that are alike, all of Keras' means are of samples.
     model.save(tmp_path / "model.keras")
     with layers.scope():
         loaded = keras.saving.load_model(tmp_path / "model.keras")

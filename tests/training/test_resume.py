@@ -1,5 +1,6 @@
-"""A training that is killed in the middle of an epoch goes on from its backup, with another split
-too.
+"""A training that is killed in the middle of an epoch goes on from its backup.
+
+It goes on with another split too.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(
 def test_the_example_trains_and_tells_where_the_time_goes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, whose devices are set up: in one of its own a script is run by
-    tests/cli/test_from_python.py.
+    """The example runs in this process, whose devices are set up.
+
+    tests/cli/test_from_python.py runs a script in a process of its own.
     """
     path = str(ROOT / "scripts" / "example.py")
     monkeypatch.setattr(sys, "argv", [path])

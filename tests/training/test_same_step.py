@@ -1,5 +1,6 @@
-"""What `run` measures is what `Split.fit` trains: the same traced step, and the same words about
-it.
+"""What `run` measures is what `Split.fit` trains.
+
+It is the same traced step, and the same words are said about it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.training.cases import simulated
 from tests.training.steps import MODELS
 
 SPLIT = Shares((70, 30))
-# What these are about another model has too: they are a campaign.
+# Another model covers what these are about: they are a campaign.
 LIKE_OTHERS = {
     "plain",
     "L2",

@@ -1,5 +1,6 @@
-"""What only some data shows: parts that fail or are not finite, samples in a row, numbers that are
-0 at first.
+"""Some surprises show with some data only.
+
+They are parts that fail or are not finite, samples in a row, and numbers that are 0 at first.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ def unexplained(y: Any, p: Any) -> Any:
 
 
 def nearly_unexplained(y: Any, p: Any) -> Any:
-    """The same with a small number beside the divisor: of one sample it is ten million times too
-    large.
+    """The same with a small number beside the divisor.
+
+    Of one sample it is ten million times too large.
     """
     return ops.sum((y - p) ** 2) / (ops.sum((y - ops.mean(y)) ** 2) + 1e-7)
 

@@ -1,5 +1,6 @@
-"""How a split's gradients are summed, as a script says it. That packs change no weight, all tests
-of training show.
+"""A script says how a split's gradients are summed.
+
+All tests of training show that packs change no weight.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What would be a silent surprise, or a hundred lines of TensorFlow's: another model, other
-batches, no memory.
+"""What would be a silent surprise, or a hundred lines of TensorFlow's, is told.
+
+It is another model, other batches, or no memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What a split can't train as one device does is refused, or trained and told, when it is first
-met.
+"""What a split can't train as one device does is refused, or trained and told.
+
+This happens when it is first met.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def test_what_is_told_is_trained(name: str) -> None:
 
 
 def own_loss(kind: str) -> Any:
-    """A model that counts calls of its own `compute_loss`, whose loss is a mean, or also random, or
-    of mixed signs.
+    """A model that counts calls of its own `compute_loss`.
+
+    Its loss is a mean, or also random, or of mixed signs.
     """
 
     class Own(keras.Sequential):
@@ -100,7 +102,7 @@ def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean() -> None:
 
     for kind in ("random", "signed"):
         assert "not a mean over samples" not in "".join(checked(own_loss(kind)).warned)
-        # Nor what TensorFlow keeps for it.
+        # What TensorFlow keeps for it is gone too.
         assert not [one for one in gc.get_objects() if isinstance(one, TracedStep)]
     split, model = in_split(own_loss, "mean")
     split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
@@ -108,8 +110,9 @@ def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean() -> None:
 
 
 def of_words() -> Any:
-    """A model with a layer of one's own behind an embedding, of whose gradient each batch has other
-    rows.
+    """A model with a layer of one's own behind an embedding.
+
+    Each batch has other rows of the embedding's gradient.
     """
 
     class Doubled(layers.Layer):

@@ -50,7 +50,7 @@ def with_loss(name: str, weights: Any = None) -> Any:
         return ops.mean(p) * tf.random.normal(())
 
     def positives(y: Any, p: Any) -> Any:
-        # Of the samples tried only the first is one.
+        # Only the first of the samples tried is one.
         ones = ops.cast(ops.reshape(y, (-1,)) == 1, p.dtype)
         return ops.sum(ones * of_each(y, p)) / ops.maximum(ops.sum(ones), 1)
 
@@ -86,7 +86,7 @@ def with_loss(name: str, weights: Any = None) -> Any:
         losses = of_each(y, p)
         return ops.where(losses > ops.mean(losses), losses, 0.0)
 
-    # The mean of those that are labelled, which all of the first batch are.
+    # It is the mean of the labelled samples, which all of the first batch are.
     def of_chosen(y: Any, p: Any) -> Any:
         losses = of_each(y, p)
         return ops.mean(tf.boolean_mask(losses, ops.reshape(y, (-1,)) >= 0))
@@ -164,8 +164,9 @@ def with_metric(kind: str) -> Any:
 
 
 def of_pairs() -> Any:
-    """A model that compares each sample with each other one, as a retrieval model does: its outputs
-    are of pairs.
+    """A model that compares each sample with each other one, as a retrieval model does.
+
+    Its outputs are of pairs.
     """
 
     def in_batch(_: Any, p: Any) -> Any:
@@ -185,8 +186,9 @@ def of_pairs() -> Any:
 
 
 def adding(kind: str) -> Any:
-    """A model with a layer that adds a sum over the batch to the loss, or another number, or takes
-    the batch's mean.
+    """A model with a layer that adds to the loss, or subtracts the batch's mean.
+
+    What it adds is a sum over the batch, or another number.
     """
 
     class Adding(layers.Layer):
@@ -203,8 +205,9 @@ def adding(kind: str) -> Any:
 
 
 def of_the_batch(where: str) -> Any:
-    """A model that takes the batch's mean from a layer's outputs, in a function that it gives to
-    Keras.
+    """A model that subtracts the batch's mean from a layer's outputs.
+
+    It does so in a function that it gives to Keras.
     """
 
     def centred(x: Any) -> Any:

@@ -30,14 +30,15 @@ from tests.stand_in import engine
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
-# As a login shell may.
+# A login shell may print such lines.
 VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {host}"""
 
 
 @pytest.fixture
 def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Party]]:
-    """A function that makes a party over both hosts, each behind a prefix, whose engine follows the
-    script.
+    """A function that makes a party over both hosts.
+
+    Each host is behind a prefix, and the party's engine follows the script.
     """
 
     def make(
@@ -65,8 +66,9 @@ def measured(worker: Worker) -> list[object]:
 
 
 def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) -> None:
-    """Its log is here too: what it prints comes over what reaches the host. Of GPUs it is told its
-    own.
+    """Its log is here too: what it prints comes over what reaches the host.
+
+    The worker is told of its own GPUs only.
     """
     with party_that(
         "def built(devices):\n    import os\n    print('on', os.environ['ON'])\n"
@@ -93,14 +95,14 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
     ) as party:
         timing, *_ = party.ask(lambda worker: list(worker.measure(Shares((8, 16)), stamped=True)))
         assert isinstance(timing, Timing)
-        # The stand-in's 10 ms and 0.1 ms a sample.
+        # The stand-in takes 10 ms and 0.1 ms a sample.
         assert timing.compute_s == pytest.approx((0.0108, 0.0116))
 
 
 @pytest.mark.parametrize(
     ("via", "limit_s", "says"),
     [
-        # As `ssh -tt` does: it would read its own words.
+        # This makes a terminal as `ssh -tt` does: it would read its own words.
         (
             f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[2:])' {{host}}",
             60.0,
@@ -140,8 +142,9 @@ LOSSES = {
 def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
     party_that: Callable[..., Party],
 ) -> None:
-    """All at the same time, as a host is waited for 20 s: a worker dies, a connection ends, nothing
-    comes any more.
+    """A worker dies, a connection ends, and nothing comes any more.
+
+    All happen at the same time, as a host is waited for 20 s.
     """
     with ThreadPoolExecutor(len(LOSSES)) as threads, ExitStack() as ended:
         parties = []

@@ -71,8 +71,8 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
     assert isinstance(stamped, Timing)
     assert isinstance(measured, Measured)
     timeline = known(stamped.timeline)
-    # A busy machine's steps may take longer, never shorter; when a task ends follows from all
-    # before it.
+    # A busy machine's steps may take longer, never shorter.
+    # When a task ends follows from all before it.
     ends_s = {one.task: one.end_s for one in planned.tasks}
     assert all(one.end_s >= ends_s.pop(one.task) - 1e-6 for one in timeline.tasks)
     assert not ends_s

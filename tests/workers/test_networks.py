@@ -1,7 +1,6 @@
-"""A balance over two hosts, by a prefix, and over Ray with networks of their own and TensorFlow's
-real collectives.
+"""A balance over two hosts, by a prefix and over Ray, with TensorFlow's real collectives.
 
-The second is a campaign: the hosts are namespaces of this machine.
+Over Ray, which is a campaign, the hosts are namespaces of this machine, with networks of their own.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ def namespaces() -> Iterator[str]:
 
 
 def check_best(found: Plan, profile: Path, most: int) -> None:
-    """Each device took what its profile says, within 3 %, and no split is 2 % better with the sync
-    that was measured.
+    """Asserts that each device took what its profile says, and that the split is the best.
 
-    Brute force looks for it; on one host sync is the profile's.
+    Devices are within 3 % of their profiles, and no split is 2 % better with the sync that was
+    measured. Brute force looks for a better one; on one host sync is the profile's.
     """
     devices, joint = simulated_devices(str(profile))
 
@@ -191,8 +190,9 @@ def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
-    """Cards of 0.2 s + 2 ms a sample each; over 5 Mbit the sum of 1.2 MB takes seconds. It takes
-    some minutes.
+    """Over 5 Mbit the sum of 1.2 MB takes seconds; a card takes 0.2 s + 2 ms a sample.
+
+    The test takes some minutes.
     """
     model, profile, path = (tmp_path / name for name in ("mine.py", "three.toml", "plan.json"))
     model.write_text(MODEL)

@@ -1,7 +1,6 @@
-"""Workers on the nodes of a Ray cluster, with real nodes and actors, and an engine that trains
-nothing.
+"""Workers on the nodes of a Ray cluster, with real nodes and actors.
 
-What they measure with TensorFlow is in test_networks.py.
+The engine trains nothing. What they measure with TensorFlow is in test_networks.py.
 """
 
 from __future__ import annotations
@@ -61,8 +60,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
-    """A party over these devices, each held by a process that Ray has started, whose engine follows
-    the script.
+    """A function that makes a party over devices, whose engine follows the script.
+
+    A process that Ray has started holds each device.
     """
 
     def make(script: str, devices: Any = DEVICES) -> Party:
@@ -76,9 +76,7 @@ def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
 
 
 def ours_of(cluster: Any) -> list[psutil.Process]:
-    """This cluster's workers, with the processes that hold them and that connect this host to
-    those.
-    """
+    """This cluster's workers, and the processes that hold them and connect this host to them."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         ours = str(cluster.folder) in (process.info["environ"] or {}).get(
@@ -121,7 +119,7 @@ def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
     if not any(line.startswith("beta:0 batch ") for line in told):  # both at the same time
         lines_until(program, "^beta:0 batch ")
     there = ours_of(cluster)
-    # A worker, its keeper and what connects this host to that, for each of two.
+    # Each of two has a worker, its keeper and what connects this host to that.
     assert len(there) > 2 * 3
     program.send_signal(signal.SIGKILL)
     program.communicate()
@@ -129,8 +127,9 @@ def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
 
 
 def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
-    """The last one of this cluster. The node's actor may live on; of a process that hears nothing
-    see test_hosts.py.
+    """This is the last test of this cluster, as it loses a node.
+
+    The node's actor may live on; of a process that hears nothing see test_hosts.py.
     """
     with party_that(
         "def step(*_):\n    import time\n    time.sleep(600)\n", (DEVICES[0], DEVICES[2])

@@ -185,8 +185,9 @@ def test_whoever_waits_hears_that_another_thread_has_killed_the_party_or_an_inte
 
 @pytest.mark.usefixtures("stand_in")
 def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
-    """Such a thread went on with its worker, while the caller ended the party and made a result of
-    what there was.
+    """Such a thread went on with its worker, while the caller ended the party.
+
+    The caller then made a result of what there was.
     """
     came, ended = threading.Event(), []
 

@@ -38,8 +38,9 @@ def process() -> Process:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends soon: one that was killed as part of a group may still need the
-    processor for it.
+    """Whether a process ends soon.
+
+    One that was killed as part of a group may still need the processor for it.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
         process, end = psutil.Process(pid), time.monotonic() + 10
@@ -69,7 +70,7 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
             process()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    # Python's own fault: github.com/python/cpython/issues/87474.
+    # This is Python's own fault: github.com/python/cpython/issues/87474.
     left = 2 * (sys.version_info < (3, 11, 4))
     assert psutil.Process().num_fds() == before + left
 

@@ -1,7 +1,7 @@
-"""What the processes of a run over hosts promise, with real processes and an engine that trains
-nothing.
+"""What the processes of a run over hosts promise.
 
-A failure of one leaves the others waiting in a collective: here they sleep.
+The processes are real, and the engine trains nothing. A failure of one leaves the others waiting in
+a collective: here they sleep.
 """
 
 from __future__ import annotations

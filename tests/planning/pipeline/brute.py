@@ -1,5 +1,6 @@
-"""The shortest step of a small problem: every cut, every order of devices, every depth, simulated
-by itself.
+"""Finds the shortest step of a small problem by brute force.
+
+Every cut, every order of devices and every depth is simulated by itself.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ def shortest(problem: CutProblem) -> float | None:
 
 
 def _steps(problem: CutProblem, parts: Sequence[tuple[int, int, int]]) -> Iterator[float]:
-    """The step with each choice of depths that fits; of one order of devices and one choice of
-    cuts.
+    """Yields the step for each choice of depths that fits.
+
+    It is for one order of devices and one choice of cuts.
     """
     count = problem.micro_batches
     loads = [problem.loads[device] for device, _, _ in parts]
@@ -55,8 +57,9 @@ def _steps(problem: CutProblem, parts: Sequence[tuple[int, int, int]]) -> Iterat
 
 
 def _order(count: int, depth: int) -> list[tuple[bool, int]]:
-    """(is a backward, micro-batch): as many forwards as the depth, then one of each in turns, then
-    the backwards.
+    """(is a backward, micro-batch) of each task, in order.
+
+    There are as many forwards as the depth, then one of each in turns, then the backwards.
     """
     ahead = min(depth, count)
     turns = [

@@ -19,8 +19,9 @@ def chain_graph(blocks: int, bytes_per_sample: int = 0) -> Graph:
 def even_problem(
     stages: int, micro_batches: int, forward_s: float = 1.0, transfer_s: float = 0.0
 ) -> CutProblem:
-    """As many equal blocks as equal devices; a backward takes twice a forward. Only
-    time is scarce.
+    """As many equal blocks as equal devices; only time is scarce.
+
+    A backward takes twice as long as a forward.
     """
     n = stages
     loads = (
@@ -30,8 +31,9 @@ def even_problem(
 
 
 def drawn(seed: int, most_devices: int = 4) -> CutProblem:
-    """A random problem of up to 7 blocks and 24 micro-batches, with skip connections and tight
-    memory.
+    """A random problem with skip connections and tight memory.
+
+    It has up to 7 blocks and 24 micro-batches.
     """
     random = Random(seed)
     n, devices = random.randint(1, 7), random.randint(1, most_devices)

@@ -1,5 +1,6 @@
-"""What is placed fits, takes the shortest step there is, and has branches side by side where that
-is faster.
+"""What is placed fits, and takes the shortest step there is.
+
+Branches are side by side where that is faster.
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ def test_the_arms_of_two_branches_are_on_two_devices() -> None:
     ]
     assert arms in ([0, 0, 1, 1], [1, 1, 0, 0])
     assert len(placed.segments) > len(on) == 2  # a device has several segments
-    # One arm, stem and merge; 126 ms on one device.
-    assert placed.step_time_s == pytest.approx(0.066)
+    assert placed.step_time_s == pytest.approx(0.066)  # stem, one arm, merge; 126 ms on one device
     # With many micro-batches a chain does as well.
     assert place(branches(32)).step_time_s <= 1.001 * (shortest(branches(32)) or 0.0)
 
@@ -72,8 +72,9 @@ def test_what_is_placed_fits_and_no_cut_that_is_simulated_takes_a_shorter_step()
 
 
 def test_memory_decides_how_deep_an_order_may_be() -> None:
-    """Two blocks of 1 s each; transfers make the deeper order worth it, if the first device holds 3
-    micro-batches.
+    """If the first device holds 3 micro-batches, transfers make the deeper order worth it.
+
+    There are two blocks of 1 s each.
     """
     load = BlockLoad((1.0, 1.0), (2.0, 2.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0), 10.0)
     problem = CutProblem(chain_graph(2, 1), (load, load), 1, 8, latency_s=0.3)
@@ -94,8 +95,9 @@ def test_a_block_that_no_device_holds_is_named(fixed: tuple[float, ...], block: 
 
 
 def test_a_skip_connection_is_sent_to_where_it_is_taken() -> None:
-    """Three devices in a chain: what the first gives to the third does not pass through
-    the second.
+    """What the first device gives to the third does not pass through the second.
+
+    The three devices are in a chain.
     """
     graph = replace(
         chain_graph(3, 1), edges=(Edge(0, (1,), 5), Edge(1, (2,), 5), Edge(0, (1, 2), 7))

@@ -1,5 +1,6 @@
-"""A step takes as long as its order allows, each device's parts add up to it, and a bound says what
-is possible.
+"""A step takes as long as its order allows, and each device's parts add up to it.
+
+A bound says what is possible.
 """
 
 from __future__ import annotations
@@ -118,8 +119,9 @@ def test_an_order_in_which_each_waits_for_the_other_is_found_out() -> None:
 
 
 def test_two_transfers_over_one_line_take_turns() -> None:
-    """Each takes 5 s, a forward 1 s: the second micro-batch arrives 5 s after the
-    first, not 1 s.
+    """The second micro-batch arrives 5 s after the first, not 1 s.
+
+    Each transfer takes 5 s, a forward 1 s.
     """
     (placed, *_) = one_block_each(even_problem(2, 2))
     slow = Cut(replace(placed.problem, latency_s=5.0), placed.segments)
