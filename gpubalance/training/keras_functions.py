@@ -101,10 +101,13 @@ class KerasFunctions(ABC):
     def used(self, options: dict[str, Any]) -> Iterator[None]:
         """Inside the block Keras' methods of the model call these functions."""
         from keras.src.backend.tensorflow.trainer import TFEpochIterator
+        from keras.src.callbacks.callback_list import CallbackList
 
         from gpubalance.engine.replaced import replaced
+        from gpubalance.training.batch_ends import BatchEnds
 
         self.is_open = True
+        ends = BatchEnds()
         try:
             with (
                 replaced(
@@ -118,6 +121,11 @@ class KerasFunctions(ABC):
                     TFEpochIterator,
                     __init__=_on_the_host(TFEpochIterator.__init__),
                     _get_iterator=_batches_of,
+                ),
+                replaced(
+                    CallbackList,
+                    _on_train_batch_end=ends.of("on_train_batch_end"),
+                    _on_test_batch_end=ends.of("on_test_batch_end"),
                 ),
                 warnings.catch_warnings(),
             ):

@@ -32,13 +32,13 @@ from gpubalance.errors import OutOfMemory
 tf.ones(3) + 1.0  # before the scope
 told = {{}}
 
-def build(metrics=(), at_once=1):
+def build(metrics=()):
     keras.utils.set_random_seed(3)
     layers = [keras.layers.Conv2D(8, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((12, 12, 3)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     sgd = keras.optimizers.SGD(0.05, momentum=0.9)
-    model.compile(sgd, loss, metrics=list(metrics), jit_compile=False, steps_per_execution=at_once)
+    model.compile(sgd, loss, metrics=list(metrics), jit_compile=False)
     return model
 
 def fit(model, samples, **options):
@@ -65,7 +65,7 @@ told["weights_apart"] = max(float(abs(mine - its).max()) for mine, its in both)
 told["logs_apart"] = max(abs(np.subtract(logs[name], logs_alone[name])).max() for name in logs_alone)
 fit(model, {SAMPLES}, steps_per_epoch=1)
 with gpubalance.Split(gpus=[0], batches=[64]).scope():
-    alone = build(at_once=5)
+    alone = build()
 fit(alone, 320)
 told["alone_ended_s"] = time.perf_counter()
 with gpubalance.Split(gpus=[1, 0], batches=[24, {TOO_LARGE}]).scope():

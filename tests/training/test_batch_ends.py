@@ -1,0 +1,76 @@
+"""What callbacks see at the end of a batch, and that only those who look wait for the devices."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubalance.training.batch_ends import LogsReadLate
+from tests.late import keras
+from tests.training.cases import simulated
+from tests.training.models import classifier
+from tests.training.samples import numbers
+
+X, Y = numbers(120)
+
+
+def trained(callbacks: list[Any], **options: Any) -> Any:
+    """The history of a fit of two global batches an epoch, with these callbacks."""
+    split = simulated([40, 20])
+    with split.scope():
+        model = classifier("adam")()
+    return split.fit(model, X, Y, shuffle=False, callbacks=callbacks, verbose=0, **options)
+
+
+def test_a_callback_of_the_users_gets_a_dict_of_floats_after_each_batch() -> None:
+    seen: list[str] = []
+
+    class Writes(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+            assert type(logs) is dict
+            seen.append(json.dumps({"batch": batch, **logs}))
+
+    told: list[float] = []
+    writes_loss = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda _, logs: told.append(logs["loss"])
+    )
+    history = trained([Writes(), writes_loss], epochs=1).history
+    assert [json.loads(line)["batch"] for line in seen] == [0, 1]
+    assert [json.loads(line)["loss"] for line in seen] == told
+    assert told[-1] == history["loss"][-1]
+
+
+def test_keras_own_callback_stops_a_training_at_the_batch_whose_loss_is_no_number() -> None:
+    weights = np.array([1.0] * 60 + [np.nan] * 60)
+    history = trained([keras.callbacks.TerminateOnNaN()], sample_weight=weights, epochs=5)
+    assert len(history.epoch) == 1
+
+
+def test_the_progress_bar_shows_numbers_while_it_moves(capsys: pytest.CaptureFixture[str]) -> None:
+    split = simulated([40, 20])
+    with split.scope():
+        model = classifier("adam")()
+    history = split.fit(model, X, Y, shuffle=False, verbose=1).history
+    first, *_, last = (line for line in capsys.readouterr().out.splitlines() if "loss" in line)
+    assert "1/2" in first
+    assert f"loss: {history['loss'][0]:.4f}" in last
+
+
+def test_logs_that_nobody_looks_at_are_not_read() -> None:
+    """Keras' ModelCheckpoint and TensorBoard are given logs, and as a rule only hand them on."""
+
+    reads: list[str] = []
+
+    class Counted:
+        def __float__(self) -> float:
+            reads.append("loss")
+            return 1.5
+
+    logs = LogsReadLate({"loss": Counted()})
+    assert logs or None  # as Keras asks
+    assert reads == []
+    assert [logs["loss"], *logs.values()] == [1.5, 1.5]
+    assert reads == ["loss"]
