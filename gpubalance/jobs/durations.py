@@ -24,6 +24,9 @@ from gpubalance.system.state import state_folder, write_whole
 # What is usual, for small models on a machine with two cores.
 _START_S = 10.0  # until the first window: loads TensorFlow, builds the model, warms up
 _PROBE_S = 15.0
+# On a GPU. Fresh workers took 8 to 18 s each on an H200, and a search for the limit needs several.
+_GPU_START_S = 20.0
+_GPU_PROBE_S = 120.0
 _SIZES = 10
 _BLOCKS_S = 12.0
 _WINDOW_S = 5.0
@@ -70,27 +73,29 @@ def _usual_s(request: MeasureRequest) -> dict[str, float]:
     if isinstance(request, ProbeRequest):
         return _usual_of_probe_s(request)
     devices = len(request.devices)
+    start_s = _START_S if request.devices[0].simulated else _GPU_START_S
     measuring = request.measuring
     windows_s = measuring.windows * (measuring.duration_s or _WINDOW_S)
     splits = 2 if measuring.baseline == "even" and devices > 1 else 1
     match request:
         case BalanceRequest():
-            rounds_s = _START_S + _ROUNDS * (request.round_s or _WINDOW_S)
+            rounds_s = start_s + _ROUNDS * (request.round_s or _WINDOW_S)
             return {"rounds": rounds_s, "proof": splits * windows_s}
         case LayersRequest():
-            rounds_s = _START_S + _ROUNDS * (request.round_s + _WINDOW_S)
+            rounds_s = start_s + _ROUNDS * (request.round_s + _WINDOW_S)
             return {"blocks": devices * _BLOCKS_S, "rounds": rounds_s, "proof": windows_s}
         case IndependentRequest():
-            return {"independent": devices * _START_S + (devices + 1) * windows_s}
+            return {"independent": devices * start_s + (devices + 1) * windows_s}
         case RunRequest():
             if request.settings.data is not None:
                 splits += 1
-            return {"run": _START_S + splits * windows_s}
+            return {"run": start_s + splits * windows_s}
 
 
 def _usual_of_probe_s(request: ProbeRequest) -> dict[str, float]:
     names = phase_names(request)
-    device_s = _PROBE_S + _SIZES * (request.duration_s or 0.0)
+    probe_s = _PROBE_S if request.devices[0].simulated else _GPU_PROBE_S
+    device_s = probe_s + _SIZES * (request.duration_s or 0.0)
     if len(set(names)) > 1:  # a phase for each device
         return dict.fromkeys(names, device_s)
     probed = set(stand_ins(request))

@@ -1,7 +1,7 @@
 """Keras' callbacks at the end of a batch, for which nobody waits unless one wants to know the logs.
 
 Keras takes the float of each log after every step, whoever looks at it. For that the host waits for
-the devices, and then they wait for the next step to be queued: see benchmarks.md, "On a GPU".
+the devices, and then they wait for the next step to be queued: see gpus.md, "What an H200 showed".
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from gpubalance.training.split import Split
 Make = Callable[[], Any]
 WINDOW_S = 0.6
 _CPUS = ("CPU:0", "CPU:1")
+_SETS_UP = 3  # steps of a fit
 
 
 class Ours:
@@ -149,34 +150,27 @@ class KerasFit:
         return self._model.fit(self.data, **options)
 
     def throughput(self) -> float:
-        """Samples per second of the steps after the fit's first three, which set it up."""
-        times = _times(first=3)
-        self.fit(steps_per_epoch=self._steps + 3, epochs=1, verbose=0, callbacks=[times])
-        seconds: float = times.ended_s - times.began_s
+        """Samples per second of the steps after the fit's first ones, which set it up."""
+        import keras
+
+        times: list[float] = []
+
+        def begins(batch: int, **_: Any) -> None:
+            if batch == _SETS_UP:
+                self._model.optimizer.iterations.numpy()  # waits for all that is queued
+                times.append(time.perf_counter())
+
+        # No callback takes a step's logs, for which the host would wait.
+        clock = keras.callbacks.LambdaCallback(
+            on_train_batch_begin=begins,
+            on_epoch_end=lambda *_, **__: times.append(time.perf_counter()),
+        )
+        self.fit(steps_per_epoch=self._steps + _SETS_UP, epochs=1, verbose=0, callbacks=[clock])
+        began_s, ended_s = times
+        seconds = ended_s - began_s
         rate = self._global_batch * self._steps / seconds
         self._steps = max(10, round(WINDOW_S * self._steps / seconds))
         return rate
-
-
-def _times(first: int) -> Any:
-    """A callback that takes the times of a step and of the epoch's end, when all before is done.
-
-    It takes no logs, so that the host need not wait after each step.
-    """
-    import keras
-
-    class Times(keras.callbacks.Callback):  # type: ignore[misc]
-        began_s = ended_s = 0.0
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if batch == first:
-                self.model.optimizer.iterations.numpy()
-                self.began_s = time.perf_counter()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.ended_s = time.perf_counter()
-
-    return Times()
 
 
 class KerasAlone(KerasFit):

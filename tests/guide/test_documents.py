@@ -30,6 +30,7 @@ _FLAGS_OF_OTHERS = {
         "--ulimit",
         "--logdir",
         "--minutes",
+        "--steps",
         "--rehearse",
     ),
     *(

@@ -13,6 +13,7 @@ import pytest
 from gpubalance.errors import NothingFits
 from gpubalance.jobs.events import Event, PointDone, Watch
 from gpubalance.jobs.probe.probe import probe
+from gpubalance.jobs.probe.speed import at_device_pace
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.model import LINE_WITHIN
 from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe, StepTimeModel
@@ -21,7 +22,7 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
-from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, of_config
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, of_config, point_of
 from tests.known import known
 
 pytestmark = pytest.mark.usefixtures("either_engine")
@@ -167,6 +168,15 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
     # One speed is reported: that of the device in the long run.
     assert model_of(one).beta_s == pytest.approx(1.4 * QUICK.beta_s, rel=0.05)
     assert model_of(one).residual < 0.03
+
+
+def test_steps_at_the_hosts_pace_do_not_tell_how_fast_the_device_is() -> None:
+    """In seconds, as an H200 took them for the built-in model, in the order of the probe."""
+    seen = {8: 0.0118, 16: 0.0112, 32: 0.0105, 80: 0.0115, 136: 0.0143, 176: 0.0165, 256: 0.0207}
+    points = [point_of(QUICK, batch, step_s) for batch, step_s in seen.items()]
+    assert [point.batch for point in at_device_pace(points)] == [80, 136, 176, 256]
+    (one,) = probed(QUICK, max_batch=64, duration_s=0.2).probes
+    assert at_device_pace(one.curve) == list(one.curve)
 
 
 def test_a_change_within_a_point_is_marked_too() -> None:

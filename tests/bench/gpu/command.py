@@ -1,4 +1,4 @@
-"""`scripts/bench gpu [--minutes 6] [-o DIR] [--rehearse]`.
+"""`scripts/bench gpu [--minutes 18] [--steps NAME …] [-o DIR] [--rehearse]`.
 
 It needs nothing that `scripts/bench` sets up but gpubalance, TensorFlow and pytest: where those are
 installed, `python -m tests.bench gpu` in the checkout does the same.
@@ -52,7 +52,8 @@ def main(words: Sequence[str]) -> int:
     seen = () if asked.rehearse else cards
     with tempfile.TemporaryDirectory() as work:
         campaign = Campaign(Path(work), figures, cards, asked.rehearse)
-        for outcome in run_steps(STEPS, campaign, asked.minutes, _say):
+        steps = [step for step in STEPS if step.name in asked.steps]
+        for outcome in run_steps(steps, campaign, asked.minutes, _say):
             outcomes.append(outcome)
             # After each step, as a rented machine may be gone at any time.
             found = evidence(outcomes, seen)
@@ -80,20 +81,27 @@ def _say(line: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = ", ".join(step.name for step in STEPS)
+    names_of_steps = [step.name for step in STEPS]
     parser = argparse.ArgumentParser(
         prog="scripts/bench gpu",
-        description="Measures on this machine's GPUs what can be known nowhere else, in minutes, "
-        "most "
-        "valuable first: "
-        f"{names}. What ran before the time was over counts.",
+        description="Measures on this machine's GPUs what can be known nowhere else, most valuable "
+        "first: "
+        f"{', '.join(names_of_steps)}. What ran before the time was over counts.",
     )
     parser.add_argument(
         "--minutes",
         type=float,
-        default=6.0,
+        default=18.0,
         metavar="M",
-        help="how long it may take, 6 if not given",
+        help="how long it may take, 18 if not given",
+    )
+    parser.add_argument(
+        "--steps",
+        nargs="+",
+        choices=names_of_steps,
+        default=names_of_steps,
+        metavar="NAME",
+        help="only these steps, in their own order",
     )
     parser.add_argument(
         "-o", type=Path, metavar="DIR", help="a new or empty folder for what is found"

@@ -44,7 +44,7 @@ STEPS = (
         "machine",
         "`nvidia-smi`, MPS; a product and a convolution beside the CPU's; the CUDA libraries "
         "that are loaded; `doctor`",
-        25,
+        45,
         on_fake=(
             "GPUs in another order, hidden, left out; copies as fast as the link (`test_program`, "
             "`test_doctor`)"
@@ -54,14 +54,14 @@ STEPS = (
         "stamps",
         "the engine's stamps beside CUPTI's kernel times, their cost; a GPU's idle time in "
         "`fit`, Keras' and `run`",
-        60,
+        85,
         on_fake="stamps beside the trace of kernels and sums (`test_engine`)",
     ),
     Step(
         "arithmetic",
         "`split.fit` over `run` in TF32 and in float32, and over Keras' `fit` on one card, "
         "with XLA as it chooses",
-        40,
+        75,
         on_fake="no: its speed is not a GPU's",
     ),
     Step(
@@ -75,7 +75,7 @@ STEPS = (
         "memory",
         "`probe` of 4 GiB until memory ends, NVML beside it; the limit in a fresh worker and "
         "after an out-of-memory",
-        55,
+        150,
         _SMALL[:1],
         on_fake="a probe ends where memory does (`test_measured`)",
     ),
@@ -83,14 +83,14 @@ STEPS = (
         "parity",
         "what the parity check says of the models of tests/training and of ResNet50, on the "
         "GPU and on the CPU",
-        45,
+        130,
         on_fake="no: its kernels are the CPU's",
     ),
     Step(
         "pair",
         "two unlike devices: `balance --global-batch 256`, energy by NVML's counter and by "
         "power, the all-reduce",
-        40,
+        240,
         _SMALL,
         on_fake=(
             "`balance` ends with shares as the GPUs are fast; sums beside compute "
@@ -100,20 +100,20 @@ STEPS = (
     Step(
         "exact",
         "weights after 5 steps at 70/30 beside one device's, and equal runs beside each other",
-        20,
+        30,
         _LARGE,
         on_fake="weights after `fit` are one device's (`test_training`)",
     ),
     Step(
         "hosts",
         "`balance --global-batch 512` over two hosts that are 70 and 30 % of one card, by MPS",
-        60,
+        140,
         on_fake="two hosts train together (`test_program`)",
     ),
     Step(
         "recovery",
         "after an out-of-memory in a joint run and a killed worker; memory given back",
-        90,
+        150,
         _SMALL,
         on_fake=(
             "an out-of-memory is told of its GPU, and both train on (`test_memory`, "

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,19 @@ def figures(place: Place) -> Iterator[Figure]:
     listing = place.program("devices", *simulate).out
     seen = listing["simulated"] or listing["nvidia"]["gpus"]
     yield Figure("devices", seen, f"`devices`: {', '.join(one['name'] for one in seen)}")
+    yield _doctor(place, simulate)  # before this process uses a GPU, of which `doctor` would warn
     yield from _computed(place)
     loaded = cuda_libraries(Path("/proc/self/maps").read_text(encoding="utf-8"))
     names = [Path(one).name for one in loaded]
     yield Figure("libraries", loaded, f"loaded: {', '.join(names) or 'no CUDA library'}")
+
+
+def _doctor(place: Place, simulate: Sequence[str]) -> Figure:
     checks = place.program("doctor", *simulate, codes=(0, 3)).out["checks"]
     counts = Counter(one["status"] for one in checks)
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     not_ok = [f"; {one['what']} ({one['detail']})" for one in checks if one["status"] != "ok"]
-    yield Figure("doctor", checks, f"`doctor`: {told}{''.join(not_ok)}")
+    return Figure("doctor", checks, f"`doctor`: {told}{''.join(not_ok)}")
 
 
 def _driver(file: Path) -> Figure:
