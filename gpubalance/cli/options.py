@@ -69,6 +69,14 @@ class RunControl(Record):
     )
 
 
+class Times(Record):
+    times: Path | None = devices_option(
+        "--curve TIMES.csv",
+        "In place of a probe: step times measured elsewhere, a table with the columns device, "
+        "batch and seconds. A device's largest batch there is its limit.",
+    )
+
+
 class Epoch(Record):
     epoch: Annotated[int, Field(ge=1, le=10**12)] | None = split_option(
         "--epoch N", "Samples in one of your epochs: the result says how long an epoch takes."

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.options import Devices, Epoch, Printed
+from gpubalance.cli.options import Devices, Epoch, Printed, Times
 from gpubalance.cli.parameters import Without
 from gpubalance.cli.selection import settings_on
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.settings import Settings
 
@@ -37,6 +37,7 @@ def plan(
     split: PlanRequest,
     reporting: Printed,
     epoch: Epoch,
+    elsewhere: Times,
     probe_file: ProbeFile = None,
 ) -> None:
     """Example: gpubalance plan --gpus 0 1"""
@@ -46,6 +47,7 @@ def plan(
     from gpubalance.devices.machine import check_hosts
     from gpubalance.devices.select import select
     from gpubalance.jobs.plan.plan import plan as job
+    from gpubalance.jobs.plan.times import probe_of_times
     from gpubalance.render.plan import plan_summary
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
@@ -56,7 +58,12 @@ def plan(
 
     output = Output(reporting, text, shows_progress=False)
     joint = None
-    if probe_file is not None:
+    if elsewhere.times is not None:
+        if probe_file or gpus.simulate or gpus.hosts:
+            raise UsageError("--curve brings its own devices: give no probe, --simulate or --hosts")
+        probe = probe_of_times(elsewhere.times)
+        devices = select(gpus.gpus, probe.devices)
+    elif probe_file is not None:
         probe = read_record(probe_file, Probe)
         check_hosts(probe.devices, connect_hosts(gpus.hosts, gpus.via), "the probe's")
         devices = select(gpus.gpus, probe.devices)

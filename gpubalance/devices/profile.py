@@ -69,7 +69,8 @@ def _counted_from_1(fault: str) -> str:
     match = re.match(r"device\.(\d+)\.?", fault)
     if match is None:
         return fault
-    return f"device {int(match[1]) + 1}: {fault[match.end() :]}"
+    # Of the device as a whole, it names no field.
+    return f"device {int(match[1]) + 1}: {fault[match.end() :].lstrip(': ')}"
 
 
 def simulated_devices(

@@ -1,8 +1,8 @@
 """Makes a simulated device follow its profile, from inside the step.
 
 A simulated device is a TensorFlow CPU device that runs the real replica step. Calls in its graph
-make it behave like its profile: `computed` sleeps until alpha + beta · batch is over, `summed`
-until the joint run's sync is, `finished` until the device's own update is. A step with a batch
+make it behave like its profile: `computed` sleeps until its compute is over, `summed` until
+the joint run's sync is, `finished` until the device's own update is. A step with a batch
 beyond its memory, by `lacks`, must not begin. k micro-batches take the memory of one and k times
 its time, so alpha is paid k times. A device without a profile has a clock that only reads the time.
 """
@@ -68,13 +68,15 @@ class ComputeTimes:
         self._profile = profile
         self._random = random.Random(seed)  # noqa: S311  (noise, not a secret)
 
-    def next_s(self, batch: int, micro_batches: int = 1, *, elapsed_s: float = 0.0) -> float:
+    def next_s(
+        self, batch: int, micro_batch: int | None = None, *, elapsed_s: float = 0.0
+    ) -> float:
         """The seconds of the next step, `elapsed_s` after the first began, with its own noise."""
         profile = self._profile
         factor = profile.drift_at(elapsed_s)
         if profile.noise:
             factor *= max(0.0, self._random.gauss(1.0, profile.noise))
-        return (micro_batches * profile.alpha_s + profile.beta_s * batch) * factor
+        return profile.compute_s(batch, micro_batch) * factor
 
 
 @dataclass(eq=False)
@@ -118,9 +120,8 @@ class PacedClock(Clock):
         now = time.perf_counter()
         if self._first_s is None:
             self._first_s = self.free_s = now
-        micro_batches = -(-int(batch) // int(micro_batch))  # the first one may be smaller
         elapsed_s = now - self._first_s
-        self._compute_s = self._times.next_s(int(batch), micro_batches, elapsed_s=elapsed_s)
+        self._compute_s = self._times.next_s(int(batch), int(micro_batch), elapsed_s=elapsed_s)
         if self.others_compute:
             self._compute_s *= self.joint.contention
         self._came_s = now

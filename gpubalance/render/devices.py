@@ -79,5 +79,8 @@ def _simulated_row(device: Device) -> tuple[str, ...]:
         unknown = [NOT_AVAILABLE] * 3
         return (device.label, name, "its own time", *unknown)
     takes = f"{format_seconds(profile.alpha_s)} + {format_seconds(profile.beta_s)} · batch"
+    if profile.curve:
+        (smallest, least_s), *_, (largest, most_s) = profile.curve
+        takes = f"{format_seconds(least_s)} of {smallest} to {format_seconds(most_s)} of {largest}"
     sizes = (profile.memory, profile.base_memory, profile.memory_per_sample)
     return (device.label, name, takes, *map(format_bytes, sizes))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -33,7 +35,8 @@ class DriftPoint(Record):
 class DeviceProfile(Record):
     """How a simulated device behaves.
 
-    A step's compute of b samples takes alpha_s + beta_s · b seconds. Its weight update takes
+    A step's compute of b samples takes alpha_s + beta_s · b seconds, or what a `curve` of points
+    (batch, seconds) says: see `compute_s`. Its weight update takes
     update_s, whatever the batch, without noise or drift. A joint run's sync takes sync_s at least,
     as if its link were slow. Its memory is base_memory + b · memory_per_sample bytes (plus the
     joint run's extra) and may not exceed `memory`, if that is given. `noise` is the relative
@@ -41,8 +44,9 @@ class DeviceProfile(Record):
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    alpha_s: Seconds
-    beta_s: Seconds
+    alpha_s: Seconds = 0.0
+    beta_s: Seconds = 0.0
+    curve: tuple[tuple[Annotated[int, Field(gt=0, lt=2**31)], Seconds], ...] = ()
     update_s: Seconds = 0.0
     sync_s: Seconds = 0.0
     memory: Annotated[Bytes, Field(gt=0)] | None = None
@@ -50,6 +54,30 @@ class DeviceProfile(Record):
     memory_per_sample: Bytes = 0
     noise: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     drift: tuple[DriftPoint, ...] = ()
+
+    def compute_s(self, batch: int, micro_batch: int | None = None) -> float:
+        """Seconds of a step's compute of `batch` samples, of so many at a time.
+
+        A curve is linear between its points. Its first and last pieces continue beyond them, but
+        the last one never falls.
+        """
+        micro_batch = micro_batch or batch
+        whole = (batch - 1) // micro_batch
+        first = batch - whole * micro_batch  # it may be smaller than the others
+        return self._at_once_s(first) + whole * self._at_once_s(micro_batch)
+
+    def _at_once_s(self, batch: int) -> float:
+        if not self.curve:
+            return self.alpha_s + self.beta_s * batch
+        number = bisect_left(self.curve, batch, 1, len(self.curve) - 1, key=itemgetter(0))
+        (left, low_s), (right, high_s) = self.curve[number - 1 : number + 1]
+        slope_s = (high_s - low_s) / (right - left)
+        if batch > right:
+            return high_s + max(0.0, slope_s) * (batch - right)
+        if batch < left:
+            # Never below a line from the origin, as no step takes negative time.
+            slope_s = min(slope_s, low_s / left)
+        return low_s + slope_s * (batch - left)
 
     def memory_at(self, batch: int, extra: int = 0) -> int:
         """Bytes that a step of `batch` samples needs; `extra` is what a joint run adds."""
@@ -62,6 +90,21 @@ class DeviceProfile(Record):
             if elapsed_s >= point.from_s:
                 factor = point.factor
         return factor
+
+    @model_validator(mode="after")
+    def _has_a_line_or_a_curve(self) -> DeviceProfile:
+        if not self.curve:
+            if not {"alpha_s", "beta_s"} <= self.model_fields_set:
+                raise ValueError("alpha_s and beta_s are needed, or a curve")
+            return self
+        if self.alpha_s or self.beta_s:
+            raise ValueError("curve: it takes the place of alpha_s and beta_s")
+        batches = [batch for batch, _ in self.curve]
+        if len(batches) < 2 or batches != sorted(set(batches)):
+            raise ValueError("curve: it has two points or more, of rising batches")
+        if not all(seconds for _, seconds in self.curve):
+            raise ValueError("curve: its seconds must be above 0")
+        return self
 
     @model_validator(mode="after")
     def _drift_is_ordered(self) -> DeviceProfile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +115,7 @@ class Ensemble:
         profile = self.devices[device].profile
         if profile is None:
             return 0.0
-        return math.ceil(samples / size) * profile.alpha_s + samples * profile.beta_s
+        return profile.compute_s(samples, size)
 
     def _place(self, batch: Any, size: int) -> None:
         """Measures the models and decides. Raises NothingFits."""

@@ -108,10 +108,8 @@ class Machine:
 
     def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
         """Seconds of compute and update, without noise."""
-        profile, count = known(device.profile), -(-batch // micro_batch)
-        compute_s = (count * profile.alpha_s + profile.beta_s * batch) * self.offset(
-            device, micro_batch
-        )
+        profile = known(device.profile)
+        compute_s = profile.compute_s(batch, micro_batch) * self.offset(device, micro_batch)
         return compute_s + profile.update_s
 
     def rate(self, split: Shares) -> float:
@@ -157,7 +155,7 @@ class Machine:
 
 
 def _longest_s(profiles: Sequence[DeviceProfile]) -> float:
-    return max(one.alpha_s + one.beta_s * 512 for one in profiles)
+    return max(one.compute_s(512) for one in profiles)
 
 
 def _profile(random: Random, updates: bool) -> DeviceProfile:

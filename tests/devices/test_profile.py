@@ -8,10 +8,12 @@ import pytest
 
 from gpubalance.devices.profile import load_profile, simulated_devices
 from gpubalance.errors import BadInput
+from gpubalance.settings.device import DeviceProfile
 from tests.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEVICE = '[[device]]\nname = "a"\nalpha_s = 0.1\nbeta_s = 0.001\n'
+CURVE = '[[device]]\nname = "a"\ncurve = '
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
@@ -39,6 +41,20 @@ def test_the_longest_sync_of_the_devices_in_use_counts() -> None:
     assert joint.model_copy(update={"sync_s": 0.2}).among(profiles).sync_s == 0.2
 
 
+def test_a_curve_is_linear_between_its_points_and_goes_on_beyond_them() -> None:
+    curve = (8, 0.020), (16, 0.024), (17, 0.030), (32, 0.045)
+    profile = DeviceProfile(name="a", curve=curve)
+    expected = {1: 0.0165, 8: 0.020, 12: 0.022, 16: 0.024, 17: 0.030, 20: 0.033, 40: 0.053}
+    assert {batch: profile.compute_s(batch) for batch in expected} == pytest.approx(expected)
+    # 49 samples, 16 at a time: the first micro-batch has one.
+    assert profile.compute_s(49, 16) == pytest.approx(0.0165 + 3 * 0.024)
+    steep = DeviceProfile(name="a", curve=((8, 0.001), (16, 0.010)))
+    assert steep.compute_s(4) == pytest.approx(0.0005)
+    falling = DeviceProfile(name="a", curve=((8, 0.010), (16, 0.009)))
+    assert falling.compute_s(4) == pytest.approx(0.0105)
+    assert falling.compute_s(32) == 0.009
+
+
 @pytest.mark.parametrize("source", ["3", 3])
 def test_a_number_makes_plain_cpu_devices(source: int | str) -> None:
     devices, joint = simulated_devices(source)
@@ -58,7 +74,14 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
     ("text", "place"),
     [
         ("", "device"),
-        ("[[device]]\nname = 'a'\nalpha_s = 0.1\n", "device 1: beta_s"),
+        ("[[device]]\nname = 'a'\nalpha_s = 0.1\n", "device 1: alpha_s and beta_s are needed"),
+        (DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n", "device 1: curve: it takes the place of"),
+        (CURVE + "[[8, 0.1]]\n", "device 1: curve: it has two points or more"),
+        (CURVE + "[[16, 0.1], [8, 0.2]]\n", "device 1: curve: it has two points or more"),
+        (CURVE + "[[8, 0.1], [8, 0.2]]\n", "device 1: curve: it has two points or more"),
+        (CURVE + "[[8, 0.0], [16, 0.2]]\n", "device 1: curve: its seconds must be above 0"),
+        (CURVE + "[[0, 0.1], [16, 0.2]]\n", "device 1: curve.0.0"),
+        (CURVE + "[[8], [16]]\n", "device 1: curve.0"),
         (DEVICE + "speed = 3\n", "device 1: speed: unknown key"),
         (DEVICE + DEVICE.replace("name", "nmae"), "device 2: nmae: unknown key"),
         (DEVICE + "memory = '8 GB'\n", "device 1: memory"),

@@ -163,7 +163,7 @@ class DrawnWorker:
                 raise OutOfMemory(f"replica {replica} ran out of memory", replica=replica)
 
     def _step(self, split: Shares) -> tuple[float, ...]:
-        parts = zip(split.batches, split.micro_batches, split.counts, strict=True)
+        parts = zip(split.batches, split.micro_batches, strict=True)
         computes = tuple(self._compute_s(replica, *part) for replica, part in enumerate(parts))
         self._elapsed_s += self._taken_s(computes)
         return computes
@@ -175,14 +175,13 @@ class DrawnWorker:
         """
         return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._joint.sync_s
 
-    def _compute_s(self, replica: int, batch: int, micro_batch: int, count: int) -> float:
-        drawn = self._times[replica].next_s(batch, count, elapsed_s=self._elapsed_s)
+    def _compute_s(self, replica: int, batch: int, micro_batch: int) -> float:
+        drawn = self._times[replica].next_s(batch, micro_batch, elapsed_s=self._elapsed_s)
         if self._offset is not None:
             drawn *= self._offset(self._devices[replica], micro_batch)
         if not self._correlation:
             return drawn
-        profile = self._profiles[replica]
-        exact = profile.alpha_s * count + profile.beta_s * batch
+        exact = self._profiles[replica].compute_s(batch, micro_batch)
         fresh = (1 - self._correlation**2) ** 0.5 * (drawn / exact - 1)
         self._off[replica] = self._correlation * self._off[replica] + fresh
         return exact * (1 + self._off[replica])

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.probe.device_probe import fitted
+from gpubalance.planning.curve import octaves
 from gpubalance.results.common import Model, StepTime, Throughput
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import (
@@ -127,10 +129,16 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
         * multiple
     )
     alpha, beta = factor * profile.alpha_s + profile.update_s, factor * profile.beta_s
-    curve = tuple(
-        point_of(profile, batch, alpha + beta * batch) for batch in (multiple, fits // 2, fits)
-    )
-    best = SoloRate(batch=fits, throughput=fits / (alpha + beta * fits))
+    sizes = octaves(multiple, fits, multiple) if profile.curve else [multiple, fits // 2, fits]
+    times = [(size, factor * profile.compute_s(size) + profile.update_s) for size in sizes]
+    if profile.curve:
+        model = fitted(times)
+    else:
+        model = StepTimeModel(
+            alpha_s=alpha, beta_s=beta, residual=0.0, planned_with="line", curve=None
+        )
+    curve = tuple(point_of(profile, *point) for point in times)
+    best = SoloRate(batch=fits, throughput=fits / times[-1][1])
     return DeviceProbe(
         device=number,
         curve=curve,
@@ -142,9 +150,7 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
             needed_bytes=None,
             trials=(),
         ),
-        step_time_model=StepTimeModel(
-            alpha_s=alpha, beta_s=beta, residual=0.0, planned_with="line", curve=None
-        ),
+        step_time_model=model,
         update_s=profile.update_s,
         solo_best=best,
         sensible=best,

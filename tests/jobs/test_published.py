@@ -58,10 +58,8 @@ def test_a_published_split(worker: Worker, split: Shares, published: float | Non
     assert published is None or measured.throughput.median == pytest.approx(published, rel=0.04)
     for device, replica in zip(DEVICES, measured.replicas, strict=True):
         profile = known(device.profile)
-        count = replica.batch // replica.micro_batch
-        assert replica.compute_s == pytest.approx(
-            count * profile.alpha_s + profile.beta_s * replica.batch, rel=0.03
-        )
+        by_profile_s = profile.compute_s(replica.batch, replica.micro_batch)
+        assert replica.compute_s == pytest.approx(by_profile_s, rel=0.03)
         assert replica.memory_peak_bytes == profile.memory_at(
             replica.micro_batch, JOINT.extra_memory
         )

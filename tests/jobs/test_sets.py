@@ -62,8 +62,8 @@ def test_the_published_four_cards_are_better_off_as_three(global_batch: int | No
     ) in line(plan)
     if global_batch:
         first = known(known(plan.balance).rounds[0].measured)
-        assert first.throughput.median == pytest.approx(2184, rel=0.01)
-        assert proof_of(plan).throughput.median == pytest.approx(2400, rel=0.015)
+        assert first.throughput.median == pytest.approx(2184, rel=0.02)
+        assert proof_of(plan).throughput.median == pytest.approx(2400, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class LayersSession(Session):
     def _load(self, device: Any, micro_batch: int) -> BlockLoad:
         profile = device.profile
         return BlockLoad.by_profile(
-            self._graph, profile, micro_batch, profile.alpha_s + profile.beta_s * micro_batch
+            self._graph, profile, micro_batch, profile.compute_s(micro_batch)
         )
 
     def time_blocks(self, blocks: Any, micro_batch: int, *, seconds: float, at_least: int) -> Any:

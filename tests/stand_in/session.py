@@ -178,9 +178,7 @@ class Session:
     def _compute_s(self, device: Any, batch: int, micro_batch: int) -> float:
         if device.profile is None:
             return 0.010 * -(-batch // micro_batch) + 0.0001 * batch
-        alone_s = self._times[device.uuid].next_s(
-            batch, -(-batch // micro_batch), elapsed_s=self._elapsed_s
-        )
+        alone_s = self._times[device.uuid].next_s(batch, micro_batch, elapsed_s=self._elapsed_s)
         return alone_s * (self._contention if self._at_once else 1.0)
 
     def _hold(self, sizes: Any) -> None:

@@ -80,7 +80,7 @@ def _slow_text(slow_count: int, stamped_count: int, over: float) -> str:
 
 def _for_slow_compute(model: str) -> str:
     """What to do where this machine takes longer for a model than the devices that it simulates."""
-    longer = "a profile with longer steps: multiply each alpha_s and beta_s"
+    longer = "a profile with longer steps: multiply each alpha_s and beta_s, or a curve's seconds"
     if names_file_or_code(model):
         return (
             f"use {longer} until this warning goes; or --simulate N, which measures this "

@@ -1,0 +1,149 @@
+"""A probe made of step times that somebody measured elsewhere, in whatever framework."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gpubalance.errors import BadInput
+from gpubalance.jobs.probe.device_probe import fitted
+from gpubalance.numbers.stats import mad, median
+from gpubalance.planning.curve import best_of, sensible_of
+from gpubalance.results.common import Positive, Size, StepTime, Throughput, now
+from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, SoloRate
+from gpubalance.settings.device import Device, DeviceProfile
+from gpubalance.settings.record import Name, Record, first_fault
+from gpubalance.settings.settings import Settings
+from gpubalance.system.files import content_of
+
+_REMEDY = (
+    "a table with the columns device, batch and seconds: a line for each time that a step took"
+)
+_MOST_BYTES = 1 << 20
+_COLUMNS = ("device", "batch", "seconds")
+_FEWEST = 2  # batches of a device, so that there is a curve
+
+
+class _Step(Record):
+    """A line of the table: how long a device took for a batch."""
+
+    device: Name
+    batch: Size
+    seconds: Positive
+
+
+def probe_of_times(path: Path) -> Probe:
+    """The probe that a CSV table stands for; its largest batch of each device is the limit.
+
+    All batches are multiples of what those in the table are. Raises BadInput, which names the line.
+    """
+    by_device: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for step in _steps(path):
+        by_device[step.device][step.batch].append(step.seconds)
+    if not by_device:
+        raise BadInput(f"{path} has no line below its head", remedy=_REMEDY)
+    for name, times in by_device.items():
+        if len(times) < _FEWEST:
+            raise BadInput(f"{path}: {name} has only one batch", remedy="two or more of a device")
+    devices = tuple(map(_device, range(len(by_device)), by_device, by_device.values()))
+    batches = [batch for times in by_device.values() for batch in times]
+    return Probe(
+        created=now(),
+        devices=devices,
+        settings=Settings(model=path.stem),
+        environment=None,
+        model=None,
+        batch_multiple=math.gcd(*batches),
+        margin_bytes=0,
+        max_batch=None,
+        parallel=False,
+        probes=tuple(map(_probe, range(len(devices)), by_device.values())),
+        complete=True,
+        warnings=(),
+    )
+
+
+def _steps(path: Path) -> Iterator[_Step]:
+    content = content_of(path, "a table of step times", _MOST_BYTES, _REMEDY)
+    try:
+        rows = csv.DictReader(content.decode("utf-8-sig").splitlines(), strict=True)
+        missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+        if missing:
+            raise BadInput(f"{path} has no column {missing[0]}", remedy=_REMEDY)
+        for row in rows:
+            yield _Step.model_validate({name: row[name] for name in _COLUMNS})
+    except ValidationError as error:
+        why = f"{path}, line {rows.line_num}: {first_fault(error)}"
+        raise BadInput(why, remedy=_REMEDY) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path} is no CSV table: {error}", remedy=_REMEDY) from None
+
+
+def _device(number: int, name: str, times: dict[int, list[float]]) -> Device:
+    curve = tuple((batch, median(seconds)) for batch, seconds in sorted(times.items()))
+    profile = DeviceProfile(name=name, curve=curve)
+    uuid = f"{name} {number}"
+    return Device(
+        index=number, uuid=uuid, name=name, memory_bytes=None, simulated=True, profile=profile
+    )
+
+
+def _probe(number: int, times: dict[int, list[float]]) -> DeviceProbe:
+    curve = tuple(_point(batch, seconds) for batch, seconds in sorted(times.items()))
+    largest = curve[-1].batch
+    rates = [(point.batch, point.throughput.median) for point in curve]
+    best, best_rate = best_of(rates)
+    sensible, sensible_rate = sensible_of(rates)
+    elapsed_s = sum(sum(seconds) for seconds in times.values())
+    return DeviceProbe(
+        device=number,
+        curve=curve,
+        batch_limit=BatchLimit(
+            fits=largest,
+            fails=None,
+            max_batch=largest,
+            memory_bytes=None,
+            needed_bytes=None,
+            trials=(),
+        ),
+        step_time_model=fitted([(point.batch, point.step_time_s.median) for point in curve]),
+        solo_best=SoloRate(batch=best, throughput=best_rate),
+        sensible=SoloRate(batch=sensible, throughput=sensible_rate),
+        flops_per_sample=None,
+        flops_per_s=None,
+        peak_flops_per_s=None,
+        mfu=None,
+        samples_per_joule=None,
+        steady=True,
+        measured_s=elapsed_s,
+        elapsed_s=elapsed_s,
+        children=0,
+        failures=(),
+        complete=True,
+    )
+
+
+def _point(batch: int, seconds: list[float]) -> CurvePoint:
+    step_s = median(seconds)
+    step_time = StepTime(
+        median=step_s,
+        mad=mad(seconds),
+        ci95=None,
+        steps_per_sample=1,
+        samples=tuple(seconds),
+        at_s=tuple(accumulate(seconds)),
+    )
+    return CurvePoint(
+        batch=batch,
+        step_time_s=step_time,
+        throughput=Throughput(median=batch / step_s, ci95=None),
+        memory_peak_bytes=None,
+        precise=False,
+        steady=True,
+    )

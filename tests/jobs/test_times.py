@@ -1,0 +1,102 @@
+"""A plan from step times that somebody measured elsewhere."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from gpubalance.errors import BadInput
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.jobs.plan.times import probe_of_times
+from gpubalance.results.plan import Plan
+from gpubalance.settings.planning import PlanRequest
+from tests.bench.in_process import Program
+
+HEAD = "device,batch,seconds\n"
+# Each is more than 3 % off any line, so no line is planned with.
+TIMES = {
+    "4090": {64: 0.050, 128: 0.080, 192: 0.140, 256: 0.170},
+    "3090": {64: 0.080, 128: 0.140, 192: 0.260},
+}
+
+
+def table(folder: Path, *more: str) -> Path:
+    """The times as a file, with more lines."""
+    lines = [f"{name},{batch},{s}\n" for name, of in TIMES.items() for batch, s in of.items()]
+    path = folder / "resnet.csv"
+    path.write_text("".join([HEAD, *lines, *more]), encoding="utf-8")
+    return path
+
+
+def planned(path: Path, **request: object) -> Plan:
+    probe = probe_of_times(path)
+    return plan(probe, probe.devices, PlanRequest(**{"accumulate": 1, **request}))
+
+
+def test_the_split_is_the_best_of_all_that_the_table_knows(tmp_path: Path) -> None:
+    sync_s = 0.02
+
+    def rate(pair: tuple[int, ...]) -> float:
+        of = [times[batch] for times, batch in zip(TIMES.values(), pair, strict=True) if batch]
+        return sum(pair) / (max(of) + (sync_s if len(of) > 1 else 0.0))
+
+    splits = product(*([0, *times] for times in TIMES.values()))
+    best = max((pair for pair in splits if any(pair)), key=rate)
+    made = planned(table(tmp_path), sync_s=sync_s)
+    assert made.batches == best
+    assert made.predicted.throughput == pytest.approx(rate(best))
+    assert [device.name for device in made.devices] == list(TIMES)
+    assert made.batch_multiple == 64
+
+
+def test_between_two_batches_a_time_lies_between_and_the_largest_is_the_limit(
+    tmp_path: Path,
+) -> None:
+    made = planned(table(tmp_path, "4090,32,0.03\n"), global_batch=352)
+    assert made.batch_multiple == 32
+    assert made.batches == (224, 128)
+    assert made.shares[0].compute_s == pytest.approx((0.140 + 0.170) / 2)
+    assert [share.limit for share in made.shares] == [256, 192]
+
+
+def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
+    probe = probe_of_times(table(tmp_path, "4090,256,0.172\n", "4090,256,9.0\n"))
+    assert probe.probes[0].curve[-1].step_time_s.median == 0.172
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no column device"),
+        ("device,size,seconds\n", "no column batch"),
+        (HEAD + "a,64,fast\n", "line 2: seconds 'fast' should be a valid number"),
+        (HEAD + "a,64,0.1\na,0,0.1\n", "line 3: batch '0' should be greater"),
+        (HEAD + "a,64,0.1\na,128\n", "line 3: seconds"),
+        (HEAD + "a,64,nan\n", "line 2: seconds 'nan' should be"),
+        (HEAD + "a,64,0.1\n", "a has only one batch"),
+        (HEAD + "a,64,0.1\nb,64,0.2\n", "a has only one batch"),
+        (HEAD + '"a,64,0.1\n', "no CSV table"),
+        ("\udcff", "no CSV table"),
+        (HEAD, "has no line below its head"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "times.csv"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(BadInput, match=r"times\.csv") as caught:
+        probe_of_times(path)
+    assert why in caught.value.message
+
+
+def test_the_command_takes_it_in_place_of_a_probe(tmp_path: Path, in_process: Program) -> None:
+    path = str(table(tmp_path))
+    done = in_process(["plan", "--curve", path, "--sync", "0.02", "--gpus", "0"])
+    assert done.code == 0
+    assert "batches 128: 1600 samples/s predicted, model resnet" in done.out
+    assert "next:" not in done.out  # no command of ours runs it
+    both = in_process(["plan", "--curve", path, "--simulate", "2"])
+    assert both.code == 2
+    assert "--curve brings its own devices" in both.err
