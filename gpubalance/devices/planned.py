@@ -133,9 +133,11 @@ def check_model(
 
 
 def model_text(model: Model, other: Model) -> str:
-    """`small with 648 parameters`, with its samples' shapes if the other's are known to differ."""
+    """`small with 648 parameters`, with what is known to differ from the other of the rest."""
     text = f"{model.name} with {model.parameters:,} parameters"
     shapes = model.input_shapes
     if shapes and other.input_shapes not in (None, shapes):
         text += f", of samples of {shapes_text(shapes)}"
+    if model.optimizer and other.optimizer not in (None, model.optimizer):
+        text += f", trained by {model.optimizer}"
     return text

@@ -135,7 +135,19 @@ def facts_of(model: Any) -> dict[str, Any]:
         "parameters": parameters,
         "gradient_bytes": gradient_bytes,
         "input_shapes": input_shapes(model),
+        "optimizer": _facts_of_optimizer(model, parameters),
     }
+
+
+def _facts_of_optimizer(model: Any, parameters: int) -> dict[str, Any] | None:
+    """None until it is built, as only then it is known what it holds."""
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if inner is None or not inner.built or not parameters:
+        return None
+    # All but its scalars, such as the learning rate.
+    held = sum(math.prod(variable.shape) for variable in inner.variables if len(variable.shape))
+    return {"name": type(inner).__name__, "per_weight": round(held / parameters, 2)}
 
 
 def _problems(model: Any, *, needs_shapes: bool, own_samples: str) -> Iterator[tuple[str, str]]:

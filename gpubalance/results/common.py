@@ -159,12 +159,26 @@ class Refusal(Record):
     remedy: str
 
 
+class Optimizer(Record):
+    """What updates the weights: its class, and how many numbers it holds for each weight.
+
+    Adam holds 2. It may be a fraction, where some weights have more than others.
+    """
+
+    name: str
+    per_weight: Number
+
+    def __str__(self) -> str:
+        return f"{self.name}, which holds {self.per_weight:g} numbers for a weight"
+
+
 class Model(Record):
     """What was trained; `gradient_bytes` is what every all-reduce moves.
 
     `input_shapes` has the shape of one sample of each input, with null for an open dimension; null
     if it is not known. `step` is the fingerprint of the step that was measured, how often it has
     each operation that takes long, and `others`; null for a model of gpubalance's or Keras' own.
+    `optimizer` is null if it is not known.
     """
 
     name: str
@@ -172,12 +186,16 @@ class Model(Record):
     gradient_bytes: Count
     input_shapes: tuple[tuple[Count | None, ...], ...] | None = None
     step: tuple[tuple[str, Count], ...] | None = None
+    optimizer: Optimizer | None = None
 
     def is_like(self, other: Model) -> bool:
-        """Whether it is the same model, as far as both are known."""
-        known = {"input_shapes": other.input_shapes, "step": other.step}
-        same_shapes = {self.input_shapes, other.input_shapes, None}
-        return len(same_shapes) <= 2 and self.model_copy(update=known) == other
+        """Whether it is the same model with the same optimizer, as far as both are known."""
+        own = (self.name, self.parameters, self.gradient_bytes)
+        if own != (other.name, other.parameters, other.gradient_bytes):
+            return False
+        shapes = {self.input_shapes, other.input_shapes, None}
+        optimizers = {self.optimizer, other.optimizer, None}
+        return len(shapes) <= 2 and len(optimizers) <= 2
 
 
 def _device_numbers(fields: Iterable[tuple[Any, Any]], path: str = "") -> Iterator[tuple[str, int]]:

@@ -15,6 +15,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.plan.plan import plan
+from gpubalance.results.common import Optimizer
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.shares import Shares
@@ -28,6 +29,8 @@ from tests.training.samples import numbers
 
 PROFILE = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
 X, Y = numbers(240)
+ADAM = Optimizer(name="Adam", per_weight=2.0)
+SGD = Optimizer(name="SGD", per_weight=0.0)
 
 
 def told(call: Any) -> list[str]:
@@ -53,6 +56,8 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
         "this": of_this,
         "larger": of_this.model_copy(update={"input_shapes": ((12,),)}),
         "another step": of_this.model_copy(update={"step": (("MatMul", 12), ("others", 200))}),
+        "another optimizer": of_this.model_copy(update={"optimizer": ADAM}),
+        "its optimizer": of_this.model_copy(update={"optimizer": SGD}),
         "more metrics": of_this.model_copy(update={"step": (("MatMul", 5), ("others", 100))}),
     }
     texts = {}
@@ -66,7 +71,7 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
         with split.scope():
             model = classifier()()
         texts[name] = [told(lambda s=split, m=model: s.fit(m, X, Y, verbose=0)) for _ in range(2)]
-    assert texts["this"] == [[], []]
+    assert texts["this"] == texts["its optimizer"] == [[], []]
     ((text,), again) = texts["other"]
     assert again == []
     measured = (
@@ -82,6 +87,9 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     ((text,), _) = texts["larger"]
     assert "163 parameters, of samples of 12), and this model is sequential" in text
     assert "163 parameters, of samples of 6: gpubalance balance" in text
+    ((text,), _) = texts["another optimizer"]
+    assert "163 parameters, trained by Adam, which holds 2 numbers for a weight), and this" in text
+    assert "163 parameters, trained by SGD, which holds 0 numbers for a weight: gpubalance" in text
     ((text,), _) = texts["another step"]
     assert "measured with another step of sequential" in text
     assert re.search(
