@@ -1,6 +1,6 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
-The campaigns kills, fuzz, soak, decisions and queue take a number of cases, and the seed that an
+The campaigns kills, fuzz, soak, decisions, rules and queue take a number of cases, and the seed that an
 earlier one printed: `kills 30 7 fuzz`. For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
@@ -33,6 +33,7 @@ BENCHES = (
         "queue",
         "ensemble",
         "sync",
+        "rules",
     ),
     "kills-without-tensorflow",
 )
@@ -46,7 +47,7 @@ _IN = {
     },
     **{"campaign": "__main__", "kills-without-tensorflow": "kills"},
 }
-_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions", "queue")
+_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions", "queue", "rules")
 
 
 def read(words: list[str]) -> list[tuple[str, list[int]]]:
