@@ -5,14 +5,19 @@ The machines' times are off their lines.
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
+from pathlib import Path
 from random import Random
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
+
+import numpy as np
 
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.course import find_and_prove
@@ -40,6 +45,10 @@ _MULTIPLE = 8
 _NOISE = 0.005
 _SYNC = 0.2  # the longest sync, as a part of the slowest device's step at 512
 _MIB = 1 << 20
+# A file of {search: {card: [[batch, seconds], …]}}: how long real cards took for each batch, with and
+# without cuDNN's search for its fastest algorithms. It is not ours to pass on.
+RECORD = "GPUBALANCE_RECORD"
+Search = Literal["search_off", "search_on"]
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,37 @@ class Machine:
             return find_and_prove(rounds)
         except KeyboardInterrupt as interrupt:
             raise Interrupted.by(interrupt, partial=result_so_far(rounds)) from None
+
+
+@dataclass(frozen=True)
+class SteppedMachine(Machine):
+    """One whose times have the steps of real cards, drawn anew."""
+
+    search: Search = "search_off"
+
+    def offset(self, device: Device, size: int) -> float:
+        """That of a card of the record at the same part of its limit."""
+        return off_by_record(self.search, self.seed, device, size)
+
+
+def off_by_record(search: Search, seed: int, device: Device, size: int) -> float:
+    """A device's time over that of its line, by a card of the record that is drawn for it."""
+    cards = _residuals(search)
+    drawn = cards[Random(f"{seed} {device.uuid}").randrange(len(cards))]
+    part = size / limit_of(device)
+    return drawn[min(len(drawn) - 1, int(part * len(drawn)))]
+
+
+@cache
+def _residuals(search: Search) -> list[list[float]]:
+    """How far each card of the record is off its line at each batch, from 8 samples on."""
+    record = json.loads(Path(os.environ[RECORD]).read_text(encoding="utf-8"))[search]
+    found = []
+    for points in record.values():
+        batches, times = np.array([point for point in points if point[0] >= _MULTIPLE]).T
+        line = np.polyfit(batches, times, 1, w=1 / times)
+        found.append((times / np.polyval(line, batches)).tolist())
+    return found
 
 
 def _longest_s(profiles: Sequence[DeviceProfile]) -> float:
@@ -278,6 +318,12 @@ def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
     for off, updates in ((0.0, False), (0.02, False), (0.03, False), (0.03, True)):
         found = [outcome(Machine(seed + number, off, updates)) for number in range(machines)]
         yield f"±{off:.0%}{', updates' if updates else ''}: {_figures(found)}"
+    for search in get_args(Search):
+        if RECORD in os.environ:
+            stepped = [SteppedMachine(seed + n, 0.0, search=search) for n in range(machines // 4)]
+            yield f"real steps, {search}: {_figures(list(map(outcome, stepped)))}"
+        else:
+            yield f"real steps, {search}: left out, as {RECORD} names no file"
     yield _links(
         [outcome(Machine(seed + number, 0.0, links=True)) for number in range(machines // 4)]
     )

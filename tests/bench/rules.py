@@ -8,15 +8,13 @@ global batch: over all sets of devices, whatever a rule knows.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import combinations
 from multiprocessing import get_context
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -26,7 +24,7 @@ from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.shares import Shares
-from tests.bench.decisions import Machine, limit_of
+from tests.bench.decisions import RECORD, Machine, Search, limit_of, off_by_record
 from tests.bench.rules_of_others import RULES, Ask, Given, Rule
 from tests.jobs.probes import of_config
 from tests.known import known
@@ -34,8 +32,6 @@ from tests.known import known
 _MACHINES = 1000
 _TIMINGS = 5  # of a probe's point
 _WITHIN = 0.02
-# ../shared/records/lbb-resnet18.json, which is not ours to pass on.
-RECORD = "GPUBALANCE_RECORD"
 OURS = "gpubalance"
 
 
@@ -94,13 +90,10 @@ class WithSteps(RuleMachine):
     """One whose times have the steps of real cards, drawn anew."""
 
     kind = "steps, cuDNN's search off"
-    search = "search_off"
+    search: Search = "search_off"
 
     def offset(self, device: Device, size: int) -> float:
-        residuals = _residuals(self.search)
-        mine = residuals[Random(f"{self.seed} {device.uuid}").randrange(len(residuals))]
-        part = size / limit_of(device)
-        return mine[min(len(mine) - 1, int(part * len(mine)))]
+        return off_by_record(self.search, self.seed, device, size)
 
 
 class WithSmallSteps(WithSteps):
@@ -126,18 +119,6 @@ KINDS: Sequence[type[RuleMachine]] = (
     WithSmallSteps,
     Published,
 )
-
-
-@cache
-def _residuals(search: str) -> list[list[float]]:
-    """How far each card of the record is off its line at each batch, from 8 samples on."""
-    record = json.loads(Path(os.environ[RECORD]).read_text(encoding="utf-8"))[search]
-    found = []
-    for points in record.values():
-        batches, times = np.array([point for point in points if point[0] >= 8]).T
-        line = np.polyfit(batches, times, 1, w=1 / times)
-        found.append((times / np.polyval(line, batches)).tolist())
-    return found
 
 
 class End(NamedTuple):
