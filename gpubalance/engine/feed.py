@@ -45,7 +45,8 @@ class Dealt:
     """A global batch, dealt out.
 
     `values` has the samples and the weights of each replica of this process, on its device. A batch
-    with too few samples to be dealt out is `whole` on each replica.
+    with too few samples to be dealt out is `whole` on each replica. `is_usual`: it has as many
+    samples as the split's first one.
     """
 
     values: tuple[tuple[Any, Any], ...]
@@ -53,6 +54,7 @@ class Dealt:
     shares: Shares
     samples: int
     whole: bool
+    is_usual: bool
 
 
 class Feed:
@@ -71,6 +73,7 @@ class Feed:
         self.here = place.here
         self.split = split
         self.dealing: Shares | None = None  # of the last batch that began to be dealt out
+        self._usual: tuple[Shares, int] | None = None  # a split, and the samples of its first batch
         self._likes: dict[Any, str] = {}  # of all shapes that have come
         self._layouts: dict[str, Layout] = {}  # the widest so far, by what batches are like
         # One thread asks all iterators: several may be of the same generator, which can't be asked
@@ -135,7 +138,10 @@ class Feed:
             weights = tf.constant(_weights(shares, samples, whole=whole)[self.here], tf.float64)
         layout = self._layout_of(batch)
         self.dealing = shares
-        return Dealt(layout.cut(batch, here, weights), layout, shares, samples, whole)
+        if self._usual is None or self._usual[0] != split:
+            self._usual = split, samples
+        is_usual = not whole and samples == self._usual[1]
+        return Dealt(layout.cut(batch, here, weights), layout, shares, samples, whole, is_usual)
 
     def _layout_of(self, batch: Any) -> Layout:
         shapes = _shapes(batch)

@@ -34,7 +34,8 @@ class Times(keras.callbacks.Callback):
 split = Split(gpus=[0, 1], batches={_BATCHES})
 ours = sys.argv[1] == "ours"
 with split.scope() if ours else tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).scope():
-    inner = [keras.layers.Conv2D(8, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
+    pooled = keras.layers.GlobalAveragePooling2D()  # its gradient needs the batch's size
+    inner = [keras.layers.Conv2D(8, 3, activation="relu"), pooled, keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input({_FEATURES}), *inner])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, jit_compile=False)

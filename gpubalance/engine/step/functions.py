@@ -1,8 +1,14 @@
-"""The traced functions of a model's steps: one of a kind serves every split and batch size."""
+"""The traced functions of a model's steps: one trace of a kind serves every split and batch size.
+
+What TensorFlow computes of a batch's size lies in the host's memory, and goes to a GPU and back in
+the midst of a step. There it waits for all that is queued, the next batch's copy too. So on GPUs
+batches of the usual size have a function of their own, in which these are constants.
+"""
 
 from __future__ import annotations
 
 import functools
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +22,7 @@ from gpubalance.engine.step.read_later import read_later
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.errors import BadInput
 from gpubalance.results.decomposition import UNTRIED, Decomposition
+from gpubalance.settings.shares import Shares
 
 
 class Functions:
@@ -25,10 +32,13 @@ class Functions:
         self._model = model
         self._place = place
         self._xla = xla
+        self._on_gpus = any("GPU" in name for name in place.names)
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
         self._traced: dict[tuple[str, str, StepKind], tuple[Any, Any]] = {}
+        # By the same the usual shares, and the function for these alone.
+        self._usual: dict[tuple[str, str, StepKind], tuple[Shares, Any]] = {}
 
     @functools.cached_property
     def pack_bytes(self) -> int:
@@ -55,6 +65,7 @@ class Functions:
         """Combines parts by what is known of `train` or `test` from now on."""
         self._decompositions[what] = decomposition
         self._traced = {key: traced for key, traced in self._traced.items() if key[0] != what}
+        self._usual = {key: usual for key, usual in self._usual.items() if key[0] != what}
 
     def train(
         self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False
@@ -101,14 +112,21 @@ class Functions:
     def _call(self, what: str, dealt: Dealt, kind: StepKind) -> tuple[Any, bool]:
         """What the step gives, and whether it was traced for it.
 
-        It is traced again for a wider layout of batches than before.
+        It is traced again for a wider layout of batches than before, and optimised again for other
+        usual shares.
         """
         signature = dealt.layout.signature
         key = what, dealt.layout.like, kind
         is_new = key not in self._traced or self._traced[key][0] is not signature
         if is_new:
             self._traced[key] = signature, self._trace(what, kind, signature)
+            self._usual.pop(key, None)
         _, function = self._traced[key]
+        if dealt.is_usual and self._on_gpus:
+            if key not in self._usual or self._usual[key][0] != dealt.shares:
+                is_new = True
+                self._usual[key] = dealt.shares, self._for_these(dealt, function)
+            _, function = self._usual[key]
         with tf.device("/CPU:0"):  # where loops over micro-batches need their sizes
             micro_batches = tf.constant(dealt.shares.micro_batches, tf.int32)
         # Where what has no device of its own is put, as what is returned.
@@ -139,6 +157,20 @@ class Functions:
                 "seed=seed",
             ) from error
 
+    def _for_these(self, dealt: Dealt, function: Any) -> Any:
+        """The traced function for shares of these sizes only, without tracing the model again."""
+        values = []
+        for batch in dealt.shares.batches[self._place.here]:
+            spec = tf.nest.map_structure(partial(_of_size, batch), dealt.layout.signature)
+            values.append((spec, tf.TensorSpec((WEIGHTS,), tf.float64)))
+        micro_batches = tf.TensorSpec((self._place.replicas,), tf.int32)
+        sized = tf.function(
+            lambda *arguments: function(*arguments),
+            input_signature=[tuple(values), micro_batches],
+            autograph=False,
+        )
+        return sized.get_concrete_function()
+
     def _step(self, what: str, kind: StepKind) -> Any:
         if what == "predict":
             return predicting(self._model, self._place, whole=kind.whole)
@@ -148,3 +180,7 @@ class Functions:
         if self._place.replicas > 1:
             check_sum(self._place)
         return training(self._model, self._place, self._decompositions["train"], kind)
+
+
+def _of_size(batch: int, spec: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec([batch, *spec.shape[1:]], spec.dtype)
