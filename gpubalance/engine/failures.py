@@ -24,8 +24,8 @@ _DEVICE = (
     re.compile(r"(GPU_\d+)_bfc"),
     re.compile(r"device:(CPU:\d+)", re.IGNORECASE),
 )
-# Of several errors of one step.
-_OF_ROOT = re.compile(r"^\(\d+\) [A-Z_]+:\s*")
+# What comes before the reason: the number of several errors of one step, and the function's name.
+_BEFORE_REASON = re.compile(r"^(\(\d+\) [A-Z_]+:\s*)?(\{\{function_node [^}]*\}\}\s*)?")
 _SIMULATED = re.compile(r"OOM on replica (\d+)")
 _NODE = re.compile(r"\breplica_(\d+)/")
 
@@ -155,4 +155,4 @@ def _line(error: BaseException) -> str:
 
 
 def _shown(line: str) -> str:
-    return _OF_ROOT.sub("", line.strip())[:500]
+    return _BEFORE_REASON.sub("", line.strip())[:500]
