@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,9 +18,7 @@ from gpubalance.errors import BadInput
 from gpubalance.settings.shares import Shares, proportional_split
 
 WEIGHTS = 3  # of a replica in a step: see `_weights`
-# Batches that are on their way while a step trains on another. A copy to a GPU waits for all that
-# is queued there when it begins: so one batch is copied during the step before it, and the next one
-# is read and cut meanwhile.
+# Batches that are on their way while a step trains on another.
 _AHEAD = 2
 AT_ONCE = 1 + _AHEAD  # batches on the devices in training
 
@@ -79,6 +77,9 @@ class Feed:
         # One thread asks all iterators: several may be of the same generator, which can't be asked
         # by two at once.
         self._thread = ThreadPoolExecutor(1, "batches")
+        # A copy to a GPU waits for all that is queued there when it begins. So the next one begins
+        # before the last one has ended, or each would wait for one more step.
+        self._copies = ThreadPoolExecutor(_AHEAD, "copies")
         # Training and validation each have an iterator, and training continues after validation.
         self._ahead: WeakKeyDictionary[Iterator[Any], deque[Future[Any]]] = WeakKeyDictionary()
 
@@ -88,7 +89,8 @@ class Feed:
         taken = self._ahead[iterator].popleft().result()
         if taken is None:
             raise StopIteration
-        return taken  # type: ignore[no-any-return]
+        batch, copying = taken
+        return batch, copying.result()
 
     def look_ahead(self, iterator: Iterator[Any], batches: int = _AHEAD) -> None:
         """Has so many of the next global batches brought to the devices, while these compute."""
@@ -104,22 +106,28 @@ class Feed:
         for ahead in self._ahead.values():
             running += [future for future in ahead if not future.cancel()]
         wait(running)
+        self._copies.shutdown()
+        self._copies = ThreadPoolExecutor(_AHEAD, "copies")
         self._ahead.clear()
 
-    def _next(self, iterator: Iterator[Any], split: Shares, least: int) -> tuple[Any, Dealt] | None:
+    def _next(
+        self, iterator: Iterator[Any], split: Shares, least: int
+    ) -> tuple[Any, Future[Dealt]] | None:
+        """The next batch, on its way to the devices; None at the end."""
         batch = cleaned(next(iterator, None))
         if batch is None:
             return None
-        return batch, self._deal(batch, split, least)
+        return batch, self._copies.submit(self._arranged(batch, split, least))
 
     def deal(self, batch: Any) -> Dealt:
         """Deals a batch in order, the first samples to the first replica.
 
         Raises BadInput if it can't be dealt out.
         """
-        return self._deal(batch, self.split, self.least)
+        return self._arranged(batch, self.split, self.least)()
 
-    def _deal(self, batch: Any, split: Shares, least: int) -> Dealt:
+    def _arranged(self, batch: Any, split: Shares, least: int) -> Callable[[], Dealt]:
+        """How a batch is dealt out; calling what it returns brings it to the devices."""
         samples = samples_of(batch)
         if not samples:
             raise BadInput(
@@ -141,7 +149,12 @@ class Feed:
         if self._usual is None or self._usual[0] != split:
             self._usual = split, samples
         is_usual = not whole and samples == self._usual[1]
-        return Dealt(layout.cut(batch, here, weights), layout, shares, samples, whole, is_usual)
+
+        def copied() -> Dealt:
+            values = layout.cut(batch, here, weights)
+            return Dealt(values, layout, shares, samples, whole, is_usual)
+
+        return copied
 
     def _layout_of(self, batch: Any) -> Layout:
         shapes = _shapes(batch)
