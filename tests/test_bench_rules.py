@@ -6,6 +6,7 @@ from itertools import islice, product
 
 import pytest
 
+from tests.bench.decisions import limit_of
 from tests.bench.rules import AtLimits, Published, RuleMachine, WithLinks, best_rate, ends
 from tests.bench.rules_of_others import RULES, Given
 from tests.known import known
@@ -61,7 +62,7 @@ def test_the_best_is_that_of_all_splits(kind: type[RuleMachine], seed: int) -> N
     """Of up to three devices, each split whose batches are multiples of 8 is tried."""
     machine = next(m for m in map(kind, range(seed, 99)) if len(m.devices) == 2)
     batch = known(machine.wanted.global_batch)
-    sizes = [range(machine.limit(device) + 1) for device in machine.devices]
+    sizes = [range(limit_of(device) + 1) for device in machine.devices]
     best = 0.0
     for split in product(*sizes):
         if sum(split) == batch:

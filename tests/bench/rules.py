@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.shares import Shares
 from tests.bench.decisions import RECORD, Machine, Search, limit_of, off_by_record
@@ -44,6 +44,11 @@ class RuleMachine(Machine):
         super().__init__(seed=seed, off=0.0)
 
     @cached_property
+    def joint(self) -> JointProfile:
+        """As drawn, without memory that no rule knows of."""
+        return super().joint.model_copy(update={"extra_memory": 0})
+
+    @cached_property
     def wanted(self) -> PlanRequest:
         most = sum(map(limit_of, self.devices))
         least = len(self.devices) * 8
@@ -53,13 +58,7 @@ class RuleMachine(Machine):
     @property
     def given(self) -> Given:
         """What the rules of others know."""
-        return Given(known(self.wanted.global_batch), tuple(map(self.limit, self.devices)))
-
-    def limit(self, device: Device) -> int:
-        """The most samples that the device holds in a joint run."""
-        profile = known(device.profile)
-        room = (profile.memory or 0) - profile.base_memory - self.joint.extra_memory
-        return min(limit_of(device), room // profile.memory_per_sample)
+        return Given(known(self.wanted.global_batch), tuple(map(limit_of, self.devices)))
 
     def offset(self, device: Device, size: int) -> float:  # noqa: ARG002
         return 1.0
@@ -72,7 +71,7 @@ class AtLimits(RuleMachine):
 
     @cached_property
     def wanted(self) -> PlanRequest:
-        most = sum(map(self.limit, self.devices))
+        most = sum(map(limit_of, self.devices))
         return PlanRequest(accumulate=1, global_batch=int(0.9 * most), batch_multiple=1)
 
 
@@ -198,7 +197,7 @@ def best_rate(machine: RuleMachine) -> float:
     most_by: list[Callable[[Any], Any]] = []
     all_times = []
     for device in machine.devices:
-        sizes = np.arange(1, machine.limit(device) + 1)
+        sizes = np.arange(1, limit_of(device) + 1)
         times = np.array([machine.time_s(device, int(size), int(size)) for size in sizes])
         order = np.argsort(times, kind="stable")
         sorted_s, largest = times[order], np.maximum.accumulate(sizes[order])
