@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice, product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.bench.decisions import limit_of
 from tests.bench.rules import AtLimits, Published, RuleMachine, WithLinks, best_rate, ends
@@ -33,6 +35,17 @@ def test_a_rule_keeps_the_global_batch_and_the_limits(name: str, limits: tuple[i
     for split in asked(name, Given(200, limits)):
         assert sum(split) == 200
         assert all(1 <= batch <= most for batch, most in zip(split, limits, strict=True))
+
+
+@given(st.data())
+def test_shares_in_any_proportion_are_whole_and_within_the_limits(data: st.DataObject) -> None:
+    """Also where a proportion gives less than a sample."""
+    limits = data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=5).map(tuple))
+    batch = data.draw(st.integers(len(limits), sum(limits)))
+    wanted = [data.draw(st.floats(0.01, 100)) for _ in limits]
+    split = Given(batch, limits).rounded(wanted)
+    assert sum(split) == batch
+    assert all(1 <= size <= most for size, most in zip(split, limits, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,12 @@ class Given(NamedTuple):
                 break
             fixed |= over
         shares = {**fixed, **{n: max(1, int(size)) for n, size in exact.items()}}
-        by_rest = sorted(exact, key=lambda n: exact[n] % 1, reverse=True)
-        while (missing := self.global_batch - sum(shares.values())) != 0:
-            for n in by_rest[: abs(missing)] or range(len(wanted)):
-                new = shares[n] + (1 if missing > 0 else -1)
-                if 1 <= new <= self.limits[n]:
-                    shares[n] = new
+        by_rest = [*sorted(exact, key=lambda n: exact[n] % 1, reverse=True), *fixed]
+        while missing := self.global_batch - sum(shares.values()):
+            change = 1 if missing > 0 else -1
+            able = [n for n in by_rest if 1 <= shares[n] + change <= self.limits[n]]
+            for n in able[: abs(missing)]:
+                shares[n] += change
         return tuple(shares[n] for n in range(len(wanted)))
 
     def moved(self, split: Split, giver: int, taker: int, most: int) -> Split:
