@@ -92,3 +92,8 @@ def test_ours_leaves_out_the_published_card_that_costs_more_than_it_adds() -> No
     found = ends(Published(0))
     assert found["gpubalance"].of_best > 0.995
     assert all(found["gpubalance"].of_best >= found[name].of_best for name in RULES)
+
+
+def test_ours_finds_three_devices_of_four_after_pairs_that_were_in_vain() -> None:
+    """Each of this machine's devices has a sync of its own; all pairs give less than all four."""
+    assert ends(WithLinks(943))["gpubalance"].of_best > 0.99
