@@ -165,11 +165,11 @@ class DeviceProbe(Record):
     update_s: Annotated[Number, Field(ge=0)] | None = None
     solo_best: Annotated[SoloRate | None, Shown("best alone")]
     sensible: Annotated[SoloRate | None, Shown("within 5 % of it")]
-    flops_per_sample: Annotated[Number | None, Shown("FLOP a sample")]
-    flops_per_s: Annotated[Number | None, Shown("at its best", "FLOP/s")]
-    peak_flops_per_s: Annotated[Number | None, Shown("peak", "FLOP/s")]
-    mfu: Annotated[Part | None, Shown("MFU")]
-    samples_per_joule: Annotated[Number | None, Shown("energy", "samples/J")]
+    flops_per_sample: Annotated[Number | None, Shown("FLOP a sample")] = None
+    flops_per_s: Annotated[Number | None, Shown("at its best", "FLOP/s")] = None
+    peak_flops_per_s: Annotated[Number | None, Shown("peak", "FLOP/s")] = None
+    mfu: Annotated[Part | None, Shown("MFU")] = None
+    samples_per_joule: Annotated[Number | None, Shown("energy", "samples/J")] = None
     steady: bool
     on_line: bool | None = None
     measured_s: Annotated[Number, Shown("in measured steps", "s")]

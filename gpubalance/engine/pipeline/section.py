@@ -203,6 +203,7 @@ class Section:
                 targets[slot] = tensor
 
         def gradients(returned: Sequence[Any]) -> Any:
+            """Those of what it takes and of its own variables, by what its outputs' are."""
             with tf.device(self.device):
                 grads = tape.gradient(
                     [*scaled, *targets.values()],

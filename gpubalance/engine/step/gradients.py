@@ -127,6 +127,7 @@ def _noting_tapes(model: Any) -> contextlib.AbstractContextManager[None]:
         *arguments: Any,
         **named: Any,
     ) -> Any:
+        """In place of the tape's own: `take` is that, and the rest are its arguments."""
         if part.probing is not None:
             part.probing.targets += tf.nest.flatten(target)
             changed = {id(change.variable) for change in part.changes}
@@ -179,6 +180,7 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
     weights = {id(variable._value): variable.path for variable in model.trainable_variables}
 
     def change(part: Part, assign: Any, variable: Any, *arguments: Any, **named: Any) -> Any:
+        """In place of TensorFlow's own assignment, which `assign` is."""
         if not part.assigns and id(variable) in weights:
             raise BadInput(
                 f"the train_step of the model {model.name} assigns to {weights[id(variable)]} "
