@@ -32,11 +32,12 @@ def balance(
     """Example: gpubalance balance --gpus 0 1 -o plan.json"""
     # `watch` is for Python: it gets the events, and nothing is shown. Returns the plan, None after
     # a dry run.
-    from gpubalance.cli.measured import measured
+    from gpubalance.cli.dry_run import dry_run
+    from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import summed_up
     from gpubalance.cli.script import check_script, following_script, write_script
-    from gpubalance.jobs.balance.balance import balance as job
+    from gpubalance.jobs.balance.balance import balance as measure
     from gpubalance.render.plan import plan_summary
 
     machine = gpus.machine()
@@ -50,7 +51,11 @@ def balance(
         script = following_script(scripting.script) or lines
         return summed_up(plan, plan_summary(plan, epoch.epoch), command, script)
 
-    plan = measured(machine, request, control, reporting, job, text, watch=watch)
-    if plan is not None and scripting.script is not None:
-        write_script(scripting.script, plan, reporting.output, gpus.simulate)
-    return plan
+    if control.dry_run:
+        dry_run(machine, request, control, reporting)
+        return None
+    with job_of(machine, request, control, reporting, text, watch=watch) as job:
+        job.result = measure(job.request, job.watch, job.journal)
+    if scripting.script is not None:
+        write_script(scripting.script, job.result, reporting.output, gpus.simulate)
+    return job.result

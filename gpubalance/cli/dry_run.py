@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gpubalance.cli.options import Reporting
+from gpubalance.cli.options import Reporting, RunControl
 from gpubalance.cli.output import Output
+from gpubalance.devices.machine import Machine
+from gpubalance.devices.warnings import machine_warnings
 from gpubalance.errors import UsageError
 from gpubalance.jobs.estimate import estimate
 from gpubalance.numbers.units import format_duration
@@ -13,8 +15,17 @@ from gpubalance.results.records import is_estimate
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, ProbeRequest
 
 
-def dry_run(request: ProbeRequest | BalanceRequest | LayersRequest, reporting: Reporting) -> None:
-    """Outputs the estimate. It replaces no result, even with --overwrite."""
+def dry_run(
+    machine: Machine,
+    request: ProbeRequest | BalanceRequest | LayersRequest,
+    control: RunControl,
+    reporting: Reporting,
+) -> None:
+    """Outputs the estimate. It replaces no result, even with --overwrite.
+
+    Raises what the command would raise of the machine.
+    """
+    machine_warnings(machine, request.devices, strict=control.strict)
     path = reporting.output
     if path is not None and path.is_file() and not is_estimate(path):
         raise UsageError(

@@ -74,10 +74,10 @@ def independent(
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance independent --gpus 0 1 --batches 1024 512"""
-    from gpubalance.cli.measured import measured
+    from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
-    from gpubalance.jobs.independent.independent import independent as job
+    from gpubalance.jobs.independent.independent import independent as measure
     from gpubalance.render.independent import independent_summary
 
     def text(result: Independent) -> str:
@@ -89,4 +89,5 @@ def independent(
 
     machine = gpus.machine()
     request = own_models.request(machine, gpus, settings, measuring)
-    measured(machine, request, control, reporting, job, text)
+    with job_of(machine, request, control, reporting, text) as job:
+        job.result = measure(job.request, job.watch, job.journal)

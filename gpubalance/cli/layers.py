@@ -27,10 +27,11 @@ def layers(
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance layers --gpus 0 1 -o layers.json"""
-    from gpubalance.cli.measured import measured
+    from gpubalance.cli.dry_run import dry_run
+    from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import layers_uses
     from gpubalance.cli.output import summed_up
-    from gpubalance.jobs.layers.layers import layers as job
+    from gpubalance.jobs.layers.layers import layers as measure
     from gpubalance.render.layers import layers_summary
 
     machine = gpus.machine()
@@ -42,7 +43,11 @@ def layers(
         following = layers_uses(reporting.output, gpus.simulate, request.settings)
         return summed_up(result, layers_summary(result), *following)
 
-    measured(machine, request, control, reporting, job, text)
+    if control.dry_run:
+        dry_run(machine, request, control, reporting)
+        return
+    with job_of(machine, request, control, reporting, text) as job:
+        job.result = measure(job.request, job.watch, job.journal)
 
 
 def _check_one_host(devices: tuple[Device, ...]) -> None:

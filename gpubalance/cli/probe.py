@@ -23,10 +23,11 @@ def probe(
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance probe --gpus 0 1"""
-    from gpubalance.cli.measured import measured
+    from gpubalance.cli.dry_run import dry_run
+    from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
-    from gpubalance.jobs.probe.probe import probe as job
+    from gpubalance.jobs.probe.probe import probe as measure
     from gpubalance.render.probe import probe_summary
 
     def text(result: Probe) -> str:
@@ -38,4 +39,8 @@ def probe(
 
     machine = gpus.machine()
     request = ProbeRequest(**request_fields(machine, gpus, settings), **dict(probing))
-    measured(machine, request, control, reporting, job, text)
+    if control.dry_run:
+        dry_run(machine, request, control, reporting)
+        return
+    with job_of(machine, request, control, reporting, text) as job:
+        job.result = measure(job.request, job.watch, job.journal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from gpubalance.cli.given_split import GivenSplit, changed_data
@@ -15,6 +14,7 @@ from gpubalance.settings.settings import Settings
 if TYPE_CHECKING:
     from gpubalance.results.common import Warning_
     from gpubalance.results.plan import Plan
+    from gpubalance.results.run import Run
 
 
 def run(
@@ -27,12 +27,12 @@ def run(
     epoch: Epoch,
 ) -> None:
     """Example: gpubalance run --gpus 0 1 --batches 820 568"""
-    from gpubalance.cli.measured import measured
+    from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
     from gpubalance.devices.planned import forced
     from gpubalance.jobs.keep.probes import refuse_what_failed, solo_bests
-    from gpubalance.jobs.run import run as job
+    from gpubalance.jobs.run import run as measure
     from gpubalance.render.run import run_summary
 
     plan = _read_plan(split, gpus)
@@ -52,15 +52,12 @@ def run(
     solo = solo_bests(request.devices, request.split, request.settings)
     model = plan.model if plan and not split.force else None
     following = balance if plan is None and len(request.split.used) > 1 else ""
-    measured(
-        machine,
-        request,
-        control,
-        reporting,
-        partial(job, solo=solo, planned=model),
-        lambda result: summed_up(result, run_summary(result, epoch.epoch), following),
-        noted,
-    )
+
+    def text(result: Run) -> str:
+        return summed_up(result, run_summary(result, epoch.epoch), following)
+
+    with job_of(machine, request, control, reporting, text, noted) as job:
+        job.result = measure(job.request, job.watch, job.journal, solo, model)
 
 
 def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:

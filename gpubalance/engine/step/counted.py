@@ -53,7 +53,8 @@ def _count(model: Any, specs: Any) -> float:
 
     def step(data: Any) -> Any:
         with unchanged(model), dividing(model, trains=True), part_of(1.0) as part:
-            grads, _, _ = gradients_of(model, part, data)
+            model.train_step(data)
+            grads, _ = gradients_of(model, part)
         return [grad for grad in grads if grad is not None]
 
     graph = tf.function(step, autograph=False).get_concrete_function(specs).graph

@@ -23,13 +23,11 @@ _DIVIDING = {
 }
 
 
-def gradients_of(model: Any, part: Part, data: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """Runs `model.train_step`: its gradients, their variables, and its logs.
+def gradients_of(model: Any, part: Part) -> tuple[list[Any], list[Any]]:
+    """The gradients that the part's `train_step` has applied, and their variables.
 
     Raises BadInput for what a split can't train.
     """
-    part.graph = tf.compat.v1.get_default_graph()
-    logs = model.train_step(data)
     refuse_problems(model, part)
     if changed_by_samples(part, model.trainable_variables):
         part.warn(
@@ -38,11 +36,11 @@ def gradients_of(model: Any, part: Part, data: Any) -> tuple[list[Any], list[Any
             "exactly that of one device"
         )
     if not part.applied:
-        return [], [], logs
+        return [], []
     grads, variables = part.applied[0]
     if part.whole or not part.is_scaled:
         grads = _weighed(grads, part.weight)
-    return grads, variables, logs
+    return grads, variables
 
 
 def _weighed(grads: Sequence[Any], weight: Any) -> list[Any]:
@@ -76,7 +74,7 @@ def _take(model: Any, part: Part, _: Any, grads: Any, trainable_variables: Any =
     """The optimizer's `apply`, which keeps the gradients in the part."""
     graph = tf.compat.v1.get_default_graph()
     # A branch or a loop has its own.
-    part.applied_inside = part.applied_inside or part.graph not in (None, graph)
+    part.applied_inside = part.applied_inside or part.graph is not graph
     part.operations_before = len(graph.get_operations())
     variables = trainable_variables or model.trainable_variables
     part.applied.append((list(grads), list(variables)))

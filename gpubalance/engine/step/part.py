@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 from gpubalance.engine.replaced import replaced
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 
@@ -107,7 +109,8 @@ current = _Current()
 @contextlib.contextmanager
 def part_of(weight: Any, decomposition: Decomposition = UNTRIED, **options: Any) -> Iterator[Part]:
     """Sets the part of the replica whose step this thread traces inside the block."""
-    current.part = Part(weight, decomposition, **options)
+    graph = tf.compat.v1.get_default_graph()
+    current.part = Part(weight, decomposition, graph=graph, **options)
     try:
         yield current.part
     finally:

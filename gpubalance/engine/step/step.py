@@ -140,11 +140,10 @@ class _Replica:
         kind = self._kind
         self._state.begin()
         with part_of(weight, self._decomposition, whole=kind.whole, micro=kind.micro) as part:
-            if kind.as_it_is:
-                grads: list[Any] = []
-                logs = self._model.train_step(data)
-            else:
-                grads, self._variables, logs = gradients_of(self._model, part, data)
+            logs = self._model.train_step(data)
+            grads: list[Any] = []
+            if not kind.as_it_is:
+                grads, self._variables = gradients_of(self._model, part)
         grads = self._rows.summable(grads)
         noise = tf.zeros(())
         if kind.noisy:

@@ -137,7 +137,8 @@ class TracedStep:
             grads: list[Any] = []
             with fixed_draws():
                 if self.trains:
-                    grads, _, logs = gradients_of(self.model, part, data)
+                    logs = self.model.train_step(data)
+                    grads, _ = gradients_of(self.model, part)
                 else:
                     logs = self.model.test_step(data)
             self.logs = Logs(self.model).note(logs, part)

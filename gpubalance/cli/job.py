@@ -1,12 +1,13 @@
-"""What every command that measures does, from its request to its result."""
+"""What every command that measures does before its job, and with its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
 from gpubalance.cli.board import board_in
-from gpubalance.cli.dry_run import dry_run
 from gpubalance.cli.options import Reporting, RunControl
 from gpubalance.cli.output import Output
 from gpubalance.cli.progress import Progress
@@ -15,38 +16,48 @@ from gpubalance.devices.machine import Machine, held
 from gpubalance.devices.warnings import machine_warnings
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.command_journal import journal_of
+from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.phases import Phases
 from gpubalance.results.common import Warning_
-from gpubalance.settings.requests import IndependentRequest, MeasureRequest, RunRequest
+from gpubalance.settings.requests import MeasureRequest, RunRequest
 from gpubalance.workers.hosts import connected
 
+Asked = TypeVar("Asked", bound=MeasureRequest)
 
-def measured(
+
+@dataclass
+class Job(Generic[Asked]):
+    """What a command's job is given, and the result that it gives."""
+
+    request: Asked
+    watch: Watch
+    journal: Journal
+    result: Any = None
+
+
+@contextmanager
+def job_of(
     machine: Machine,
-    request: MeasureRequest,
+    request: Asked,
     control: RunControl,
     reporting: Reporting,
-    job: Callable[..., Any],
     text: Callable[[Any], str],
     noted: Sequence[Warning_] = (),
     watch: Watch | None = None,
-) -> Any:
-    """Locks the GPUs that the job uses, runs it, shows its progress, and outputs its result.
+) -> Iterator[Job[Asked]]:
+    """Locks the GPUs and shows progress while the block runs the job; then outputs its result.
 
-    The result, which is returned, gets the `noted` warnings and those of the machine. `watch` gets
-    the same events as the progress, and no text is shown then. A dry run only outputs the estimate,
-    and returns None. Raises whatever ends the job.
+    The block sets the job's `result`, which gets the `noted` warnings and those of the machine. Of
+    an error the partial result is output. `watch` gets the same events as the progress, and no
+    text is shown then.
     """
     used = request.without_idle.devices if isinstance(request, RunRequest) else request.devices
     warnings = [*machine_warnings(machine, used, strict=control.strict), *noted]
-    if control.dry_run and not isinstance(request, RunRequest | IndependentRequest):
-        dry_run(request, reporting)
-        return None
-
     shown = text if watch is None else lambda _: ""
     output = Output(reporting, shown, warnings, resumed=control.resume)
     name = name_now(type(request).__name__.removesuffix("Request").lower(), reporting)
-    request = request.model_copy(update={"tracing": tracing_to(reporting.trace, name)})
+    tracing = tracing_to(reporting.trace, name)
+    request = cast("Asked", request.model_copy(update={"tracing": tracing}))
     with (
         held(used),
         connected(used),
@@ -62,6 +73,7 @@ def measured(
                     listener(event)
 
             phases = Phases(request, notify, resumed=journal.resumed)
-            result = job(request, phases, journal)
+            job = Job(request, phases, journal)
+            yield job
             phases.keep()
-        return output.give(result, journal)
+        job.result = output.give(job.result, journal)
