@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from gpubalance.planning.pipeline.timeline import Pass
+from gpubalance.planning.pipeline.timeline import Pass, Task
 from gpubalance.results.common import (
     Count,
     Environment,
@@ -115,6 +116,14 @@ class StepTimeline(Record):
     tasks: tuple[StepTask, ...]
     updates: tuple[StepUpdate, ...]
     step_time_s: Positive
+
+    def orders(self, devices: int, micro_batches: int) -> list[list[Task]]:
+        """Each device's tasks in the measured order, for the first so many micro-batches."""
+        orders: list[list[Task]] = [[] for _ in range(devices)]
+        for done in sorted(self.tasks, key=attrgetter("start_s")):
+            if done.micro_batch < micro_batches:
+                orders[done.device].append(Task(done.segment, done.kind, done.micro_batch))
+        return orders
 
     def spans(self, device: int) -> Iterator[Span]:
         """What a device does, in order of time; between spans it is idle.

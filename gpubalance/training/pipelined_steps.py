@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any
 
 import keras
@@ -20,7 +19,6 @@ from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of,
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.planning.pipeline.problem import Segment
-from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.layers import Layers
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.training import data, measured
@@ -94,7 +92,7 @@ class PipelinedSteps(KerasFunctions):
             self._try(parts)
             self._is_tried = True
         micro_batches = self._micro_batches(parts)
-        orders = self._orders(len(micro_batches))
+        orders = self._result.timeline.orders(len(self._devices), len(micro_batches))
         # Keras would count each micro-batch alike, whatever its size.
         with uncounted(self.model), self._memory_guard():
             done = self._pipeline.step(micro_batches, orders)
@@ -102,15 +100,6 @@ class PipelinedSteps(KerasFunctions):
         if self.model._compile_loss.metrics:
             self._loss_of(parts, outputs)
         return self._logged(parts, outputs, sum(map(float, done.losses)))
-
-    def _orders(self, micro_batches: int) -> list[list[Task]]:
-        """Each device's tasks in the measured order, for the first so many micro-batches."""
-        orders: list[list[Task]] = [[] for _ in self._devices]
-        for timed in sorted(self._result.timeline.tasks, key=attrgetter("start_s")):
-            if timed.micro_batch < micro_batches:
-                task = Task(timed.segment, timed.kind, timed.micro_batch)
-                orders[timed.device].append(task)
-        return orders
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         parts = _parts(next(iterator))

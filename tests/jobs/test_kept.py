@@ -9,20 +9,18 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpubalance.errors import GpubalanceError, Interrupted, NothingFits, OutOfMemory
+from gpubalance.errors import Interrupted, NothingFits
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.balance.reuse import probe_for
 from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
 from gpubalance.jobs.keep.command_journal import journal_of, software_key
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
-from gpubalance.jobs.measure.window import Window
 from gpubalance.jobs.run import run
 from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import Failure
@@ -36,6 +34,7 @@ from gpubalance.system.deadlines import TimeLimit
 from tests.jobs.drawn import DrawnWorker, joint_run, noisy_devices, nothing_kept, party_of
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
 from tests.known import known
+from tests.stand_in import engine
 
 DEVICES, JOINT = noisy_devices(CONFIGS / "quick-pair.toml", noise=0.0)
 
@@ -227,55 +226,31 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     assert Journal.left_at("old-109")
 
 
-@pytest.mark.parametrize(
-    ("ends", "kind"),
-    [(KeyboardInterrupt(), Interrupted), (NothingFits("another"), NothingFits)],
-    ids=repr,
-)
+@pytest.mark.parametrize("interrupted", [False, True])
 def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
-    ends: BaseException, kind: type[GpubalanceError], monkeypatch: pytest.MonkeyPatch
+    interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    party = FailingParty(DrawnWorker(DEVICES, JOINT, seed=0))
+    full = tmp_path / "full"
+    script = f"""
+        import pathlib
+
+        def holds(device, size):
+            return not pathlib.Path({str(full)!r}).exists()
+        """
+    for name, value in engine(tmp_path, script).items():
+        monkeypatch.setenv(name, value)
 
     def watch(event: Event) -> None:
         if isinstance(event, WindowDone):
-            party.ends = [OutOfMemory("GPU:0 ran out of memory"), ends]
+            full.touch()
+        if interrupted and isinstance(event, Doing) and "looking for what fits" in event.text:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpubalance.jobs.run.party_for", lambda *_, **__: party)
+    kind = Interrupted if interrupted else NothingFits
     with pytest.raises(kind) as told:
         run(request(baseline="none"), watch, nothing_kept())
     assert isinstance(told.value.partial, Run)
     assert told.value.partial.complete is False
-
-
-Work = Callable[[int, DrawnWorker], Window]
-
-
-class FailingParty:
-    """A party whose worker is asked in vain as often as there are `ends`."""
-
-    def __init__(self, worker: DrawnWorker) -> None:
-        self._worker = worker
-        self.facts = worker.facts
-        self.ends: list[BaseException] = []
-        self.failures: dict[int, GpubalanceError] = {}
-
-    def __enter__(self) -> FailingParty:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def start(self) -> None:
-        pass
-
-    def ask(self, work: Callable[[DrawnWorker], Window]) -> Window:
-        if self.ends:
-            raise self.ends.pop(0)
-        return work(self._worker)
-
-    def each(self, work: Work, among: Sequence[int]) -> dict[int, Window]:
-        return {number: self.ask(partial(work, number)) for number in among}
 
 
 def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

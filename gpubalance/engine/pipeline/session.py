@@ -17,7 +17,6 @@ from gpubalance.engine.pipeline.blocks import blocks_of
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
-from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.pipeline.step import Step
 from gpubalance.planning.pipeline.problem import Segment
@@ -123,11 +122,12 @@ class LayersSession:
             pipeline.pace.steps = pipeline.pace.late_steps = 0
         steps = 1 if stamped else steps_per_timing
         for _ in runtime.rounds(seconds, at_least):
-            yield self._timing(train, steps, pipeline.pace, stamped=stamped)
+            yield self._timing(pipeline, train, steps, stamped=stamped)
 
     def _timing(
-        self, train: Callable[..., Step], steps: int, pace: Pace | None, *, stamped: bool
+        self, pipeline: Pipeline, train: Callable[..., Step], steps: int, *, stamped: bool
     ) -> Timing:
+        pace = pipeline.pace
         began_s = time.perf_counter()
         if pace:
             began_s = pace.next_s
@@ -137,16 +137,12 @@ class LayersSession:
         ended_s = time.perf_counter()
         if pace:
             ended_s = pace.free_s
-        timeline = step_s = None
-        if stamped:
-            timeline = step.timeline
-        if timeline is not None:
-            step_s = timeline.step_time_s
+        timeline = step.timeline if stamped else None
         return Timing(
             steps=steps,
             seconds=ended_s - began_s,
             input_wait_s=0.0,
-            step_s=step_s,
+            step_s=timeline and timeline.step_time_s,
             loss_is_finite=all(math.isfinite(float(loss)) for loss in step.losses),
             timeline=timeline,
         )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.keep.probes import probe_of
+from gpubalance.jobs.measure.memory_lines import limits_by, lines_through
 from gpubalance.jobs.measure.window import Peaks
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.memory import Points, predict_limit
+from gpubalance.planning.memory import Points
 from gpubalance.planning.search import TriedBatch, find_limit
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest
@@ -34,7 +34,8 @@ class Fitting:
         self._devices = request.devices
         self._watch = watch
         peaks = peaks or (None,) * len(self._devices)
-        self._known = self._lines(self._split.micro_batches, peaks)
+        sizes = self._split.micro_batches
+        self._lines = lines_through(self._devices, self._settings, sizes, peaks)
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
     def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> Shares | None:
@@ -56,13 +57,11 @@ class Fitting:
             return None
         sizes, peaks, halved = lowered
         most = self._predicted(sizes, peaks)
-        suspected = [i for i in sorted(halved) if most[i] < wanted[i]]
-        if not suspected:
-            suspected = sorted(halved)
+        suspected = [replica for replica in halved if most[replica] < wanted[replica]]
         for part in (1.0, 0.9, 0.0):
             larger = list(wanted)
-            for i in suspected:
-                larger[i] = max(sizes[i], int(part * most[i]))
+            for replica in suspected or halved:
+                larger[replica] = max(sizes[replica], int(part * most[replica]))
             split = self._with(tuple(larger))
             is_known = split.micro_batches == sizes or (believed and split == self._split)
             if not is_known and self._tried(split) is not None:
@@ -74,7 +73,7 @@ class Fitting:
 
         A line through memory predicts them; where there is none it is the size that fits.
         """
-        limits = self._limits(self._points(self._with(sizes), peaks))
+        limits = limits_by(self._lines_at(self._with(sizes), peaks), self._devices)
         most = []
         for wanted, limit, fits in zip(self._split.micro_batches, limits, sizes, strict=True):
             if limit:
@@ -102,11 +101,11 @@ class Fitting:
             replicas = range(len(sizes))
             if blamed and error.replica is not None:
                 replicas = range(error.replica, error.replica + 1)
-            if all(sizes[i] == 1 for i in replicas):
+            if all(sizes[replica] == 1 for replica in replicas):
                 return None
             halved.update(replicas)
-            for i in replicas:
-                sizes[i] = _half(sizes[i])
+            for replica in replicas:
+                sizes[replica] = _half(sizes[replica])
             peaks = self._tried(self._with(tuple(sizes)))
             if peaks is not None:
                 return tuple(sizes), peaks, halved
@@ -122,42 +121,11 @@ class Fitting:
     def too_small_for(self, split: Shares) -> str | None:
         """The label of the device that surely does not hold its part, None if none is known."""
         label, least = None, 1.0
-        limits = self._limits(self._known)
+        limits = limits_by(self._lines, self._devices)
         for device, limit, size in zip(self._devices, limits, split.micro_batches, strict=True):
             if limit and limit < size and limit / size <= least:
                 label, least = device.label, limit / size
         return label
-
-    def _lines(self, sizes: Sizes, peaks: Peaks) -> list[Points]:
-        """Each device's memory at two sizes, by the peaks of these sizes, which fit.
-
-        How it grows with the batch is told by a profile, or by a probe that was made here. Empty
-        for a device of which either is unknown.
-        """
-        lines: list[Points] = []
-        small = sorted({1, min(sizes)})
-        for device, size, peak in zip(self._devices, sizes, peaks, strict=True):
-            per_sample = self._bytes_per_sample(device)
-            if not peak or not per_sample:
-                lines.append([])
-                continue
-            line = []
-            for batch in small:
-                line.append((batch, round(peak - per_sample * (size - batch))))
-            lines.append(line)
-        return lines
-
-    def _bytes_per_sample(self, device: Device) -> float | None:
-        if device.profile is not None:
-            return device.profile.memory_per_sample
-        probe = probe_of(device, self._settings)
-        if probe is None:
-            return None
-        peaks = [(p.batch, p.memory_peak_bytes) for p in probe.curve if p.memory_peak_bytes]
-        if len(peaks) < 2:
-            return None
-        (small, low), (large, high) = sorted(peaks)[-2:]
-        return (high - low) / (large - small)
 
     def largest_even_share(self, share: int) -> int:
         """The largest equal share up to `share` that fits on every device.
@@ -166,18 +134,21 @@ class Fitting:
         """
         count = len(self._devices)
         low = min(self._split.micro_batches)
-        points = self._known
-        if not all(points):
+        lines = self._lines
+        if not all(lines):
             equal = Shares((low,) * count)
-            points = self._points(equal, self._tried(equal) or (None,) * count)
-        limits = {replica: most for replica, most in enumerate(self._limits(points)) if most}
+            lines = self._lines_at(equal, self._tried(equal) or (None,) * count)
+        limits: dict[int, int] = {}
+        for replica, most in enumerate(limits_by(lines, self._devices)):
+            if most:
+                limits[replica] = most
         tightest = 0
         memory_bytes = None
-        own_points: Points = [(low, 0)]
+        line: Points = [(low, 0)]
         if limits:
-            tightest = min(limits, key=lambda replica: limits[replica])
+            tightest = min(limits, key=limits.__getitem__)
             memory_bytes = self._devices[tightest].memory_bytes
-            own_points = points[tightest]
+            line = lines[tightest]
 
         def attempt(batch: int, _: str) -> TriedBatch:
             peaks = self._tried(Shares((batch,) * count))
@@ -194,7 +165,7 @@ class Fitting:
             failed = fails
         limit = find_limit(
             attempt,
-            own_points,
+            line,
             memory_bytes=memory_bytes,
             max_batch=fails,
             multiple=step,
@@ -230,47 +201,39 @@ class Fitting:
         sizes = self._split.micro_batches
         full = []
         if fitting is not None:
-            full = [i for i, size in enumerate(fitting.micro_batches) if size < sizes[i]]
+            for replica, fits in enumerate(fitting.micro_batches):
+                if fits < sizes[replica]:
+                    full.append(replica)
         elif error.replica is not None:
             full = [error.replica]
         word = "batch"
         if self._split.accumulates:
             word = "micro-batch"
         places = []
-        for i in full:
-            device = self._devices[i]
-            places.append(f"{device.label} ({device.name}) at {word} {sizes[i]}")
+        for replica in full:
+            device = self._devices[replica]
+            places.append(f"{device.label} ({device.name}) at {word} {sizes[replica]}")
         return " and ".join(places) or "a device"
 
-    def _points(self, split: Shares, peaks: Peaks) -> list[Points]:
-        """Each device's memory at two sizes: as `_lines` has it, else at this split and half of it.
+    def _lines_at(self, split: Shares, peaks: Peaks) -> list[Points]:
+        """Each device's memory at two sizes: as is known, else at this split and half of it.
 
         The split takes these peaks.
         """
         sizes = split.micro_batches
-        lines = self._lines(sizes, peaks)
+        lines = lines_through(self._devices, self._settings, sizes, peaks)
         if all(lines):
             return lines
         halves = tuple(map(_half, sizes))
         batches = [size * count for size, count in zip(halves, split.counts, strict=True)]
         lower_peaks = self._tried(Shares(tuple(batches), halves)) or peaks
-        points: list[Points] = []
+        lines = []
         for half, low, size, peak in zip(halves, lower_peaks, sizes, peaks, strict=True):
+            line: Points = []
             if low and peak:
-                points.append([(half, low), (size, peak)])
-            else:
-                points.append([])
-        return points
-
-    def _limits(self, points: Sequence[Points]) -> list[int | None]:
-        """Each device's largest micro-batch by a line; None if its memory or its use is unknown."""
-        limits = []
-        for device, own in zip(self._devices, points, strict=True):
-            limit = None
-            if len(own) > 1 and device.memory_bytes:
-                limit = predict_limit(own, device.memory_bytes)
-            limits.append(limit)
-        return limits
+                line = [(half, low), (size, peak)]
+            lines.append(line)
+        return lines
 
     def _tried(self, split: Shares) -> Peaks | None:
         """Trains one step: each device's peak memory, or None if one of them ran out."""
