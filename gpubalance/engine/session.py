@@ -198,7 +198,8 @@ class Session:
         goes_on = True
         while goes_on:
             _, _, waited_s = self._run()
-            goes_on = self._goes_on(waited_s <= _READY_WITHIN_S and time.perf_counter() < ends_s)
+            was_ready = waited_s <= _READY_WITHIN_S
+            goes_on = self._goes_on(was_ready and time.perf_counter() < ends_s)
         self._wait()
         self._ended_s = time.perf_counter()
 

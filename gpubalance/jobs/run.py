@@ -36,7 +36,8 @@ def run(
     split that does fit when a device runs out of memory. Every error after the first window carries
     what was measured as `partial`.
     """
-    used, limit = request.without_idle, TimeLimit(request.measuring.time_limit_s)
+    used = request.without_idle
+    limit = TimeLimit(request.measuring.time_limit_s)
     journal.watch = watch
     journal.tell_resumed()
     watch(PhaseBegun("run"))

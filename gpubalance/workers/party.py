@@ -81,7 +81,11 @@ class Party:
         # How many workers there have been; another number means that one of them is new
         self.started = 0
         self.verdicts = verdicts
-        self._build = build
+        self._builds: Sequence[Build] = ()  # one for each group; none: nothing is built
+        if isinstance(build, Build):
+            self._builds = [build] * len(groups)
+        elif build is not None:
+            self._builds = build
         self._purpose = purpose
         self._deadline_s = deadline_s
         self._limit = limit
@@ -139,7 +143,7 @@ class Party:
                 then.load()
             if self._killed:  # by a thread that could not see these yet
                 self.kill()
-            if self._build is not None:
+            if self._builds:
                 self._open(missing)
         except BaseException:
             # A worker that has not built the model must not be asked anything
@@ -156,7 +160,7 @@ class Party:
             self._tell(self._opening(numbers))
 
         def build(number: int, worker: Worker) -> None:
-            build_in(worker, self._build_of(number), self.verdicts)
+            build_in(worker, self._builds[number], self.verdicts)
 
         self._at_once(build, numbers)
         facts = [worker.facts for _, worker in sorted(self._workers.items())]
@@ -166,12 +170,8 @@ class Party:
                 limits += ready.memory_limit_bytes
             self.facts = facts[0].model_copy(update={"memory_limit_bytes": tuple(limits)})
 
-    def _build_of(self, number: int) -> Build:
-        assert self._build is not None  # noqa: S101  (else nothing is opened)
-        return self._build if isinstance(self._build, Build) else self._build[number]
-
     def _opening(self, numbers: Sequence[int]) -> str:
-        all_settings = [self._build_of(number).settings for number in numbers]
+        all_settings = [self._builds[number].settings for number in numbers]
         models = " and ".join(dict.fromkeys(settings.model for settings in all_settings))
         devices = [device for number in numbers for device in self.groups[number]]
         names = ", ".join(f"{device.label} {device.name}" for device in devices)
@@ -246,7 +246,7 @@ class Party:
 
     def rebuild(self, build: Build, *, keep_workers: bool) -> None:
         """Goes on with workers that build this; `keep_workers` if the present ones have done so."""
-        self._build = build
+        self._builds = [build] * len(self.groups)
         if not keep_workers:
             self.end()
 

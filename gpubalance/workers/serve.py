@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from gpubalance.engine.session import Session
 
 # The real ones, whatever a user's program has assigned to sys.stderr
-_STDIN, _STDERR = 0, 2
+_STDIN = 0
+_STDERR = 2
 
 
 def main(replies: int) -> None:

@@ -8,7 +8,7 @@ quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -31,6 +31,20 @@ _BEYOND = 100
 _WINDOWS = 4
 
 
+class TwoParts(NamedTuple):
+    """The places of the samples of two parts, which make the whole."""
+
+    first: Any
+    rest: Any
+
+
+class PartMarks(NamedTuple):
+    """A part's weight, and by the quantity's name its marks in all cuts: [cut, …, 3]."""
+
+    weight: float
+    marks: dict[str, Any]
+
+
 class Runs:
     """A traced step run whole, and cut in two parts: a quarter of the samples, and the rest.
 
@@ -40,8 +54,10 @@ class Runs:
 
     def __init__(self, step: TracedStep, *, chooses: bool) -> None:
         self._step = step
+        self._nearness = _NEAR
         dtypes = {layer.compute_dtype for layer in step.model._flatten_layers()}
-        self._nearness = _NEAR_IN_HALF if dtypes & {"float16", "bfloat16"} else _NEAR
+        if dtypes & {"float16", "bfloat16"}:
+            self._nearness = _NEAR_IN_HALF
         # Layers' states are those after a step, as they may begin with zeros. Metrics begin anew,
         # as in each epoch.
         start = step.states()
@@ -53,8 +69,9 @@ class Runs:
         self._magnitudes_alone = [self._magnitude_of([place]) for place in range(step.count)]
         first = max(1, step.count // 4)
         self._first_weight = first / step.count
-        orders = _orders(self._magnitudes_alone, chooses=chooses)
-        self._cuts = [(order[:first], order[first:]) for order in orders]
+        self._cuts: list[TwoParts] = []
+        for order in _orders(self._magnitudes_alone, chooses=chooses):
+            self._cuts.append(TwoParts(order[:first], order[first:]))
         self._of_copies: list[StepRun] = []
         self.run_parts(())
 
@@ -63,12 +80,11 @@ class Runs:
         self._exponents = exponents
         first_parts = []
         rests = []
-        for first, rest in self._cuts:
-            first_parts.append(self._run_part(self._states, first))
-            rests.append(self._run_part(self._states, rest))
-        weight = self._first_weight
-        # The weight and, by name, the marks [cut, …, 3].
-        self._parts = [(weight, _stacked(first_parts)), (1 - weight, _stacked(rests))]
+        for cut in self._cuts:
+            first_parts.append(self._run_part(self._states, cut.first))
+            rests.append(self._run_part(self._states, cut.rest))
+        self._first = PartMarks(self._first_weight, _stacked(first_parts))
+        self._rest = PartMarks(1 - self._first_weight, _stacked(rests))
 
     def _run_part(self, states: dict[int, Any], places: Any) -> dict[str, Any]:
         """The marks of a part."""
@@ -77,14 +93,17 @@ class Runs:
 
     def power(self, name: str) -> int | None:
         """The power with which the parts make a quantity of the whole; None if none does."""
-        parts = [(weight, marks[name]) for weight, marks in self._parts]
+        parts = []
+        for part in (self._first, self._rest):
+            parts.append((part.weight, part.marks[name]))
         return power_of(self._whole.marks[name], parts, self._near(name))
 
     def is_zero(self, name: str) -> bool:
         """Whether a quantity is 0 in the whole and in all parts."""
-        if np.any(norms(self._whole.marks[name])):
-            return False
-        return not any(np.any(norms(marks[name])) for _, marks in self._parts)
+        for marks in (self._whole.marks, self._first.marks, self._rest.marks):
+            if np.any(norms(marks[name])):
+                return False
+        return True
 
     def has_no_gradients(self) -> bool:
         """Whether there are weights, and all gradients of the whole are 0."""
@@ -93,14 +112,12 @@ class Runs:
 
     def adding_metrics(self) -> set[str]:
         """The names of the states that a part changes alike, whatever metrics hold before it."""
-        samples, _ = self._cuts[0]
-        _, first_parts = self._parts[0]  # their metrics begin anew
-        from_later_metrics = self._run_part(self._after, samples)
+        cut = 0  # one of them shows it
+        from_later_metrics = self._run_part(self._after, self._cuts[cut].first)
         adding = set()
         for name, marks in from_later_metrics.items():
-            of_first_cut = first_parts[name][0]
-            is_state = name.startswith("state")
-            if is_state and _agree(marks, of_first_cut, self._near(name)):
+            anew = self._first.marks[name][cut]  # its metrics begin anew
+            if name.startswith("state") and _agree(marks, anew, self._near(name)):
                 adding.add(name)
         return adding
 
@@ -111,7 +128,8 @@ class Runs:
         one adds less than a second.
         """
         if not self._of_copies:
-            self._of_copies = [self._step.run(self._states, copies=copies) for copies in (2, 3)]
+            for copies in (2, 3):
+                self._of_copies.append(self._step.run(self._states, copies=copies))
         once = self._whole.marks[name]
         twice, thrice = [run.marks[name] for run in self._of_copies]
         by_second = products(twice - once)
@@ -132,7 +150,8 @@ class Runs:
         if not np.isfinite(whole):
             return 1
         most = np.inf
-        if whole and not all(self.power(name) == MEAN for name in _losses(self._whole)):
+        is_mean = all(self.power(name) == MEAN for name in _losses(self._whole))
+        if whole and not is_mean:
             most = _BEYOND**2 * whole  # a magnitude is a squared norm
         magnitudes = self._magnitudes_alone
         samples = 1

@@ -44,7 +44,8 @@ def choose_packs(
         own_key, TriedPacks, lambda: TriedPacks(pack_bytes=own_bytes, measured=before)
     )
     sync_part = before.sync_s / before.step_time_s.median
-    fastest, rate = own, before.throughput.median
+    fastest = own
+    rate = before.throughput.median
     if sync_part > _WORTH_TRYING:
         text = f"sync is {format_percent(sync_part)} of a step, {format_seconds(before.sync_s)}"
         together.watch(
@@ -54,7 +55,8 @@ def choose_packs(
         for size in sorted(others - {own.pack_bytes}):
             tried = _tried(together, split, size, round_s)
             if tried.measured and tried.measured.throughput.median > (1 + _WORTH_ANOTHER) * rate:
-                fastest, rate = tried, tried.measured.throughput.median
+                fastest = tried
+                rate = tried.measured.throughput.median
     together.sum_in_packs(fastest.pack_bytes)
     return None if fastest is own else fastest.measured
 

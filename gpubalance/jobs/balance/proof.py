@@ -31,14 +31,14 @@ def prove(rounds: BalanceRounds, planned: Allocation) -> None:
     ran_out = rounds.journal.load(key, TriedSplit)
     rounds.proofs += 1  # under which the windows of the next proof are kept
     if ran_out is not None:
-        rounds.take(planned, ran_out)
+        rounds.note(planned, ran_out)
         return
     try:
         proof, now = _proof(rounds, planned)
     except OutOfMemory as error:
         ran_out = rounds.out_of_memory(planned.split, error)
         rounds.journal.keep(key, ran_out)
-        rounds.take(planned, ran_out)
+        rounds.note(planned, ran_out)
         return
     rounds.known.learn(planned, proof)
     # Its interval is clearly below 1.
@@ -47,7 +47,7 @@ def prove(rounds: BalanceRounds, planned: Allocation) -> None:
     if not rounds.are_over and rounds.known.moved(planned.split, now):
         text = "a device is not as fast as it was when the run began: planning again"
         rounds.watch(Doing(text))
-        rounds.take(planned, TriedSplit(split=planned.split, measured=now))
+        rounds.note(planned, TriedSplit(split=planned.split, measured=now))
 
 
 def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement]:

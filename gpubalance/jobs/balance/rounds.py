@@ -77,7 +77,8 @@ class BalanceRounds:
             self.known.count_all()
             return
         key = self.key("round", planned.split)
-        self.take(planned, self.journal.get_or_make(key, TriedSplit, lambda: self._round(planned)))
+        tried = self.journal.get_or_make(key, TriedSplit, lambda: self._round(planned))
+        self.note(planned, tried)
 
     def warn(self, warning: Warning_) -> None:
         """Adds a warning, and says it at once."""
@@ -132,7 +133,7 @@ class BalanceRounds:
         multiple = self.known.problem.multiple
         return largest // multiple * multiple
 
-    def take(self, planned: Allocation, tried: TriedSplit) -> None:
+    def note(self, planned: Allocation, tried: TriedSplit) -> None:
         """Notes what a split gave, or lowers the limits of devices that ran out of memory."""
         split = planned.split
         measured = tried.measured

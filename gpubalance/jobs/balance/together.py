@@ -49,7 +49,8 @@ class Together:
         return self.party
 
     def _tell_of_model(self) -> None:
-        settings, facts = self.request.settings, self.party.facts
+        settings = self.request.settings
+        facts = self.party.facts
         if not self.model_is_told and settings.model_is_code:
             self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
         self.model_is_told = True

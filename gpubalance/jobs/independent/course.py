@@ -25,7 +25,8 @@ def measure_in_turns(found: Found) -> None:
 
     Raises BadInput and TimeLimitPassed, no device's fault.
     """
-    measurer, measuring = found.measurer, found.request.measuring
+    measurer = found.measurer
+    measuring = found.request.measuring
     measurer.watch(Doing("warming up all devices at once"))
     try:
         measurer.warm_up(*(replica.alone for replica in found.replicas))

@@ -39,8 +39,10 @@ class Found:
 
     def result(self) -> Independent | None:
         """The result of what was measured so far; None before the first timing."""
-        request, windows = self.request, self.measurer.windows
-        replicas, facts = self.replicas, self.measurer.facts
+        request = self.request
+        windows = self.measurer.windows
+        replicas = self.replicas
+        facts = self.measurer.facts
         measured = [subject for subject in self._subjects(replicas) if windows[subject]]
         if not measured or not facts:
             return None
@@ -115,7 +117,8 @@ class Found:
         )
 
     def _own_model(self, replica: OwnReplica, origin_s: float) -> OwnModel:
-        alone, at_once = replica.alone, replica.at_once
+        alone = replica.alone
+        at_once = replica.at_once
         peaks = list(self.measurer.warm_up_of(alone).peaks)
         for subject in (alone, at_once):
             peaks += figures.peaks(self.measurer.windows[subject])

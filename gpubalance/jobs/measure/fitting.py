@@ -58,6 +58,8 @@ class Fitting:
         sizes, peaks, halved = lowered
         most = self._predicted(sizes, peaks)
         suspected = [replica for replica in halved if most[replica] < wanted[replica]]
+        # What lines predict, nine tenths of it, and what is known to fit, with the other devices'
+        # micro-batches as they were wanted.
         for part in (1.0, 0.9, 0.0):
             larger = list(wanted)
             for replica in suspected or halved:
@@ -120,11 +122,13 @@ class Fitting:
 
     def too_small_for(self, split: Shares) -> str | None:
         """The label of the device that surely does not hold its part, None if none is known."""
-        label, least = None, 1.0
+        label = None
+        least = 1.0
         limits = limits_by(self._lines, self._devices)
         for device, limit, size in zip(self._devices, limits, split.micro_batches, strict=True):
             if limit and limit < size and limit / size <= least:
-                label, least = device.label, limit / size
+                label = device.label
+                least = limit / size
         return label
 
     def largest_even_share(self, share: int) -> int:
@@ -176,7 +180,8 @@ class Fitting:
     def error(self, error: OutOfMemory) -> GpubalanceError:
         """The error of a run whose split does not fit. It names one that was tried and does."""
         self._watch(Doing(f"{error.message}; looking for what fits"))
-        devices, split = self._devices, self._split
+        devices = self._devices
+        split = self._split
         fitting = self.suggest(error)
         if fitting is None and error.fault is not None:
             error.fault.partial = error.partial

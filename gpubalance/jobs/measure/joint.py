@@ -32,12 +32,14 @@ class JointRun:
     ) -> None:
         self.findings = RunFindings(asked, measurer, solo, from_pipeline)
         self.measurer = measurer
-        self.request = asked.without_idle
+        self.request = asked.without_idle  # devices without samples are no replicas
 
     def measure(self) -> None:
         """Measures to the end. Raises OutOfMemory if the run's own split does not fit."""
-        measurer, findings = self.measurer, self.findings
-        measuring, split = self.request.measuring, self.request.split
+        measurer = self.measurer
+        findings = self.findings
+        measuring = self.request.measuring
+        split = self.request.split
         if findings.from_pipeline:
             round_s = min(ROUND_S, measuring.duration_s or ROUND_S)
             findings.pipeline = measure_pipeline(
@@ -48,22 +50,21 @@ class JointRun:
         if measuring.baseline == "even" and len(self.request.devices) > 1:
             self._warm_up_even()
         self._measure_in_turns()
-        self.findings.complete = True
+        findings.complete = True
 
     def _measure_in_turns(self) -> None:
         """Measures windows; without the even split from when that runs out of memory."""
         findings = self.findings
         while True:
-            doing = f"measuring {self.request.split}, {{window}}"
-            if findings.even is not None and findings.even != findings.own:
+            doing = f"measuring {self.request.split}, {{window}}"  # for in_turns to fill in
+            if findings.even_is_another:
                 doing += ", in turns with the even split"
             turns = [(subject,) for subject in findings.subjects()]
             try:
                 return in_turns(self.measurer, turns, self.request.measuring, doing)
             except OutOfMemory as error:
                 is_even = self.measurer.current == (findings.even,)
-                even_failed = is_even and findings.even != findings.own
-                if not even_failed:
+                if not is_even or not findings.even_is_another:
                     raise
                 self._give_up(error)
 
@@ -86,7 +87,8 @@ class JointRun:
 
     def _largest(self, even: Shares) -> Subject:
         """The even split, or the largest equal shares that fit without micro-batches, warmed up."""
-        devices, measurer = self.request.devices, self.measurer
+        devices = self.request.devices
+        measurer = self.measurer
         peaks = measurer.warm_up_of(self.findings.own).peaks
         fitting = Fitting(measurer.party, self.request, measurer.watch, peaks)
         where = fitting.too_small_for(even)

@@ -154,9 +154,11 @@ class Look:
         They come first: a result needs both kinds, so that a window that is cut short is sooner of
         use.
         """
-        part, steps = STAMPED_PART, _STAMPED_STEPS_IF_SHORT
+        part = STAMPED_PART
+        steps = _STAMPED_STEPS_IF_SHORT
         if self.are_unlike:
-            part, steps = _UNLIKE_STAMPED_PART, _UNLIKE_STAMPED_STEPS
+            part = _UNLIKE_STAMPED_PART
+            steps = _UNLIKE_STAMPED_STEPS
         elif rule.least_s:
             steps = STAMPED_STEPS
         # A window that ends once it is known has at least 5 timings: half a one is a tenth of them.

@@ -60,7 +60,11 @@ class Measurer:
         self._workers_rest = workers_rest
         self._warm_ups: dict[Subject, WarmUp] = {}
         self._sensors: dict[Subject, Sensors] = {}
-        self._doing = ""
+        self._doing = ""  # what was told last: equal texts are told once
+
+    def windows_of(self, turn: Turn) -> int:
+        """How many windows there are of each subject of a turn: of all of them as many."""
+        return len(self.windows[turn[0]])
 
     def sensors(self, subject: Subject) -> Sensors:
         """What reads the GPUs during the subject's windows."""
@@ -82,10 +86,7 @@ class Measurer:
         self._ask(subjects, self._look_after_warm_up)
 
     def measure(self, subject: Subject, rule: StoppingRule) -> Window:
-        """A window that is measured now, and does not go into the journal.
-
-        If an error cuts it short, what there is counts.
-        """
+        """A window that is measured now, and does not go into the journal."""
         (window,) = self._ask((subject,), partial(self._measured, rule))
         self.windows[subject].append(window)
         return window
@@ -180,6 +181,7 @@ class Measurer:
         try:
             return look.window(rule, self.warm_up_of(subject).step_s)
         except BaseException:
+            # What there is of the window counts, in a partial result.
             if look.timings:
                 self.windows[subject].append(look.taken())
             raise

@@ -55,6 +55,11 @@ class RunFindings:
         if self.from_pipeline:
             self.held = Subject(used.split, used.devices, "held", is_baseline=True, shown=False)
 
+    @property
+    def even_is_another(self) -> bool:
+        """Whether there is an even split that is not the split itself."""
+        return self.even is not None and self.even != self.own
+
     def subjects(self) -> list[Subject]:
         """What is measured in turns."""
         subjects = [self.own]

@@ -47,7 +47,8 @@ class StoppingRule(NamedTuple):
     @classmethod
     def of_window(cls, measuring: Measuring) -> StoppingRule:
         """A window of a run: of a given length however precise, or until it is known."""
-        most_s, within = measuring.longest_s, measuring.within
+        most_s = measuring.longest_s
+        within = measuring.within
         if within is None:
             return cls(most_s, most_s, TIMING_S, math.inf, at_least=1)
         return cls(0.0, most_s, SHORT_TIMING_S, within)

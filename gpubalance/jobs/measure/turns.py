@@ -38,10 +38,10 @@ def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, do
     until all are known within ± 1 %, unless even `max_windows` could not come near that. One more
     follows if a GPU was throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
     """
-    planned = max(measuring.windows, *_taken_counts(measurer, turns))
+    planned = max(measuring.windows, *map(measurer.windows_of, turns))
     is_once_more = False
     while True:
-        number = 1 + min(_taken_counts(measurer, turns))
+        number = 1 + min(map(measurer.windows_of, turns))
         if number > planned:
             half_width = _half_width(measurer, turns)
             why = _why_more(half_width, planned, measuring.max_windows)
@@ -71,8 +71,11 @@ def _measure_each(
     round_began_s = time.monotonic()
     rule = StoppingRule.of_window(measuring)
     # They alternate in going first: as a card gets hotter, the last one is always a little slower.
-    for turn in turns if number % 2 else reversed(turns):
-        if len(measurer.windows[turn[0]]) < number:
+    in_order = list(turns)
+    if number % 2 == 0:
+        in_order.reverse()
+    for turn in in_order:
+        if measurer.windows_of(turn) < number:
             text = doing.format(window=f"window {number} of {planned}", what=_what(turn))
             measurer.take(turn, rule, number, text)
             measurer.watch(_event(measurer, turn, number, planned))
@@ -94,7 +97,7 @@ def _why_more(half_width: float, planned: int, most: int) -> str | None:
 
 def _event(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
     """The event of a turn's latest windows."""
-    subject = turn[0]
+    subject, *_ = turn
     if subject.cut is not None:
         windows = measurer.windows[subject]
         rate = throughput_of(subject.split.global_batch, step_times_s(windows))
@@ -121,11 +124,6 @@ def _own_window(measurer: Measurer, subject: Subject) -> OwnWindow:
         memory_peak_bytes=peaks(last)[0],
         telemetry=measurer.sensors(subject).telemetry(origin_s)[0],
     )
-
-
-def _taken_counts(measurer: Measurer, turns: Sequence[Turn]) -> list[int]:
-    """How many windows there are of each turn."""
-    return [len(measurer.windows[turn[0]]) for turn in turns]
 
 
 def _throttled(measurer: Measurer, turns: Sequence[Turn]) -> Throttled:

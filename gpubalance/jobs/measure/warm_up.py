@@ -43,7 +43,8 @@ def warm_up(look: Look, before: WarmUp) -> WarmUp:
     """
     if look.subject.cut is not None:
         return _warm_up_cut(look, look.subject.cut, before)
-    worker, subject = look.worker, look.subject
+    worker = look.worker
+    subject = look.subject
     key = (subject.split, subject.pipeline)
     until_steady = worker.settings.xla or not worker.warm
     if key in worker.warm or (key in worker.trained and not until_steady):
@@ -122,7 +123,8 @@ def _until_settled(look: Look, first: Sequence[Timing]) -> list[Timing]:
     steps = list(first)
     while len(steps) < _LONGEST_SETTLING_STEPS:
         if len(steps) >= _SETTLING_STEPS:
-            last_s, before_s = step_s_of(steps[-1]), step_s_of(steps[-2])
+            last_s = step_s_of(steps[-1])
+            before_s = step_s_of(steps[-2])
             if last_s >= _CLEARLY_FASTER * before_s:
                 break
         steps += look.train(at_least=1)

@@ -66,7 +66,8 @@ def of_figures(
 def _wide_text(precision: float) -> str:
     if math.isinf(precision):
         return "too few timings for a confidence interval"
-    half, enough = format_percent(precision, 1), format_percent(PRECISE_ENOUGH)
+    half = format_percent(precision, 1)
+    enough = format_percent(PRECISE_ENOUGH)
     return f"the 95 % interval of a step time is ± {half}, wider than ± {enough}"
 
 

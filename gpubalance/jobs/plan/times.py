@@ -12,11 +12,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.probe.device_probe import fitted
+from gpubalance.jobs.probe.device_probe import fitted, solo_rate
 from gpubalance.numbers.stats import mad, median
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.results.common import Positive, Size, StepTime, Throughput, now
-from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe, SoloRate
+from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe
 from gpubalance.settings.device import Device, DeviceProfile
 from gpubalance.settings.record import Name, Record, first_fault
 from gpubalance.settings.settings import Settings
@@ -98,8 +98,6 @@ def _probe(number: int, times: dict[int, list[float]]) -> DeviceProbe:
     curve = tuple(_point(batch, seconds) for batch, seconds in sorted(times.items()))
     largest = curve[-1].batch
     rates = [(point.batch, point.throughput.median) for point in curve]
-    best, best_rate = best_of(rates)
-    sensible, sensible_rate = sensible_of(rates)
     elapsed_s = sum(sum(seconds) for seconds in times.values())
     return DeviceProbe(
         device=number,
@@ -113,8 +111,8 @@ def _probe(number: int, times: dict[int, list[float]]) -> DeviceProbe:
             trials=(),
         ),
         step_time_model=fitted([(point.batch, point.step_time_s.median) for point in curve]),
-        solo_best=SoloRate(batch=best, throughput=best_rate),
-        sensible=SoloRate(batch=sensible, throughput=sensible_rate),
+        solo_best=solo_rate(best_of(rates)),
+        sensible=solo_rate(sensible_of(rates)),
         steady=True,
         measured_s=elapsed_s,
         elapsed_s=elapsed_s,

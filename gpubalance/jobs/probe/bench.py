@@ -95,13 +95,15 @@ class Bench:
             return self.party.ask(work)
 
     def ready(self, *, fresh: bool = False, last: bool = False) -> None:
-        """Starts a worker with the model unless one lives. Raises what a `Worker` does."""
+        """Starts a worker with the model unless one lives, or if it must be a `fresh` one.
+
+        Meanwhile the one that is needed next loads TensorFlow: of the same device, unless this is
+        its `last`. Raises what a `Worker` does.
+        """
         self.time_limit.check()
         if self.party.alive and not fresh:
             return
         self.party.drop()
-        # Another worker of this device is loaded ahead if it will need one, else that of the next
-        # device.
         following = self.following
         if self.fragments and not last:
             following = self.party

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.devices.health import peak_flops
 from gpubalance.jobs.probe.alone import Alone
+from gpubalance.jobs.probe.work import Work
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
 from gpubalance.results.probe import BatchLimit, DeviceProbe, Failure, SoloRate, StepTimeModel
@@ -12,29 +13,24 @@ from gpubalance.system.deadlines import within_or
 
 def device_probe(alone: Alone) -> DeviceProbe:
     """The record of what was found so far."""
-    attempts = alone.attempts
     curve = tuple(point for _, point in sorted(alone.points.items()))
     limit = batch_limit(alone)
-    usable = curve
+    fitting = curve
     if limit is not None and limit.fits is not None:
-        usable = tuple(point for point in curve if point.batch <= limit.fits)
+        fitting = tuple(point for point in curve if point.batch <= limit.fits)
     model = None
-    if len(usable) > 1:
-        model = fitted([(point.batch, point.step_time_s.median) for point in usable])
+    if len(fitting) > 1:
+        model = fitted([(point.batch, point.step_time_s.median) for point in fitting])
     best = None
     sensible = None
-    if usable:
-        rates = [(point.batch, point.throughput.median) for point in usable]
-        best = _solo_rate(best_of(rates))
-        sensible = _solo_rate(sensible_of(rates))
-    flops_per_sample = None
-    update_s = None
-    if alone.work is not None:
-        flops_per_sample = alone.work.step_flops
-        update_s = alone.work.update_s
+    if fitting:
+        rates = [(point.batch, point.throughput.median) for point in fitting]
+        best = solo_rate(best_of(rates))
+        sensible = solo_rate(sensible_of(rates))
+    work = alone.work or Work(step_flops=None)
     flops_per_s = None
-    if flops_per_sample and best is not None:
-        flops_per_s = flops_per_sample * best.throughput
+    if work.step_flops and best is not None:
+        flops_per_s = work.step_flops * best.throughput
     peak_flops_per_s = _peak_flops_per_s(alone)
     mfu = None
     if flops_per_s and peak_flops_per_s:
@@ -45,17 +41,17 @@ def device_probe(alone: Alone) -> DeviceProbe:
         curve=curve,
         batch_limit=limit,
         step_time_model=model,
-        update_s=update_s,
+        update_s=work.update_s,
         solo_best=best,
         sensible=sensible,
-        flops_per_sample=flops_per_sample,
+        flops_per_sample=work.step_flops,
         flops_per_s=flops_per_s,
         peak_flops_per_s=peak_flops_per_s,
         mfu=mfu,
         samples_per_joule=_samples_per_joule(alone, best),
         steady=alone.steady and all(point.steady for point in curve),
         on_line=alone.on_line,
-        measured_s=attempts.measured_s,
+        measured_s=alone.attempts.measured_s,
         elapsed_s=alone.elapsed_s,
         children=alone.bench.party.started,
         failures=tuple(dict.fromkeys(failures)),
@@ -65,9 +61,15 @@ def device_probe(alone: Alone) -> DeviceProbe:
 
 def taken_over(alone: Alone, equal: Alone) -> DeviceProbe:
     """The record of a device that equals a probed one: no time was spent on it."""
-    whose = {"device": alone.number, "same_as": equal.device.label}
-    spent_nothing = {"measured_s": 0.0, "elapsed_s": 0.0, "children": 0, "failures": ()}
-    return device_probe(equal).model_copy(update={**whose, **spent_nothing})
+    changes = {
+        "device": alone.number,
+        "same_as": equal.device.label,
+        "measured_s": 0.0,
+        "elapsed_s": 0.0,
+        "children": 0,
+        "failures": (),
+    }
+    return device_probe(equal).model_copy(update=changes)
 
 
 def batch_limit(alone: Alone) -> BatchLimit | None:
@@ -103,8 +105,10 @@ def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
     return StepTimeModel(**fields, planned_with="curve", curve=points)
 
 
-def _solo_rate(rate: tuple[int, float]) -> SoloRate:
-    return SoloRate(batch=rate[0], throughput=rate[1])
+def solo_rate(rate: tuple[int, float]) -> SoloRate:
+    """The record of a batch and what it gives, in samples/s."""
+    batch, throughput = rate
+    return SoloRate(batch=batch, throughput=throughput)
 
 
 def _peak_flops_per_s(alone: Alone) -> float | None:
