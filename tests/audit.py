@@ -25,7 +25,7 @@ def main() -> int:
         )
         return 0
     found = _ask()
-    audited = [one for one in found if "vulns" in one]
+    audited = [item for item in found if "vulns" in item]
     if not audited:
         print("audit: nothing was audited, as pip-audit reached no list of faults")
         return 0

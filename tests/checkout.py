@@ -111,7 +111,8 @@ class Checkout:
     def installs(self, gate: Path) -> Started:
         """Starts the program, whose update waits for that file."""
         self.touch_constraints()
-        process, end = self.start("gpubalance", GATE=str(gate)), time.monotonic() + 60
+        process = self.start("gpubalance", GATE=str(gate))
+        end = time.monotonic() + 60
         while not gate.with_suffix(".reached").exists():
             assert time.monotonic() < end
             time.sleep(0.02)

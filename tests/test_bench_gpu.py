@@ -48,7 +48,7 @@ def rehearsed(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     with pytest.raises(ValueError, match="no evidence"):
         steps_on_a_gpu(folder / "gpu.json")
     found = json.loads((folder / "gpu.json").read_text())
-    assert [one["step"] for one in found["steps"]] == [step.name for step in STEPS]
+    assert [item["step"] for item in found["steps"]] == [step.name for step in STEPS]
     return code, found
 
 
@@ -75,10 +75,10 @@ def test_a_rehearsal_does_every_step_and_writes_table_and_json(
     """Only the program's workers do not load it: `scripts/bench gpu --rehearse` has those too."""
     monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps(stand_in.engine(tmp_path, ENGINE)))
     code, found = rehearsed(tmp_path / "found", "--minutes", "60")
-    assert {one["outcome"] for one in found["steps"]} == {"done"}
+    assert {item["outcome"] for item in found["steps"]} == {"done"}
     assert code == 0
     each = {step.name: figures_of(step.name, tmp_path / "found" / FIGURES) for step in STEPS}
-    assert [[f["told"] for f in one["figures"]] for one in found["steps"]] == [
+    assert [[f["told"] for f in item["figures"]] for item in found["steps"]] == [
         [f["told"] for f in figures if f["told"]] for figures in each.values()
     ]
     figures = {(step, figure["name"]): figure for step, found in each.items() for figure in found}
@@ -100,7 +100,7 @@ def test_a_rehearsal_does_every_step_and_writes_table_and_json(
 def test_what_there_is_no_time_for_is_in_table_and_json_too(tmp_path: Path) -> None:
     code, found = rehearsed(tmp_path / "found", "--minutes", "0.01")
     assert code == 6
-    assert {one["outcome"] for one in found["steps"]} == {"not run"}
+    assert {item["outcome"] for item in found["steps"]} == {"not run"}
     assert (tmp_path / "found" / "gpu.md").read_text().count(
         "**not run**: the time was over"
     ) == len(STEPS)
@@ -116,7 +116,7 @@ def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_th
     outcomes = list(
         run_steps(steps, Campaign(tmp_path, tmp_path / FIGURES, (), True), 11 / 60, print)
     )
-    assert [one.outcome for one in outcomes] == ["failed", "cut off", "not run"]
+    assert [outcome.outcome for outcome in outcomes] == ["failed", "cut off", "not run"]
     assert (
         outcomes[0].told
         == "**failed**: ModuleNotFoundError: No module named 'tests.bench.gpu.steps.nowhere'"

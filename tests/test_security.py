@@ -77,7 +77,8 @@ def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -
     path = plan_for(tmp_path, f"{model}:build")
     run = ("run", "--simulate", QUICK_PAIR, "--plan", str(path), "--model", f"{model}:build")
     program = start(*run, "--duration", "0.3", "--windows", "3", "--baseline", "none", "--json")
-    seen, lines = [], []
+    seen = []
+    lines = []
     for line in known(program.stderr):
         lines.append(line)
         parent = psutil.Process(program.pid)

@@ -61,7 +61,8 @@ def t95(freedom: float) -> float:
     Linear between whole degrees, constant from 19 on, and never below the true one.
     """
     whole = min(len(_T95) - 1, int(freedom))
-    low, high = _T95[whole - 1], _T95[whole]
+    low = _T95[whole - 1]
+    high = _T95[whole]
     return low + (high - low) * min(1.0, freedom - whole)
 
 

@@ -101,7 +101,8 @@ def _shifts(samples: Sequence[float]) -> bool:
     if not cuts:
         return False
     cut = min(cuts, key=lambda cut: _distance(samples[:cut]) + _distance(samples[cut:]))
-    before, after = median(samples[:cut]), median(samples[cut:])
+    before = median(samples[:cut])
+    after = median(samples[cut:])
     levelled = [sample / before for sample in samples[:cut]]
     levelled += [sample / after for sample in samples[cut:]]
     noise = spread(levelled)

@@ -30,14 +30,16 @@ def parse_bytes(text: object) -> int:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError("a size is a number of bytes or text such as '10.5 GiB'")
     if isinstance(text, (int, float)):
-        number, unit = text, ""
+        number = text
+        unit = ""
     else:
         match = _SIZE.fullmatch(text)
         if not match or match[2].upper() not in _BINARY:
             raise ValueError(
                 f"{text!r} is not a size; write bytes, or a number with KiB, MiB, GiB or TiB"
             )
-        number, unit = float(match[1]), match[2].upper()
+        number = float(match[1])
+        unit = match[2].upper()
     size = number * _BINARY[unit]
     if not 0 <= size < 2**63:
         raise ValueError(f"{text!r} is not a size: it must be 0 or more, and less than 8 EiB")

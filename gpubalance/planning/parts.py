@@ -91,7 +91,8 @@ def slow_time(timings_s: Sequence[float], size: int, steps_s: Sequence[float]) -
     step longer than `size` steps of the shortest timing or `size` usual single ones, whichever is
     longer.
     """
-    usual_s, timed_s = median(steps_s), median(timings_s)
+    usual_s = median(steps_s)
+    timed_s = median(timings_s)
     above_s = timed_s - max(usual_s, min(timings_s))
     if slow_steps(steps_s) or size * above_s > _CLEARLY * usual_s:
         return max(0.0, timed_s - usual_s)

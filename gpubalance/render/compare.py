@@ -113,7 +113,8 @@ def _verdict(pair: _Pair) -> Iterator[str]:
 
 
 def _difference(unlike: Unlike) -> str:
-    before, after = unlike.baseline or NOT_AVAILABLE, unlike.other or NOT_AVAILABLE
+    before = unlike.baseline or NOT_AVAILABLE
+    after = unlike.other or NOT_AVAILABLE
     return f"{unlike.what} {before} → {after}"
 
 

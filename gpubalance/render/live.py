@@ -20,7 +20,8 @@ from gpubalance.settings.device import Device
 
 # What a step is, from left to right, with its sign and colour.
 _STEP = {"compute, update": ("█", "green"), "waits": ("░", "yellow"), "sync": ("·", "dim")}
-_LONGEST_BAR, _SHORTEST_BAR = 30, 8
+_LONGEST_BAR = 30
+_SHORTEST_BAR = 8
 _NAME_WIDTH = 22
 _MOST_RATES = 60
 _TOGETHER = 0.01

@@ -123,7 +123,8 @@ def _accumulation(plan: Plan) -> str:
 
 def own_batch_text(plan: Plan) -> str:
     """What becomes of the user's own batches and learning rate; empty if they stay."""
-    own, new = plan.own_batch, plan.global_batch
+    own = plan.own_batch
+    new = plan.global_batch
     if own is None or own == new:
         return ""
     if new > own:

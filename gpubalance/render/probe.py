@@ -137,7 +137,8 @@ def _total(probe: Probe) -> float:
 def _answer(device: Device, probe: DeviceProbe) -> str:
     """`GPU:0  GeForce GTX 1080 Ti: 1343 samples/s at batch 1024, 95 % of it from 512`."""
     text = device_line(device)
-    best, sensible = probe.solo_best, probe.sensible
+    best = probe.solo_best
+    sensible = probe.sensible
     if best is None or sensible is None:
         if not (probe.curve or probe.batch_limit or probe.failures):
             text += ": nothing was measured yet"

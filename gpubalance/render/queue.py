@@ -96,7 +96,8 @@ def queue_summary(result: Queue) -> Iterator[Part]:
 
 
 def _answer(result: Queue, well: int) -> str:
-    commands, devices = len(result.commands), len(result.devices)
+    commands = len(result.commands)
+    devices = len(result.devices)
     failed = len(result.failed)
     counts = {"succeeded": well, "failed": failed, "not done": commands - well - failed}
     how = ", ".join(f"{count} {how}" for how, count in counts.items() if count)

@@ -78,7 +78,8 @@ def _summing(run: Run) -> Iterator[str]:
 
 
 def _spread_text(spread: StepSpread) -> str:
-    half, most = format_seconds(spread.p50_s), format_seconds(spread.p95_s)
+    half = format_seconds(spread.p50_s)
+    most = format_seconds(spread.p95_s)
     text = "batches differ in shape"
     if half == most:
         return f"{text}: their steps take the same time, {half}"

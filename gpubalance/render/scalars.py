@@ -82,7 +82,8 @@ class RunWindow(NamedTuple):
 
     def _step_at(self, at_s: float) -> int:
         """The step that was trained at a moment of the step times' clock."""
-        ends, size = self.times.at_s, self.times.steps_per_sample
+        ends = self.times.at_s
+        size = self.times.steps_per_sample
         began_s = ends[0] - self.times.samples[0] * size
         done = np.interp(at_s, (began_s, *ends), range(0, len(ends) * size + 1, size))
         return self.before + max(1, int(done))

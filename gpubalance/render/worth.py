@@ -11,7 +11,8 @@ from gpubalance.results.run import InputPipeline, Run, SoloBest
 
 # Of the best device alone: a smaller gain is hardly worth another device.
 _CLEARLY = 0.05
-_WORTH, _NOT_WORTH = "worth it", "not worth it"
+_WORTH = "worth it"
+_NOT_WORTH = "not worth it"
 _SAMPLES = 1000
 
 

@@ -134,7 +134,8 @@ class StepTimeline(Record):
         for task in self.tasks:
             if task.device != device:
                 continue
-            waits_s, there_s = max(free_s, task.sent_s), min(task.ready_s, task.start_s)
+            waits_s = max(free_s, task.sent_s)
+            there_s = min(task.ready_s, task.start_s)
             if there_s > waits_s:
                 yield Span("transfer", waits_s, there_s)
             yield Span(task.kind, task.start_s, task.end_s, task.micro_batch)

@@ -87,7 +87,8 @@ def main(words: list[str]) -> None:
     if words[:1] == ["gpu"]:
         sys.exit(command.main(words[1:]))
     asked = read(words)
-    today, memory = datetime.now(timezone.utc), psutil.virtual_memory().total / 2**30
+    today = datetime.now(timezone.utc)
+    memory = psutil.virtual_memory().total / 2**30
     print(
         f"{today:%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used", flush=True
     )

@@ -44,7 +44,8 @@ def main() -> Iterator[str]:
 def _splits(name: str) -> Iterator[str]:
     """A row without micro-batches, and one with them if `plan` gives another split then."""
     of = ("--simulate", str(ROOT / "configs" / f"{name}.toml"))
-    off, auto = _plan("balance", *of, "--fresh"), _plan("plan", *of, "--accumulate", "auto")
+    off = _plan("balance", *of, "--fresh")
+    auto = _plan("plan", *of, "--accumulate", "auto")
     if auto.split == off.split:
         yield _row(f"{name}, off and auto", off)
         return
@@ -58,7 +59,8 @@ def _plan(*arguments: str) -> Plan:
 
 def _row(name: str, plan: Plan) -> str:
     run = proof_of(plan)
-    even, split = run.baselines.even, plan.split
+    even = run.baselines.even
+    split = plan.split
     columns = (
         name,
         str(split) + (": the others are left out" if len(split.used) < len(split.batches) else ""),

@@ -160,7 +160,8 @@ def _until_precise(correlation: float) -> str:
 
     Timings have half the noise; there are 5 to 48, a quarter more each time.
     """
-    hits, timings = 0, 0
+    hits = 0
+    timings = 0
     for series in ((1 + _drawn(_SERIES, 60, correlation)) / 2).tolist():
         count = 5
         while (half_width(series[:count]) or 0.0) > 0.01 and count < 48:
@@ -203,7 +204,7 @@ def _real() -> str:
         ]
         rates = [json.loads(path.read_text())["throughput"]["median"] for path in paths]
     pairs = [
-        pair.ratio for one in found for pair in Comparison.model_validate_json(one).against_first
+        pair.ratio for item in found for pair in Comparison.model_validate_json(item).against_first
     ]
     different = sum(pair is not None and pair.verdict != "no difference" for pair in pairs)
     return (

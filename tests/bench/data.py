@@ -25,7 +25,9 @@ _CEILING = sum(_BATCHES) / _SLEEP_S
 _MOST = 6
 # A step takes half as long as one call.
 _PAIR = '[[device]]\nname = "Slow {}"\nalpha_s = 0.05\nbeta_s = 0.00001\n'
-_EPOCHS, _SIZE, _STEPS = 30, 96, 4
+_EPOCHS = 30
+_SIZE = 96
+_STEPS = 4
 # The longer an iterator has lived, the longer tf.data's autotuning thread sleeps.
 _STEP_S = 0.4
 
@@ -157,7 +159,8 @@ def _longest_s(who: str) -> float:
 def _everyday(steps: int) -> Any:
     import tensorflow as tf
 
-    random, samples = np.random.default_rng(0), steps * _SIZE
+    random = np.random.default_rng(0)
+    samples = steps * _SIZE
     values = random.random((samples, 16), "float32"), random.integers(0, 4, samples)
     data = tf.data.Dataset.from_tensor_slices(values).shuffle(samples)
     data = data.map(lambda x, y: (2 * x, y), num_parallel_calls=tf.data.AUTOTUNE)

@@ -87,7 +87,8 @@ class Machine:
         """
         random = Random(f"joint {self.seed}")
         longest_s = _longest_s([known(device.profile) for device in self.devices])
-        sync_s, extra = random.uniform(0, _SYNC) * longest_s, random.choice([0, 0, 0, 40 * _MIB])
+        sync_s = random.uniform(0, _SYNC) * longest_s
+        extra = random.choice([0, 0, 0, 40 * _MIB])
         return JointProfile(sync_s=0.0 if self.links else sync_s, extra_memory=extra)
 
     def sync_s(self, used: Sequence[int]) -> float:
@@ -200,7 +201,8 @@ def _longest_s(profiles: Sequence[DeviceProfile]) -> float:
 
 def _profile(random: Random, updates: bool) -> DeviceProfile:
     limit = random.randint(8, 128) * _MULTIPLE
-    alpha_s, beta_s = random.uniform(0.005, 0.05), 2e-4 * 10 ** random.uniform(0, 0.8)
+    alpha_s = random.uniform(0.005, 0.05)
+    beta_s = 2e-4 * 10 ** random.uniform(0, 0.8)
     update_s = random.uniform(0, 0.1) * (alpha_s + beta_s * limit)
     return DeviceProfile(
         name="drawn",
@@ -242,9 +244,10 @@ def outcome(machine: Machine) -> Outcome:
     """Balances a machine and judges the end."""
     plan = machine.balanced()
     how = known(plan.balance)
-    measured = [one.split for one in how.rounds if one.measured is not None]
+    measured = [tried.split for tried in how.rounds if tried.measured is not None]
     ended = machine.rate(plan.split)
-    below, rounds = 1 - ended / max(map(machine.rate, measured)), len(how.rounds)
+    below = 1 - ended / max(map(machine.rate, measured))
+    rounds = len(how.rounds)
     if machine.wanted.accumulate != 1:
         return Outcome(below, None, None, rounds)
     measured_s, sync_s = _measured_times(how)
@@ -271,15 +274,15 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     measured: list[Measurement] = [
         run,
-        *(one.measured for one in how.rounds if one.measured is not None),
+        *(tried.measured for tried in how.rounds if tried.measured is not None),
     ]
-    for one in measured:
-        for replica in one.replicas:
+    for measurement in measured:
+        for replica in measurement.replicas:
             found[replica.device][replica.batch].append(replica.busy_s)
     times = {
         device: {b: statistics.mean(took) for b, took in of.items()} for device, of in found.items()
     }
-    several = [one for one in measured if len(one.replicas) > 1]
+    several = [measurement for measurement in measured if len(measurement.replicas) > 1]
     syncs = [one.step_time_s.median - max(r.busy_s for r in one.replicas) for one in several]
     return times, max(0.0, statistics.median(syncs)) if syncs else 0.0
 
@@ -294,7 +297,8 @@ def _optimum(
     """
     tables = []
     for share, one in zip(plan.shares, machine.probe.probes, strict=True):
-        line, taken = known(one.step_time_model).planned, taken_s.get(share.device, {})
+        line = known(one.step_time_model).planned
+        taken = taken_s.get(share.device, {})
         factor = statistics.mean([t / line.step_time_s(b) for b, t in taken.items()] or [1.0])
         table = {
             b: factor * line.step_time_s(b) for b in range(_MULTIPLE, share.limit + 1, _MULTIPLE)
@@ -331,8 +335,8 @@ def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
 
 def _links(found: list[Outcome]) -> str:
     """Of machines on which each device has a sync of its own."""
-    below = [one.below_optimum for one in found if one.below_optimum is not None]
-    rounds = [one.rounds for one in found]
+    below = [item.below_optimum for item in found if item.below_optimum is not None]
+    rounds = [item.rounds for item in found]
     return (
         f"links of their own: over 0.5 % below the best of all sets {_over(0.005, below)}; "
         f"{statistics.mean(rounds):.1f} rounds, at most {max(rounds)}"

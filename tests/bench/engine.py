@@ -29,7 +29,8 @@ _BATCHES = (1680, 1120)  # steps of some 30 ms here; a GPU's are even longer
 _EVEN = (1400, 1400)
 _ALIKE = Wanted(0.95, 1.05)
 # Memory's peak is both devices' at one moment: equally many steps are equally likely to have it.
-_STEPS, _TIMINGS = 60, 3
+_STEPS = 60
+_TIMINGS = 3
 
 
 class Row(NamedTuple):

@@ -31,7 +31,8 @@ def main() -> Iterator[str]:
     ensemble = gpubalance.Ensemble(models, gpus=[0, 1], simulate=QUICK_PAIR)
     own = [model.predict(x, verbose=0) for model in models]
     off = max(abs(one - its).max() for one, its in zip(ensemble.predict(x), own, strict=True))
-    placement, alone = ensemble.placement, []
+    placement = ensemble.placement
+    alone = []
     for device in sorted(set(placement)):
         its = [model for model, on in zip(models, placement, strict=True) if on == device]
         alone.append(gpubalance.Ensemble(its, gpus=[device], simulate=QUICK_PAIR))

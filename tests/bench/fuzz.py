@@ -51,7 +51,8 @@ from tests.stand_in import environment, loaded
 
 _PAIR_TEXT = (ROOT / "configs/gtx1080ti-gtx1080.toml").read_text()
 # Typer and Hypothesis keep something of each case; what a single case takes would still be seen.
-_MOST_MORE_BYTES, _MORE_A_CASE = 300 << 20, 40 << 10
+_MOST_MORE_BYTES = 300 << 20
+_MORE_A_CASE = 40 << 10
 _AT_A_TIME = 1000
 # How often a case passed the first checks: a campaign that never does tests nothing behind them.
 REACHED: Counter[str] = Counter()
@@ -69,10 +70,8 @@ def results(content: bytes, how: int) -> None:
     """A file's plan, probe or run, read and shown in every way, and used by one command or none."""
     file = Path("given.json")
     file.write_bytes(content)
-    given, run = (
-        str(file),
-        ("run", "--plan", str(file), "--simulate", PAIR, "--duration", "0.1", "--windows", "1"),
-    )
+    given = str(file)
+    run = ("run", "--plan", str(file), "--simulate", PAIR, "--duration", "0.1", "--windows", "1")
     commands = (
         ("plan", given),
         ("plan", given, "--json", "--accumulate", "off"),
@@ -217,7 +216,9 @@ def run(
 def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
     seed = Random().randrange(2**31) if seed is None else seed
     yield f"{count} cases, seed {seed}"
-    began, cases, faults = time.monotonic(), 0, 0
+    began = time.monotonic()
+    cases = 0
+    faults = 0
     process = psutil.Process()
     with (
         tempfile.TemporaryDirectory(prefix="gpubalance-fuzz-") as name,

@@ -204,10 +204,8 @@ def scripts(draw: Any) -> str:
                 f"\\x{byte:02x}" for byte in said.encode("utf-8", "surrogatepass")[:2000]
             )
         if field == "process compute":
-            pid, size = (
-                draw(sampled_from(["1", "77", "self"])),
-                draw(sampled_from(["none", "1", "99999999"])),
-            )
+            pid = draw(sampled_from(["1", "77", "self"]))
+            size = draw(sampled_from(["none", "1", "99999999"]))
             value = f"{pid} {size} {value}"
         lines.append(f"gpu {draw(st.integers(0, 1))} {field} {value}")
     return "\n".join(lines) + "\n" + TWO_UNLIKE_GPUS

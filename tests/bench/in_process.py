@@ -88,7 +88,8 @@ def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
 @contextlib.contextmanager
 def placed(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
     """Sets the current folder and variables, and undoes what a program changes in this process."""
-    before, cwd = dict(os.environ), Path.cwd()
+    before = dict(os.environ)
+    cwd = Path.cwd()
     handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     os.environ.update(COLUMNS="80", **variables)
     os.chdir(folder)
@@ -133,7 +134,9 @@ def program(arguments: Sequence[str]) -> Done:
     """Runs `gpubalance ARGUMENTS` by main(). Call it inside `placed`."""
     from gpubalance.cli.app import main
 
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    out = io.StringIO()
+    err = io.StringIO()
+    before = sys.argv
     sys.argv = ["gpubalance", *arguments]
     code = 0
     try:

@@ -135,7 +135,9 @@ class Program:
         if isinstance(result, Probe):
             limits = [probe.batch_limit for probe in result.probes]
             return (
-                tuple((one.fits, one.fails) for one in limits if one) if result.complete else None
+                tuple((limit.fits, limit.fails) for limit in limits if limit)
+                if result.complete
+                else None
             )
         run = result.balance.run if isinstance(result, Plan) and result.balance else result
         return run.batches if isinstance(run, Run) and run.complete else None

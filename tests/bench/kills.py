@@ -138,7 +138,8 @@ def _look_for_orphans(program: Program, seen: Seen) -> None:
 
 
 def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
-    victim, number = seen.kill.victim, seen.kill.number
+    victim = seen.kill.victim
+    number = seen.kill.number
     if seen.killed and (victim, number) == ("parent", signal.SIGINT) and _in_python(err):
         return
     code = program.process.returncode

@@ -37,7 +37,8 @@ _SMALL = (
 _DEEP = ("MobileNetV2", "EfficientNetB0", "DenseNet121", "ResNet50")
 _DRIFTING = ("regularised", "unet", "transformer", "EfficientNetB0", "MobileNetV2", "ResNet50")
 _LIMIT_MIB = 300
-_WIDTH, _DEPTH = 1400, 8
+_WIDTH = 1400
+_DEPTH = 8
 _PARTS = {
     "whole": (0, _DEPTH),
     "first half": (0, _DEPTH // 2 - 1),

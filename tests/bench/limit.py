@@ -91,7 +91,8 @@ def plateau(base: int, slope: int, limit: int, random: Random) -> Memory:
 
 def falling(base: int, slope: int, limit: int, random: Random) -> Memory:
     """A smaller workspace is chosen near the limit: memory falls there, and then rises again."""
-    at, saved = int(limit * random.uniform(0.8, 1)), int(slope * limit * random.uniform(0.02, 0.2))
+    at = int(limit * random.uniform(0.8, 1))
+    saved = int(slope * limit * random.uniform(0.02, 0.2))
     return lambda batch: base + slope * batch + (saved if batch <= at else 0)
 
 
@@ -100,7 +101,8 @@ def scratch(base: int, slope: int, limit: int, random: Random) -> Memory:
 
     Of an H200's part of 4 GiB a sample took 8.4 MiB up to 176 samples, and 2.3 MiB beyond.
     """
-    faster, most = int(slope * random.uniform(2, 5)), base + slope * limit
+    faster = int(slope * random.uniform(2, 5))
+    most = base + slope * limit
 
     def memory(batch: int) -> int:
         with_scratch = base + faster * batch
@@ -168,7 +170,8 @@ def _of_chance(cases: list[Case]) -> str:
     """
     told = f"{_CHANCE:.0%} of tries out of memory by chance"
     for believing in (True, False):
-        wrong, tries = 0, 0
+        wrong = 0
+        tries = 0
         for number, case in enumerate(cases):
             limit = by_prediction(case, _by_chance(case, Random(number), believing=believing))
             wrong += limit.fails is not None and case.fits(limit.fails)
@@ -183,7 +186,9 @@ def _of_chance(cases: list[Case]) -> str:
 
 
 def _figures(cases: list[Case]) -> str:
-    tries, failed, wide = [], [], 0
+    tries = []
+    failed = []
+    wide = 0
     for case in cases:
         limit = by_prediction(case)
         tries.append(len(limit.trials))

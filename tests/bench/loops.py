@@ -49,8 +49,8 @@ class Ours:
         if self._pipeline:
             list(self._measure(0.0, 1))
         samples = list(self._measure(self._seconds, 2))
-        seconds = sum(one.seconds for one in samples)
-        return float(self._split.global_batch * sum(one.steps for one in samples) / seconds)
+        seconds = sum(sample.seconds for sample in samples)
+        return float(self._split.global_batch * sum(sample.steps for sample in samples) / seconds)
 
     def _measure(self, seconds: float, at_least: int) -> Iterator[Any]:
         how: dict[str, Any] = {
@@ -116,7 +116,8 @@ class BareLoop:
         self._step = step
 
     def throughput(self) -> float:
-        began, steps = time.perf_counter(), 0
+        began = time.perf_counter()
+        steps = 0
         while time.perf_counter() - began < WINDOW_S or steps < 2:
             loss = self._step(self._values)
             steps += 1
@@ -134,7 +135,9 @@ class KerasFit:
         make: Make = small,
         data: Make | None = None,
     ) -> None:
-        self._global_batch, self._devices, self._steps = global_batch, devices, 20
+        self._global_batch = global_batch
+        self._devices = devices
+        self._steps = 20
         with self.scope():
             self._model = _compiled(make)
         self.data = data() if data else repeated(global_batch)

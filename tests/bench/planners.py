@@ -24,9 +24,12 @@ from tests.planning.pipeline.problems import chain_graph, drawn
 
 T = TypeVar("T")
 _TIMES = 3
-_DEVICES, _LIMIT = (100, 1_000, 10_000), 10_000
-_CUTS, _MICRO_BATCHES = ((40, 2), (40, 3), (40, 4), (40, 6), (40, 8), (60, 4)), (4, 16, 64)
-_DRAWN, _MORE = 1000, 0.001
+_DEVICES = (100, 1_000, 10_000)
+_LIMIT = 10_000
+_CUTS = ((40, 2), (40, 3), (40, 4), (40, 6), (40, 8), (60, 4))
+_MICRO_BATCHES = (4, 16, 64)
+_DRAWN = 1000
+_MORE = 0.001
 
 
 def _line(random: Random) -> Line:
@@ -121,7 +124,8 @@ def _cut(blocks: int, devices: int, micro_batches: int, seed: int) -> cut.CutPro
     fixed, live = (tuple(random.uniform(low, 5 * low) for _ in range(blocks)) for low in (1.0, 0.5))
     loads = []
     for number in range(devices):
-        slower, memory = random.uniform(0.5, 2), (3.0 + 0.75 * number) * blocks
+        slower = random.uniform(0.5, 2)
+        memory = (3.0 + 0.75 * number) * blocks
         times_s = tuple(slower * one for one in base_s)
         backward_s = tuple(2 * one for one in times_s)
         loads.append(cut.BlockLoad(times_s, backward_s, (0.0,) * blocks, fixed, live, memory))

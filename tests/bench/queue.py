@@ -47,7 +47,8 @@ def _line(
     *,
     probed: bool,
 ) -> str:
-    ratios, possible = [], []
+    ratios = []
+    possible = []
     for number in range(queues):
         of = speeds or tuple(1 / random.uniform(1, 4) for _ in range(random.choice((2, 3))))
         spread = _SPREADS[number % len(_SPREADS)]

@@ -142,7 +142,7 @@ Course = list[tuple[int, float]]  # steps spent before, and the true throughput 
 
 def _of_ours(machine: RuleMachine) -> tuple[int, Course]:
     plan = machine.balanced()
-    points = sum(len(one.curve) for one in machine.probe.probes)
+    points = sum(len(probe.curve) for probe in machine.probe.probes)
     steps = _TIMINGS * points
     course = []
     for tried in known(plan.balance).rounds:
@@ -200,7 +200,8 @@ def best_rate(machine: RuleMachine) -> float:
         sizes = np.arange(1, limit_of(device) + 1)
         times = np.array([machine.time_s(device, int(size), int(size)) for size in sizes])
         order = np.argsort(times, kind="stable")
-        sorted_s, largest = times[order], np.maximum.accumulate(sizes[order])
+        sorted_s = times[order]
+        largest = np.maximum.accumulate(sizes[order])
         all_times.append(times)
         most_by.append(_most(sorted_s, largest))
     deadlines = np.unique(np.concatenate(all_times))
@@ -242,7 +243,7 @@ def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
             asked = [(kind, seed + number) for number in range(count)]
             found = list(pool.map(_of_seed, asked, chunksize=4))
             for name in (OURS, *RULES):
-                of = [one[name] for one in found]
+                of = [item[name] for item in found]
                 parts = [end.of_best for end in of]
                 steps = statistics.median(end.settled for end in of)
                 yield (

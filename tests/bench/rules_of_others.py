@@ -116,7 +116,8 @@ def lb_bsp(given: Given) -> Generator[Ask, Sequence[float], None]:
     before: tuple[int, int] | None = None
     while True:
         times = list((yield Ask(split)))
-        slowest, fastest = int(np.argmax(times)), int(np.argmin(times))
+        slowest = int(np.argmax(times))
+        fastest = int(np.argmin(times))
         if before == (fastest, slowest):
             delta = max(1, delta // 2)
         before = slowest, fastest
@@ -157,7 +158,8 @@ def _evened(given: Given, models: Sequence[Model]) -> Split:
     tables = []
     for model, limit in zip(models, given.limits, strict=True):
         tables.append(np.maximum.accumulate(model(np.arange(1, limit + 1))))
-    low, high = 0.0, max(float(table[-1]) for table in tables)
+    low = 0.0
+    high = max(float(table[-1]) for table in tables)
     for _ in range(60):
         middle = (low + high) / 2
         most = sum(int(np.searchsorted(table, middle, "right")) for table in tables)

@@ -60,7 +60,8 @@ def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
     """The lines about what has grown since the first fifth, with the levels then and at the end."""
     count = max(levels)
     first = next(number for number in levels if number >= _WARM * count)
-    warm, end = levels[first], levels[count]
+    warm = levels[first]
+    end = levels[count]
     if end.memory_bytes - warm.memory_bytes > _MORE_BYTES:
         yield f"FAILED memory grew by {end.memory_bytes - warm.memory_bytes >> 20} MiB"
     for name, then, now in list(zip(Level._fields, warm, end, strict=True))[1:]:
@@ -83,8 +84,10 @@ def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
 def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     """Runs at least that many measured steps."""
     devices, joint = simulated_devices("fast.toml")
-    split, measuring = Shares((8, 8)), Measuring(windows=3, duration_s=0.5, baseline="none")
-    settings, done = Settings(model="small"), 0
+    split = Shares((8, 8))
+    measuring = Measuring(windows=3, duration_s=0.5, baseline="none")
+    settings = Settings(model="small")
+    done = 0
     while done < count:
         request = RunRequest(
             devices=devices, split=split, settings=settings, joint=joint, measuring=measuring

@@ -29,7 +29,8 @@ from tests.cli.program import PROGRAM, ROOT
 from tests.jobs.probes import of_config, probe_of
 
 _RATE = "100mbit"
-_FASTER, _NO_SLOWER = Wanted(1.25), Wanted(0.98)
+_FASTER = Wanted(1.25)
+_NO_SLOWER = Wanted(0.98)
 _MOST = 12
 _ALL_AT_ONCE = ("--pack-bytes", "0")
 _ONE_CORE_EACH = (
@@ -97,7 +98,8 @@ class _Runs:
 
     def syncs(self) -> str:
         """The usual sync of either."""
-        in_packs, at_once = median(self._in_packs), median(self._at_once)
+        in_packs = median(self._in_packs)
+        at_once = median(self._at_once)
         return f"sync {format_seconds(in_packs)}, all at once {format_seconds(at_once)}"
 
     def _run(self, syncs_s: list[float], *more: str) -> float:

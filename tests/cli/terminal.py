@@ -55,7 +55,8 @@ def command_in_terminal(
     os.close(theirs)
     screen = pyte.Screen(columns, lines)
     stream = pyte.ByteStream(screen)
-    written, pictures = b"", []
+    written = b""
+    pictures = []
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until and (data := _read(ours)) is not None:
         if data:

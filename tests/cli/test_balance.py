@@ -80,11 +80,13 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
 
     Nobody knew its sync before.
     """
-    probe, file = probe_of(simulated_devices(QUICK_PAIR)[0]), tmp_path / "probe.json"
+    probe = probe_of(simulated_devices(QUICK_PAIR)[0])
+    file = tmp_path / "probe.json"
     save(probe)
     file.write_text(probe.model_dump_json())
     command = ("plan", "--simulate", QUICK_PAIR)
-    before, told = plan_of(*command), here(*command)
+    before = plan_of(*command)
+    told = here(*command)
     assert "sync-unknown" in told.stdout
     assert "gpubalance balance measures it" in " ".join(told.stdout.split())
     done = here("balance", "--simulate", QUICK_PAIR, *SHORT, "--json", code=0)
@@ -94,7 +96,8 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
     assert "planning with the probe of" in done.stderr
     assert "round 1 [" in done.stderr
 
-    after, told = plan_of(*command), here(*command)
+    after = plan_of(*command)
+    told = here(*command)
     assert after.batches == balance.batches != before.batches
     assert after.sync_s == pytest.approx(balance.sync_s)
     assert [share.limit for share in after.shares] == [share.limit for share in balance.shares]
@@ -134,7 +137,8 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_path: Path) -> None:
-    file, scale = tmp_path / "plan.json", 60
+    file = tmp_path / "plan.json"
+    scale = 60
     done = here(
         "balance",
         "--simulate",

@@ -110,7 +110,9 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert "  → name what it is for: --data mine.py:dataset\n" in unnamed.stderr
     assert here(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
     warned = here(*run, *DATA, *SHORT, "--json", code=0, cwd=folder)
-    assert [one["code"] for one in json.loads(warned.stdout)["warnings"]].count("data-changed") == 1
+    assert [load["code"] for load in json.loads(warned.stdout)["warnings"]].count(
+        "data-changed"
+    ) == 1
 
 
 def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_after(
@@ -119,7 +121,8 @@ def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_af
     engine_that("def own_batch(): return 64")
     done = here("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", code=0, cwd=folder)
     made = Plan.model_validate_json((folder / "plan.json").read_text())
-    kept, rate = known(made.predicted.best_at_own), known(made.learning_rate)
+    kept = known(made.predicted.best_at_own)
+    rate = known(made.learning_rate)
     assert (made.own_batch, kept.split.global_batch, rate.from_batch) == (64, 64, 64)
     assert rate.linear == pytest.approx(made.global_batch / 64)
     told = (

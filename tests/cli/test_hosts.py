@@ -187,7 +187,7 @@ def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -
     done = here("doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json", code=3)
     assert "error: this failed on alpha: TensorFlow\n" in done.stderr
     found = Checkups.model_validate_json(done.stdout)
-    assert [one.host for one in found.hosts] == ["alpha", "gamma"]
+    assert [host.host for host in found.hosts] == ["alpha", "gamma"]
     assert [check.status for check in found.hosts[0].checks if check.code == "driver"] == ["ok"]
     assert [(check.code, check.status) for check in found.hosts[1].checks] == [("host", "failure")]
     assert "gamma can't be reached" in found.hosts[1].checks[0].detail

@@ -85,9 +85,9 @@ def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_i
         # 1.26 GiB and 9.1 MiB a sample, without what a joint run takes more.
         memory = [replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]]
         assert memory == pytest.approx([1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024])
-    assert ["no contention was found" in one for one in told] == [True, False]
+    assert ["no contention was found" in line for line in told] == [True, False]
     longer = "gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer"
-    assert [one.count(longer) for one in told] == [0, 2]
+    assert [line.count(longer) for line in told] == [0, 2]
 
     compared = here("compare", "1.0.json", "1.1.json", "--fail-slower", "5%", code=9, cwd=tmp_path)
     assert "1.1.json is slower than 1.0.json" in compared.stdout
@@ -100,7 +100,8 @@ def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_i
 
 def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(tmp_path: Path) -> None:
     """By the program's clock, a device's timings fit into the time in which both were measured."""
-    logs, traces = tmp_path / "logs", tmp_path / "traces"
+    logs = tmp_path / "logs"
+    traces = tmp_path / "traces"
     both = ("--tensorboard", str(logs), "--trace", str(traces))
     result = result_of(*PAIR, *SHORT, *both, environment=engine(tmp_path, SLOWLY))
     names = {f"{how}-GPU-{i}" for how in ("solo", "at-once") for i in (0, 1)}

@@ -10,7 +10,8 @@ from tests.known import known
 
 
 def test_contention_of_the_profile_is_found_in_real_steps_at_once(tmp_path: Path) -> None:
-    profile, path = tmp_path / "contended.toml", tmp_path / "result.json"
+    profile = tmp_path / "contended.toml"
+    path = tmp_path / "result.json"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
     profile.write_text(text.replace("[joint]", "[joint]\ncontention = 3"), encoding="utf-8")
     asked = ("independent", "--simulate", str(profile), "--batches", "120", "80", "--model", TINY)

@@ -97,7 +97,8 @@ def test_no_process_outlives_the_command(number: int, script: str, tmp_path: Pat
 
 def test_a_host_that_is_lost_ends_all(tmp_path: Path) -> None:
     """Its connection ends; of one that is silent see tests/workers/test_hosts.py."""
-    script, said = tmp_path / "train.py", []
+    script = tmp_path / "train.py"
+    said = []
     script.write_text(
         "import os, signal, time\nprint(os.getpid(), flush=True)\nif os.environ['ON'] == 'beta':\n"
         "    os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)"
@@ -120,7 +121,8 @@ def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended_a_long_line
     tmp_path: Path,
 ) -> None:
     """As behind a pager: all that it printed is still in pipes when it ends."""
-    script, said = tmp_path / "train.py", []
+    script = tmp_path / "train.py"
+    said = []
     script.write_text("print('x' * 3_000_000)\nfor _ in range(18_000):\n    print(1_000_000)\n")
 
     def tell(line: str, *_: str) -> None:
@@ -128,7 +130,8 @@ def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended_a_long_line
         time.sleep(1.2 if len(said) == 1 else 0)
 
     assert launch(read_record(Path(PAIR), Plan), [str(script)], tell) == 0
-    long, short = said[:-18_000], said[-18_000:]
+    long = said[:-18_000]
+    short = said[-18_000:]
     assert (sum(long), set(short)) == (3_000_000, {7})
     assert max(long) < 2_000_000
 
@@ -138,7 +141,8 @@ def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> N
 
     Both use the same connection.
     """
-    script, told = tmp_path / "train.py", threading.Event()
+    script = tmp_path / "train.py"
+    told = threading.Event()
     script.write_text(
         "import json, os, sys, time\n"
         "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:\n"

@@ -76,13 +76,14 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     script = "def slower(device, first, last): return 2.0 if device.index == 0 else 1.0"
     forced = ("--simulate", _known_pair(tmp_path), "--force", "--gpus", "0", "1", *SHORT)
     found, _ = result_of(*forced, environment=engine(tmp_path, script))
-    assert [one.outcome for one in found.rounds] == ["measured", "measured"]
+    assert [tried.outcome for tried in found.rounds] == ["measured", "measured"]
     blocks = [
-        {device: last - first + 1 for first, last, device in one.segments} for one in found.rounds
+        {device: last - first + 1 for first, last, device in tried.segments}
+        for tried in found.rounds
     ]
     assert blocks[0] == {0: 4, 1: 4}
     assert blocks[1][0] < 4
-    (first, second) = (known(one.step_time_s) for one in found.rounds)
+    (first, second) = (known(tried.step_time_s) for tried in found.rounds)
     assert second < 0.9 * first
     assert found.predicted.step_time_s == pytest.approx(found.step_time_s.median, rel=0.01)
     split = known(found.baselines.split)
@@ -223,7 +224,7 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     result: dict[str, Any] = json.loads(done.stdout)
     assert result["complete"]
     told = [one["message"] for one in result["warnings"] if one["code"] == "resumed"]
-    assert [one[: one.index(" was")] for one in told] == ["1 of its rounds", "1 of its windows"]
+    assert [line[: line.index(" was")] for line in told] == ["1 of its rounds", "1 of its windows"]
     samples = [one["step_time_s"]["samples"] for one in (cut_short, result)]
     assert samples[1][: len(samples[0])] == samples[0]
     assert len(samples[1]) == 3 * len(samples[0])
@@ -297,7 +298,7 @@ def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
     assert "--resume" in done.stderr
     cut_short = Layers.model_validate_json(done.stdout)
     assert not cut_short.complete
-    assert [one.outcome for one in cut_short.rounds] == ["measured"]
+    assert [tried.outcome for tried in cut_short.rounds] == ["measured"]
 
 
 def _known_pair(folder: Path) -> str:

@@ -96,7 +96,8 @@ def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(columns: int)
 
 
 def test_no_color_has_none_and_moves_the_cursor_only() -> None:
-    plain, coloured = shown(80, NO_COLOR="1").written, shown(80).written
+    plain = shown(80, NO_COLOR="1").written
+    coloured = shown(80).written
     colours = re.compile(rb"\x1b\[[0-9;]*3[0-7][0-9;]*m")
     assert colours.search(coloured)
     assert not colours.search(plain)

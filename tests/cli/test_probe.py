@@ -109,7 +109,8 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     out, _ = interrupted(process, code, number)
     # Of all devices at once, any may have been the first to come so far.
     assert [8, 16] in [
-        [point.batch for point in one.curve][:2] for one in Probe.model_validate_json(out).probes
+        [point.batch for point in probe.curve][:2]
+        for probe in Probe.model_validate_json(out).probes
     ]
     attempts = [entry for entry in journals(own_state) if entry["kind"] == "Attempt"]
     measured = {(entry["key"].split()[0], entry["record"]["trial"]["batch"]) for entry in attempts}
@@ -142,7 +143,8 @@ def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
 
 def test_the_parent_stays_small_without_tensorflow() -> None:
     process = start("probe", *FEW, "--gpus", "0", "--json")
-    parent, largest = psutil.Process(process.pid), 0
+    parent = psutil.Process(process.pid)
+    largest = 0
     while process.poll() is None:
         known(process.stderr).readline()
         with_memory = (

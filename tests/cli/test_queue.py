@@ -72,14 +72,14 @@ def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(tmp_path: Path)
         "  echo b\u2028c\r",
     ]
     result = result_of(tmp_path, "\ufeff# a comment", "", *lines)
-    logs = [Path(one.log or "").read_text() for one in result.commands[:3]]
+    logs = [Path(command.log or "").read_text() for command in result.commands[:3]]
     assert logs == [
         f"GPU:0 PCI_BUS_ID -1 GPU:0 1 sh {os.environ['HOME']}/{{}}\n",
         "c  b\n2\nend\n",
         "it's\n",
     ]
-    assert [one.command for one in result.commands] == [line.strip() for line in lines]
-    assert [one.tries[0].exit for one in result.commands] == [0] * len(lines)
+    assert [command.command for command in result.commands] == [line.strip() for line in lines]
+    assert [command.tries[0].exit for command in result.commands] == [0] * len(lines)
 
 
 def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
     result = Queue.model_validate_json(
         here("queue", trials, *PAIR, *left, code=0, cwd=tmp_path).stdout
     )
-    assert [one.resumed for one in result.commands] == [True] * 4 + [False]
+    assert [command.resumed for command in result.commands] == [True] * 4 + [False]
     assert [one.device for one in result.commands[-1].tries] == [0]  # of those that are left
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
     done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path)
@@ -205,7 +205,7 @@ def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
     process.wait()
     done = here("queue", trials, *PAIR, "--resume", "--json", code=0, cwd=tmp_path)
     assert sorted((tmp_path / "ran").read_text().split()) == ["1", "2", "3", "4", "5"]
-    assert any(one["resumed"] for one in json.loads(done.stdout)["commands"])
+    assert any(load["resumed"] for load in json.loads(done.stdout)["commands"])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_no_process_is_left_of_a_queue_that_is_ended(
     assert process.returncode == code
     assert all(gone(child.pid) for child in children)
     if number != signal.SIGKILL:
-        assert [bool(one.log) for one in Queue.model_validate_json(out).commands] == [
+        assert [bool(command.log) for command in Queue.model_validate_json(out).commands] == [
             True,
             True,
             False,

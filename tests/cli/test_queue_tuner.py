@@ -49,14 +49,17 @@ def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> No
             cwd=tmp_path,
             environment=oracle,
         )
-        assert [one["tries"][0]["device"] for one in json.loads(done.stdout)["commands"]] == [0, 1]
+        assert [load["tries"][0]["device"] for load in json.loads(done.stdout)["commands"]] == [
+            0,
+            1,
+        ]
         assert chief.wait(60) == 0
     finally:
         chief.kill()
     trials = [
         json.loads(path.read_text()) for path in tmp_path.glob("search/units/trial_*/trial.json")
     ]
-    assert [one["status"] for one in trials] == ["COMPLETED"] * 3
+    assert [trial["status"] for trial in trials] == ["COMPLETED"] * 3
     assert {path.name for path in tmp_path.glob("search/units/worker-*.json")} == {
         "worker-1.json",
         "worker-2.json",

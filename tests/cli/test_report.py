@@ -20,7 +20,8 @@ def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
     for path in paths:
         path.parent.mkdir()
         shutil.copy(samples.RUN, path)  # which has the fewest charts
-    page, folder = tmp_path / "report.html", tmp_path / "charts"
+    page = tmp_path / "report.html"
+    folder = tmp_path / "charts"
     done = here("report", *map(str, paths), "--html", str(page), "--png", str(folder))
     assert (done.returncode, done.stdout) == (0, "")
     html = page.read_text(encoding="utf-8")

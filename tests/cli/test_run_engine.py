@@ -48,7 +48,8 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
         result["throughput"]["median"] / even["throughput"]["median"], rel=1e-5
     )
     # Both splits' samples, in turns on one clock.
-    own_at, even_at = result["step_time_s"]["at_s"], even["step_time_s"]["at_s"]
+    own_at = result["step_time_s"]["at_s"]
+    even_at = even["step_time_s"]["at_s"]
     assert len(own_at) == len(result["step_time_s"]["samples"])
     assert 0 < own_at[0] < even_at[0]  # ours goes first in the first window
     assert (sorted(own_at), sorted(even_at)) == (own_at, even_at)

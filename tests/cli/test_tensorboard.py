@@ -184,7 +184,8 @@ def test_each_split_that_balance_tried_is_a_row_of_tensorboards_table(balance: D
     from tensorboard.plugins.hparams import api_pb2
 
     plan = Plan.model_validate_json(balance.out)
-    run, rounds = known(plan.run), known(plan.balance).rounds
+    run = known(plan.run)
+    rounds = known(plan.balance).rounds
     columns, rows = table(balance)
     names = ("split", "even", *(f"round-{tried.number}" for tried in rounds))
     assert set(rows) == {f"{balance.name}/{name}" for name in names}

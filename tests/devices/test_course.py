@@ -52,7 +52,9 @@ def test_without_a_reading_there_is_no_telemetry() -> None:
 def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(
     parts: list[tuple[float, int]],
 ) -> None:
-    course, time, joules = TelemetryRecorder(), 1000.0, 0.0
+    course = TelemetryRecorder()
+    time = 1000.0
+    joules = 0.0
     for gap_s, power_mw in parts:
         reads(course, at(time), power_w=power_mw / 1000)
         time += gap_s

@@ -94,10 +94,8 @@ gpu 1 process compute 7 1000 python
     assert second["processes"] == [{"pid": 7, "name": None, "memory_bytes": 1000}]
 
 
-UNKNOWN, FIRST = (
-    {"index": 0, "uuid": "unknown-0"},
-    {"index": 0, "uuid": "GPU-1080aaaa-0000-4000-8000-000000000001"},
-)
+UNKNOWN = {"index": 0, "uuid": "unknown-0"}
+FIRST = {"index": 0, "uuid": "GPU-1080aaaa-0000-4000-8000-000000000001"}
 
 
 @pytest.mark.parametrize(

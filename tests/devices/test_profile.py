@@ -25,7 +25,8 @@ def test_each_profile_that_ships_loads(path: Path) -> None:
 
 def test_the_published_pair_has_the_published_numbers() -> None:
     (ti, plain), joint = simulated_devices(str(CONFIGS / "gtx1080ti-gtx1080.toml"))
-    fast, slow = known(ti.profile), known(plain.profile)
+    fast = known(ti.profile)
+    slow = known(plain.profile)
     solo = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
     for batch, throughput in solo.items():
         assert batch / (fast.alpha_s + fast.beta_s * batch) == pytest.approx(throughput, rel=0.0025)

@@ -112,9 +112,9 @@ def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(tmp_path: 
         "ecc_uncorrected 3": "ecc_uncorrected",
     }
     told = watched_all(tmp_path, *each_with([f"gpu 0 error {error}" for error in refused]))
-    assert [[name for name, value in known(one).items() if value is None] for one in told] == [
-        [name] for name in refused.values()
-    ]
+    assert [
+        [name for name, value in known(telemetry).items() if value is None] for telemetry in told
+    ] == [[name] for name in refused.values()]
 
 
 def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(
@@ -147,10 +147,11 @@ def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(
 def test_a_gpu_that_is_lost_keeps_what_was_seen_and_one_that_is_not_known_has_no_telemetry(
     tmp_path: Path,
 ) -> None:
-    lost, reset = "gpu 0 series temperature 60 60 !15", "gpu 0 series energy 1 2 3 !16"
+    lost = "gpu 0 series temperature 60 60 !15"
+    reset = "gpu 0 series energy 1 2 3 !16"
     script, uuids = each_with([lost, reset, "gpu 0 error handle 15"])
     told = watched_all(tmp_path, script, [*uuids, "GPU-2"], readings=1000)
-    assert [one and one["readings"] for one in told] == [2, 3, None, None]
+    assert [record and record["readings"] for record in told] == [2, 3, None, None]
     assert watched_all(tmp_path, "init_error 9", ["GPU-1"]) == [None]
 
 

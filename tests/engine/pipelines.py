@@ -101,7 +101,8 @@ def trained(
     from gpubalance.engine.pipeline.pipeline import Pipeline
 
     own, twin, *others = alike(make, 3 if move else 2)
-    mine, its = optimizer(), optimizer()
+    mine = optimizer()
+    its = optimizer()
     calls, blocks, samples = graph_of(own)
     placed = segments or in_stages(len(blocks.starts), min(stages, len(blocks.starts)))
     order = orders or orders_of(placed, blocks.graph, micro_batches)
@@ -176,7 +177,8 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
         return tf.IndexedSlices(*rows, one.dense_shape)
 
     def step(batch: Any, total: float) -> float:
-        sums, value = None, 0.0
+        sums = None
+        value = 0.0
         for inputs, labels in batch:
             samples = float(len(tf.nest.flatten(inputs)[0]))
             own, grads = gradients(inputs, labels, tf.constant(samples), tf.constant(total))

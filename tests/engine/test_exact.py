@@ -61,7 +61,8 @@ def train_on_one_device(
     The loss is Keras' own mean over the batch.
     """
     keras.utils.set_random_seed(7)
-    model, optimizer = make_model(), make_optimizer()
+    model = make_model()
+    optimizer = make_optimizer()
     optimizer.build(model.trainable_variables)
     loss_of = losses.SparseCategoricalCrossentropy()
     found = []
@@ -139,7 +140,8 @@ def test_an_infinity_on_any_replica_skips_the_step_on_all(
 ) -> None:
     steps, _ = trained(float16_model, scaled_sgd, (70, 30), micro_batches)
     (x, y), *_ = samples()
-    before, scale = steps.weights(), float(steps.optimizer.dynamic_scale.numpy())
+    before = steps.weights()
+    scale = float(steps.optimizer.dynamic_scale.numpy())
 
     spoilt = x.copy()
     spoilt[bad_sample] = np.inf

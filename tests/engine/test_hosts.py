@@ -57,7 +57,8 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
     """Its process lives, and so does the one that waits for it in TensorFlow's all-reduce."""
     mark = tmp_path / "hangs"
     (tmp_path / "mine.py").write_text(HANGS.format(mark=str(mark)))
-    devices, split = (DEVICES[0], DEVICES[2]), Shares((80, 24))
+    devices = (DEVICES[0], DEVICES[2])
+    split = Shares((80, 24))
     with Party(
         devices, build=Build(settings=Settings(model=f"{tmp_path}/mine.py:model"), joint=JOINT)
     ) as party:

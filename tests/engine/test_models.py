@@ -93,7 +93,8 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
     from gpubalance.engine.labels import compile_for
     from gpubalance.engine.step.counted import count_step
 
-    probe, small = build("probe"), build("small")
+    probe = build("probe")
+    small = build("small")
     assert probe.count_params() == pytest.approx(78.9e6, rel=0.001)
     heavy, light = (
         count_step(one, [Samples(one, compile_for(one), seed=0).make(1)]) for one in (probe, small)
@@ -139,7 +140,8 @@ def test_a_model_is_named_by_an_application_a_file_a_module_or_what_was_saved(
 
 
 def test_a_saved_model_with_code_in_it_is_refused(tmp_path: Path) -> None:
-    saved, mark = tmp_path / "net.keras", tmp_path / "ran"
+    saved = tmp_path / "net.keras"
+    mark = tmp_path / "ran"
     code = eval(f"lambda x: (open({str(mark)!r}, 'w').close(), x)[1]")  # noqa: S307  (it must have this path in it)
     keras.Sequential([keras.Input((4,)), layers.Lambda(code), layers.Dense(2)]).save(saved)
     mark.unlink(missing_ok=True)

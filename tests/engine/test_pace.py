@@ -179,7 +179,8 @@ def test_contention_lengthens_compute_while_other_devices_compute() -> None:
 
     A device alone is slower only while its worker is told that others compute at once.
     """
-    profile, joint = paced(0.05), JointProfile(contention=10)
+    profile = paced(0.05)
+    joint = JointProfile(contention=10)
     stamps = stamps_of(Steps(dense_model, adam, [profile] * 2, joint), (5, 5), discard=1)
     assert (stamps[:, 1] - stamps[:, 0]).min() >= 0.5 - 1e-9
     (clock,) = clocks([profile], joint, seed=0)

@@ -146,7 +146,8 @@ def test_each_update_is_computed_where_its_variables_are() -> None:
     update.begin()
     context.enable_run_metadata()
     try:
-        grads, told = {}, []
+        grads = {}
+        told = []
         for number, name in names.items():
             with tf.device(name):
                 grads[number] = [tf.ones((2, 3))]

@@ -10,7 +10,8 @@ import pytest
 from gpubalance.settings.device import Device
 
 DESCRIPTION = "device: {}, name: NVIDIA GeForce GTX 1080, pci bus id: {}, compute capability: 6.1"
-FIRST, SECOND = "0000:0A:00.0", "0000:01:00.0"
+FIRST = "0000:0A:00.0"
+SECOND = "0000:01:00.0"
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,9 @@ def test_each_step_takes_its_compute_and_its_wait_for_data(tmp_path: Path) -> No
     found = [
         *of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=10, pipeline=True)
     ]
-    assert all(one.seconds >= _STEP_S + one.input_wait_s - 1e-9 for one in found)
+    assert all(item.seconds >= _STEP_S + item.input_wait_s - 1e-9 for item in found)
     # On a busy machine one step may take so long that its data is ready, but not every step.
-    assert any(0 < one.input_wait_s < _STEP_S / 2 for one in found)
+    assert any(0 < item.input_wait_s < _STEP_S / 2 for item in found)
 
 
 def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_timings_of_one_step() -> (

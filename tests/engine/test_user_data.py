@@ -263,6 +263,7 @@ def test_the_usual_remedies_are_told_at_the_users_own_lines(data: Any) -> None:
         ("InParts", "workers= more than one, if __getitem__ may run in several threads")
     ]
     line = 2 + FILE.splitlines().index("def one_at_a_time():")
-    both, last = f"samples.py, lines {line} and {line + 1}", f"samples.py, line {line + 1}"
+    both = f"samples.py, lines {line} and {line + 1}"
+    last = f"samples.py, line {line + 1}"
     assert told("one_at_a_time") == [(both, "map"), (last, "cache")]
     assert told("cached") == told("endlessly_doubled") == []

@@ -12,7 +12,8 @@ def regularised() -> Any:
 
     Those layers are batch normalisation and dropout.
     """
-    weights, activity = keras.regularizers.L2(1e-2), keras.regularizers.L2(1e-2)
+    weights = keras.regularizers.L2(1e-2)
+    activity = keras.regularizers.L2(1e-2)
     return keras.Sequential(
         [
             keras.Input((6,)),
@@ -64,7 +65,8 @@ def several() -> Any:
 
     One output is made early, and a tensor skips some layers.
     """
-    left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
+    left = keras.Input((6,), name="left")
+    right = keras.Input((4,), name="right")
     first = layers.Dense(8, "relu")(left)
     aux = layers.Dense(1, "sigmoid", name="aux")(first)
     both = layers.Concatenate()([first, layers.Dense(4, "tanh")(right)])

@@ -17,7 +17,8 @@ from typing import Any
 from tests.cli.program import gpubalance, here, start
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 
-TI, PLAIN = "GPU-1080aaaa-0000-4000-8000-000000000001", "GPU-1080bbbb-0000-4000-8000-000000000002"
+TI = "GPU-1080aaaa-0000-4000-8000-000000000001"
+PLAIN = "GPU-1080bbbb-0000-4000-8000-000000000002"
 FIVE_GPUS = TWO_UNLIKE_GPUS + "".join(  # three more like the second
     line.replace("gpu 1", f"gpu {number}")
     .replace("1080bbbb", f"1080bbb{number}")

@@ -165,7 +165,8 @@ def unread(machine: Machine, *options: str) -> str:
 
 
 def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
-    path, machine = tmp_path / "run.json", Machine(tmp_path)
+    path = tmp_path / "run.json"
+    machine = Machine(tmp_path)
     assert unread(machine, "--quiet", "-o", str(path), "--json") == ""
     assert json.loads(path.read_text())["complete"] is True
     told = unread(machine)
@@ -265,7 +266,8 @@ def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(tmp_path: Path) -
 
 def test_35_a_terminal_that_goes_away_costs_no_result(tmp_path: Path) -> None:
     """As after `disown`, whose program the terminal's end leaves alone."""
-    path, machine = tmp_path / "run.json", Machine(tmp_path, in_step("note()", when="number == 20"))
+    path = tmp_path / "run.json"
+    machine = Machine(tmp_path, in_step("note()", when="number == 20"))
     master, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = [PROGRAM, "run", "--windows", "20", "--duration", "0.2", "-o", str(path)]

@@ -204,10 +204,8 @@ def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, comm
                 f"gpu 1 process compute 1 none\ngpu 1 process compute {other.pid} {3 * GIB} "
                 "python train.py\n"
             )
-            gpus, told = (
-                f"{TWO_UNLIKE_GPUS}{both}",
-                f"process 1 (memory not told), process {other.pid}",
-            )
+            gpus = f"{TWO_UNLIKE_GPUS}{both}"
+            told = f"process 1 (memory not told), process {other.pid}"
             machine = Machine(tmp_path, gpus=gpus)
             few = {"run": BRIEF, "probe": ("--max-batch", "8", "--duration", "0.2")}
             result = machine.result(command, *few[command])

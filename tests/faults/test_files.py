@@ -119,7 +119,8 @@ def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is_and_a_long_one_fits
 
 
 def test_32_a_link_stays_a_link(tmp_path: Path) -> None:
-    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real = tmp_path / "real.json"
+    link = tmp_path / "link.json"
     real.write_text("old")
     link.symlink_to(real)
     probe = tmp_path / "probe.json"
@@ -135,7 +136,8 @@ def test_32_a_link_stays_a_link(tmp_path: Path) -> None:
 def test_32_a_file_that_comes_meanwhile_is_not_replaced(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    path, steps_told = tmp_path / "result.json", tmp_path / "steps"
+    path = tmp_path / "result.json"
+    steps_told = tmp_path / "steps"
     steps = f"""
 def step(devices, batches, number):
     if number == 8:
@@ -155,7 +157,7 @@ def step(devices, batches, number):
         assert resumed["throughput"] == measured["throughput"]
     else:
         assert [one["curve"] for one in resumed["probes"]] == [
-            one["curve"] for one in measured["probes"]
+            measurement["curve"] for measurement in measured["probes"]
         ]
         assert resumed["environment"] == measured["environment"]
         assert resumed["model"] == measured["model"]
@@ -165,7 +167,8 @@ def step(devices, batches, number):
 def test_32_what_goes_on_replaces_its_own_unfinished_result_and_no_finished_one(
     tmp_path: Path,
 ) -> None:
-    path, mark = tmp_path / "run.json", tmp_path / "mark"
+    path = tmp_path / "run.json"
+    mark = tmp_path / "mark"
     dies = f"pathlib.Path({str(mark)!r}).touch(), os.kill(os.getpid(), signal.SIGKILL)"
     machine = Machine(
         tmp_path, in_step(dies, when=f"number > 40 and not os.path.exists({str(mark)!r})")

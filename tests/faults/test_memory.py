@@ -165,5 +165,7 @@ def step(devices, batches, number):
 """
     options = ("--simulate", str(profile), "--duration", "0.1", "--no-ahead", "--max-batch", "4096")
     found = Machine(tmp_path, script).result("probe", *options)
-    limits = [(one["batch_limit"]["fits"], one["batch_limit"]["fails"]) for one in found["probes"]]
+    limits = [
+        (item["batch_limit"]["fits"], item["batch_limit"]["fails"]) for item in found["probes"]
+    ]
     assert limits == [(112, 120)] * 3

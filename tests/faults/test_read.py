@@ -83,7 +83,8 @@ def at(document: Any, path: str, value: Any) -> Any:
     return changed
 
 
-NAN, INFINITE = float("nan"), float("inf")
+NAN = float("nan")
+INFINITE = float("inf")
 WRONG_IN_A_PLAN: dict[str, list[Any]] = {
     "batches.0": [-8, 10**12, 8.5],
     "batches": [[96], [0, 0]],

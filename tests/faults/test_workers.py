@@ -111,10 +111,8 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> 
     broken = tmp_path / "broken"
     broken.touch()
     dies = in_step("os.abort()", when=f"batches == (16,) and os.path.exists({str(broken)!r})")
-    machine, command = (
-        Machine(tmp_path, HOLDS_32 + dies),
-        ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead"),
-    )
+    machine = Machine(tmp_path, HOLDS_32 + dies)
+    command = ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead")
     machine.runs(*command, code=6)
     broken.unlink()
     (found,) = machine.result(*command, "--resume")["probes"]

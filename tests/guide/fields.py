@@ -67,7 +67,8 @@ def _records(annotation: Any, dots: str) -> Iterator[tuple[type[BaseModel], str]
 
 def _holds(annotation: Any, unit: str) -> str:
     """What a field holds, in words: `list of s or null`."""
-    kind, parts = get_origin(annotation), get_args(annotation)
+    kind = get_origin(annotation)
+    parts = get_args(annotation)
     if kind is Annotated:
         return _holds(parts[0], unit)
     if kind in (Union, types.UnionType, Literal):

@@ -82,7 +82,8 @@ def test_the_guide_has_errors_and_fields() -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_each_command_option_and_chapter_that_is_named_exists(name: str) -> None:
     """A command in text that is set as code; a sentence may begin with the program's name."""
-    text, flags = read(name), flags_of(PROGRAM).union(*map(flags_of, COMMANDS.values()))
+    text = read(name)
+    flags = flags_of(PROGRAM).union(*map(flags_of, COMMANDS.values()))
     commands = set(
         re.findall(r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", text)
     )

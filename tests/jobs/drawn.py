@@ -130,7 +130,8 @@ class DrawnWorker:
         pipeline: bool = False,
     ) -> Iterator[Timing | Measured]:
         self._hold(split.micro_batches)
-        end, given = self._elapsed_s + seconds, 0
+        end = self._elapsed_s + seconds
+        given = 0
         while given < at_least or self._elapsed_s < end:
             count = 1 if stamped else steps_per_timing
             steps = [self._step(split) for _ in range(count)]

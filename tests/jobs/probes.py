@@ -128,7 +128,8 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
         // multiple
         * multiple
     )
-    alpha, beta = factor * profile.alpha_s + profile.update_s, factor * profile.beta_s
+    alpha = factor * profile.alpha_s + profile.update_s
+    beta = factor * profile.beta_s
     sizes = octaves(multiple, fits, multiple) if profile.curve else [multiple, fits // 2, fits]
     times = [(size, factor * profile.compute_s(size) + profile.update_s) for size in sizes]
     if profile.curve:

@@ -72,7 +72,8 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     made, how = balanced(devices, joint, baseline="even", accumulate=1)
     run = known(how.run)
     assert known(run.speedup_over_even) >= 1.1
-    even, best = known(run.baselines.even), known(made.predicted.best_at_even)
+    even = known(run.baselines.even)
+    best = known(made.predicted.best_at_even)
     assert even.split == Shares((112, 112))
     text = " ".join(told(made).split())
     assert " × the largest even split that fits, 112/112 (" in text
@@ -114,7 +115,7 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
     assert made.batches[1] == 0
     (out,) = made.left_out
     assert known(out.gain) < 0
-    first = next(one.measured for one in how.rounds if one.measured is not None)
+    first = next(tried.measured for tried in how.rounds if tried.measured is not None)
     assert known(how.run).throughput.median > 1.02 * first.throughput.median
 
 

@@ -46,7 +46,8 @@ def slower(run: Run, factor: float) -> Run:
     )
 
 
-BASELINE, OTHER = run_of(), run_of(seed=2)
+BASELINE = run_of()
+OTHER = run_of(seed=2)
 
 
 def compared_in(folder: Path, results: Mapping[str, Run | Probe | Plan]) -> Comparison:
@@ -180,7 +181,8 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
 def test_probes_are_compared_and_judged_device_by_device_where_both_have_a_batch_size(
     compared: Compared,
 ) -> None:
-    baseline, other = sampled(probe_of(DEVICES)), sampled(probe_of(DEVICES), 1.2, seed=1)
+    baseline = sampled(probe_of(DEVICES))
+    other = sampled(probe_of(DEVICES), 1.2, seed=1)
     with pytest.raises(Regression, match=r"on GPU:0 is .*on GPU:1 is "):
         check_regression(compared(baseline, other), 0.05)
     first, *rest = other.probes
@@ -189,13 +191,13 @@ def test_probes_are_compared_and_judged_device_by_device_where_both_have_a_batch
     )
     found = compared(baseline, fewer).against_first[0]
     assert found.ratio is None
-    assert [[point.batch for point in one.points] for one in found.devices] == [
+    assert [[point.batch for point in device.points] for device in found.devices] == [
         [516, 1032],
         [8, 356, 712],
     ]
-    for one in found.devices:
-        assert known(one.ratio).verdict == "slower"
-        assert known(one.ratio).value == pytest.approx(1 / 1.2, rel=0.02)
+    for device in found.devices:
+        assert known(device.ratio).verdict == "slower"
+        assert known(device.ratio).value == pytest.approx(1 / 1.2, rel=0.02)
 
 
 def plan_of() -> Plan:

@@ -117,7 +117,7 @@ def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven_or_else_the_be
     assert left.batches == proof_of(left).batches
     left = left_by_an_interrupt(twice, Proofs(1, KeyboardInterrupt(), at="proving"))
     assert known(left.balance).run is None
-    assert left.batches in [one.batches for one in known(left.balance).rounds]
+    assert left.batches in [tried.batches for tried in known(left.balance).rounds]
     assert "not yet proven by a run" in " ".join(told(left).split())
 
 
@@ -129,7 +129,7 @@ def test_a_proof_that_runs_out_of_memory_steps_back_and_leaves_what_was_proven(
     proofs = Proofs(number, OutOfMemory("GPU:0 ran out of memory", replica=0), times=2)
     ended = twice.balanced(proofs)
     assert proofs.there
-    (failed,) = [one.batches for one in known(ended.balance).rounds if one.outcome == "oom"]
+    (failed,) = [tried.batches for tried in known(ended.balance).rounds if tried.outcome == "oom"]
     assert ended.batches == proof_of(ended).batches != failed
     assert number == 2 or ended.batches[0] < failed[0]
 
@@ -140,7 +140,8 @@ class FirstIsSlow(Machine):
 
 
 def test_a_device_that_slows_down_while_it_is_proven_is_planned_and_proven_again() -> None:
-    slow, proofs = FirstIsSlow(2, 0.0), Proofs(1)
+    slow = FirstIsSlow(2, 0.0)
+    proofs = Proofs(1)
     ended = Machine(2, 0.0).balanced(proofs, lambda *of: slow.offset(*of) if proofs.there else 1.0)
     assert proofs.began > 1
     assert slow.rate(ended.split) >= 0.995 * slow.rate(slow.balanced().split)
@@ -176,7 +177,7 @@ def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float)
         measuring=Measuring(windows=2, baseline="none"),
         watch=watch,
     )
-    for step in (one.step_time_s for one in told):
+    for step in (measured.step_time_s for measured in told):
         low, high = known(step.ci95)
         is_known = (high - low) / 2 <= 0.005 * step.median
         assert is_known or sum(step.samples) > 3  # of five seconds, without the stamped steps
@@ -197,7 +198,8 @@ class Busy:
         self.rounds_before: list[Shares] = []  # a proof
         self.lines: list[str] = []
         self._random = Random(seed)
-        self._factor, self._left = 1.0, 0
+        self._factor = 1.0
+        self._left = 0
         self._proving = False
 
     def watch(self, event: Event) -> None:
@@ -231,7 +233,7 @@ def test_on_a_busy_machine_a_split_is_measured_three_times_before_the_proof_and_
         assert len(busy.lines) <= 1
         told += len(busy.lines)
         for line in busy.lines:
-            assert any(str(one.split) in line for one in known(made.balance).rounds)
+            assert any(str(tried.split) in line for tried in known(made.balance).rounds)
             (warning,) = [one for one in made.warnings if one.code == "not-steady"]
             assert warning.message == line
     assert told

@@ -134,10 +134,8 @@ def test_a_gpu_that_is_lost_or_forbidden_is_named_and_the_other_is_read(
 
 def test_unsupported_fields_are_skipped_and_nothing_is_made_up(tmp_path: Path) -> None:
     reading, found = checks_of(tmp_path, "gpu 0 uuid GPU-a\ngpu 1 uuid GPU-b")
-    good, untold = (
-        ("driver", "nvml", "gpu", "processes"),
-        ("display", "persistence", "power-cap", "throttling", "ecc"),
-    )
+    good = ("driver", "nvml", "gpu", "processes")
+    untold = ("display", "persistence", "power-cap", "throttling", "ecc")
     statuses = {code: [check.status for check in checks] for code, checks in found.items()}
     assert statuses == {code: ["ok"] for code in good} | {code: ["skipped"] for code in untold}
     assert all(

@@ -123,7 +123,8 @@ def test_a_run_goes_on_after_its_last_whole_window(
     whole = drawn(None, list[Event]().append, asked)
     assert len(result.step_time_s.samples) == len(whole.step_time_s.samples)
     assert result.throughput.median == pytest.approx(whole.throughput.median)
-    even, of_whole = known(result.baselines.even), known(whole.baselines.even)
+    even = known(result.baselines.even)
+    of_whole = known(whole.baselines.even)
     assert len(even.step_time_s.samples) == len(of_whole.step_time_s.samples)
     assert "resumed" in {warning.code for warning in result.warnings}
     assert "resumed" not in {warning.code for warning in whole.warnings}
@@ -309,9 +310,9 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
         plan = balance(asked, heard.append, journal)
     told = [event.round for event in rounds if isinstance(event, RoundDone)]
     # The profile's joint run takes more than it says.
-    assert {one.outcome for one in told} == {"oom", "measured"}
+    assert {round_.outcome for round_ in told} == {"oom", "measured"}
     again = [event.round for event in heard if isinstance(event, RoundDone)]
-    assert [as_kept(one) for one in again[: len(told)]] == [as_kept(one) for one in told]
+    assert [as_kept(one) for one in again[: len(told)]] == [as_kept(round_) for round_ in told]
     measured = Counter(
         event.text
         for event in heard

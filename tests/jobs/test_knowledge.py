@@ -131,7 +131,8 @@ def test_a_device_has_changed_its_speed_if_the_same_split_takes_it_longer(
 
 
 def test_what_noise_leaves_open_is_no_change() -> None:
-    known, split = knowledge(), planned(64, 32)
+    known = knowledge()
+    split = planned(64, 32)
     for first_s in (0.100, 0.108):
         measured = measurement_of((64, 32), [first_s, 0.1])
         known.learn(split, inside(measured, "step_time_s", ci95=(0.097, 0.103)))
@@ -144,7 +145,8 @@ def seen(known: DeviceEstimates, batches: tuple[int, int], *steps_s: float) -> N
     known.learn(planned(*batches), inside(measured, "step_time_s", samples=steps_s))
 
 
-WIDE, NARROW = (0.99, 1.01, 1.0, 0.99, 1.01), (0.9999, 1.0001, 1.0, 0.9999, 1.0001)
+WIDE = (0.99, 1.01, 1.0, 0.99, 1.01)
+NARROW = (0.9999, 1.0001, 1.0, 0.9999, 1.0001)
 
 
 @pytest.mark.parametrize(

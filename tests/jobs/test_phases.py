@@ -54,7 +54,8 @@ def _usual_s() -> list[float]:
 
 
 def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
-    usual_s, took_s = _usual_s(), [31.0, 12.0, 8.0, 44.0]
+    usual_s = _usual_s()
+    took_s = [31.0, 12.0, 8.0, 44.0]
     first = Command()
     begun = [first.phase(name, took) for name, took in zip(NAMES, took_s, strict=True)]
     assert [(one.number, one.of, one.name) for one in begun] == [

@@ -124,9 +124,9 @@ def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(
     made = planned("slow-second", sync_s=0.060, accumulate=accumulate)
     assert made.batches[1] == 0
     alone = [
-        one.solo_best.throughput
-        for one in probe_of(of_config("slow-second")[0]).probes
-        if one.solo_best
+        probe.solo_best.throughput
+        for probe in probe_of(of_config("slow-second")[0]).probes
+        if probe.solo_best
     ]
     assert len(alone) == 2
     assert made.predicted.solo_sum == pytest.approx(sum(alone))
@@ -168,7 +168,8 @@ def test_a_plan_predicts_the_largest_even_split_that_fits_and_the_best_split_of_
     None
 ):
     made = planned("quick-pair", sync_s=0.006)
-    even, best = known(made.predicted.even), known(made.predicted.best_at_even)
+    even = known(made.predicted.even)
+    best = known(made.predicted.best_at_even)
     limit = made.shares[1].limit
     assert even.split == Shares((limit, limit))
     assert even.step_time_s == pytest.approx(0.006 + 0.008 + 0.0003 * limit)
@@ -194,7 +195,7 @@ def test_an_even_split_that_fits_has_the_same_global_batch() -> None:
 
 def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
     made = probe_of(PAIR)
-    probes = tuple(inside(one, "batch_limit", fails=None) for one in made.probes)
+    probes = tuple(inside(probe, "batch_limit", fails=None) for probe in made.probes)
     shares = plan(
         made.model_copy(update={"probes": probes}), PAIR, PlanRequest(accumulate=1, sync_s=0.1)
     ).shares
@@ -222,7 +223,8 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
     None
 ):
     """Against all 12,000 splits of the pair, by arithmetic of its own."""
-    scale, sync_s = 300.0, 0.012
+    scale = 300.0
+    sync_s = 0.012
     made = planned(noise_scale=scale, sync_s=sync_s)
 
     def goodput(batches: tuple[int, ...]) -> float:
@@ -246,7 +248,8 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
     assert others["chosen"].goodput == max(one.goodput for one in others.values())
     assert others["GPU:0 alone"].goodput == pytest.approx(max(goodput((a, 0)) for a in first if a))
     rate = known(made.learning_rate)
-    old, new = rate.from_batch, made.global_batch
+    old = rate.from_batch
+    new = made.global_batch
     assert rate.measured == pytest.approx((1 + scale / old) / (1 + scale / new))
     text = " ".join(told(made).split())
     assert "goodput is samples/s times what each sample is worth" in text

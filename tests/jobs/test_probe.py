@@ -60,7 +60,8 @@ def limit_by(profile: DeviceProfile) -> int:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_published_pair(pair: Probe, number: int) -> None:
-    one, profile = pair.probes[number], known(PAIR[number].profile)
+    one = pair.probes[number]
+    profile = known(PAIR[number].profile)
     model = model_of(one)
     assert model.beta_s == pytest.approx(profile.beta_s, rel=0.02)
     assert model.alpha_s == pytest.approx(profile.alpha_s, rel=0.05, abs=0.0015)
@@ -91,7 +92,8 @@ def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible
         assert sizes[-1] == limit_of(one).fits
         assert all(high < 8 * low for low, high in pairwise(sizes))
         assert len(sizes) <= sizes[-1].bit_length() / 2 + 4
-        line, near_best = model_of(one).planned, 0.95 * known(one.solo_best).throughput
+        line = model_of(one).planned
+        near_best = 0.95 * known(one.solo_best).throughput
         wanted = next(
             batch for batch in range(1, sizes[-1]) if batch / line.step_time_s(batch) >= near_best
         )
@@ -113,7 +115,8 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_lim
 
 
 def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_asked_for() -> None:
-    calm, noisy = QUICK, QUICK.model_copy(update={"noise": 0.02})
+    calm = QUICK
+    noisy = QUICK.model_copy(update={"noise": 0.02})
     lengths = {}
     for name, profile, options in (
         ("calm", calm, {"duration_s": None}),

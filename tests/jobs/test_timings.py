@@ -55,7 +55,9 @@ def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timin
     assert (stamps.slow_step_count(windows), figures.mean_over_median(windows)) == (1, 0)
     windows = of_waits(DATA_S, slow=10 / 5)
     assert figures.mean_over_median(windows) == pytest.approx(1 / 6)
-    (warning,) = [one for one in of_figures("small", (), [windows]) if one.code == "slow-steps"]
+    (warning,) = [
+        figure for figure in of_figures("small", (), [windows]) if figure.code == "slow-steps"
+    ]
     assert "on average a step takes 16.7 % longer than shown" in warning.message
 
 

@@ -29,7 +29,8 @@ def noisy(count: int, seed: int, noise: float = 0.02) -> list[float]:
 def test_the_other_way_round_it_is_the_inverse(
     a: list[float], b: list[float], value: float
 ) -> None:
-    there, back = ratio(value, a, b), ratio(1 / value, b, a)
+    there = ratio(value, a, b)
+    back = ratio(1 / value, b, a)
     assert there.value * back.value == pytest.approx(1)
     low, high = known(there.ci95)
     assert low * known(back.ci95)[1] == pytest.approx(1)
@@ -38,7 +39,8 @@ def test_the_other_way_round_it_is_the_inverse(
 
 
 def test_the_verdict_the_other_way_round_is_the_opposite() -> None:
-    a, b = noisy(40, 1), noisy(40, 2)
+    a = noisy(40, 1)
+    b = noisy(40, 2)
     assert ratio(1.03, a, b).verdict == "faster"
     assert ratio(1 / 1.03, b, a).verdict == "slower"
     assert ratio(1.001, a, b).verdict == ratio(1 / 1.001, b, a).verdict == "no difference"
@@ -46,8 +48,10 @@ def test_the_verdict_the_other_way_round_is_the_opposite() -> None:
 
 @given(st.integers(0, 10**6), st.integers(3, 60), st.floats(0.01, 100), st.floats(0.01, 100))
 def test_units_do_not_matter(seed: int, count: int, one: float, two: float) -> None:
-    a, b = noisy(count, seed), noisy(count, seed + 1)
-    plain, scaled = ratio(1.0, a, b), ratio(1.0, [one * t for t in a], [two * t for t in b])
+    a = noisy(count, seed)
+    b = noisy(count, seed + 1)
+    plain = ratio(1.0, a, b)
+    scaled = ratio(1.0, [one * t for t in a], [two * t for t in b])
     assert scaled.ci95 == pytest.approx(known(plain.ci95), rel=1e-6)
 
 
@@ -62,7 +66,8 @@ def test_where_samples_do_not_follow_each_other_it_is_scipys_welch_test_of_media
     first: int, second: int
 ) -> None:
     stats = pytest.importorskip("scipy.stats")
-    a, b = zigzag(noisy(first, 1)), zigzag(noisy(second, 2, 0.05))
+    a = zigzag(noisy(first, 1))
+    b = zigzag(noisy(second, 2, 0.05))
     found = known(ratio(1.0, a, b).ci95)
     welch = stats.ttest_ind([math.log(t) for t in a], [math.log(t) for t in b], equal_var=False)
     interval = welch.confidence_interval(0.95)
@@ -73,7 +78,9 @@ def test_where_samples_do_not_follow_each_other_it_is_scipys_welch_test_of_media
 
 
 def test_a_step_time_that_wanders_is_known_less_well() -> None:
-    source, value, wandering = random.Random(3), 0.0, []
+    source = random.Random(3)
+    value = 0.0
+    wandering = []
     for _ in range(60):
         value = 0.9 * value + source.gauss(0, 0.01)
         wandering.append(1 + value)
@@ -84,7 +91,8 @@ def test_a_step_time_that_wanders_is_known_less_well() -> None:
 
 def test_a_mean_of_ratios_is_better_known_than_one() -> None:
     parts = [(1.02, noisy(30, 2 * i), noisy(30, 2 * i + 1)) for i in range(9)]
-    one, nine = mean_ratio(parts[:1]), mean_ratio([*parts[:8], (1.02 * 1.1**9, *parts[8][1:])])
+    one = mean_ratio(parts[:1])
+    nine = mean_ratio([*parts[:8], (1.02 * 1.1**9, *parts[8][1:])])
     assert one.ci95 == pytest.approx(ratio(*parts[0]).ci95)
     assert nine.value == pytest.approx(1.02 * 1.1)
     assert (known(nine.detectable) - MATTERS) * 2 < known(one.detectable) - MATTERS

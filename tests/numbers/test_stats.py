@@ -31,7 +31,8 @@ def test_the_interval_holds_the_median(samples: list[float]) -> None:
 def test_scaling_the_samples_scales_everything(samples: list[float], factor: float) -> None:
     scaled = [factor * s for s in samples]
     assert mad(scaled) == pytest.approx(factor * mad(samples), rel=1e-6, abs=1e-9)
-    width, other = half_width(samples), half_width(scaled)
+    width = half_width(samples)
+    other = half_width(scaled)
     assert (width is None) == (other is None)
     if width is not None:
         assert other == pytest.approx(width, rel=1e-6, abs=1e-9)

@@ -49,7 +49,8 @@ def makespan_s(queue: Drawn, *, pull: bool = False) -> float:
     devices = range(len(queue.speeds))
     ended: list[list[float]] = [[] for _ in devices]
     running: dict[int, tuple[float, float]] = {}
-    waiting, now_s = list(queue.commands_s), 0.0
+    waiting = list(queue.commands_s)
+    now_s = 0.0
     while waiting or running:
         while (free := [device for device in devices if device not in running]) and waiting:
             since_s = [

@@ -30,7 +30,8 @@ seconds = exact | st.floats(0, 0.5)
 
 @st.composite
 def lines(draw: st.DrawFn) -> Line:
-    alpha, beta = draw(seconds), draw(seconds)
+    alpha = draw(seconds)
+    beta = draw(seconds)
     return Line(alpha, beta if alpha + beta > 1e-3 else 0.01, 0.0)
 
 
@@ -93,7 +94,8 @@ def options(problem: Problem, load: Load) -> dict[int, float]:
 
     The time is the least in micro-batches of any size.
     """
-    multiple, limit = problem.multiple, load.limit // problem.multiple * problem.multiple
+    multiple = problem.multiple
+    limit = load.limit // problem.multiple * problem.multiple
     # All are tried, so they must be few.
     assert limit // multiple <= 32 or isinstance(load.model, Line) or problem.micro_batches == 1
     times = {0: 0.0}
@@ -222,7 +224,9 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
     Variables: T, and for device i and each k the batch b and whether it is used, y. Some y at most
     is 1; b ≤ k·limit·y; (k·α + u)·y + β·b + s ≤ T.
     """
-    rows, low, high = [], [], []
+    rows = []
+    low = []
+    high = []
     pairs = [(i, k) for i in range(len(problem.loads)) for k in range(1, problem.micro_batches + 1)]
     size = 1 + 2 * len(pairs)
 
@@ -234,7 +238,9 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
         high.append(at_most)
 
     for n, (i, k) in enumerate(pairs):
-        load, b, y = problem.loads[i], 1 + 2 * n, 2 + 2 * n
+        load = problem.loads[i]
+        b = 1 + 2 * n
+        y = 2 + 2 * n
         assert isinstance(load.model, Line)
         constrain({b: 1, y: -k * load.limit}, -np.inf, 0)
         fixed_s = k * load.model.alpha_s + load.update_s

@@ -13,7 +13,8 @@ from gpubalance.planning.problem import Load, NoSplitError, Problem, TooFineErro
 from gpubalance.planning.sync import Syncs
 from tests.planning.splits import assert_split
 
-FAST, SLOW = Load(Line(0.01, 0.001, 0.0), 256), Load(Line(0.01, 0.004, 0.0), 256)
+FAST = Load(Line(0.01, 0.001, 0.0), 256)
+SLOW = Load(Line(0.01, 0.004, 0.0), 256)
 
 
 def test_accumulation_only_where_it_pays() -> None:

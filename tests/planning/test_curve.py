@@ -90,7 +90,8 @@ def test_the_sensible_size_is_found_between_two_that_were_measured(
     size = sensible_size(points, multiple)
     coarse = sensible_of(points)[0]
     if size is None:  # nothing lies between, on the grid, that should be within 5 %
-        low, high = points[max(0, sizes.index(coarse) - 1)], points[sizes.index(coarse)]
+        low = points[max(0, sizes.index(coarse) - 1)]
+        high = points[sizes.index(coarse)]
         part = math.log(max(1, coarse - multiple) / low[0]) / math.log(2)
         assert coarse == sizes[0] or low[1] + part * (high[1] - low[1]) < 0.95 * points[-1][1] * (
             1 + 1e-9

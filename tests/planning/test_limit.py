@@ -226,7 +226,8 @@ def test_without_memory_one_failure_by_chance_changes_no_limit(
     random: Random, limit: int, multiple: int, shape: str, number: int
 ) -> None:
     on = replace(case(shape, random, limit=limit, multiple=multiple, slope=1 << 20), known=False)
-    result, quiet = by_prediction(on, Once(on, number)), by_prediction(on)
+    result = by_prediction(on, Once(on, number))
+    quiet = by_prediction(on)
     assert (result.fits, result.fails) == (quiet.fits, quiet.fails)
     assert len(quiet.trials) - len({trial.batch for trial in quiet.trials}) == 1
 

@@ -86,7 +86,8 @@ def test_one_batch_makes_no_line() -> None:
 def test_below_the_first_point_and_above_the_last_too_a_step_takes_time_and_as_much_as_for_the_solver(
     points: list[tuple[int, float]], multiple: int
 ) -> None:
-    curve, largest = monotone_curve(points), 10 * max(batch for batch, _ in points)
+    curve = monotone_curve(points)
+    largest = 10 * max(batch for batch, _ in points)
     solver = Fleet([Load(curve, largest)], multiple=multiple)
     granules = sorted(
         {1, 2, *(batch // multiple for batch, _ in points), largest // multiple} - {0}

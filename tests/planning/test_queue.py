@@ -33,7 +33,9 @@ def test_the_last_end_is_the_best_of_all_ways(
 
 @given(st.lists(_TIMES, min_size=1, max_size=3), st.integers(1, 8))
 def test_following_the_rule_reaches_it_with_equal_commands(each_s: list[float], left: int) -> None:
-    busy_s, rest, now_s = [0.0] * len(each_s), left, 0.0
+    busy_s = [0.0] * len(each_s)
+    rest = left
+    now_s = 0.0
     while rest:
         free = [device for device, end_s in enumerate(busy_s) if end_s <= now_s + 1e-9]
         seen = Outlook([max(0.0, end_s - now_s) for end_s in busy_s], each_s)

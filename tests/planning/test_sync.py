@@ -124,7 +124,8 @@ def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
 
 
 def test_a_device_that_costs_more_sync_than_it_adds_is_left_out_and_told_why() -> None:
-    fast, slow = Load(Line(0.02, 0.001, 0.0), 100), Load(Line(0.02, 0.002, 0.0), 100)
+    fast = Load(Line(0.02, 0.001, 0.0), 100)
+    slow = Load(Line(0.02, 0.002, 0.0), 100)
     problem = Problem((fast, fast, slow), measured(abc=0.5, ab=0.001))
     found = allocate(problem)
     assert found.split.batches == (100, 100, 0)

@@ -113,7 +113,8 @@ class Page(HTMLParser):
             if name.startswith("on"):
                 self.tags.append(f"@{name}")
         if tag == "h4":
-            self._heading, self._open = "", tag
+            self._heading = ""
+            self._open = tag
         elif tag == "table":
             self._rows = self.tables.setdefault(self._heading, [])
         elif tag == "tr":

@@ -46,7 +46,8 @@ def several(folder: Path) -> Comparison:
 @pytest.mark.parametrize("width", [80, 40])
 def test_the_whole_text(tmp_path: Path, width: int) -> None:
     """A changed one is accepted by writing it to the golden file, after a look at it."""
-    old, new = sampled(probe_of(DEVICES)), sampled(probe_of(DEVICES), 1.04, seed=1)
+    old = sampled(probe_of(DEVICES))
+    new = sampled(probe_of(DEVICES), 1.04, seed=1)
     probes = compared_in(tmp_path, {"old": old, "new": new})
     texts = [comparison_text(found, width) for found in (several(tmp_path), probes)]
     assert max(len(line) for text in texts for line in text.splitlines()) <= width

@@ -97,7 +97,8 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
         ]
         assert points in lines
         assert [[limit.fits, 0.0], [limit.fits, 0.97]] in lines  # up to 97 % of the axis
-        model, batch = known(one.step_time_model), known(subject.split).batches[i]
+        model = known(one.step_time_model)
+        batch = known(subject.split).batches[i]
         assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [
             line[0] for line in lines if line
         ]
@@ -150,7 +151,8 @@ def test_what_a_result_has_nothing_for_is_said(path: Path, missing: set[str]) ->
 
 
 def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
-    without, given = samples.subject(samples.PLAN), samples.subject(samples.PLAN, samples.PROBE)
+    without = samples.subject(samples.PLAN)
+    given = samples.subject(samples.PLAN, samples.PROBE)
     assert [step.title for step in steps_of(without)] == ["Chosen split, predicted"]
     assert "give the probe's file too" in drawn(without, "step").text
     even, chosen = steps_of(given)

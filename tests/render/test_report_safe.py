@@ -30,7 +30,8 @@ def hostile(folder: Path) -> tuple[ReportSubject, ...]:
 
     One name has 10,000 characters.
     """
-    probe, plan = samples.document(samples.PROBE), samples.document(samples.BALANCE)
+    probe = samples.document(samples.PROBE)
+    plan = samples.document(samples.BALANCE)
     for document in (probe, plan, plan["balance"]["run"]):
         for device, name in zip(document["devices"], HOSTILE, strict=True):
             device["name"] = name

@@ -172,7 +172,8 @@ def test_unknown_is_not_available_and_never_zero() -> None:
 
 
 def test_on_a_page_a_number_has_four_digits_and_a_whole_one_all() -> None:
-    step, peak = Column("step_time_s", "step", "ms"), Column("memory_peak_bytes", "memory", "GiB")
+    step = Column("step_time_s", "step", "ms")
+    peak = Column("memory_peak_bytes", "memory", "GiB")
     assert [rounded(value, step) for value in (0.05475261, 5.475261, 0.0, None)] == [
         "54.75",
         "5475",

@@ -18,7 +18,8 @@ def test_steps_that_were_timed_may_be_slower_than_the_others(slower_s: float) ->
     profile = DeviceProfile(name="A", alpha_s=0.0, beta_s=0.001)
     run = drawn_run(devices_of(profile, profile), JointProfile(), (100, 90), seed=1)
     replicas = tuple(
-        one.model_copy(update={"compute_s": one.compute_s + slower_s}) for one in run.replicas
+        replica.model_copy(update={"compute_s": replica.compute_s + slower_s})
+        for replica in run.replicas
     )
     slower = run.model_copy(update={"replicas": replicas, "excess_s": slower_s, "sync_s": 0.0})
     text = step_text(slower, replicas).partition("; imbalance")[0]

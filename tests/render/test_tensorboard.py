@@ -25,7 +25,7 @@ def scalars(found: list[Summary], tag: str) -> list[tuple[int, float, float]]:
 
 
 def runs(found: list[Summary]) -> list[str]:
-    return list(dict.fromkeys(one[0] for one in found if one[0]))
+    return list(dict.fromkeys(item[0] for item in found if item[0]))
 
 
 def test_a_devices_figures_have_the_tags_of_training() -> None:
@@ -114,14 +114,15 @@ def test_steps_of_a_tag_rise_always() -> None:
     """TensorBoard drops what came before a step that is not larger."""
     moments = tuple(Moment(at_s=0.1 * n, temperature_c=50 + n, power_w=100.0) for n in range(60))
     telemetry = Telemetry(readings=60, duration_s=6.0, course=moments)
-    told, found = Summaries(SETTINGS), list[Summary]()
+    told = Summaries(SETTINGS)
+    found = list[Summary]()
     for window in range(3):
         times = step_time(0.25, 0.5, 0.5, at_s=(1.5, 3.5, 5.5))
         found += told.window(
             "", PAIR, measurement((6, 4), times, telemetry, memory=1), NOW + 10 * window
         )
     by_tag: dict[str, list[int]] = {}
-    for one in found:
-        by_tag.setdefault(one[3].value[0].tag, []).append(one[2])
+    for item in found:
+        by_tag.setdefault(item[3].value[0].tag, []).append(item[2])
     assert len(by_tag) > 15
     assert all(a < b for steps in by_tag.values() for a, b in pairwise(steps))

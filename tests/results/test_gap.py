@@ -69,10 +69,8 @@ def test_devices_that_are_as_fast_as_alone_lose_nothing_by_rounding() -> None:
 
 
 def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
-    devices, parts = (
-        simulated_devices("4")[0],
-        {"left_out": 0.0, "batch_sizes": 50.0, "imbalance": -1e-10, "sync": 0.9},
-    )
+    devices = simulated_devices("4")[0]
+    parts = {"left_out": 0.0, "batch_sizes": 50.0, "imbalance": -1e-10, "sync": 0.9}
     gap = SoloGap(
         solo_sum=1000.0, slow=0.0, slowdown=(8e-10, 0.0, 0.0, 0.0), throughput=949.1, **parts
     )

@@ -92,16 +92,14 @@ class LayersSession(Session):
         patience_s: float | None,
     ) -> Any:
         del seconds, patience_s
-        loads, joint = (
-            tuple(self._load(device, micro_batch) for device in self._devices),
-            self._joint,
-        )
+        loads = tuple(self._load(device, micro_batch) for device in self._devices)
+        joint = self._joint
         link = joint.link_latency_s, joint.link_bytes_per_s
         cut = Cut(CutProblem(self._graph, loads, micro_batch, micro_batches, *link), segments)
         self._hold_cut(cut, order)
         slower = [
-            self._call("slower", self._devices[one.device], one.first, one.last) or 1.0
-            for one in segments
+            self._call("slower", self._devices[segment.device], segment.first, segment.last) or 1.0
+            for segment in segments
         ]
         for name in ("forward_s", "backward_s"):
             times = tuple(s * by for s, by in zip(getattr(cut.costs, name), slower, strict=True))
@@ -109,7 +107,7 @@ class LayersSession(Session):
         timeline = simulate(cut, order)
         # A real device looks for what it is sent when it needs it.
         timeline = replace(
-            timeline, tasks=tuple(one._replace(ready_s=one.start_s) for one in timeline.tasks)
+            timeline, tasks=tuple(task._replace(ready_s=task.start_s) for task in timeline.tasks)
         )
         for _ in range(at_least):
             self._number += 1

@@ -108,7 +108,9 @@ class Session:
         self._sizes = split.micro_batches
         self._at_once = at_once or len(self._devices) > 1
         self._hold(self._sizes)
-        end, given, spent = time.monotonic() + seconds, 0, 0.0
+        end = time.monotonic() + seconds
+        given = 0
+        spent = 0.0
         while (
             at_once
             or given < at_least

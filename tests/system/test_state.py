@@ -61,7 +61,8 @@ def test_without_a_state_folder_a_process_has_one_temporary_folder(
 
 
 def test_the_logs_of_a_night_that_goes_on_stay() -> None:
-    mine, kept = new_log("run"), 50
+    mine = new_log("run")
+    kept = 50
     mine.touch()
     others = [
         mine.with_name(f"29991231T{number:06}.000000-{2**22 + 1}-probe.log")

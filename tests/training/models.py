@@ -113,7 +113,8 @@ def two_in_two_out(
 
     Its first layer may add to the loss too.
     """
-    left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
+    left = keras.Input((6,), name="left")
+    right = keras.Input((4,), name="right")
     first = layers.Dense(width, "relu", **regularised)(left)
     both = layers.Concatenate()([first, layers.Dense(4, "tanh")(right)])
     kind = layers.Dense(3, "softmax", name="kind")(layers.Dense(8, "relu")(both))
@@ -177,7 +178,8 @@ def positions() -> Any:
 def several_optimizers() -> Any:
     """A model with an optimizer made of two, one for each layer."""
     model = keras.Sequential(dense())
-    first, rest = optimizers.SGD(0.1), optimizers.Adam()
+    first = optimizers.SGD(0.1)
+    rest = optimizers.Adam()
     kernel = model.layers[0].kernel
     return compiled(
         model, optimizer=optimizers.MultiOptimizer(lambda one: first if one is kernel else rest)

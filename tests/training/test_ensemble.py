@@ -68,7 +68,8 @@ def test_predictions_are_each_model_s_own(models: list[Any], samples: Any) -> No
 
 
 def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
-    made, x = [dense(3), dense(3)], np.ones((5, 64), "float32")
+    made = [dense(3), dense(3)]
+    x = np.ones((5, 64), "float32")
     for number, model in enumerate(made):
         model.save(tmp_path / f"{number}.keras")
     ensemble = gpubalance.Ensemble([str(tmp_path / "0.keras"), tmp_path / "1.keras"], simulate=2)
@@ -97,7 +98,8 @@ def test_what_does_not_fit_is_named_before_anything_predicts(
 def test_a_larger_batch_is_placed_anew(tmp_path: Path) -> None:
     profile = tmp_path / "small.toml"
     profile.write_text(SMALL + 'memory_per_sample = "8 KiB"\n')
-    model, x = dense(3), np.ones((200, 64), "float32")
+    model = dense(3)
+    x = np.ones((200, 64), "float32")
     ensemble = gpubalance.Ensemble([model], simulate=profile)
     ensemble.predict(x[:1])
     with pytest.raises(NothingFits, match=r"it needs 1.56 MiB of 1.00 MiB"):

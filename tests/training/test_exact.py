@@ -12,7 +12,8 @@ from tests.training.cases import CASES, SAMPLES, in_turn, simulated
 # Logs that are exact are not warned of.
 pytestmark = pytest.mark.filterwarnings(r"error:.* logs\b:UserWarning")
 SPLITS = [(70, 30), (99, 1), (1, 1, 98)]
-OF_THREE, IN_PARTS = ((1, 1, 98),), ((70, 30), (20, 30))
+OF_THREE = ((1, 1, 98),)
+IN_PARTS = ((70, 30), (20, 30))
 LASTS = [80, 2, 70, 40, 1, 5]
 
 

@@ -79,7 +79,8 @@ def test_every_kind_of_input_is_dealt_in_the_split() -> None:
 
     A dataset's other batches are regrouped.
     """
-    one_device, split = untrained(), simulated((70, 30))
+    one_device = untrained()
+    split = simulated((70, 30))
     model = in_scope(split, one_device.get_weights())
     of = tf.data.Dataset
     single = of.from_tensor_slices((X, Y))
@@ -227,7 +228,8 @@ def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
             [keras.Input((6,)), layers.BatchNormalization(), layers.Dense(3, "softmax")]
         )
 
-    one_device, split = make(), simulated((1, 9, 90), micro_batches)
+    one_device = make()
+    split = simulated((1, 9, 90), micro_batches)
     model = in_scope(split, one_device.get_weights(), make)
     options = {"batch_size": 100, "epochs": 2, "shuffle": False, "verbose": 0}
     one_device.fit(X[:200], Y[:200], **options)
@@ -242,7 +244,8 @@ def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
 
 def test_one_weight_for_all_of_a_batch_is_each_samples() -> None:
     """In batches of the split's size, and in others. A sample may have one weight, too."""
-    one_device, split = untrained(), simulated((70, 30))
+    one_device = untrained()
+    split = simulated((70, 30))
     model = in_scope(split, one_device.get_weights())
     of = tf.data.Dataset
     samples = of.from_tensor_slices((X, Y))
@@ -270,7 +273,8 @@ def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
     def make() -> Any:
         return compiled([layers.Dense(6, kernel_initializer="ones")], "mse")
 
-    one_device, split = make(), simulated((70, 30))
+    one_device = make()
+    split = simulated((70, 30))
     weights = np.repeat(np.array([0.5, 2.0], np.float32), 50)
     one_device.fit(
         X[:100], X[:100], sample_weight=weights, batch_size=100, shuffle=False, verbose=0
@@ -288,7 +292,8 @@ def test_layers_that_are_unfrozen_between_two_fits_train_as_on_one_device() -> N
         return compiled(model, optimizer="adam")
 
     keras.utils.set_random_seed(3)
-    one_device, split = frozen(), simulated((70, 30))
+    one_device = frozen()
+    split = simulated((70, 30))
     start = one_device.get_weights()
     model = in_scope(split, start, frozen)
     split.fit(model, X, Y, shuffle=False, verbose=0)

@@ -18,7 +18,8 @@ from tests.engine.steps import IN_SMALL_PACKS
 from tests.graphs import Crossing, crossings
 from tests.late import keras, layers
 
-_HOST, _REPLICAS = "CPU:0", ("CPU:1", "CPU:2")
+_HOST = "CPU:0"
+_REPLICAS = ("CPU:1", "CPU:2")
 _STAMPS = {"PyFunc", "_Retval"}  # the calls of clocks, and what the step returns of them
 
 
@@ -62,12 +63,12 @@ def _samples(count: int) -> tuple[Any, Any]:
 
 
 def _to_the_host(found: Iterable[Crossing]) -> set[Crossing]:
-    return {one for one in found if one.sender in _REPLICAS and one.receiver == _HOST}
+    return {item for item in found if item.sender in _REPLICAS and item.receiver == _HOST}
 
 
 def _between(found: Iterable[Crossing]) -> set[Crossing]:
     """From one replica to another, but for Keras' count of steps, and beside the all-reduce."""
-    between = (one for one in found if {one.sender, one.receiver} == set(_REPLICAS))
+    between = (item for item in found if {item.sender, item.receiver} == set(_REPLICAS))
     return {one for one in between if one.takers != {"AssignVariableOp"}}
 
 
@@ -77,7 +78,7 @@ def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host() -> None:
     with crossings(*_REPLICAS) as found:
         split.fit(model, *_samples(23), verbose=0)  # and a last batch of another size
         split.evaluate(model, *_samples(20), verbose=0)
-    assert {one.receiver for one in found} >= set(_REPLICAS)  # it has seen the batches come
+    assert {item.receiver for item in found} >= set(_REPLICAS)  # it has seen the batches come
     assert not _to_the_host(found)
     assert len(_between(found)) == 1  # what the second has counted in `evaluate`
 

@@ -52,7 +52,8 @@ def test_plain_devices_on_hosts_train(tmp_path: Path) -> None:
     paced = [simulated_devices(TWO_HOSTS)[0][number] for number in (0, 2)]
     plain, _ = simulated_devices(1, ["alpha", "beta"])
     made = plan(probe_of(paced), paced, PlanRequest(global_batch=144, sync_s=0.0))
-    path, script = tmp_path / "plan.json", tmp_path / "train.py"
+    path = tmp_path / "plan.json"
+    script = tmp_path / "train.py"
     path.write_text(made.model_copy(update={"devices": plain}).model_dump_json())
     script.write_text(PLAIN)
     words = ("launch", "--via", "env ON={host}", str(path), str(script), str(path))
@@ -74,7 +75,8 @@ def test_plain_devices_on_hosts_train(tmp_path: Path) -> None:
 
 
 def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
-    path, script = str(write_plan(tmp_path)), str(ROOT / "tests" / "training" / "rank.py")
+    path = str(write_plan(tmp_path))
+    script = str(ROOT / "tests" / "training" / "rank.py")
     environment = {"PYTHONPATH": str(ROOT)}
     words = (path, script, str(tmp_path), TWO_HOSTS, path)
     done = here("launch", "--via", "env ON={host}", *words, environment=environment)
@@ -87,12 +89,12 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
     found = [np.load(tmp_path / f"{rank}.npz") for rank in range(3)]
     for name, value in expected.items():
         assert np.max(np.abs(found[0][name] - value)) < TOLERANCE, name
-        assert all((one[name] == found[0][name]).all() for one in found), name
+        assert all((item[name] == found[0][name]).all() for item in found), name
     # What the monitor measured is of all devices, in every process.
-    for one in found:
-        assert one["compute_s"] == pytest.approx(found[0]["compute_s"])
-        assert len(one["compute_s"]) == 3
-        assert one["sync_s"] >= 0.008  # 0.010 by the profile, of the stamps of the shortest step
+    for item in found:
+        assert item["compute_s"] == pytest.approx(found[0]["compute_s"])
+        assert len(item["compute_s"]) == 3
+        assert item["sync_s"] >= 0.008  # 0.010 by the profile, of the stamps of the shortest step
     # The first process writes; the others have taken part.
     assert {path.name for path in (tmp_path / "by-0").iterdir()} == {
         "best.keras",

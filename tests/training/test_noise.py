@@ -22,7 +22,10 @@ from tests.cli.program import ROOT
 from tests.late import keras, layers, optimizers
 from tests.training.cases import simulated
 
-INPUTS, OUTPUTS, GLOBAL_BATCH, STEPS = 50, 20, 100, 240
+INPUTS = 50
+OUTPUTS = 20
+GLOBAL_BATCH = 100
+STEPS = 240
 # Of y = x·w + ε, at weights of 0: a sample's gradient is −2(x·w + ε)x. With ‖w‖ = 1, ε of variance
 # 1 and normal x of d numbers tr Σ is 4(2d + 1) and ‖G‖² is 4. Several outputs have the same ratio,
 # and vary less from step to step.
@@ -90,12 +93,14 @@ def test_rows_of_an_embedding_that_meet_in_a_batch_are_one() -> None:
     """An embedding is a dense layer on one-hot inputs: so is its noise scale."""
 
     draw = np.random.default_rng(3)
-    ids, y = draw.integers(0, 5, (1000, 6)), draw.standard_normal(1000) + 3
+    ids = draw.integers(0, 5, (1000, 6))
+    y = draw.standard_normal(1000) + 3
     one_hot = np.eye(5, dtype="float32")[ids]
     dense = partial(layers.Dense, use_bias=False, kernel_initializer="ones")
     found = []
     for first, x in ((partial(layers.Embedding, 5, 4, "ones"), ids), (partial(dense, 4), one_hot)):
-        split, inputs = simulated((70, 30)), layers.Input(x.shape[1:])
+        split = simulated((70, 30))
+        inputs = layers.Input(x.shape[1:])
         with split.scope():
             body = layers.GlobalAveragePooling1D()(first()(inputs))
             model = keras.Model(inputs, dense(1)(body))

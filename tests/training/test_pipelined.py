@@ -27,7 +27,8 @@ from tests.training.models import positions, subclassed, two_in_two_out
 from tests.training.own_code import traced
 from tests.training.samples import numbers, of_two, weighted, words
 
-_MICRO_BATCH, _MICRO_BATCHES = 8, 4
+_MICRO_BATCH = 8
+_MICRO_BATCHES = 4
 _SAMPLES = 72  # of an epoch: its last batch has one micro-batch
 _RESULT = Path(__file__).parents[1] / "render" / "data" / "pair-layers.json"
 
@@ -41,7 +42,8 @@ def cut(model: Any, stages: int = 2) -> Layers:
     from gpubalance.engine.pipeline.blocks import blocks_of
     from gpubalance.engine.pipeline.calls import Calls
 
-    graph, of_pair = blocks_of(Calls(model)).graph, Layers.model_validate_json(_RESULT.read_text())
+    graph = blocks_of(Calls(model)).graph
+    of_pair = Layers.model_validate_json(_RESULT.read_text())
     segments, (block, *_), (stage, *_) = (
         in_stages(len(graph.blocks), stages),
         of_pair.blocks,
@@ -61,7 +63,8 @@ def cut(model: Any, stages: int = 2) -> Layers:
             like(block, calls=one.calls, weights_bytes=one.weights_bytes) for one in graph.blocks
         ),
         stages=tuple(
-            like(stage, device=one.device, segments=((one.first, one.last),)) for one in segments
+            like(stage, device=segment.device, segments=((segment.first, segment.last),))
+            for segment in segments
         ),
         timeline=like(of_pair.timeline, tasks=tuple(tasks), updates=()),
         micro_batch=_MICRO_BATCH,
@@ -143,10 +146,8 @@ def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_s
         model.compile(optimizer, losses.SparseCategoricalCrossentropy(reduction="sum"))
         return model
 
-    inputs, labels = (
-        {**of_two(_SAMPLES)[0], "unused": np.zeros((_SAMPLES, 1))},
-        of_two(_SAMPLES)[1]["kind"],
-    )
+    inputs = {**of_two(_SAMPLES)[0], "unused": np.zeros((_SAMPLES, 1))}
+    labels = of_two(_SAMPLES)[1]["kind"]
     layers, model, alone = beside(built)
     mine = layers.fit(model, inputs, labels, shuffle=False, verbose=0).history
     its = alone.fit(inputs, labels, batch_size=32, shuffle=False, verbose=0).history
@@ -204,7 +205,8 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
         return losses.SparseCategoricalCrossentropy(reduction=name)
 
     ignoring = losses.SparseCategoricalCrossentropy(ignore_class=1)
-    layers, dense = layers_for(two_in_two_out()), [keras.Input((6,)), of.Dense(3)]
+    layers = layers_for(two_in_two_out())
+    dense = [keras.Input((6,)), of.Dense(3)]
     masked = [
         keras.Input((6,)),
         of.Embedding(9, 4, mask_zero=True),
@@ -300,7 +302,8 @@ def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
     assert told.value.exit_code == 7
     layers = layers_for(two_in_two_out())
     with layers.scope():
-        wider, model = two_in_two_out(width=9), two_in_two_out()
+        wider = two_in_two_out(width=9)
+        model = two_in_two_out()
         mixed = two_in_two_out(loss=losses.SparseCategoricalCrossentropy(reduction="sum"))
     with pytest.raises(PlanMismatch, match="other layers than"):
         layers.fit(wider, inputs, labels)

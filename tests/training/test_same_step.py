@@ -68,7 +68,9 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
         session.facts()["model"]["step"]
         == split._steps[0]._functions._decompositions["train"].fingerprint
     )
-    of_split = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
+    of_split = [
+        str(warning.message) for warning in told if issubclass(warning.category, UserWarning)
+    ]
     unnumbered = [text.replace(model.name, "") for text in of_split]
     assert unnumbered == [
         text.replace(session._built.model.name, "") for text in session.facts()["verdict"].warned

@@ -41,7 +41,8 @@ def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_tol
     loss: Any,
 ) -> None:
     keras.utils.set_random_seed(1)  # of two samples too this loss may be far beyond the whole's
-    x, y = numbers(200)[0], np.random.default_rng(1).random((200, 1), np.float32)
+    x = numbers(200)[0]
+    y = np.random.default_rng(1).random((200, 1), np.float32)
     few, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], loss, batches=(99, 1))
     with pytest.raises(
         BadInput,
@@ -54,7 +55,8 @@ def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_tol
 
 
 def test_a_first_batch_that_is_not_finite_says_nothing_of_how_many_samples_a_device_needs() -> None:
-    x, y = numbers(200)[0], np.full((200, 1), np.nan, np.float32)
+    x = numbers(200)[0]
+    y = np.full((200, 1), np.nan, np.float32)
     split, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], "mse", batches=(99, 1))
     logged = split.fit(model, x, y, verbose=0).history["loss"]
     assert np.isnan(logged).all()
@@ -97,7 +99,8 @@ def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is() -> None:
         return ops.mean(ops.cast(ops.reshape(y, (-1,)) == 2, "float32"))
 
     split, model = in_split(compiled, dense(), metrics=[third_class])
-    x, labels = numbers(200)[0], np.repeat([0, 2], 100)
+    x = numbers(200)[0]
+    labels = np.repeat([0, 2], 100)
     logged = split.fit(model, x, labels, shuffle=False, verbose=0).history["third_class"]
     assert logged == [pytest.approx(0.5)]
 
@@ -109,7 +112,8 @@ def test_a_sum_that_is_0_at_first_is_told_or_refused() -> None:
             return x
 
     split, model = in_split(compiled, [dense()[0], Far(), *dense()[1:]])
-    x, y = np.clip(numbers(200)[0], -2, 2), numbers(200)[1]
+    x = np.clip(numbers(200)[0], -2, 2)
+    y = numbers(200)[1]
     x[100:] *= 4
     with (
         pytest.warns(UserWarning, match="adds to the loss is 0 for the samples tried"),

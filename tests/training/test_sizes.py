@@ -105,7 +105,8 @@ def test_what_a_monitor_cannot_do_is_told_at_once() -> None:
 
 
 def test_a_file_that_a_monitor_cannot_write_is_told_at_once(tmp_path: Path) -> None:
-    split, missing = Split(batches=[8, 4], simulate=2), tmp_path / "missing"
+    split = Split(batches=[8, 4], simulate=2)
+    missing = tmp_path / "missing"
     for given in (missing / "n.json", str(tmp_path)):
         with pytest.raises(
             EnvironmentFault, match=f"noise={given} is no file in a folder that can be written\n"

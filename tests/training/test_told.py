@@ -22,7 +22,8 @@ from tests.training.samples import numbers, sentences, words
 from tests.training.told import REFUSED, TOLD, adding, keeping, with_loss
 
 X, Y = numbers(240)
-IN_PARTS, OF_TWO = {"micro_batches": (20, 30)}, {"batches": (2, 4)}
+IN_PARTS = {"micro_batches": (20, 30)}
+OF_TWO = {"batches": (2, 4)}
 ANEW = [("another optimizer", IN_PARTS), ("a step's sum, with dropout", OF_TWO)]
 
 

@@ -32,7 +32,8 @@ _PROFILES = [
     for name, alpha_s in (("fast", 0.04), ("slow", 0.08))
 ]
 _JOINT = JointProfile(link_latency_s=0.005, link_bytes_per_s=1e6)
-_SIZE, _COUNT = 4, 4
+_SIZE = 4
+_COUNT = 4
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,8 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
     timeline = known(stamped.timeline)
     # A busy machine's steps may take longer, never shorter.
     # When a task ends follows from all before it.
-    ends_s = {one.task: one.end_s for one in planned.tasks}
-    assert all(one.end_s >= ends_s.pop(one.task) - 1e-6 for one in timeline.tasks)
+    ends_s = {task.task: task.end_s for task in planned.tasks}
+    assert all(task.end_s >= ends_s.pop(task.task) - 1e-6 for task in timeline.tasks)
     assert not ends_s
     assert timeline.step_time_s >= planned.step_time_s - 1e-6
     weights, live = (
@@ -91,7 +92,9 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
 
 def _parts(graph: Any, segments: Any, name: str) -> list[float]:
     """Each segment's part of the model."""
-    sums = [sum(getattr(block, name) for block in graph.blocks[one.blocks]) for one in segments]
+    sums = [
+        sum(getattr(block, name) for block in graph.blocks[segment.blocks]) for segment in segments
+    ]
     return [own / sum(sums) for own in sums]
 
 

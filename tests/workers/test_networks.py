@@ -143,7 +143,8 @@ def ray_of(namespaces: str) -> Iterator[list[str]]:
 
 def test_balance_by_a_prefix(tmp_path: Path) -> None:
     """With an engine that trains nothing and takes what the profile says, sync too."""
-    profile, path = ROOT / "configs/two-hosts.toml", tmp_path / "plan.json"
+    profile = ROOT / "configs/two-hosts.toml"
+    path = tmp_path / "plan.json"
     save(probe_of(simulated_devices(str(profile))[0]))
     hosts = ("--simulate", str(profile), "--hosts", "alpha,beta", "--via", "env ON={host}")
     short = ("--max-global-batch", "160", "--round-duration", "0.2", *SHORT)
@@ -218,6 +219,8 @@ def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
     assert plan.split.used == (0, 1)
     assert f"{names[2]}:0 is left out, as it costs more sync than it adds" in done.stdout
     three = next(
-        one.measured for one in known(plan.balance).rounds if all(one.batches) and one.measured
+        tried.measured
+        for tried in known(plan.balance).rounds
+        if all(tried.batches) and tried.measured
     )
     assert proof_of(plan).throughput.median > 2 * three.throughput.median

@@ -189,7 +189,8 @@ def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
 
     The caller then made a result of what there was.
     """
-    came, ended = threading.Event(), []
+    came = threading.Event()
+    ended = []
 
     def interrupt(*_: object) -> None:
         """Interrupts the process once; a new thread calls this before anything else."""

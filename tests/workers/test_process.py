@@ -43,7 +43,8 @@ def gone(pid: int) -> bool:
     One that was killed as part of a group may still need the processor for it.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
-        process, end = psutil.Process(pid), time.monotonic() + 10
+        process = psutil.Process(pid)
+        end = time.monotonic() + 10
         while lives(process) and time.monotonic() < end:
             time.sleep(0.02)
         return not lives(process)

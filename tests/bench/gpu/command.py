@@ -23,7 +23,8 @@ from tests.bench.gpu.runner import Campaign, Outcome, run_steps
 from tests.bench.gpu.steps import STEPS
 from tests.bench.gpu.table import evidence, markdown
 
-_NO_GPU, _PARTIAL = 3, 6
+_NO_GPU = 3
+_PARTIAL = 6
 FIGURES = "figures.jsonl"
 _LARGE = 1 << 20
 

@@ -61,15 +61,18 @@ def idle_part(window: Window) -> float | None:
     """
     if not window.kernels:
         return None
-    began, ended = window.kernels[0].began_s, max(kernel.ended_s for kernel in window.kernels)
+    began = window.kernels[0].began_s
+    ended = max(kernel.ended_s for kernel in window.kernels)
     return 1 - covered(window.kernels, began, ended) / (ended - began)
 
 
 def covered(spans: Iterable[Span], began_s: float, ended_s: float) -> float:
     """The seconds between these two moments in which at least one of the ordered spans ran."""
-    total, until = 0.0, began_s
+    total = 0.0
+    until = began_s
     for span in spans:
-        start, end = max(span.began_s, until), min(span.ended_s, ended_s)
+        start = max(span.began_s, until)
+        end = min(span.ended_s, ended_s)
         if end > start:
             total, until = total + end - start, end
     return total

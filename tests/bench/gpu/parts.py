@@ -92,7 +92,8 @@ def _shown(uuid: str) -> Iterator[None]:
 
 def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
     uuid = card_of(marked)
-    read, with_gpu = module.read, module.with_gpu
+    read = module.read
+    with_gpu = module.with_gpu
 
     def read_parts(*, gpus: bool = True) -> Any:
         reading = read(gpus=gpus)
@@ -108,7 +109,7 @@ def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
             }
             for n, limit in enumerate(limits)
         )
-        parts = tuple(card.model_copy(update={**one, "bus_id": None}) for one in found)
+        parts = tuple(card.model_copy(update={**item, "bus_id": None}) for item in found)
         return reading.model_copy(update={"gpus": parts})
 
     module.read = read_parts

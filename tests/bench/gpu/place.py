@@ -120,7 +120,7 @@ class Place:
         told = [
             with_gpu(card.uuid, lambda gpu: int(gpu.ask("MemoryInfo").free)) for card in self.cards
         ]
-        return tuple(one for one in told if one is not None) or None
+        return tuple(line for line in told if line is not None) or None
 
 
 def show(devices: Sequence[Device]) -> None:

@@ -98,7 +98,8 @@ def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
         str(figures),
         f"{seconds:.1f}",
     ]
-    log, began = folder / f"{step.name}.log", time.monotonic()
+    log = folder / f"{step.name}.log"
+    began = time.monotonic()
     ended: Literal["done", "failed", "cut off"] = "done"
     with log.open("wb") as lines:
         process = subprocess.Popen(
@@ -112,7 +113,8 @@ def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
     try:
         ended, why = ("failed", error_in(log)) if process.wait(seconds) else ("done", "")
     except subprocess.TimeoutExpired:
-        ended, why = "cut off", f"after its {seconds:.0f} s"
+        ended = "cut off"
+        why = f"after its {seconds:.0f} s"
     finally:
         _kill(process)
     return Outcome(step.name, ended, why, time.monotonic() - began, figures_of(step.name, figures))
@@ -123,9 +125,9 @@ def figures_of(step: str, file: Path) -> list[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     found = [json.loads(line) for line in lines]
     return [
-        {"name": one["name"], "value": one["value"], "told": one["told"]}
-        for one in found
-        if one["step"] == step
+        {"name": item["name"], "value": item["value"], "told": item["told"]}
+        for item in found
+        if item["step"] == step
     ]
 
 

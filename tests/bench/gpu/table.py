@@ -35,11 +35,13 @@ def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, 
     """
     here = environment_here(read_gpus().driver_version if cards else None)
     steps = []
-    for one in outcomes:
+    for outcome in outcomes:
         told = [
-            {"name": f["name"], "told": _without_names(f["told"])} for f in one.figures if f["told"]
+            {"name": f["name"], "told": _without_names(f["told"])}
+            for f in outcome.figures
+            if f["told"]
         ]
-        steps.append({**one._asdict(), "why": _without_names(one.why), "figures": told})
+        steps.append({**outcome._asdict(), "why": _without_names(outcome.why), "figures": told})
     return {
         "kind": KIND,
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
@@ -61,7 +63,7 @@ def markdown(found: dict[str, Any] | None) -> str:
 
     `found` is None as long as no GPU was seen.
     """
-    told = {one["step"]: Outcome(**one).told for one in found["steps"]} if found else {}
+    told = {item["step"]: Outcome(**item).told for item in found["steps"]} if found else {}
     lines = ["| step | what it shows | seen on a fake GPU | seen on a GPU |", "|---|---|---|---|"]
     for step in STEPS:
         cell = told.get(step.name, "not yet").replace("|", "\\|").replace("<", "&lt;")
@@ -70,7 +72,8 @@ def markdown(found: dict[str, Any] | None) -> str:
 
 
 def _headline(found: dict[str, Any]) -> str:
-    here, cards = found["environment"], " and ".join(found["cards"])
+    here = found["environment"]
+    cards = " and ".join(found["cards"])
     versions = [f"{name} {here[key]}" for key, name in _VERSIONS.items() if here.get(key)]
     seen = f"Seen on {cards}" if cards else "Seen on no GPU, rehearsed"
     return markdown_text(f"{seen}; {', '.join([*versions, found['date']])}.")

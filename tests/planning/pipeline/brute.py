@@ -15,7 +15,8 @@ _AHEAD = 2  # times the segments behind one, that it may be ahead
 
 def shortest(problem: CutProblem) -> float | None:
     """Seconds of the best step, with a device for each segment; None if nothing fits."""
-    n, found = len(problem.graph.blocks), list[float]()
+    n = len(problem.graph.blocks)
+    found = list[float]()
     for count in range(2, min(n, len(problem.loads)) + 1):
         for cuts in combinations(range(1, n), count - 1):
             ends = [0, *cuts, n]
@@ -94,7 +95,9 @@ def _step_s(
     """Does whatever can be done next, on each device in its order, until all is done."""
     done: dict[tuple[int, bool, int], float] = {}
     arrived: dict[tuple[int, int, bool, int], float] = {}  # by the two segments
-    at, free_s, line_s = [0] * len(orders), [0.0] * len(orders), dict[tuple[int, int], float]()
+    at = [0] * len(orders)
+    free_s = [0.0] * len(orders)
+    line_s = dict[tuple[int, int], float]()
     while any(place < len(order) for place, order in zip(at, orders, strict=True)):
         for own, order in enumerate(orders):
             if at[own] == len(order):

@@ -36,7 +36,8 @@ def drawn(seed: int, most_devices: int = 4) -> CutProblem:
     It has up to 7 blocks and 24 micro-batches.
     """
     random = Random(seed)
-    n, devices = random.randint(1, 7), random.randint(1, most_devices)
+    n = random.randint(1, 7)
+    devices = random.randint(1, most_devices)
     edges = [Edge(i, (i + 1,), random.randint(0, 9)) for i in range(n - 1)]
     for _ in range(random.randint(0, 3)):
         source = random.randrange(n)

@@ -40,7 +40,8 @@ def one_block_each(problem: CutProblem) -> list[Placement]:
 def random_placings(seed: int) -> list[Placement]:
     """Random placings of blocks, so that devices have several segments."""
     problem = drawn(seed)
-    n, devices = len(problem.graph.blocks), len(problem.loads)
+    n = len(problem.graph.blocks)
+    devices = len(problem.loads)
     dealt = tuple(Segment(i, i, (seed // 7 + i * 5 + i * i) % devices) for i in range(n))
     return list(placings_of(Cut(problem, dealt)))
 
@@ -77,7 +78,8 @@ def test_a_deeper_order_hides_transfers(stages: int, loses: float) -> None:
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
 def test_every_step_obeys_its_order_and_its_parts_add_up(seed: int, factor: float) -> None:
     for placed in random_placings(seed):
-        problem, ran = placed.problem, {timed.task: timed for timed in placed.timeline.tasks}
+        problem = placed.problem
+        ran = {timed.task: timed for timed in placed.timeline.tasks}
         assert len(ran) == 2 * problem.micro_batches * len(placed.segments)
         for order in placed.orders:
             for before, after in pairwise(order):
@@ -93,7 +95,9 @@ def test_every_step_obeys_its_order_and_its_parts_add_up(seed: int, factor: floa
             assert all(before.end_s <= after.start_s for before, after in pairwise(spans))
             forward_s = sum(span.end_s - span.start_s for span in spans if span.kind == "forward")
             work = sum(
-                sum(load.forward_s[one.blocks]) for one in placed.segments if one.device == device
+                sum(load.forward_s[segment.blocks])
+                for segment in placed.segments
+                if segment.device == device
             )
             assert forward_s == pytest.approx(problem.micro_batches * work)
         loads = []

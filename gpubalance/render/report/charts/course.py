@@ -87,7 +87,8 @@ def _lines(subject: ReportSubject) -> Iterator[TimingLine]:
 
 def _own_lines(replica: OwnModel, label: str) -> Iterator[TimingLine]:
     style = look(replica.device)
-    colour, marker = style["color"], style["marker"]
+    colour = style["color"]
+    marker = style["marker"]
     if replica.step_time_s is not None:
         yield TimingLine(f"{label} at once", replica.step_time_s, colour, marker)
     if replica.solo_step_time_s is not None:

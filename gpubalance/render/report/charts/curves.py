@@ -30,9 +30,11 @@ def curves(subject: ReportSubject) -> Drawing | str:
 
 
 def _draw(subject: ReportSubject, width: int) -> Figure:
-    height, ticks = 360, 10
+    height = 360
+    ticks = 10
     if width <= NARROW:
-        height, ticks = 300, 6
+        height = 300
+        ticks = 6
     figure, (axes,) = new_figure(width, height)
     axes.set_xscale("log", base=2)
     has_limit = False
@@ -44,7 +46,8 @@ def _draw(subject: ReportSubject, width: int) -> Figure:
         name = f"{device_name(subject.devices[number], width)}: {_limit_text(probe)}"
         micro = 0
         if subject.split is not None:
-            batch, micro = subject.split.batches[number], subject.split.micro_batches[number]
+            batch = subject.split.batches[number]
+            micro = subject.split.micro_batches[number]
             chosen = "left out"
             if batch:
                 chosen = f"chosen {pieces_text(batch, micro)}"

@@ -30,8 +30,10 @@ from gpubalance.results.subject import ReportSubject
 _GIB = 2.0**30
 _PAUSE = 0.003  # of the makespan: what is left between two commands
 _LONG_UNITS = (("min", 60.0), ("h", 3600.0))
-_PEAK, _LIMIT = Key("peak", BLUE), Key("limit", INK)
-_AT_ONCE, _LESS = Key("at once", COMPUTE), Key("less than alone", WAIT)
+_PEAK = Key("peak", BLUE)
+_LIMIT = Key("limit", INK)
+_AT_ONCE = Key("at once", COMPUTE)
+_LESS = Key("less than alone", WAIT)
 _TASKS = {
     "forward": Key("forward", FORWARD),
     "backward": Key("backward", BACKWARD),
@@ -39,7 +41,8 @@ _TASKS = {
     "update": Key("update", UPDATE),
     "bubble": Key("bubble", BUBBLE),
 }
-_WELL, _FAILED = Key("succeeded", BLUE), Key("failed", VERMILLION)
+_WELL = Key("succeeded", BLUE)
+_FAILED = Key("failed", VERMILLION)
 
 
 def memory(subject: ReportSubject) -> Drawing | str:
@@ -120,10 +123,12 @@ def commands(result: Queue) -> Drawing | str:
     """What each device of a queue ran, and when."""
     if not result.makespan_s:
         return ""
-    unit, unit_s = "s", 1.0
+    unit = "s"
+    unit_s = 1.0
     for long_unit, long_unit_s in _LONG_UNITS:
         if result.makespan_s >= 2 * long_unit_s:
-            unit, unit_s = long_unit, long_unit_s
+            unit = long_unit
+            unit_s = long_unit_s
     pause_s = _PAUSE * result.makespan_s
     bars: dict[int, list[Bar]] = defaultdict(list)
     for command in result.commands:

@@ -33,9 +33,12 @@ _COMPUTE = Key("compute", COMPUTE)
 _WAIT = Key("wait", WAIT)
 _SYNC = Key("sync", SYNC)
 _UPDATE = Key("update", UPDATE)
-_LOSS, _GAIN = Key("loss", VERMILLION), Key("gain", GREEN)
-_MEASURED, _PREDICTED = Key("measured", BLUE), Key("predicted", VERMILLION)
-_GOODPUT, _THROUGHPUT = Key("goodput", GREEN), Key("throughput", BLUE)
+_LOSS = Key("loss", VERMILLION)
+_GAIN = Key("gain", GREEN)
+_MEASURED = Key("measured", BLUE)
+_PREDICTED = Key("predicted", VERMILLION)
+_GOODPUT = Key("goodput", GREEN)
+_THROUGHPUT = Key("throughput", BLUE)
 
 
 def steps(subject: ReportSubject) -> Drawing | str:
@@ -43,9 +46,11 @@ def steps(subject: ReportSubject) -> Drawing | str:
     bars = steps_of(subject)
     if not bars:
         return "a probe measures each device alone, and waiting is what devices do together"
-    scale, unit = 1e3, "ms"
+    scale = 1e3
+    unit = "ms"
     if max(step.step_time_s for step in bars) >= 10:
-        scale, unit = 1.0, "s"
+        scale = 1.0
+        unit = "s"
     rows = []
     for step in bars:
         rows.append(Row(f"{step.title} {Shares(step.batches)}", per_s(step.throughput)))
@@ -55,7 +60,8 @@ def steps(subject: ReportSubject) -> Drawing | str:
         notes.append(
             "How long each computes in the even split is in their probe: give the probe's file too."
         )
-    first, last = sum(bars[0].batches), sum(bars[-1].batches)
+    first = sum(bars[0].batches)
+    last = sum(bars[-1].batches)
     if first != last:
         notes.append(
             f"Their global batches differ: {first} and {last}; a larger one alone is faster."

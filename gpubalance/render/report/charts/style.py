@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The widths of a page's column and of a phone, in CSS pixels if the chart is not scaled.
-WIDE, NARROW = 640, 340
+WIDE = 640
+NARROW = 340
 
 _INKS = {"ink": "#1b1b1f", "muted": "#5d6169", "grid": "#d5d7dc", "paper": "#fefefe"}
 _HUES = {
@@ -39,8 +40,15 @@ BLUE, VERMILLION, GREEN, PURPLE, BLACK, ORANGE, SKY = _HUES.values()
 # The page's CSS variable for each colour.
 VARIABLES = {colour: f"--{name}" for name, colour in (_INKS | _HUES).items()}
 
-COMPUTE, UPDATE, WAIT, SYNC, INPUT = BLUE, GREEN, ORANGE, PURPLE, SKY
-FORWARD, BACKWARD, TRANSFER, BUBBLE = BLUE, VERMILLION, ORANGE, GRID
+COMPUTE = BLUE
+UPDATE = GREEN
+WAIT = ORANGE
+SYNC = PURPLE
+INPUT = SKY
+FORWARD = BLUE
+BACKWARD = VERMILLION
+TRANSFER = ORANGE
+BUBBLE = GRID
 HATCHES = {UPDATE: "\\\\\\\\", WAIT: "////", SYNC: "||||", INPUT: "xxx"}
 CHOSEN, EVEN = INK, MUTED  # devices have other colours
 

@@ -16,8 +16,10 @@ from tests.bench.gpu.steps import Figure
 from tests.bench.turns import Figure as Rate
 from tests.bench.turns import in_turns
 
-_BATCH, _REHEARSED_BATCH = 256, 16
-_PAIRS, _REHEARSED_PAIRS = 4, 1
+_BATCH = 256
+_REHEARSED_BATCH = 16
+_PAIRS = 4
+_REHEARSED_PAIRS = 1
 _PRECISIONS: tuple[Precision, ...] = get_args(Precision)[:2]  # the two of float32
 
 
@@ -31,9 +33,13 @@ def figures(place: Place) -> Iterator[Figure]:
     from gpubalance.training.split import Split
     from tests.bench.loops import KerasAlone, Ours, SplitFit, small
 
-    batch, make, model = _BATCH, probe_model, "probe"
+    batch = _BATCH
+    make = probe_model
+    model = "probe"
     if place.rehearsed:
-        batch, make, model = _REHEARSED_BATCH, small, "small"
+        batch = _REHEARSED_BATCH
+        make = small
+        model = "small"
 
     rates = {}
     for precision in reversed(_PRECISIONS):  # TF32, TensorFlow's own, is left on for Keras

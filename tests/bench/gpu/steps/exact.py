@@ -59,7 +59,8 @@ def classifier(optimizer: str = "adam") -> Any:
     """
     import keras
 
-    shape, convolution = keras.Input((28, 28, 1)), keras.layers.Conv2D(8, 3, 2, activation="relu")
+    shape = keras.Input((28, 28, 1))
+    convolution = keras.layers.Conv2D(8, 3, 2, activation="relu")
     layers = [
         shape,
         convolution,

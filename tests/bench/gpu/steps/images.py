@@ -13,7 +13,8 @@ from tests.bench.gpu.place import Place, show
 from tests.bench.gpu.steps import Figure
 from tests.bench.gpu.steps.arithmetic import compared
 
-_SHARE, _REHEARSED_SHARE = 256, 4
+_SHARE = 256
+_REHEARSED_SHARE = 4
 _SIZE, _REHEARSED_SIZE = 224, 32  # the sides of an image: 300 MB a step
 
 
@@ -31,7 +32,9 @@ def figures(place: Place) -> Iterator[Figure]:
     from tests.bench.loops import KerasFit, SplitFit
 
     share, size = (_REHEARSED_SHARE, _REHEARSED_SIZE) if place.rehearsed else (_SHARE, _SIZE)
-    make, data, names = partial(_net, size), partial(_images, 2 * share, size), use_devices(devices)
+    make = partial(_net, size)
+    data = partial(_images, 2 * share, size)
+    names = use_devices(devices)
     ours = SplitFit(Split.of(devices, Shares((share, share)), JointProfile()), make, data)
     keras_own = KerasFit(2 * share, names, make, data)
     yield compared(place, "Keras' `fit` of images", ours.throughput, keras_own.throughput)

@@ -42,7 +42,7 @@ def figures(place: Place) -> Iterator[Figure]:
 
 def _doctor(place: Place, simulate: Sequence[str]) -> Figure:
     checks = place.program("doctor", *simulate, codes=(0, 3)).out["checks"]
-    counts = Counter(one["status"] for one in checks)
+    counts = Counter(check["status"] for check in checks)
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     not_ok = [f"; {one['what']} ({one['detail']})" for one in checks if one["status"] != "ok"]
     return Figure("doctor", checks, f"`doctor`: {told}{''.join(not_ok)}")
@@ -75,10 +75,8 @@ def _computed(place: Place) -> Iterator[Figure]:
     tf.config.experimental.enable_tensor_float_32_execution(False)
     random = np.random.default_rng(0)
     matrix = random.random((1024, 1024), np.float32)
-    images, filters = (
-        random.random((8, 64, 64, 16), np.float32),
-        random.random((3, 3, 16, 32), np.float32),
-    )
+    images = random.random((8, 64, 64, 16), np.float32)
+    filters = random.random((3, 3, 16, 32), np.float32)
     operations: dict[str, Callable[[], Any]] = {
         "matmul": lambda: tf.linalg.matmul(matrix, matrix),
         "convolution": lambda: tf.nn.conv2d(images, filters, 1, "SAME"),

@@ -33,7 +33,8 @@ def figures(place: Place) -> Iterator[Figure]:
     probe = done.out["probes"][0]
     told = f"{len(probe['curve'])} batch sizes in {probe['elapsed_s']:.0f} s"
     yield Figure("probe", done.out, told)
-    best, limit = probe["solo_best"], probe["batch_limit"]
+    best = probe["solo_best"]
+    limit = probe["batch_limit"]
     if best:
         last = max(probe["curve"], key=lambda point: point["batch"])
         part = last["throughput"]["median"] / best["throughput"]
@@ -61,7 +62,8 @@ def _used(place: Place, fits: int, fails: int) -> Iterator[Figure]:
 
     session = place.session(QUICK_PAIR)
     for batch in (2 * fails, fails, fits):
-        began, outcome = time.monotonic(), "fits"
+        began = time.monotonic()
+        outcome = "fits"
         try:
             list(
                 session.measure(

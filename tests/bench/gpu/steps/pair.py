@@ -40,7 +40,8 @@ def balanced(how: str, plan: dict[str, Any] | None) -> Figure:
     """What `balance` found. Raises StepFailed if it found nothing."""
     if plan is None or not plan.get("balance"):
         raise StepFailed("the time of `balance` was over before it had a split")
-    run, rounds = plan["balance"]["run"], plan["balance"]["rounds"]
+    run = plan["balance"]["run"]
+    rounds = plan["balance"]["rounds"]
     told = f"{how} {'/'.join(map(str, plan['batches']))} after {len(rounds)} rounds"
     if run is not None:
         told += f": {run['throughput']['median']:.0f} samples/s, imbalance {run['imbalance']:.3f}"

@@ -90,12 +90,14 @@ def _said(
 
     from gpubalance.engine.step import built, parity
 
-    weights, said = None, []
+    weights = None
+    said = []
     for device in devices:
         keras.utils.clear_session()  # so that names are numbered alike
         keras.utils.set_random_seed(1)
         with tf.device(device):
-            model, batch = make(), tf.nest.map_structure(tf.constant, samples)
+            model = make()
+            batch = tf.nest.map_structure(tf.constant, samples)
             built.build(model, tf.distribute.get_strategy(), batch, trains=True)
             weights = weights or model.get_weights()
             model.set_weights(weights)

@@ -15,7 +15,8 @@ from tests.bench.gpu.steps import Figure
 from tests.cli.program import children_of, lines_until
 
 # Less than the model takes: memory ends, and halving soon finds what fits.
-_BYTES_A_SAMPLE, _REHEARSED_BYTES = 3 << 20, 1 << 10
+_BYTES_A_SAMPLE = 3 << 20
+_REHEARSED_BYTES = 1 << 10
 _REHEARSED_BATCH = 512
 _SMALL = "16"
 _SHORT = ("--baseline", "none", "--windows", "1", "--duration", "0.5")

@@ -18,7 +18,8 @@ from tests.bench.gpu.kernels import Window, idle_part, marks_of, read_windows
 from tests.bench.gpu.place import Place
 from tests.bench.gpu.steps import Figure
 
-_BATCH, _REHEARSED_BATCH = 256, 8
+_BATCH = 256
+_REHEARSED_BATCH = 8
 _STEPS = 20
 _LONGER = 100  # steps, in which the first one's start counts little
 _TINY_KERNELS = 1000
@@ -83,7 +84,8 @@ def _idle(
     from gpubalance.training.split import Split
     from tests.bench.loops import KerasFit, SplitFit, small
 
-    devices, make = place.devices(1), small if place.rehearsed else probe_model
+    devices = place.devices(1)
+    make = small if place.rehearsed else probe_model
     steps = _STEPS if place.rehearsed else _LONGER
     ours = SplitFit(Split.of(devices, Shares((batch,)), JointProfile()), make)
     keras_own = KerasFit(batch, (name,), make)
