@@ -57,7 +57,9 @@ class Pool:
 
     def longest(self, count: int) -> Any:
         """The same, beginning with the largest in shape of the samples that were looked at."""
-        sizes = [sum(values.nbytes for values in sample) for sample in self._samples]
+        sizes = []
+        for sample in self._samples:
+            sizes.append(sum(values.nbytes for values in sample))
         return self._from(sizes.index(max(sizes)), count)
 
     @property

@@ -57,9 +57,14 @@ def one_error(kind: type[GpubalanceError], failed: Failed) -> GpubalanceError:
     remedies = []
     log = ""
     for device, error in failed:
-        is_named = device.label in error.message
-        messages.append(error.message if is_named else f"{device.label}: {error.message}")
-        remedies.append(f"{device.label}: {error.remedy}" if several else error.remedy)
+        message = error.message
+        if device.label not in message:
+            message = f"{device.label}: {message}"
+        messages.append(message)
+        remedy = error.remedy
+        if several:
+            remedy = f"{device.label}: {remedy}"
+        remedies.append(remedy)
         # Of a lack of memory the log says no more than the message does.
         if not log and not isinstance(error, OutOfMemory):
             log = error.log

@@ -43,8 +43,10 @@ def packs_of(values: Sequence[tuple[Hashable, int]], pack_bytes: int) -> list[li
     for number in reversed(range(len(values))):
         kind, size = values[number]
         if room.get(kind, 0.0) <= 0:
-            is_first = kind not in room
-            room[kind] = (pack_bytes or math.inf) * (_FIRST_PART if is_first else 1.0)
+            has_room: float = pack_bytes or math.inf
+            if kind not in room:  # the first pack
+                has_room *= _FIRST_PART
+            room[kind] = has_room
             filling[kind] = []
             packs.append(filling[kind])
         filling[kind].append(number)

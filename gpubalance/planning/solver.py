@@ -159,13 +159,14 @@ class Solver:
             return
         wanted, rest = divmod(problem.global_batch, multiple)
         if rest or not self._least <= wanted <= self._most:
+            error = NoSplitError(f"no split has a global batch of {problem.global_batch}")
             below = min(wanted, int(self._most))
+            if below >= self._least:
+                error.below = below * multiple
             above = max(int(self._least), wanted + 1)
-            raise NoSplitError(
-                f"no split has a global batch of {problem.global_batch}",
-                below * multiple if below >= self._least else None,
-                above * multiple if above <= self._most else None,
-            )
+            if above <= self._most:
+                error.above = above * multiple
+            raise error
 
 
 def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:

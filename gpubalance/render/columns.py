@@ -148,9 +148,12 @@ def _joined(all_shown: Iterable[Shown]) -> Shown:
     """What the first does not say is as in those after it."""
     joined = Shown()
     for shown in all_shown:
+        unit = joined.unit
+        if unit is None:
+            unit = shown.unit
         joined = Shown(
             joined.label or shown.label,
-            joined.unit if joined.unit is not None else shown.unit,
+            unit,
             joined.has_ratio and shown.has_ratio,
             joined.brief or shown.brief,
         )

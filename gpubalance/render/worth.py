@@ -98,7 +98,9 @@ def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
     part = format_percent(abs(gain))
     if part == "0 %":
         return "no more", word
-    return f"{part} more" if gain >= 0 else f"{part} less", word
+    if gain < 0:
+        return f"{part} less", word
+    return f"{part} more", word
 
 
 def _energy(run: Run, best: SoloBest) -> Iterator[str]:

@@ -244,6 +244,9 @@ def shapes_text(shapes: tuple[tuple[int | None, ...], ...]) -> str:
     """`28×28×1`, `any×80 and 3` for two inputs; `any` stands for an open dimension."""
     texts = []
     for shape in shapes:
-        text = "×".join("any" if size is None else str(size) for size in shape) or "1"
-        texts.append("any length" if text == "any" else text)
+        sizes = ["any" if size is None else str(size) for size in shape]
+        text = "×".join(sizes) or "1"
+        if text == "any":
+            text = "any length"
+        texts.append(text)
     return " and ".join(texts)

@@ -51,8 +51,11 @@ def divide_gap(devices: Sequence[DeviceRun], step_time_s: float, slow_s: float =
     global_batch = sum(device.batch for device in used)
     solo = sum(device.solo_best for device in used)
     left_out = sum(device.solo_best for device in devices if not device.batch)
-    alone = [device.batch / device.alone_s if device.batch else 0.0 for device in devices]
-    joint = [device.batch / device.busy_s if device.batch else 0.0 for device in devices]
+    alone = []
+    joint = []
+    for device in devices:
+        alone.append(device.batch / device.alone_s if device.batch else 0.0)
+        joint.append(device.batch / device.busy_s if device.batch else 0.0)
     together = global_batch / max(device.busy_s for device in used)
     synced = global_batch / (step_time_s - slow_s)
     throughput = global_batch / step_time_s

@@ -128,7 +128,10 @@ def pieces_text(batch: int, micro_batch: int) -> str:
     """`820` for a batch in one piece, `2×820` for equal micro-batches, `100+3×300` for others."""
     sizes = []
     for count, size in pieces(batch, micro_batch):
-        sizes.append(str(size) if count == 1 else f"{count}×{size}")
+        text = str(size)
+        if count > 1:
+            text = f"{count}×{size}"
+        sizes.append(text)
     return "+".join(sizes) or "0"
 
 
@@ -166,7 +169,9 @@ def proportional_split(samples: int, weights: Sequence[int], least: int = 1) -> 
     remainders = []
     for weight in weights:
         share, remainder = divmod(samples * weight, total)
-        shares.append(max(share, least) if weight else 0)
+        if weight:
+            share = max(share, least)
+        shares.append(share)
         remainders.append(remainder)
     by_remainder = sorted(range(len(weights)), key=remainders.__getitem__, reverse=True)
     for device in by_remainder[: max(0, samples - sum(shares))]:

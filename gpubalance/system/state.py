@@ -112,8 +112,12 @@ def delete_oldest(folder: Path, pattern: str, most: int) -> None:
         by_age = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name))
         for old in by_age[:-most]:
             log = _LOG.match(old.name)
-            if not (log and _lives(log[1])):  # a gpubalance may run for a whole night
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+            if log and _lives(log[1]):  # a gpubalance may run for a whole night
+                continue
+            if old.is_dir():
+                shutil.rmtree(old)
+            else:
+                old.unlink()
 
 
 def _lives(pid: str) -> bool:

@@ -158,8 +158,10 @@ class Ensemble:
         weights = sum(weight.nbytes for weight in self._models[number].get_weights())
         held = []
         for place, device in enumerate(self.devices):
-            takes_none = not device.simulated and self._is_there(number, place)
-            held.append(0 if takes_none else weights)
+            if not device.simulated and self._is_there(number, place):
+                held.append(0)
+            else:
+                held.append(weights)
         return held
 
     def _check(self, number: int, model: Trained, limits: Sequence[int | None]) -> None:
@@ -189,7 +191,8 @@ class Ensemble:
         times_s: list[float | None] = [None] * len(limits)
         working = []
         for place in self.devices:
-            working.append(size * place.profile.memory_per_sample if place.profile else 0)
+            per_sample = place.profile.memory_per_sample if place.profile else 0
+            working.append(size * per_sample)
         for device, name in enumerate(self._names):
             limit = limits[device]
             if limit is not None and held[device] + working[device] > limit:
@@ -227,9 +230,9 @@ class Ensemble:
 def _mean(outputs: Sequence[Any]) -> Any:
     import keras
 
-    shapes = {
-        str(keras.tree.map_structure(lambda array: array.shape, output)) for output in outputs
-    }
+    shapes = set()
+    for output in outputs:
+        shapes.add(str(keras.tree.map_structure(lambda array: array.shape, output)))
     if len(shapes) > 1:
         raise BadInput(
             "the models' outputs differ in shape, so they have no mean", remedy="leave mean= out"

@@ -192,9 +192,10 @@ class Ranks:
         members = [self._members[rank] for rank in silent]
         places = dict(zip(silent, self._threads.map(_place_of, members), strict=True))
         dumb = [rank for rank in silent if places[rank] is None]
-        computed = {
-            rank: place.computed for rank, place in places.items() if isinstance(place, Whereabouts)
-        }
+        computed = {}
+        for rank, place in places.items():
+            if isinstance(place, Whereabouts):
+                computed[rank] = place.computed
         behind = [rank for rank in computed if computed[rank] == min(computed.values())]
         blamed = dumb or behind
         if len(blamed) in (0, len(self._members)):

@@ -44,10 +44,12 @@ def gradients_of(model: Any, part: Part) -> tuple[list[Any], list[Any]]:
 
 
 def _weighed(grads: Sequence[Any], weight: Any) -> list[Any]:
-    return [
-        None if grad is None else tf.math.scalar_mul(tf.cast(weight, grad.dtype), grad)
-        for grad in grads
-    ]
+    weighed = []
+    for grad in grads:
+        if grad is not None:
+            grad = tf.math.scalar_mul(tf.cast(weight, grad.dtype), grad)
+        weighed.append(grad)
+    return weighed
 
 
 @contextlib.contextmanager

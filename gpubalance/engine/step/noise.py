@@ -33,5 +33,7 @@ def with_norms(stamps: Any, squares: Any, summed: Sequence[Any], scale: Any) -> 
 
 def loss_scale(optimizer: Any) -> Any:
     """The factor by which the optimizer scales the loss, against float16's underflow; else 1."""
-    is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    return tf.convert_to_tensor(optimizer.dynamic_scale if is_scaling else 1.0)
+    scale = 1.0
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        scale = optimizer.dynamic_scale
+    return tf.convert_to_tensor(scale)

@@ -72,5 +72,8 @@ def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
     while took_s < _LONG_ENOUGH_S and size < most_bytes:
         size = min(_TIMES_MORE * size, most_bytes)
         took_s = seconds_of(size)
+    bytes_per_s = math.inf
     beyond_s = took_s - latency_s
-    return latency_s, size / beyond_s if beyond_s > 0 else math.inf
+    if beyond_s > 0:
+        bytes_per_s = size / beyond_s
+    return latency_s, bytes_per_s

@@ -87,11 +87,11 @@ def changed_by_samples(part: Part, variables: Sequence[Any]) -> list[Any]:
     """Those of the variables that a step assigns what it computes from samples."""
     known = {id(variable) for variable in variables}
     states = part.probing.states if part.probing else ()
-    return [
-        change.variable
-        for change in part.changes
-        if id(change.variable) in known and SAMPLES in sources(change.value, states)
-    ]
+    changed = []
+    for change in part.changes:
+        if id(change.variable) in known and SAMPLES in sources(change.value, states):
+            changed.append(change.variable)
+    return changed
 
 
 def _refuse_gradients(model: Any, part: Part, step: str) -> None:

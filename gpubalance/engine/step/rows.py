@@ -23,7 +23,12 @@ class Rows:
     def summable(self, grads: Sequence[Any]) -> list[Any]:
         """A part's gradients, dense where all parts have the same rows: these add up one by one."""
         self._first = self._first or grads  # of micro-batches the others are inside a loop
-        return [grad.values if has_fixed_rows(grad) else grad for grad in grads]
+        summable = []
+        for grad in grads:
+            if has_fixed_rows(grad):
+                grad = grad.values
+            summable.append(grad)
+        return summable
 
     def of_sum(self, sums: Sequence[Any]) -> list[Any]:
         """The sums over all parts, as gradients by rows where the parts' were."""

@@ -190,7 +190,10 @@ def _orders(magnitudes: Sequence[float], *, chooses: bool) -> list[Any]:
 
 def _stacked(cuts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """By name the marks of all cuts in one array."""
-    return {name: np.stack([marks[name] for marks in cuts]) for name in cuts[0]}
+    stacked = {}
+    for name in cuts[0]:
+        stacked[name] = np.stack([marks[name] for marks in cuts])
+    return stacked
 
 
 def _agree(some: Any, others: Any, near: float) -> bool:

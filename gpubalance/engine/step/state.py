@@ -134,13 +134,20 @@ def powers_of(model: Any, decomposition: Decomposition) -> dict[int, int]:
 
 def layer_variables(model: Any) -> list[tuple[Any, Any]]:
     """The variables of layers that are not trained, each with its layer."""
-    layers = model._flatten_layers()
-    return [(variable, layer) for layer in layers for variable in layer._non_trainable_variables]
+    pairs = []
+    for layer in model._flatten_layers():
+        for variable in layer._non_trainable_variables:
+            pairs.append((variable, layer))
+    return pairs
 
 
 def metric_variables(model: Any) -> list[tuple[Any, Any]]:
     """The variables of all metrics, each with its metric."""
-    return [(variable, metric) for metric in metrics_of(model) for variable in metric._variables]
+    pairs = []
+    for metric in metrics_of(model):
+        for variable in metric._variables:
+            pairs.append((variable, metric))
+    return pairs
 
 
 def metrics_of(model: Any) -> list[Any]:
@@ -163,11 +170,12 @@ def _with_inner(metrics: Iterable[Any]) -> list[Any]:
 
 def summed_of(model: Any) -> list[Any]:
     """The metrics' variables of which each replica has its own, and the sum counts: nearly all."""
-    return [
-        variable
-        for variable, _ in metric_variables(model)
-        if variable.aggregation == "sum" and variable.dtype in ("float32", "float64")
-    ]
+    summed = []
+    for variable, _ in metric_variables(model):
+        is_number = variable.dtype in ("float32", "float64")
+        if is_number and variable.aggregation == "sum":
+            summed.append(variable)
+    return summed
 
 
 def handles(variables: Iterable[Any]) -> set[int]:

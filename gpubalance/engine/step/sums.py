@@ -42,7 +42,12 @@ def sent(grads: Sequence[Any], gradients: Gradients) -> list[Any]:
     """Gradients in the form in which they are sent and summed: in full, or float32 as bfloat16."""
     if gradients == "full":
         return list(grads)
-    return [tf.cast(grad, tf.bfloat16) if _is_wide(grad) else grad for grad in grads]
+    narrow = []
+    for grad in grads:
+        if _is_wide(grad):
+            grad = tf.cast(grad, tf.bfloat16)
+        narrow.append(grad)
+    return narrow
 
 
 def _is_wide(grad: Any) -> bool:
@@ -53,7 +58,9 @@ def _is_wide(grad: Any) -> bool:
 
 def received(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
     """The sums in the types of a replica's own gradients."""
-    return [
-        None if grad is None else tf.cast(total, grad.dtype)
-        for total, grad in zip(sums, grads, strict=True)
-    ]
+    typed = []
+    for total, grad in zip(sums, grads, strict=True):
+        if grad is not None:
+            total = tf.cast(total, grad.dtype)
+        typed.append(total)
+    return typed

@@ -90,6 +90,8 @@ class TracedStep:
         The gradients are those of a mean. Without `divisors` losses have their own. `exponents` are
         as in `Decomposition`.
         """
+        if divisors is None:
+            divisors = tf.zeros(_MOST)
         spread = self._spread[places]
         weight = len(spread) / self.count
         with tf.device("/CPU:0"):  # where the whole batch is
@@ -98,7 +100,7 @@ class TracedStep:
         all_exponents[: len(exponents)] = exponents
         gradients, others, own_divisors, *after = self._function(
             tf.constant(weight, tf.float32),
-            tf.zeros(_MOST) if divisors is None else divisors,
+            divisors,
             tf.constant(all_exponents),
             *states.values(),
             *samples,

@@ -84,4 +84,6 @@ def one_failure(replicas: Sequence[OwnReplica]) -> GpubalanceError | None:
     if len(failed) < len(replicas) or len(kinds) > 1:
         return one_error(PartialResult, failed)
     (kind,) = kinds
-    return one_error(NothingFits if kind is OutOfMemory else kind, failed)
+    if kind is OutOfMemory:
+        kind = NothingFits
+    return one_error(kind, failed)

@@ -32,9 +32,12 @@ R = TypeVar("R", bound=BaseModel)
 
 def content_key(*parts: BaseModel | str | int | float | None) -> str:
     """A short hash that is equal for equal devices, settings and options."""
-    contents = []
+    contents: list[Any] = []
     for part in parts:
-        contents.append(part.model_dump(mode="json") if isinstance(part, BaseModel) else part)
+        if isinstance(part, BaseModel):
+            contents.append(part.model_dump(mode="json"))
+        else:
+            contents.append(part)
     text = json.dumps(contents, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

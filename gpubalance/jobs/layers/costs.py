@@ -108,7 +108,9 @@ class BlockCosts:
         """
         step_s = median(step_times_s)
         window = half_width(step_times_s)
-        offs = [math.inf if window is None else math.sqrt(2) * window]
+        offs = [math.inf]
+        if window is not None:
+            offs = [math.sqrt(2) * window]
         ratios = [median([step.step_time_s for step in stamped]) / step_s]
         if placed.off is not None:
             ratios.append(step_s / placed.step_time_s)
@@ -210,4 +212,7 @@ def _longer_s(placed: Placement, step: Timeline) -> Iterator[float]:
 
 def _limit_text(limit_bytes: float) -> str:
     """A device's memory as text."""
-    return format_bytes(int(limit_bytes) if limit_bytes < math.inf else None)
+    known_bytes = None
+    if limit_bytes < math.inf:
+        known_bytes = int(limit_bytes)
+    return format_bytes(known_bytes)

@@ -117,13 +117,16 @@ def blocks(placed: Placement) -> Iterator[MeasuredBlock]:
     loads = placed.problem.loads
     crossing_bytes = graph.crossing_bytes
     for number, block in enumerate(graph.blocks):
-        passes_s = [load.forward_s[number] + load.backward_s[number] for load in loads]
+        compute_s: list[float | None] = []
+        for load in loads:
+            passes_s = load.forward_s[number] + load.backward_s[number]
+            compute_s.append(None if math.isinf(passes_s) else passes_s)
         yield MeasuredBlock(
             name=block.name,
             calls=block.calls,
             weights_bytes=block.weights_bytes,
             crossing_bytes=crossing_bytes[number],
-            compute_s=tuple(None if math.isinf(pass_s) else pass_s for pass_s in passes_s),
+            compute_s=tuple(compute_s),
         )
 
 
@@ -134,7 +137,10 @@ def _record(timeline: Timeline) -> StepTimeline:
 def _median_parts(steps: Sequence[StepTimeline], device: int) -> dict[str, float]:
     """The median fraction of a step that each kind of the device's work takes."""
     by_step = [_parts(step, device) for step in steps]
-    return {name: median([parts[name] for parts in by_step]) for name in _PARTS}
+    medians = {}
+    for name in _PARTS:
+        medians[name] = median([parts[name] for parts in by_step])
+    return medians
 
 
 def _parts(step: StepTimeline, device: int) -> dict[str, float]:

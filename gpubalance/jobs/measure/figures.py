@@ -106,7 +106,9 @@ def loss_is_finite(windows: Windows) -> bool:
 
 def late_part(windows: Windows) -> float:
     """The part of steps whose real compute took longer than the profile's time."""
-    return mean([window.late_part for window in windows]) if windows else 0.0
+    if not windows:
+        return 0.0
+    return mean([window.late_part for window in windows])
 
 
 def peaks(windows: Windows) -> Peaks:
@@ -118,7 +120,9 @@ def throttled(windows: Windows) -> list[tuple[str, ...]]:
     """NVML's reasons that slowed each device down in any window and may pass."""
     reasons_by_device = []
     for by_window in zip(*(window.throttled for window in windows), strict=True):
-        reasons = dict.fromkeys(reason for told in by_window for reason in told)
+        reasons: dict[str, None] = {}  # in order, each once
+        for of_window in by_window:
+            reasons |= dict.fromkeys(of_window)
         reasons_by_device.append(tuple(reasons))
     return reasons_by_device
 

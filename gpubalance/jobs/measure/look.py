@@ -140,8 +140,10 @@ class Look:
 
     def taken(self, timings: Sequence[Timing] | None = None) -> Window:
         """The window so far, or a window of these timings, with what else came meanwhile."""
+        if timings is None:
+            timings = self.timings
         return Window(
-            timings=tuple(self.timings if timings is None else timings),
+            timings=tuple(timings),
             stamped=tuple(self.stamped),
             memory_peak_bytes=self.peaks,
             throttled=self.sensors.throttled or ((),) * len(self.peaks),

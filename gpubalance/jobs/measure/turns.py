@@ -104,7 +104,9 @@ def _event(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
         return PipeWindowDone(number, of, rate.median, usual_s(windows))
     if subject.is_independent:
         parts = tuple(_own_window(measurer, subject) for subject in turn)
-        return TurnDone(number, of, "alone" if len(turn) == 1 else "at once", parts)
+        if len(turn) == 1:
+            return TurnDone(number, of, "alone", parts)
+        return TurnDone(number, of, "at once", parts)
     last = measurer.windows[subject][-1:]
     measured = measurement(subject.split, last, measurer.sensors(subject))
     return WindowDone(number, of, subject.name, subject.devices, measured)

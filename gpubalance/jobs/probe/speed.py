@@ -48,7 +48,11 @@ def keeps_speed(attempts: Attempts) -> bool:
 
 def at_device_pace(points: Sequence[CurvePoint]) -> list[CurvePoint]:
     """Those whose steps take as long as the device needs, not as long as the host."""
-    return [point for point in points if not any(_is_no_longer(other, point) for other in points)]
+    at_own_pace = []
+    for point in points:
+        if not any(_is_no_longer(other, point) for other in points):
+            at_own_pace.append(point)
+    return at_own_pace
 
 
 def _is_no_longer(other: CurvePoint, point: CurvePoint) -> bool:

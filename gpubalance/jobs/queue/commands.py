@@ -172,8 +172,10 @@ class Commands:
         changes = {
             "tries": (*running.command.tries, last),
             "log": running.log.path,
-            "tail": running.log.tail() if code else (),
+            "tail": (),
         }
+        if code:
+            changes["tail"] = running.log.tail()
         command = running.command.model_copy(update=changes)
         self._commands[command.number] = command
         del self._running[device]

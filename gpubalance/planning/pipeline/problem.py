@@ -162,7 +162,9 @@ class CutProblem:
     def transfer_s(self, bytes_per_sample: float) -> float:
         """Seconds of a transfer in one direction."""
         sent = self.micro_batch * bytes_per_sample
-        return self.latency_s + (sent / self.bytes_per_s if self.bytes_per_s else 0.0)
+        if not self.bytes_per_s:
+            return self.latency_s
+        return self.latency_s + sent / self.bytes_per_s
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,10 @@ def _within(record: Record, lead: Lead, subject: ReportSubject) -> Iterator[_Ent
         if name in _APART:
             continue
         inner_lead = {**lead, **_lead_of_field(record, name)}
-        for item in value if isinstance(value, tuple) else [value]:
+        items = value
+        if not isinstance(value, tuple):
+            items = [value]
+        for item in items:
             if isinstance(item, Record):
                 yield from _within(item, inner_lead, subject)
 
@@ -137,16 +140,22 @@ def _table(kind: TableKind, records: Sequence[_Entry], subject: ReportSubject) -
         record_type = type(shown[0]) if isinstance(kind.of, tuple) else kind.of
         for column in columns_of(record_type, *kind.names):
             columns.append((column, [column.value(record) for record in shown]))
-    known = [pair for pair in columns if any(cell is not None for cell in pair[1])]
+    known = []
+    cells_by_column = []
+    for column, cells in columns:
+        if any(cell is not None for cell in cells):
+            known.append(column)
+            cells_by_column.append(cells)
     if not known:
         return None
-    rows = list(zip(*[cells for _, cells in known], strict=True))
-    return Table(kind, [column for column, _ in known], rows)
+    return Table(kind, known, list(zip(*cells_by_column, strict=True)))
 
 
 def _lead_columns(leads: Sequence[Lead]) -> list[tuple[Column, list[Cell]]]:
     """The columns of what leads the rows with their cells, the split first."""
-    keys = dict.fromkeys(key for lead in leads for key in lead)
+    keys: dict[str, None] = {}  # in order, each once
+    for lead in leads:
+        keys |= dict.fromkeys(lead)
     columns = []
     for key in sorted(keys, key=lambda key: key != "split"):
         unknown = "chosen" if key == "split" else None

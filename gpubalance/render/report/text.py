@@ -51,7 +51,8 @@ def _csv_table(rows: Sequence[Mapping[str, Cell]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
+    for row in rows:
+        writer.writerow([_csv_cell(row.get(name)) for name in columns])
     return file.getvalue().rstrip("\n")
 
 
