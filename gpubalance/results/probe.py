@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -57,6 +58,15 @@ class CurvePoint(Record):
         if self.step_time_s.ci95:
             return self.step_time_s.relative_half_width
         return math.inf
+
+
+def peaks_by_batch(points: Iterable[CurvePoint]) -> list[tuple[int, int]]:
+    """Each batch with its peak bytes, as far as these are known, in the order of batches."""
+    peaks = []
+    for point in points:
+        if point.memory_peak_bytes is not None:
+            peaks.append((point.batch, point.memory_peak_bytes))
+    return sorted(peaks)
 
 
 class Trial(Record):

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from gpubalance.errors import NothingFits, UsageError
-from gpubalance.jobs.endings import lost_gpus_told
+from gpubalance.jobs.endings import attach_partial, lost_gpus_told
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.layers.batch_split import with_split_measured
 from gpubalance.jobs.layers.blocks import model_facts, time_blocks
 from gpubalance.jobs.layers.costs import BlockCosts
-from gpubalance.jobs.layers.course import find_and_prove
+from gpubalance.jobs.layers.result import result_of, result_so_far
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.layers.uncut import refuse_what_is_faster_uncut, uncut
 from gpubalance.jobs.measure.party import party_for
@@ -44,7 +45,10 @@ def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
         known = BlockCosts(request, facts.graph, measured)
         refuse_what_is_faster_uncut(request, baselines, known.best().throughput)
         rounds = CutRounds(request, known, together, journal, watch)
-        return find_and_prove(rounds, facts, baselines, limit)
+        with attach_partial(lambda: result_so_far(rounds, facts, baselines)):
+            proof = rounds.find_and_prove()
+            baselines = with_split_measured(rounds, baselines, facts.model, limit)
+        return result_of(rounds, proof, facts, baselines, complete=True)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpubalance.jobs.keep.probes import probe_of
 from gpubalance.jobs.measure.window import Peaks
 from gpubalance.planning.memory import Points, predict_limit
+from gpubalance.results.probe import peaks_by_batch
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
 
@@ -36,10 +37,10 @@ def _bytes_per_sample(device: Device, settings: Settings) -> float | None:
     probe = probe_of(device, settings)
     if probe is None:
         return None
-    peaks = [(p.batch, p.memory_peak_bytes) for p in probe.curve if p.memory_peak_bytes]
+    peaks = peaks_by_batch(probe.curve)
     if len(peaks) < 2:
         return None
-    (small, low), (large, high) = sorted(peaks)[-2:]
+    (small, low), (large, high) = peaks[-2:]
     return (high - low) / (large - small)
 
 

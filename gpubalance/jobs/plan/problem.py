@@ -20,7 +20,7 @@ from gpubalance.planning.problem import (
     Problem,
     TooFineError,
 )
-from gpubalance.results.probe import DeviceProbe, Probe
+from gpubalance.results.probe import DeviceProbe, Probe, peaks_by_batch
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
@@ -88,12 +88,11 @@ def _load(entry: DeviceProbe, extra_bytes: int, multiple: int, host: int) -> Loa
     model = _model(entry)
     if limit is None or limit.fits is None or model is None:
         return Load(Line(1.0, 0.0, 0.0), 0, host=host)
-    peaks = []
-    for point in entry.curve:
-        if point.memory_peak_bytes is not None:
-            peaks.append((point.batch, point.memory_peak_bytes))
     largest = joint_limit(
-        sorted(peaks), limit.fits, memory_bytes=limit.memory_bytes, extra_bytes=extra_bytes
+        peaks_by_batch(entry.curve),
+        limit.fits,
+        memory_bytes=limit.memory_bytes,
+        extra_bytes=extra_bytes,
     )
     update_s = min(entry.update_s or 0.0, _MOST_UPDATE * model.step_time_s(0))
     return Load(model.less(update_s), largest // multiple * multiple, update_s, host)

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from gpubalance.errors import (
     BadInput,
@@ -41,6 +42,16 @@ class Attempt(Record):
         """Why the batch should be tried once more."""
         died = {"crash": "the worker died", "deadline": "the worker fell silent"}
         return died.get(self.trial.outcome, "a larger batch passed")
+
+
+class _Asked(NamedTuple):
+    """What is asked of a try of a batch: see `Attempts.try_batch`."""
+
+    batch: int
+    reason: str
+    rule: StoppingRule
+    for_limit: bool
+    last: bool
 
 
 @dataclass
@@ -91,46 +102,34 @@ class Attempts:
             return tries[-1]
         if for_limit and (self.bench.fragments or tries):
             fresh = True
-        rule = self.rule.until(within)
-        attempt = self._attempt_kept(
-            batch, reason, rule, for_limit=for_limit, fresh=fresh, last=last
-        )
+        asked = _Asked(batch, reason, self.rule.until(within), for_limit=for_limit, last=last)
+        attempt = self._attempt_kept(asked, fresh=fresh)
         oom_in_fragments = attempt.trial.outcome == "oom" and not attempt.trial.fresh
         if attempt.died or (oom_in_fragments and max(self.points, default=0) > batch):
-            reason = f"once more, as {attempt.doubt}"
-            attempt = self._attempt_kept(
-                batch, reason, rule, for_limit=for_limit, fresh=True, last=last
-            )
+            once_more = asked._replace(reason=f"once more, as {attempt.doubt}")
+            attempt = self._attempt_kept(once_more, fresh=True)
         if attempt.died and not self.points:
             raise self.bench.deaths[-1]
         return attempt
 
-    def _attempt_kept(
-        self,
-        batch: int,
-        reason: str,
-        rule: StoppingRule,
-        *,
-        for_limit: bool,
-        fresh: bool,
-        last: bool,
-    ) -> Attempt:
+    def _attempt_kept(self, asked: _Asked, *, fresh: bool) -> Attempt:
         """One try of a batch.
 
         A death is not kept: it may have been the machine's fault, and mended since.
         """
         bench = self.bench
+        batch = asked.batch
         tries = self._tries[batch]
         lived = [attempt for attempt in tries if not attempt.died]
         key = f"{bench.device.uuid} {batch} {len(lived)}"
         attempt = bench.journal.load(key, Attempt)
         if attempt is None:
-            attempt = self._attempt_now(batch, reason, rule, fresh=fresh, last=last)
+            attempt = self._attempt_now(asked, fresh=fresh)
             if not attempt.died:
                 bench.journal.keep(key, attempt)
         tries.append(attempt)
         # A batch of the curve that fails tells of the limit, too.
-        if for_limit or attempt.point is None:
+        if asked.for_limit or attempt.point is None:
             self.trials.append(attempt.trial)
             bench.watch(TrialDone(bench.device, attempt.trial))
         if attempt.point is not None:
@@ -138,9 +137,7 @@ class Attempts:
             bench.watch(PointDone(bench.device, attempt.point))
         return attempt
 
-    def _attempt_now(
-        self, batch: int, reason: str, rule: StoppingRule, *, fresh: bool, last: bool
-    ) -> Attempt:
+    def _attempt_now(self, asked: _Asked, *, fresh: bool) -> Attempt:
         bench = self.bench
         bench.time_limit.check()
         began_s = time.monotonic()
@@ -149,8 +146,8 @@ class Attempts:
         peak_bytes = None
         outcome: Outcome = "fits"
         try:
-            bench.ready(fresh=fresh, last=last)
-            point = self.measured(batch, rule)
+            bench.ready(fresh=fresh, last=asked.last)
+            point = self.measured(asked.batch, asked.rule)
             peak_bytes = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome = "oom"
@@ -170,10 +167,10 @@ class Attempts:
             # A worker of simulated devices stays: their memory is only counted.
             bench.party.drop()
         trial = Trial(
-            batch=batch,
+            batch=asked.batch,
             outcome=outcome,
             seconds=time.monotonic() - began_s,
-            reason=reason,
+            reason=asked.reason,
             fresh=fresh,
             memory_peak_bytes=peak_bytes,
         )

@@ -12,6 +12,7 @@ from gpubalance.jobs.probe.bench import Bench
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.search import Limit, TriedBatch, find_limit
+from gpubalance.results.probe import peaks_by_batch
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
 _POINTS_FOR_A_LINE = 3
@@ -64,7 +65,7 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
     """The largest batch that trains and the smallest that does not, both of them tried."""
     bench = attempts.bench
     memory_bytes = bench.usable_bytes
-    ran = _peaks(attempts)
+    ran = peaks_by_batch(attempts.points.values())
     if attempts.points and not ran:
         # Without peaks memory tells nothing: it only counts which batches ran.
         memory_bytes = None
@@ -99,19 +100,10 @@ def _least_largest(bench: Bench) -> float:
 def _predicted(attempts: Attempts) -> int | None:
     """The limit by a line through memory; None if there is none."""
     usable_bytes = attempts.bench.usable_bytes
-    peaks = _peaks(attempts)
+    peaks = peaks_by_batch(attempts.points.values())
     if not usable_bytes or len(peaks) < _POINTS_FOR_A_LINE:
         return None
     return predict_limit(peaks, usable_bytes)
-
-
-def _peaks(attempts: Attempts) -> list[tuple[int, int]]:
-    """The bytes of each batch, as far as they are known, in order."""
-    peaks = []
-    for batch, point in sorted(attempts.points.items()):
-        if point.memory_peak_bytes is not None:
-            peaks.append((batch, point.memory_peak_bytes))
-    return peaks
 
 
 def _is_enough(attempts: Attempts, size: int) -> bool:
