@@ -60,7 +60,8 @@ def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     if hosts and not simulate:  # asking them takes longer than anyone waits for a completion
         return []
     before, comma, _ = incomplete.rpartition(",")
-    typed = ",".join([*(ctx.params.get("gpus") or ()), before]).split(",")
+    values = [*(ctx.params.get("gpus") or ()), before]
+    typed = ",".join(values).split(",")
     offered = []
     for device in find_machine(simulate, hosts).devices:
         if device.called not in typed:

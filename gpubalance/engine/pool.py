@@ -111,7 +111,9 @@ class Pool:
 
     def _from(self, start: int, count: int) -> Any:
         """`count` samples in order from `start` on, beginning again after the last."""
-        chosen = [self._samples[(start + place) % len(self._samples)] for place in range(count)]
+        chosen = []
+        for place in range(start, start + count):
+            chosen.append(self._samples[place % len(self._samples)])
         arrays = [_together(values) for values in zip(*chosen, strict=True)]
         return tf.nest.pack_sequence_as(self._like, arrays)
 

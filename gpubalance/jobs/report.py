@@ -74,7 +74,11 @@ def _is_its_own(probe: Probe, result: Plan | Run) -> bool:
     bests = result.baselines.solo_best
     if bests is None:
         return False
-    return all(_agrees(find_device(probe, result.devices[best.device]), best) for best in bests)
+    for best in bests:
+        entry = find_device(probe, result.devices[best.device])
+        if not _agrees(entry, best):
+            return False
+    return True
 
 
 def _agrees(entry: DeviceProbe | None, best: SoloBest) -> bool:

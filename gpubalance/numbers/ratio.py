@@ -54,7 +54,8 @@ def ratio_of_sums(
 
 def mean_ratio(parts: Sequence[tuple[float, Sequence[float], Sequence[float]]]) -> Ratio:
     """The geometric mean of independent ratios, each (value, times, baseline's times)."""
-    value = math.exp(sum(math.log(value) for value, *_ in parts) / len(parts))
+    logarithms = [math.log(value) for value, *_ in parts]
+    value = math.exp(sum(logarithms) / len(parts))
     spreads: list[Spread | None] = []
     for _, times_s, baseline_times_s in parts:
         for each in (spread(times_s), spread(baseline_times_s)):

@@ -99,7 +99,8 @@ def _of_correlated(samples: Sequence[float]) -> Spread:
     rho = products / squares if squares else 0.0
     rho = min(_MOST_CORRELATED, max(0.0, rho + (2 + 4 * rho) / count))
     worth = max(_LEAST_INDEPENDENT, count * (1 - rho) / (1 + rho))
-    return Spread(math.sqrt(math.pi / 2 * squares / count / (worth - 1)), worth - 1)
+    variance = math.pi / 2 * squares / count / (worth - 1)
+    return Spread(math.sqrt(variance), worth - 1)
 
 
 def _of_batches(samples: Sequence[float]) -> Spread:

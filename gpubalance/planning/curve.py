@@ -112,7 +112,8 @@ def sensible_size(
         return None
     low, before = ordered[first - 1]
     high, after = ordered[first]
-    part = ((1 - within) * best_of(ordered)[1] - before) / (after - before)
+    _, best = best_of(ordered)
+    part = ((1 - within) * best - before) / (after - before)
     size = math.ceil(low * (high / low) ** part / multiple) * multiple
     return size if low < size < high else None
 

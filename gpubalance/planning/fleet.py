@@ -142,7 +142,8 @@ class Fleet:
         for sizes in [units, *self._sizes[:, kinds]]:
             size = np.minimum(sizes, self.limit[kinds]).clip(1)
             time_s = self.pieces_s(units, size, kinds)
-            even = np.maximum(1, np.ceil(units / np.ceil(units / size).clip(1)))
+            count = np.ceil(units / size).clip(1)
+            even = np.maximum(1, np.ceil(units / count))
             even_s = self.pieces_s(units, even, kinds)
             is_open = (chosen == 0) & (units > 0)
             is_able = (units <= self._micro_batches * size) & (time_s <= deadline_s)
@@ -163,7 +164,8 @@ class Fleet:
             # If anything one full one too few: the last micro-batch, which the update follows, may
             # be as large.
             left_s = (deadlines_s - self.update_s[self._kind]) * (1 - _ROUNDED)
-            full = np.floor(left_s / np.where(self._size > 0, self._size_s, np.inf)).clip(0)
+            a_full_one_s = np.where(self._size > 0, self._size_s, np.inf)
+            full = np.floor(left_s / a_full_one_s).clip(0)
             last = self._units_in(deadlines_s, full * self._size_s, self._kind)
             each = full * self._size + np.minimum(last, self._size)
             each = np.minimum(each, self._micro_batches * self._size)
@@ -186,7 +188,8 @@ class Fleet:
     @property
     def first_s(self) -> float:
         """When the first granule can be done, or all required devices' first ones; ∞ if never."""
-        first_s = np.where(self.limit >= 1, self.piece_s(np.ones(len(self.count))), np.inf)
+        a_granule_s = self.piece_s(np.ones(len(self.count)))
+        first_s = np.where(self.limit >= 1, a_granule_s, np.inf)
         if self.required:
             return float(first_s[self.floor > 0].max())
         return float(first_s.min())

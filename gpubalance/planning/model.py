@@ -105,11 +105,14 @@ def fit_line(points: Sequence[tuple[int, float]]) -> Line:
     alpha = mean_t - beta * mean_b
     if alpha < 0:  # then the best line passes through the origin
         alpha = 0.0
-        beta = sum(w * b * t for w, b, t in rows) / sum(w * b * b for w, b, _ in rows)
+        products = sum(w * b * t for w, b, t in rows)
+        squares = sum(w * b * b for w, b, _ in rows)
+        beta = products / squares
     elif beta < 0:  # then the best line is flat
         alpha = mean_t
         beta = 0.0
-    return Line(alpha, beta, max(abs(alpha + beta * b - t) / t for b, t in points))
+    residual = max(abs(alpha + beta * b - t) / t for b, t in points)
+    return Line(alpha, beta, residual)
 
 
 def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:

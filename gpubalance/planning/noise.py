@@ -80,7 +80,9 @@ def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
     b = variance * signal - t2 * statistics.covariance(variances, signals)
     c = variance**2 - t2 * statistics.variance(variances)
     root = math.sqrt(max(0.0, b**2 - a * c))
-    return NoiseScale(variance / signal, (max(0.0, (b - root) / a), (b + root) / a))
+    low = max(0.0, (b - root) / a)
+    high = (b + root) / a
+    return NoiseScale(variance / signal, (low, high))
 
 
 def efficiency(global_batch: float, scale: float) -> float:

@@ -22,7 +22,8 @@ def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -
     give one size.
     """
     best = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
-    return within_bounds(2 ** round(math.log2(max(1.0, min(best, 2.0 * MOST_BYTES)))))
+    possible = max(1.0, min(best, 2.0 * MOST_BYTES))
+    return within_bounds(2 ** round(math.log2(possible)))
 
 
 def within_bounds(pack_bytes: int) -> int:

@@ -130,7 +130,8 @@ class _Search:
             high = grid.rung(failed)
             self._failed[high] = False
         self._trials: list[TriedBatch] = []
-        self._begin(min(self._top, grid.rung(max(self._peaks, default=0))), high)
+        largest = max(self._peaks, default=0)
+        self._begin(min(self._top, grid.rung(largest)), high)
 
     def _begin(self, low: int, high: int | None) -> None:
         self._low = self._start = low

@@ -70,4 +70,5 @@ class Syncs:
 
     def _of_as_many(self, measured: frozenset[int], count: int) -> float:
         """The least that a measured set would take with `count` devices, the slowest among them."""
-        return self.measured[measured] * min(1.0, (count - 1) / (len(measured) - 1))
+        others_part = (count - 1) / (len(measured) - 1)
+        return self.measured[measured] * min(1.0, others_part)

@@ -94,7 +94,9 @@ def _tensorflow_build() -> dict[str, Any]:
         path = Path(package.origin).parent / "python" / "platform" / "build_info.py"
         tree = ast.parse(path.read_text(encoding="utf-8"))
         (call,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
-        return dict(ast.literal_eval(call.args[0])) if isinstance(call, ast.Call) else {}
+        if not isinstance(call, ast.Call):
+            return {}
+        return dict(ast.literal_eval(call.args[0]))
     except (OSError, ValueError, SyntaxError, IndexError, TypeError):
         # TensorFlow's build generates the file; in another form it says nothing
         return {}

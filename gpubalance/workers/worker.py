@@ -80,7 +80,8 @@ class Worker:
         """Builds the model on the devices, or in the host's memory."""
         self.settings = build.settings
         code = code_key(build.settings.model, build.settings.data) if are_reached() else None
-        self.facts = self.ask(Open(devices=self.devices, code=code, **dict(build)), Ready)
+        request = Open(devices=self.devices, code=code, **dict(build))
+        self.facts = self.ask(request, Ready)
         self.is_open = True
 
     def measure(

@@ -103,7 +103,8 @@ def _cut_before(name: str, calls: Calls, in_the_way: dict[int, str]) -> int:
 
 def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
     """One cut in each of MOST − 1 stretches of about equal size, where the fewest bytes cross."""
-    parts = (calls.sizes / np.maximum(calls.sizes.sum(axis=0), 1.0)).sum(axis=1)
+    wholes = np.maximum(calls.sizes.sum(axis=0), 1.0)
+    parts = (calls.sizes / wholes).sum(axis=1)
     until = np.cumsum(parts) / parts.sum()
     crossing_bytes = Blocks(calls, tuple(range(len(calls.calls)))).graph.crossing_bytes
     best: dict[int, tuple[float, float, int]] = {}  # of each stretch: its costs, and the cut

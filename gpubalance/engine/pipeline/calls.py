@@ -84,7 +84,8 @@ class Calls:
     def _new(self, tensors: Sequence[Any]) -> tuple[int, ...]:
         """Gives tensors slots."""
         self.tensors += tensors
-        return tuple(range(len(self.tensors) - len(tensors), len(self.tensors)))
+        end = len(self.tensors)
+        return tuple(range(end - len(tensors), end))
 
     def _read(self, function: Any, inputs: Sequence[int], path: str) -> tuple[int, ...]:
         """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots."""
@@ -126,7 +127,8 @@ class Calls:
                 if id(variable) not in seen:
                     seen.add(id(variable))
                     weights += variable_bytes(variable)
-            rows.append((operations_of(call, self), weights, sum(map(self.bytes_of, call.gives))))
+            outputs = sum(map(self.bytes_of, call.gives))
+            rows.append((operations_of(call, self), weights, outputs))
         return np.array(rows, float)
 
     def in_the_way(self) -> dict[int, str]:

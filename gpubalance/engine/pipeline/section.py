@@ -96,7 +96,8 @@ class Section:
             taken |= dict.fromkeys(calls.outputs)
         self.inputs = tuple(slot for slot in taken if calls.made[slot] < 0)
         self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < first)
-        self.gives = tuple(slot for slot in made if max(calls.takers[slot], default=-1) >= end)
+        lasts = {slot: max(calls.takers[slot], default=-1) for slot in made}
+        self.gives = tuple(slot for slot in made if lasts[slot] >= end)
         # Those of `takes` for which it returns a gradient.
         dtypes = {slot: tf.as_dtype(calls.tensors[slot].dtype) for slot in self.takes}
         self._wanted = [slot for slot in self.takes if dtypes[slot].is_floating]

@@ -72,7 +72,8 @@ class Sums:
         if self._traced is None:
             specs = list(map(spec_of, dense.values()))
             self._traced = TracedFunction(_add, specs, specs)
-        totals = self._traced([self._sums[place][0] for place in dense], list(dense.values()))
+        before = [self._sums[place][0] for place in dense]
+        totals = self._traced(before, list(dense.values()))
         for place, total in zip(dense, totals, strict=True):
             self._sums[place] = [total]
 

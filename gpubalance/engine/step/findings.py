@@ -238,5 +238,6 @@ class Findings:
 
 def _has_own_loss_or_step(step: TracedStep) -> bool:
     """Whether the user has written the model's `train_step` or one of its losses."""
-    functions = [function_of(reduced.loss) for reduced in step.probing.losses]
-    return not all(is_keras_own(function) for function in [type(step.model).train_step, *functions])
+    functions = [type(step.model).train_step]
+    functions += [function_of(reduced.loss) for reduced in step.probing.losses]
+    return not all(map(is_keras_own, functions))

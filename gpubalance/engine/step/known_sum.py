@@ -33,7 +33,10 @@ def check_sum(place: Place) -> None:
     sums = place.strategy.experimental_local_results(summed(tf.eye(place.replicas)))
     is_right = np.all([total.numpy() == 1 for total in sums], axis=0)
     if not is_right.all():
-        lost = [label for label, right in zip(place.labels, is_right, strict=True) if not right]
+        lost = []
+        for label, right in zip(place.labels, is_right, strict=True):
+            if not right:
+                lost.append(label)
         known = known_error("wrong-sum")
         raise EnvironmentFault(
             f"the all-reduce {place.summing.all_reduce} gives a wrong sum: the numbers of "

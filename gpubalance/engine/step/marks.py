@@ -52,7 +52,8 @@ def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float) -> int
     A part is its weight and its marks. They agree within `near` of the largest norm, and of several
     quantities within a little of all together. What is 0 everywhere counts as a mean.
     """
-    largest = reduce(np.maximum, [norms(marks) for _, marks in parts], norms(whole))
+    part_norms = [norms(marks) for _, marks in parts]
+    largest = reduce(np.maximum, part_norms, norms(whole))
     within = near * largest
     if whole.ndim > 1:
         within = within + _FLOOR * np.linalg.norm(norms(whole))

@@ -211,5 +211,7 @@ def _are_sound(magnitudes: Sequence[float], most: float) -> bool:
 
 
 def _magnitude(run: StepRun) -> float:
-    squares = [np.square(norms(run.marks[name]), dtype=float) for name in _losses(run)]
-    return float(sum(np.sum(square) for square in squares))
+    total = 0.0
+    for name in _losses(run):
+        total += np.sum(np.square(norms(run.marks[name]), dtype=float))
+    return float(total)

@@ -64,7 +64,8 @@ class TracedStep:
         # the batch.
         row = self.count // 2
         others = self.count - row
-        self._spread = np.r_[:row, row + np.arange(others) * ((samples - row) // others)]
+        apart = (samples - row) // others
+        self._spread = np.r_[:row, row + np.arange(others) * apart]
         # Each variable with its metric or layer.
         self.of_metrics = metric_variables(model)
         self.of_layers = layer_variables(model)
@@ -189,7 +190,8 @@ def _with_unlike_weights(batch: Any) -> list[Any]:
 
 
 def _tensors_in(values: Any) -> list[Any]:
-    return [tf.convert_to_tensor(value) for value in tf.nest.flatten(values) if value is not None]
+    known = [value for value in tf.nest.flatten(values) if value is not None]
+    return list(map(tf.convert_to_tensor, known))
 
 
 def _unlike(weights: Any) -> Any:

@@ -33,7 +33,9 @@ def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[Pl
         for value in here.keys() & there.keys():
             if here[value] not in matched and there[value] not in matched.values():
                 matched[here[value]] = there[value]
-    pairs: list[Places] = [(place, matched.get(place)) for place in range(len(baseline))]
+    pairs: list[Places] = []
+    for place in range(len(baseline)):
+        pairs.append((place, matched.get(place)))
     for place in range(len(other)):
         if place not in matched.values():
             pairs.append((None, place))

@@ -124,13 +124,20 @@ class Found:
             peaks += figures.peaks(self.measurer.windows[subject])
         known_peaks = [peak for peak in peaks if peak is not None]
         left = self._rate_left(replica)
+        contention = None
+        contention_ci95 = None
+        if left is not None:
+            contention = 1 - left.value
+            if left.ci95 is not None:
+                low, high = left.ci95
+                contention_ci95 = (1 - high, 1 - low)
         solo = self._figures(alone, origin_s)
         return OwnModel(
             device=replica.number,
             model=replica.model,
             batch=replica.batch,
-            contention=left and 1 - left.value,
-            contention_ci95=left and left.ci95 and (1 - left.ci95[1], 1 - left.ci95[0]),
+            contention=contention,
+            contention_ci95=contention_ci95,
             memory_peak_bytes=max(known_peaks, default=None),
             failure=Failure.of(replica.error) if replica.error else None,
             **self._figures(at_once, origin_s),

@@ -56,7 +56,8 @@ def saved(kind: type[Result], pattern: str = "*.json") -> Iterator[Result]:
     `pattern` picks some by the names of their files.
     """
     paths = state_folder(_FOLDERS[kind]).glob(pattern)
-    for path in sorted(paths, key=lambda path: (path.stat().st_mtime, path), reverse=True):
+    by_age = sorted(paths, key=lambda path: (path.stat().st_mtime, path))
+    for path in reversed(by_age):
         with suppress(BadInput):  # damaged
             yield read_record(path, kind)
 

@@ -197,7 +197,9 @@ def _longer_s(placed: Placement, step: Timeline) -> Iterator[float]:
 
     A device that was busy may not have looked for it at once.
     """
-    sizes = {frozenset((link.source, link.target)): link.bytes_per_sample for link in placed.links}
+    sizes = {}
+    for link in placed.links:
+        sizes[frozenset((link.source, link.target))] = link.bytes_per_sample
     ends_s = {timed.task: timed.end_s for timed in step.tasks}
     free_s = dict.fromkeys((segment.device for segment in placed.segments), 0.0)
     for timed in step.tasks:

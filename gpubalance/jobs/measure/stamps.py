@@ -92,4 +92,6 @@ def step_spread(windows: Windows) -> StepSpread | None:
         return None
     # The host's work between steps, which stamps do not see, is about the same in all of them.
     rest_s = max(0.0, usual_s(windows) - mean(times))
-    return StepSpread(p50_s=median(times) + rest_s, p95_s=part95(times) + rest_s, steps=len(times))
+    half_s = median(times) + rest_s
+    most_s = part95(times) + rest_s
+    return StepSpread(p50_s=half_s, p95_s=most_s, steps=len(times))

@@ -57,7 +57,8 @@ def chains(problem: CutProblem, below_s: float, most: int) -> list[Chain]:
     whole: list[Chain] = []
     for count in range(1, min(devices, blocks) + 1):
         by_device = [before.put(tails, device, below_s) for device in range(devices)]
-        tails = _Tails._make(map(np.concatenate, zip(*by_device, strict=True))).best(most)
+        columns = zip(*by_device, strict=True)
+        tails = _Tails._make(map(np.concatenate, columns)).best(most)
         if count > 1:
             whole += tails.chains()
     return sorted(whole, key=attrgetter("least_s"))
@@ -86,7 +87,8 @@ class _Tails(NamedTuple):
         place = np.arange(len(order))
         is_best = np.diff(begun[order], prepend=-1) != 0
         rank = place - np.maximum.accumulate(np.where(is_best, place, 0))
-        return self.rows(order[np.lexsort((self.least_s[order], rank))[:most]])
+        by_rank = np.lexsort((self.least_s[order], rank))
+        return self.rows(order[by_rank[:most]])
 
     def chains(self) -> Iterator[Chain]:
         """Those that begin with the first block."""
@@ -106,7 +108,8 @@ class _Before:
         self._problem = problem
         passes_s = np.array([[load.forward_s, load.backward_s] for load in problem.loads])
         self._passes_s = np.where(np.isfinite(passes_s), passes_s, 0.0)
-        self._shortest_s = _runs(self._passes_s.sum(axis=1).min(axis=0))[0]  # of the blocks before
+        shortest_s = self._passes_s.sum(axis=1).min(axis=0)  # of each block
+        self._shortest_s = _runs(shortest_s)[0]  # of the blocks before
         self._sent_s = _sent(problem)
 
     def put(self, tails: _Tails, device: int, below_s: float) -> _Tails:
@@ -118,11 +121,14 @@ class _Before:
         count = self._problem.micro_batches
         behind = tails.devices.shape[1]
         is_free = ~(tails.devices == device).any(axis=1)
-        fits = self._fits(load, min(behind + 1, count))[:, tails.starts[:, 0]].T
+        fits_until = self._fits(load, min(behind + 1, count))
+        fits = fits_until[:, tails.starts[:, 0]].T
         which, first = np.nonzero(is_free[:, None] & fits)
         old = tails.rows(which)
         end = old.starts[:, 0]
-        forward_s, backward_s = (_runs(pass_s)[first, end] for pass_s in self._passes_s[device])
+        forward_of_each, backward_of_each = self._passes_s[device]
+        forward_s = _runs(forward_of_each)[first, end]
+        backward_s = _runs(backward_of_each)[first, end]
         sent_s = self._sent_s[first, end, old.starts[:, min(1, behind)]]
         whole_s, trip_s = self._times_s(old, forward_s, backward_s, sent_s)
         update_s = np.where(first == 0, _runs(load.update_s)[first, end], 0.0)

@@ -132,7 +132,9 @@ def _branched(problem: CutProblem) -> list[Cut]:
     hide the most work behind each other, by the first device's times.
     """
     load = problem.loads[0]
-    passes_s = [sum(passes) for passes in zip(load.forward_s, load.backward_s, strict=True)]
+    passes_s = []
+    for forward_s, backward_s in zip(load.forward_s, load.backward_s, strict=True):
+        passes_s.append(forward_s + backward_s)
 
     def hidden_s(arms: Arms) -> float:
         arms_s = [sum(passes_s[first : last + 1]) for first, last in arms]
@@ -161,8 +163,10 @@ def _arms(graph: Graph, first: int, end: int) -> Arms:
 
 def _placings(problem: CutProblem, arms: Arms) -> Iterator[Cut]:
     """Each choice of devices, more than one for the branches, and any for what is around them."""
-    before = (0, arms[0][0] - 1)
-    after = (arms[-1][1] + 1, len(problem.graph.blocks) - 1)
+    first_branched, _ = arms[0]
+    _, last_branched = arms[-1]
+    before = (0, first_branched - 1)
+    after = (last_branched + 1, len(problem.graph.blocks) - 1)
     runs = [(first, last) for first, last in [before, *arms, after] if first <= last]
     for placing in product(range(len(problem.loads)), repeat=len(runs)):
         device_of = dict(zip(runs, placing, strict=True))

@@ -145,5 +145,7 @@ def markdown_cell(text: str) -> str:
 
 def markdown_text(text: str) -> str:
     """The text with everything escaped that Markdown and HTML interpret."""
-    plain = clean(text, _LONGEST).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = clean(text, _LONGEST)
+    for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        plain = plain.replace(sign, entity)
     return _SPECIAL.sub(r"\\\1", plain)

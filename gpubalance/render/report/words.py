@@ -72,7 +72,8 @@ class Formula(NamedTuple):
 
 def terms() -> str:
     """What the signs in the formulas are."""
-    return " ".join(read_chapter(_CHAPTERS[0]).text.split("\n\n")[2].split())
+    paragraphs = read_chapter(_CHAPTERS[0]).text.split("\n\n")
+    return " ".join(paragraphs[2].split())
 
 
 def groups() -> Iterator[tuple[str, list[Formula]]]:
