@@ -169,7 +169,7 @@ class Commands:
             exit=code,
             out_of_memory=lacked_memory,
         )
-        changes = {
+        changes: dict[str, object] = {
             "tries": (*running.command.tries, last),
             "log": running.log.path,
             "tail": (),
