@@ -62,52 +62,79 @@ def simulate(cut: Cut, queues: Orders) -> Timeline:
     A transfer begins when the task that sends it ends, beside all other work; transfers from one
     device to another take turns. Raises DeadlockError.
     """
-    devices = [segment.device for segment in cut.segments]
-    lasts_s = {"forward": cut.costs.forward_s, "backward": cut.costs.backward_s}
-    free_s = dict.fromkeys(devices, 0.0)
-    gives = _gives(cut)
-    needs = Counter[tuple[int, Pass]]()
-    for results in gives.values():
-        needs.update((number, kind) for number, kind, _ in results)
-    come = Counter[Task]()
-    sent_s = defaultdict[Task, float](float)
-    ready_s = defaultdict[Task, float](float)
-    line_s = defaultdict[tuple[int, int], float](float)
+    step = _SimulatedStep(cut)
     left = [list(reversed(queue)) for queue in queues]
-    timed = []
-
-    def begins_s(task: Task) -> float:
-        if come[task] < needs[task[:2]]:
-            return math.inf
-        return max(free_s[devices[task.segment]], ready_s[task])
-
     while any(left):
         heads = [queue for queue in left if queue]
-        # "backward" sorts before "forward".
-        queue = min(heads, key=lambda queue: (begins_s(queue[-1]), *queue[-1][1:]))
-        task = queue.pop()
-        start_s = begins_s(task)
+        queue = min(heads, key=lambda queue: step.turn_of(queue[-1]))
+        step.do(queue.pop())
+    return step.timeline()
+
+
+class _SimulatedStep:
+    """A step while it is simulated: until when each device is busy, and what has come to tasks."""
+
+    def __init__(self, cut: Cut) -> None:
+        self._cut = cut
+        self._devices = [segment.device for segment in cut.segments]
+        self._lasts_s = {"forward": cut.costs.forward_s, "backward": cut.costs.backward_s}
+        self._gives = _gives(cut)
+        # How many results each pass of a segment needs, and how many have come for each task.
+        self._needs = Counter[tuple[int, Pass]]()
+        for results in self._gives.values():
+            self._needs.update((number, kind) for number, kind, _ in results)
+        self._come = Counter[Task]()
+        self._sent_s = defaultdict[Task, float](float)
+        self._ready_s = defaultdict[Task, float](float)
+        self._free_s = dict.fromkeys(self._devices, 0.0)
+        self._line_s = defaultdict[tuple[int, int], float](float)  # until then it is in use
+        self._timed: list[Timed] = []
+
+    def turn_of(self, task: Task) -> tuple[float, Pass, int]:
+        """A sort key: what can begin first, of equals a backward, as that sorts first."""
+        return self._begins_s(task), task.kind, task.micro_batch
+
+    def _begins_s(self, task: Task) -> float:
+        """When it can begin, infinite as long as one of its inputs is not made."""
+        if self._come[task] < self._needs[task[:2]]:
+            return math.inf
+        return max(self._free_s[self._devices[task.segment]], self._ready_s[task])
+
+    def do(self, task: Task) -> None:
+        """Does a task as soon as that can be. Raises DeadlockError if it never can."""
+        start_s = self._begins_s(task)
         if start_s == math.inf:
             raise DeadlockError("each device waits for another's later task")
-        device = devices[task.segment]
-        free_s[device] = end_s = start_s + lasts_s[task.kind][task.segment]
-        timed.append(Timed(*task, device, sent_s[task], ready_s[task], start_s, end_s))
-        for number, kind, seconds in gives[task[:2]]:
+        device = self._devices[task.segment]
+        end_s = start_s + self._lasts_s[task.kind][task.segment]
+        self._free_s[device] = end_s
+        sent_s = self._sent_s[task]
+        self._timed.append(Timed(*task, device, sent_s, self._ready_s[task], start_s, end_s))
+        self._send(task, end_s)
+
+    def _send(self, task: Task, end_s: float) -> None:
+        """Sends a task's result to those that take it."""
+        device = self._devices[task.segment]
+        for number, kind, seconds in self._gives[task[:2]]:
             receiver = Task(number, kind, task.micro_batch)
-            line = (device, devices[number])
             arrives_s = end_s
-            if device != devices[number]:
-                arrives_s = line_s[line] = max(line_s[line], end_s) + seconds
-            come[receiver] += 1
-            sent_s[receiver] = max(sent_s[receiver], end_s)
-            ready_s[receiver] = max(ready_s[receiver], arrives_s)
-    update_s = defaultdict[int, float](float)
-    for device, seconds in zip(devices, cut.costs.update_s, strict=True):
-        update_s[device] += seconds
-    updates = []
-    for device, at_s in free_s.items():
-        updates.append(Updated(device, at_s, at_s + update_s[device]))
-    return Timeline(tuple(timed), tuple(updates))
+            if device != self._devices[number]:
+                line = (device, self._devices[number])
+                arrives_s = max(self._line_s[line], end_s) + seconds
+                self._line_s[line] = arrives_s
+            self._come[receiver] += 1
+            self._sent_s[receiver] = max(self._sent_s[receiver], end_s)
+            self._ready_s[receiver] = max(self._ready_s[receiver], arrives_s)
+
+    def timeline(self) -> Timeline:
+        """The tasks that were done, and the devices' updates after them."""
+        update_s = defaultdict[int, float](float)
+        for device, seconds in zip(self._devices, self._cut.costs.update_s, strict=True):
+            update_s[device] += seconds
+        updates = []
+        for device, at_s in self._free_s.items():
+            updates.append(Updated(device, at_s, at_s + update_s[device]))
+        return Timeline(tuple(self._timed), tuple(updates))
 
 
 def _gives(cut: Cut) -> dict[tuple[int, Pass], list[tuple[int, Pass, float]]]:
