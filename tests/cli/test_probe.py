@@ -131,13 +131,13 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
 def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
     slowly = engine(tmp_path, SLOWLY)
     done = here(
-        "probe", *TINY_PAIR, *QUICK, "--time-limit", "2", "--json", code=8, environment=slowly
+        "probe", *TINY_PAIR, *QUICK, "--time-limit", "4", "--json", code=8, environment=slowly
     )
-    assert "the time limit of 2 s passed" in done.stderr
+    assert "the time limit of 4 s passed" in done.stderr
     assert re.search(
         r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n", done.stderr
     )
-    assert "--time-limit 2 " not in done.stderr
+    assert "--time-limit 4 " not in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
