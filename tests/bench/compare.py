@@ -139,12 +139,16 @@ def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kep
     `number` is the seed.
     """
     series = _drawn(4 * draws, count, correlation, number).tolist()
-    firsts, seconds, others, fasters = (series[i::4] for i in range(4))
-    intervals = [interval95(one) or (0.0, 0.0) for one in firsts]
+    firsts = series[0::4]
+    seconds = series[1::4]
+    others = series[2::4]
+    fasters = series[3::4]
+    intervals = [interval95(times_s) or (0.0, 0.0) for times_s in firsts]
     pairs = [_ratio(a, b) for a, b in zip(firsts, seconds, strict=True)]
-    gains = [1 + (pair.detectable or 0.0) for pair in pairs]
-    faster = [[time / gain for time in fast] for fast, gain in zip(fasters, gains, strict=True)]
-    found = [_ratio(slow, fast) for slow, fast in zip(others, faster, strict=True)]
+    found = []
+    for pair, slow, fast in zip(pairs, others, fasters, strict=True):
+        gain = 1 + (pair.detectable or 0.0)
+        found.append(_ratio(slow, [time / gain for time in fast]))
     return Kept(
         covered=Share(sum(low <= 1 <= high for low, high in intervals), draws),
         called_different=Share(sum(pair.verdict != "no difference" for pair in pairs), draws),

@@ -251,10 +251,10 @@ def outcome(machine: Machine) -> Outcome:
     if machine.wanted.accumulate != 1:
         return Outcome(below, None, None, rounds)
     measured_s, sync_s = _measured_times(how)
-    true = {
-        device: {batch: machine.time_s(machine.devices[device], batch, batch) for batch in times}
-        for device, times in measured_s.items()
-    }
+    true: dict[int, dict[int, float]] = {}
+    for number, times in measured_s.items():
+        device = machine.devices[number]
+        true[number] = {batch: machine.time_s(device, batch, batch) for batch in times}
     optimum = _optimum(machine, plan, true, machine.sync_s)
     best_known = _optimum(machine, plan, measured_s, lambda used: sync_s if len(used) > 1 else 0.0)
     return Outcome(
@@ -279,12 +279,17 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
     for measurement in measured:
         for replica in measurement.replicas:
             found[replica.device][replica.batch].append(replica.busy_s)
-    times = {
-        device: {b: statistics.mean(took) for b, took in of.items()} for device, of in found.items()
-    }
+    times = {}
+    for device, by_batch in found.items():
+        times[device] = {batch: statistics.mean(took) for batch, took in by_batch.items()}
     several = [measurement for measurement in measured if len(measurement.replicas) > 1]
-    syncs = [one.step_time_s.median - max(r.busy_s for r in one.replicas) for one in several]
-    return times, max(0.0, statistics.median(syncs)) if syncs else 0.0
+    if not several:
+        return times, 0.0
+    syncs = []
+    for measurement in several:
+        busiest_s = max(replica.busy_s for replica in measurement.replicas)
+        syncs.append(measurement.step_time_s.median - busiest_s)
+    return times, max(0.0, statistics.median(syncs))
 
 
 def _optimum(
@@ -344,7 +349,9 @@ def _links(found: list[Outcome]) -> str:
 
 
 def _figures(found: list[Outcome]) -> str:
-    columns = [[one for one in column if one is not None] for column in zip(*found, strict=True)]
+    columns = []
+    for column in zip(*found, strict=True):
+        columns.append([figure for figure in column if figure is not None])
     measured, optimum, best_known, rounds = columns
     return (
         f"over 0.5 % below a split that they measured {_over(0.005, measured)}; "

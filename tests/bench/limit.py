@@ -181,7 +181,10 @@ def _of_chance(cases: list[Case]) -> str:
         of = f"{wrong} of {len(cases)} wrong, {tries / len(cases):.2f} tries"
         told += f"; {'each believed' if believing else 'as it is'}: {of}"
     quiet = [by_prediction(case).trials for case in cases]
-    repeated = mean(len(trials) - len({one.batch for one in trials}) for trials in quiet)
+    more = []
+    for trials in quiet:
+        more.append(len(trials) - len({trial.batch for trial in trials}))
+    repeated = mean(more)
     return f"{told}; {repeated:.2f} tries more where none is"
 
 

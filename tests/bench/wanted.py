@@ -103,10 +103,10 @@ def judged_shares(
     drawn: list[Sequence[Share]] = []
     for count in _looks(1, most):
         drawn += map(draw, range(len(drawn), count))
-        shares = [
-            Share(sum(s.count for s in of), sum(s.of for s in of))
-            for of in zip(*drawn, strict=True)
-        ]
+        shares = []
+        for each in zip(*drawn, strict=True):
+            count_of_all = sum(share.count for share in each)
+            shares.append(Share(count_of_all, sum(share.of for share in each)))
         decisions = [
             one.decision(*share.interval) for share, one in zip(shares, wanted, strict=True)
         ]

@@ -77,10 +77,9 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     forced = ("--simulate", _known_pair(tmp_path), "--force", "--gpus", "0", "1", *SHORT)
     found, _ = result_of(*forced, environment=engine(tmp_path, script))
     assert [tried.outcome for tried in found.rounds] == ["measured", "measured"]
-    blocks = [
-        {device: last - first + 1 for first, last, device in tried.segments}
-        for tried in found.rounds
-    ]
+    blocks = []
+    for tried in found.rounds:
+        blocks.append({device: last - first + 1 for first, last, device in tried.segments})
     assert blocks[0] == {0: 4, 1: 4}
     assert blocks[1][0] < 4
     (first, second) = (known(tried.step_time_s) for tried in found.rounds)

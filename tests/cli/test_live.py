@@ -72,11 +72,10 @@ def shown(columns: int, work: str = "joint", quiet: bool = False, **environment:
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(columns: int) -> None:
     seen = shown(columns)
-    whole = [
-        picture
-        for picture in seen.pictures
-        if any(line.startswith("█ compute") for line in picture)
-    ]
+    whole = []
+    for picture in seen.pictures:
+        if any(line.startswith("█ compute") for line in picture):
+            whole.append(picture)
     assert whole, seen.written.decode()
     lines = [line for line in whole[-1] if line]
     rows = [line for line in lines if re.match(r"GPU:\d  ", line)]
@@ -128,11 +127,11 @@ def test_devices_with_models_of_their_own_stand_alone_and_at_once_beside_each_ot
 ) -> None:
     seen = shown(columns, "own")
     # What was read of the terminal may end within a picture: a whole one has the last device too.
-    whole = [
-        picture
-        for picture in seen.pictures
-        if all(any(of in line for line in picture) for of in ("3.00 GiB", "GPU:3"))
-    ]
+    whole = []
+    for picture in seen.pictures:
+        text = "\n".join(picture)
+        if "3.00 GiB" in text and "GPU:3" in text:
+            whole.append(picture)
     assert whole, seen.written.decode()
     text = " ".join(" ".join(line for line in whole[-1]).split())
     assert re.search(r"GPU:0 .*\b120 +2400 +2000 +3\.00 GiB", text)

@@ -56,7 +56,9 @@ def test_the_slow_card_leaves_the_last_command_to_the_fast_one_unless_commands_a
     options: tuple[str, ...], times: tuple[float, float], last: str, tmp_path: Path
 ) -> None:
     found = result_of(tmp_path, *[BY_DEVICE.format(*times)] * 5, options=(*PAIR, *options))
-    where = [[found.devices[one.device].label for one in each.tries] for each in found.commands]
+    where = []
+    for command in found.commands:
+        where.append([found.devices[tried.device].label for tried in command.tries])
     assert where == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], [last]]
 
 

@@ -159,11 +159,12 @@ def test_each_update_is_computed_where_its_variables_are() -> None:
         functions = context.export_run_metadata().function_graphs
     finally:
         context.disable_run_metadata()
-    nodes = [[node for graph in one.partition_graphs for node in graph.node] for one in functions]
-    updates = [own for own in nodes if any("Assign" in node.op for node in own)]
-    assert [{node.device[-5:] for node in own} for own in updates] == [
-        {name} for name in names.values()
-    ]
+    devices = []  # of each function that updates
+    for function in functions:
+        nodes = [node for graph in function.partition_graphs for node in graph.node]
+        if any("Assign" in node.op for node in nodes):
+            devices.append({node.device[-5:] for node in nodes})
+    assert devices == [{name} for name in names.values()]
 
 
 def test_an_operation_that_a_device_has_not_got_runs_elsewhere() -> None:

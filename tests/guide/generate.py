@@ -41,14 +41,11 @@ _PART = re.compile(
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
-    lines = [
-        head,
-        ["---"] * len(head),
-        *([cell.replace("|", "\\|") for cell in row] for row in rows),
-    ]
-    return "".join(
-        f"|{'|'.join(f' {cell} ' if cell != '---' else cell for cell in line)}|\n" for line in lines
-    )
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in rows:
+        cells = [cell.replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def troubles() -> str:

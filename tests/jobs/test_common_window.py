@@ -48,7 +48,8 @@ def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
 
 def test_a_point_takes_longer_only_while_a_moving_gpu_changes_its_step_time() -> None:
     length = StoppingRule.of_point(None).until(0.05)
-    level, rising = ([timing(0.2 * (1 + rise * n)) for n in range(20)] for rise in (0.0, 0.0006))
+    level = [timing(0.2) for _ in range(20)]
+    rising = [timing(0.2 * (1 + 0.0006 * n)) for n in range(20)]
     assert length.is_reached(level, moves=True)
     assert length.is_reached(rising)
     assert not length.is_reached(rising, moves=True)

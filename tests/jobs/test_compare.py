@@ -169,12 +169,11 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
         throughput = one.throughput.model_copy(update={"median": one.batch / middle})
         return one.model_copy(update={"step_time_s": step_time, "throughput": throughput})
 
-    probes = [
-        one.model_copy(
-            update={"curve": tuple(point(probe.devices[one.device], p) for p in one.curve)}
-        )
-        for one in probe.probes
-    ]
+    probes = []
+    for entry in probe.probes:
+        device = probe.devices[entry.device]
+        curve = tuple(point(device, measured) for measured in entry.curve)
+        probes.append(entry.model_copy(update={"curve": curve}))
     return probe.model_copy(update={"probes": tuple(probes)})
 
 
@@ -245,7 +244,8 @@ def disturbed(run: Run, factor: float = 1.0) -> Run:
 def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> None:
     found = compared(BASELINE, disturbed(OTHER))
     assert [result.not_quiet for result in found.results] == [None, "timings vary by 21 %"]
-    early, late = (tuple(s * f for s in OTHER.step_time_s.samples[:20]) for f in (1.0, 1.2))
+    early = OTHER.step_time_s.samples[:20]
+    late = tuple(1.2 * seconds for seconds in early)
     told = early + early + late[:8]
     shifted = inside(OTHER, "step_time_s", samples=told, at_s=told)
     assert compared(BASELINE, shifted).results[1].not_quiet == "timings did not keep their level"

@@ -125,9 +125,10 @@ def all_splits(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
 
 def subsets(devices: int) -> list[set[int]]:
     """All sets of devices, each at the number whose bits are its devices."""
-    return [
-        {device for device in range(devices) if bits >> device & 1} for bits in range(1 << devices)
-    ]
+    sets = []
+    for bits in range(1 << devices):
+        sets.append({device for device in range(devices) if bits >> device & 1})
+    return sets
 
 
 def sync_s(problem: Problem, used: set[int]) -> float:

@@ -31,8 +31,11 @@ def test_compute_update_wait_sync_and_input_add_up(
     steps: list[list[tuple[float, float]]], sync: float, waited: float
 ) -> None:
     step = max(sum(pair) for pairs in steps for pair in pairs) + sync + waited
-    computes = [[compute for compute, _ in pairs] for pairs in steps]
-    updates = [[update for _, update in pairs] for pairs in steps]
+    computes = []
+    updates = []
+    for pairs in steps:
+        computes.append([compute for compute, _ in pairs])
+        updates.append([update for _, update in pairs])
     parts = split_step(step, computes, updates, waited)
     others = parts.sync_s + parts.input_wait_s - parts.excess_s
     for compute, update, wait in zip(parts.compute_s, parts.update_s, parts.wait_s, strict=True):

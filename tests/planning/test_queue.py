@@ -17,8 +17,11 @@ _TIMES = st.floats(0.1, 10.0)
 def _by_brute_force(free_s: list[float], each_s: list[float], left: int) -> float:
     """The end of the last command, of all ways to share equal commands out."""
     ways = [way for way in product(range(left + 1), repeat=len(each_s)) if sum(way) == left]
-    ends = [[f + n * e for f, n, e in zip(free_s, way, each_s, strict=True) if n] for way in ways]
-    return min(max(each, default=0.0) for each in ends)
+    last_ends = []
+    for way in ways:
+        ends = [f + n * e for f, n, e in zip(free_s, way, each_s, strict=True) if n]
+        last_ends.append(max(ends, default=0.0))
+    return min(last_ends)
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 10.0), _TIMES), min_size=1, max_size=3), st.integers(0, 8))
@@ -90,7 +93,9 @@ def test_relative_times_follow_the_commands_in_as_far_as_they_agree() -> None:
 @given(st.lists(st.lists(_TIMES, max_size=3), min_size=1, max_size=3), st.floats(0.1, 100.0))
 def test_the_unit_of_time_does_not_matter(ended: list[list[float]], factor: float) -> None:
     running = [0.5 if each else None for each in ended]
-    scaled = [[factor * one for one in each] for each in ended]
+    scaled = []
+    for times_s in ended:
+        scaled.append([factor * time_s for time_s in times_s])
     one = outlook(ended, running, relative_times(ended))
     other = outlook(scaled, [s and factor * s for s in running], relative_times(scaled))
     free = [device for device, since in enumerate(running) if since is None]

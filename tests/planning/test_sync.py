@@ -20,9 +20,10 @@ _DRAWN = 300
 
 def measured(**seconds: float) -> Syncs:
     """`ab=0.1` is a sync of 0.1 s measured with the devices 0 and 1 in use."""
-    return Syncs(
-        {frozenset("abcd".index(name) for name in names): s for names, s in seconds.items()}
-    )
+    by_devices = {}
+    for names, sync_s in seconds.items():
+        by_devices[frozenset(map("abcd".index, names))] = sync_s
+    return Syncs(by_devices)
 
 
 def devices(names: str) -> set[int]:
@@ -114,9 +115,11 @@ def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
     for _ in range(_DRAWN // 4):
         loads = random_loads(random, random.randint(2, 4), 6)
         own = [random.uniform(0, 0.1) for _ in loads]
-        sets = [frozenset(one) for one in subsets(len(loads)) if len(one) > 1]
-        by_links = {one: max(own[device] for device in one) for one in sets}
-        at_will = {one: random.uniform(0, 0.1) for one in sets}
+        sets = [frozenset(used) for used in subsets(len(loads)) if len(used) > 1]
+        by_links = {}
+        for used in sets:
+            by_links[used] = max(own[device] for device in used)
+        at_will = {used: random.uniform(0, 0.1) for used in sets}
         syncs = Syncs(random.choice([by_links, at_will]))
         assert_best(
             Problem(loads, syncs, global_batch=random.choice([None, None, random.randint(1, 9)]))

@@ -60,9 +60,9 @@ def test_predictions_are_each_model_s_own(models: list[Any], samples: Any) -> No
     np.testing.assert_allclose(
         ensemble.predict(labelled, mean=True), np.mean(own, axis=0), atol=1e-6
     )
-    devices = [
-        {variable.value.device[-5:] for variable in model.variables} for model in ensemble._there
-    ]
+    devices = []
+    for model in ensemble._there:
+        devices.append({variable.value.device[-5:] for variable in model.variables})
     assert devices == [{f"CPU:{device}"} for device in ensemble.placement]
     assert models[-1].optimizer is not None
 
