@@ -33,7 +33,10 @@ def check(
 
     if not settings.model:
         raise UsageError("there is no model to check", remedy="--model train.py:build")
-    machine = find_machine(gpus.simulate or ("1" if gpus.gpus is None else None))
+    simulate = gpus.simulate or None
+    if simulate is None and gpus.gpus is None:
+        simulate = "1"
+    machine = find_machine(simulate)
     fields = request_fields(machine, gpus, settings)
     fields["devices"] = fields["devices"][:1]  # what holds for one holds for all
     request = RunRequest(**fields, split=Shares((1,)))

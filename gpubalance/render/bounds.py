@@ -84,4 +84,5 @@ def _syncs(plan: Plan, with_it_s: float | None) -> str:
 
 def gain_percent(part: float) -> str:
     """`5.3 %`, and `12 %` from 10 % on."""
-    return format_percent(part, 0 if part >= 0.0995 else 1)
+    digits = 0 if part >= 0.0995 else 1
+    return format_percent(part, digits)

@@ -63,7 +63,8 @@ def has_a_split(record: Any) -> Any:
     try:
         record.split  # noqa: B018  (made of its fields, and sound or not at all)
     except ValueError as error:
-        raise unsound("micro_batches" if any(record.batches) else "batches", str(error)) from None
+        field = "micro_batches" if any(record.batches) else "batches"
+        raise unsound(field, str(error)) from None
     return record
 
 

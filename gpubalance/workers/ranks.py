@@ -179,7 +179,8 @@ class Ranks:
             silent, why = self._held_up_by(silent)
             message = f"{self._labels(silent)} said nothing while {doing}; {why}"
         self._failed_rank = (silent or lost)[0]
-        row = known_error("peer-lost" if lost else "silent")
+        code = "peer-lost" if lost else "silent"
+        row = known_error(code)
         remedy = f"{row.remedy}\nwhat its threads do is in its log, {self.log}"
         return DeadlinePassed(message, cause=row.cause, remedy=remedy, log=tail(self.log))
 

@@ -84,7 +84,10 @@ class Pace:
         """
         device = self.segments[task.segment].device
         live = self._cut.costs.live_bytes[task.segment]
-        self._held[device] += live if task.kind == "forward" else -live
+        if task.kind == "forward":
+            self._held[device] += live
+        else:
+            self._held[device] -= live
         needs = int(self._held[device]) + self.joint.extra_memory
         memory = self.profiles[device].memory
         self.peak_bytes[device] = max(self.peak_bytes[device] or 0, needs)

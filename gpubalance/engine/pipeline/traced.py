@@ -111,10 +111,13 @@ def spec_of(grad: Gradient) -> Any:
     """What a function takes such a gradient as, of any number of rows."""
     if not isinstance(grad, tf.IndexedSlices):
         return tf.TensorSpec(grad.shape, grad.dtype)
+    shape_dtype = None
+    if grad.dense_shape is not None:
+        shape_dtype = grad.dense_shape.dtype
     return tf.IndexedSlicesSpec(
         tf.TensorShape([None, *grad.values.shape[1:]]),
         grad.dtype,
         grad.indices.dtype,
-        None if grad.dense_shape is None else grad.dense_shape.dtype,
+        shape_dtype,
         indices_shape=tf.TensorShape([None]),
     )

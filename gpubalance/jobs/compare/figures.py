@@ -55,6 +55,9 @@ def figures_of(source: AnyResult) -> dict[str, Any]:
 
 def _predicted(plan: Plan) -> dict[str, Any]:
     predicted = plan.predicted
+    sync_s = None
+    if plan.sync_s is not None:
+        sync_s = predicted.sync_s
     return _shared(predicted, ComparedResult) | {
         "created": plan.created,
         "complete": True,
@@ -62,7 +65,7 @@ def _predicted(plan: Plan) -> dict[str, Any]:
         "micro_batches": plan.micro_batches,
         "throughput": Throughput(median=predicted.throughput, ci95=None),
         "even_global_batch": predicted.even and predicted.even.split.global_batch,
-        "sync_s": None if plan.sync_s is None else predicted.sync_s,
+        "sync_s": sync_s,
     }
 
 

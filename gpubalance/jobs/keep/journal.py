@@ -154,7 +154,8 @@ class Journal:
             self.watch(Doing(f"{why}: continuing, but nothing more is kept for --resume"))
 
     def _opened(self) -> IO[str]:
-        file = self.path.open("a" if self.resumed else "w", encoding="utf-8")
+        mode = "a" if self.resumed else "w"
+        file = self.path.open(mode, encoding="utf-8")
         if self.resumed:
             file.write("\n")  # ends a line that was cut off; empty lines are skipped
         sync_folder(self.path.parent)

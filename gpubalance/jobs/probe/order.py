@@ -22,10 +22,11 @@ def queues(request: ProbeRequest) -> list[list[int]]:
     One queue in all, or one for each device if that is asked for, or one for each host if each is
     its own machine. A device that is not probed follows the one that is probed for it.
     """
+    keys: list[object] = [None] * len(request.devices)
     if request.parallel:
-        keys: list[object] = [*stand_ins(request)]
-    else:
-        keys = [device.host if are_reached() else None for device in request.devices]
+        keys = [*stand_ins(request)]
+    elif are_reached():
+        keys = [device.host for device in request.devices]
     found = defaultdict[object, list[int]](list)
     for number, key in enumerate(keys):
         found[key].append(number)

@@ -28,8 +28,9 @@ class CommandLog:
         self._lines = deque[str](maxlen=_TAIL_LINES)
         self._last = ""
         self._watch = watch
+        mode = "a" if append else "w"
         try:
-            self._file = path.open("a" if append else "w", encoding="utf-8", buffering=1)
+            self._file = path.open(mode, encoding="utf-8", buffering=1)
         except OSError as error:
             self._give_up(error)
 

@@ -108,7 +108,8 @@ def _draw(
         _draw_panel(panel, readings[name], labels)
         panel.set_ylabel(_PANELS[name])
     axes[-1].set_xlabel("time since the first timing began, s")
-    legend(figure, 1 if width <= NARROW else 2)
+    columns = 1 if width <= NARROW else 2
+    legend(figure, columns)
     return figure
 
 

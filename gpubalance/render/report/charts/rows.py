@@ -86,8 +86,12 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     for row in rows:
         keys.update(bar.key for bar in row.bars if abs(bar.length) > _SEEN * wide)
         keys.update(row.marks)
-    figure, (axes,) = new_figure(width, sum(row.height for row in rows) * _ROW_PX + _REST_PX)
-    axes.set_xlim(low - 0.02 * wide if low < 0 else low, low + 1.02 * wide)
+    height = sum(row.height for row in rows) * _ROW_PX + _REST_PX
+    figure, (axes,) = new_figure(width, height)
+    left = low
+    if low < 0:
+        left -= 0.02 * wide
+    axes.set_xlim(left, low + 1.02 * wide)
     top = 0.0
     for row in rows:
         text_height = 0.44

@@ -94,7 +94,8 @@ def gap(subject: ReportSubject) -> Drawing | str:
     rows = [Row(f"{per_s(solo_gap.solo_sum)} alone", together)]
     for loss in large_losses(subject.devices, solo_gap):
         part = format_percent(loss.rate / solo_gap.solo_sum, 1).replace("-", "−")
-        bar = Bar(_LOSS if loss.rate >= 0 else _GAIN, 0.0, loss.rate)
+        key = _LOSS if loss.rate >= 0 else _GAIN
+        bar = Bar(key, 0.0, loss.rate)
         rows.append(Row(loss.cause, f"{loss.text}, {part}", [bar]))
     note = "Lost on the way, in samples/s and as a part of the solo sum."
     return rows_chart(rows, "lost, samples/s", note)
