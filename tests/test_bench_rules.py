@@ -16,12 +16,12 @@ from tests.known import known
 BETAS = (0.001, 0.002, 0.004)
 
 
-def asked(name: str, given: Given, asks: int = 40) -> list[tuple[int, ...]]:
-    """The splits that a rule asks for, of devices that take 10 ms and so much for a sample."""
+def asked(name: str, given: Given) -> list[tuple[int, ...]]:
+    """The first 40 splits that a rule asks for, of devices that take 10 ms and some for a sample."""
     rule = RULES[name](given)
     splits = []
     ask = next(rule)
-    for _ in range(asks):
+    for _ in range(40):
         if not ask.alone:
             splits.append(ask.split)
         pairs = zip(BETAS, ask.split, strict=True)

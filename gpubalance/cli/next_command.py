@@ -75,7 +75,7 @@ def layers_uses(path: Path | None, simulate: str | None, settings: Settings) -> 
     return report, _training("layers", loaded, settings)
 
 
-def resuming(arguments: Sequence[str], without: str | None = None) -> str:
+def resuming(arguments: Sequence[str], without: str | None) -> str:
     """The command that resumes one with these arguments, leaving out the option `without`."""
     words = []
     before = ""

@@ -20,6 +20,8 @@ _KNEE_CHANGES = 0.08
 _AS_GOOD = 9 / 8
 _ON_LINE = 0.01
 _FEW = 4
+# A sensible batch gives at most so much less than the best one.
+_SENSIBLE = 0.05
 
 
 def octaves(smallest: int, largest: int, multiple: int) -> list[int]:
@@ -98,34 +100,32 @@ def best_of(points: Sequence[tuple[int, float]]) -> tuple[int, float]:
     return max(points, key=lambda point: (point[1], -point[0]))
 
 
-def sensible_size(
-    points: Sequence[tuple[int, float]], multiple: int, within: float = 0.05
-) -> int | None:
-    """The size between two measured ones at which throughput should come `within` of the best.
+def sensible_size(points: Sequence[tuple[int, float]], multiple: int) -> int | None:
+    """The size between two measured ones at which throughput should come within 5 % of the best.
 
     It lies on the straight line between the two over the logarithm of the batch, rounded up. None
     if a measured one is it.
     """
     ordered = sorted(points)
-    first = ordered.index(sensible_of(ordered, within))
+    first = ordered.index(sensible_of(ordered))
     if first == 0:
         return None
     low, before = ordered[first - 1]
     high, after = ordered[first]
     _, best = best_of(ordered)
-    part = ((1 - within) * best - before) / (after - before)
+    part = ((1 - _SENSIBLE) * best - before) / (after - before)
     size = math.ceil(low * (high / low) ** part / multiple) * multiple
     return size if low < size < high else None
 
 
-def sensible_of(points: Sequence[tuple[int, float]], within: float = 0.05) -> tuple[int, float]:
-    """The smallest batch from which throughput stays `within` of the best, up to the best batch."""
+def sensible_of(points: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    """The smallest batch from which throughput stays within 5 % of the best, up to the best one."""
     best_batch, best = best_of(points)
     chosen = (best_batch, best)
     for batch, throughput in sorted(points, reverse=True):
         if batch > best_batch:
             continue
-        if throughput < (1 - within) * best:
+        if throughput < (1 - _SENSIBLE) * best:
             break
         chosen = (batch, throughput)
     return chosen

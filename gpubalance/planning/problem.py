@@ -28,10 +28,8 @@ class NoSplitError(ValueError):
     `below` and `above` are the nearest possible global batches, or None.
     """
 
-    def __init__(self, reason: str, below: int | None = None, above: int | None = None) -> None:
-        super().__init__(reason)
-        self.below = below
-        self.above = above
+    below: int | None = None
+    above: int | None = None
 
 
 class TooFineError(ValueError):

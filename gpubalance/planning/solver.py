@@ -150,11 +150,13 @@ class Solver:
         if math.isinf(self._first_s):
             raise NoSplitError(f"no device's batch limit allows a batch of {multiple}")
         if self._most < self._least:
-            raise NoSplitError(
+            error = NoSplitError(
                 f"a global batch of at most {problem.max_global_batch} is less than the least "
-                f"batch, {least}",
-                above=least if problem.global_batch is None else None,
+                f"batch, {least}"
             )
+            if problem.global_batch is None:
+                error.above = least
+            raise error
         if problem.global_batch is None:
             return
         wanted, rest = divmod(problem.global_batch, multiple)

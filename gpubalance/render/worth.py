@@ -120,7 +120,7 @@ def _energy(run: Run, best: SoloBest) -> Iterator[str]:
     yield f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
 
 
-def epoch_text(epoch: int, rates: Mapping[str, float], most: float = math.inf) -> str:
+def epoch_text(epoch: int, rates: Mapping[str, float], most: float) -> str:
     """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 22.7 s with this split`.
 
     `most` is the samples per second that the devices can be fed.

@@ -54,7 +54,7 @@ def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
         raise BadInput(why, remedy=f"correct it there, or give another {what}") from None
 
 
-def meant(path: Path, remedy: str = "") -> str:
+def meant(path: Path, remedy: str) -> str:
     """The remedy for a path that does not exist.
 
     Similarly spelt names of its folder with its suffix, then `remedy`.

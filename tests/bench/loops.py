@@ -80,16 +80,14 @@ def _compiled(make: Make) -> Any:
 class BareLoop:
     """The loop of TensorFlow's guide to custom training, with its own batch for each replica."""
 
-    def __init__(
-        self, batches: Sequence[int], devices: Sequence[str] = _CPUS, make: Make = small
-    ) -> None:
+    def __init__(self, batches: Sequence[int]) -> None:
         import keras
         import tensorflow as tf
 
-        strategy = tf.distribute.MirroredStrategy(devices)
+        strategy = tf.distribute.MirroredStrategy(_CPUS)
         self._global_batch = sum(batches)
         with strategy.scope():
-            model = _compiled(make)
+            model = _compiled(small)
             model.optimizer.build(model.trainable_variables)
         loss_of = keras.losses.SparseCategoricalCrossentropy(reduction=None)
 

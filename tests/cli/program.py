@@ -151,9 +151,9 @@ def own(err: str) -> str:
     return "\n".join(line for line in err.splitlines() if not line.lstrip().startswith("| "))
 
 
-def run_json(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
+def run_json(*arguments: str) -> dict[str, Any]:
     """The JSON of a short run, which must end well."""
-    done = here("run", *arguments, *SHORT, "--json", code=0, cwd=cwd)
+    done = here("run", *arguments, *SHORT, "--json", code=0)
     Run.model_validate_json(done.stdout)
     result: dict[str, Any] = json.loads(done.stdout)
     return result

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import pyte
 
 PATIENCE_S = 240.0
+_LINES = 24
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,14 @@ class Seen:
 
 
 def command_in_terminal(
-    command: Sequence[str],
-    columns: int,
-    *,
-    lines: int = 24,
-    environment: Mapping[str, str] | None = None,
+    command: Sequence[str], columns: int, *, environment: Mapping[str, str] | None = None
 ) -> tuple[int, Seen]:
-    """Runs any command with its three streams on a terminal.
+    """Runs any command with its three streams on a terminal of 24 lines.
 
     Returns the exit status and what was seen.
     """
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, columns, 0, 0))
     unset = {"COLUMNS", "LINES", "NO_COLOR", "CUDA_VISIBLE_DEVICES"}
     variables = {key: value for key, value in os.environ.items() if key not in unset}
     process = subprocess.Popen(
@@ -53,7 +50,7 @@ def command_in_terminal(
         env={**variables, "TERM": "xterm", **(environment or {})},
     )
     os.close(theirs)
-    screen = pyte.Screen(columns, lines)
+    screen = pyte.Screen(columns, _LINES)
     stream = pyte.ByteStream(screen)
     written = b""
     pictures = []

@@ -51,11 +51,9 @@ def variables(more: dict[str, str]) -> dict[str, str]:
     return without | {"PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}"} | more
 
 
-def said(command: list[str], more: dict[str, str], cwd: Path | None = None) -> str:
+def said(command: list[str], more: dict[str, str]) -> str:
     """The stdout of a process that must say nothing on stderr."""
-    done = subprocess.run(
-        command, env=variables(more), cwd=cwd, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run(command, env=variables(more), capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     return done.stdout
 
@@ -64,12 +62,10 @@ def ask_program(instruction: str, **more: str) -> str:
     return said([PROGRAM], {"_GPUBALANCE_COMPLETE": instruction, **more})
 
 
-def completed(
-    script: Path, *words: str, cwd: Path | None = None, more: dict[str, str] | None = None
-) -> list[str]:
+def completed(script: Path, *words: str, more: dict[str, str] | None = None) -> list[str]:
     """What bash offers for the last word."""
     asked = [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words]
-    return said(asked, {"SCRIPT": str(script), **(more or {})}, cwd).splitlines()
+    return said(asked, {"SCRIPT": str(script), **(more or {})}).splitlines()
 
 
 @pytest.mark.parametrize(

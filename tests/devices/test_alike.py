@@ -26,8 +26,8 @@ def _asked_anew() -> Iterator[None]:
     alike._speed_facts.cache_clear()
 
 
-def first_alike(folder: Path, more: str = "", gpus: str = TWO_EQUAL_GPUS) -> list[int]:
-    with loaded(environment(folder, f"{more}\n{gpus}")):
+def first_alike(folder: Path, gpus: str = TWO_EQUAL_GPUS) -> list[int]:
+    with loaded(environment(folder, gpus)):
         return alike.first_alike([gpu.device for gpu in read().gpus])
 
 

@@ -16,11 +16,11 @@ PAIR = tuple(
 )
 
 
-def step_time(*samples: float, steps: int = 4, at_s: tuple[float, ...] = ()) -> StepTime:
-    """Step times whose timings end one after another, or when it says."""
-    at_s = at_s or tuple(accumulate(steps * sample for sample in samples))
+def step_time(*samples: float, at_s: tuple[float, ...] = ()) -> StepTime:
+    """Step times whose timings, of 4 steps, end one after another, or when it says."""
+    at_s = at_s or tuple(accumulate(4 * sample for sample in samples))
     return StepTime(
-        median=samples[0], mad=0.0, ci95=None, steps_per_sample=steps, samples=samples, at_s=at_s
+        median=samples[0], mad=0.0, ci95=None, steps_per_sample=4, samples=samples, at_s=at_s
     )
 
 

@@ -73,9 +73,7 @@ def keep_balance(request: BalanceRequest, plan: Plan) -> None:
         _put(name, plan)
 
 
-def balance_by(
-    probe: Probe, devices: Sequence[Device], joint: JointProfile | None = None
-) -> Plan | None:
+def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | None) -> Plan | None:
     """The result of the balance of exactly these devices that started from this probe, or None.
 
     With `joint` None, as a probe's file does not say what a joint run adds, it is the latest one

@@ -63,7 +63,7 @@ def _tell(
     watch(Doing(text, stays=are_reached()))
 
 
-def not_traced(error: GpubalanceError, where: str = "") -> Warning_:
+def not_traced(error: GpubalanceError, where: str) -> Warning_:
     """The warning that there is no trace."""
     advice = error.remedy
     if not advice:

@@ -59,12 +59,10 @@ class Table(NamedTuple):
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
 
-    def grid(
-        self, text: Callable[[Cell, Column], str], heads: Sequence[str], most: int | None = None
-    ) -> TextTable:
-        """The same as texts under these heads, at most so many rows."""
+    def grid(self, text: Callable[[Cell, Column], str], heads: Sequence[str]) -> TextTable:
+        """The same as texts under these heads."""
         rows: list[Sequence[str]] = [heads]
-        rows += [list(map(text, row, self.columns)) for row in self.rows[:most]]
+        rows += [list(map(text, row, self.columns)) for row in self.rows]
         left = [place for place, column in enumerate(self.columns) if column.is_text]
         return TextTable(rows, left)
 
