@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -180,26 +180,34 @@ def move_slots(optimizer: Any) -> None:
                     move(slot, device)
 
 
-def twin_for(
-    optimizer: Any, variables: Sequence[Any], device: str
-) -> tuple[Any, list[tuple[Any, Any]]]:
+class Twin(NamedTuple):
+    """An optimizer for some variables of another, and how its scalars follow the other's.
+
+    Each pair is a Keras variable of the original, and the tf.Variable that copies it.
+    """
+
+    optimizer: Any
+    scalars: list[tuple[Any, Any]]
+
+
+def twin_for(optimizer: Any, variables: Sequence[Any], device: str) -> Twin:
     """An optimizer with the same slots that updates only these of its variables, on their device.
 
     It has copies there of what the optimizer keeps beside its slots (iterations, learning rate,
-    loss scale): a tf.Variable, the second of each returned pair. It does not clip by a global norm.
+    loss scale). It does not clip by a global norm.
     """
     twin = _shallow_copy(optimizer)
-    pairs: list[tuple[Any, Any]] = []
+    scalars: list[tuple[Any, Any]] = []
     for name, value in vars(optimizer).items():
         if isinstance(value, keras.Variable):
             with tf.device(device):
                 copy = tf.Variable(value.value, trainable=False)
-            pairs.append((value, copy))
+            scalars.append((value, copy))
             vars(twin)[name] = _shallow_copy(value, _value=copy)
     if "inner_optimizer" in vars(optimizer):
-        inner, inner_pairs = twin_for(optimizer.inner_optimizer, variables, device)
-        vars(twin)["inner_optimizer"] = inner
-        return twin, pairs + inner_pairs
+        inner = twin_for(optimizer.inner_optimizer, variables, device)
+        vars(twin)["inner_optimizer"] = inner.optimizer
+        return Twin(twin, scalars + inner.scalars)
     wanted = {id(variable) for variable in variables}
     trainable = enumerate(optimizer._trainable_variables)
     places = [place for place, variable in trainable if id(variable) in wanted]
@@ -208,7 +216,7 @@ def twin_for(
         if known is not None:
             vars(twin)[name] = [known[place] for place in places]
     vars(twin)["global_clipnorm"] = None
-    return twin, pairs
+    return Twin(twin, scalars)
 
 
 def _shallow_copy(original: Any, **changed: Any) -> Any:

@@ -35,8 +35,7 @@ class Update:
         self._variables = variables
         self._inner = keras_inside.summing(optimizer)
         self._scales = self._inner is not optimizer
-        # Each device's twin of the optimizer, and pairs of its scalars and their copies.
-        self._twins: dict[int, tuple[Any, list[tuple[Any, Any]]]] = {}
+        self._twins: dict[int, keras_inside.Twin] = {}
         self._dtype = tf.float32  # of the squares
         for device, own in variables.items():
             self._twins[device] = keras_inside.twin_for(optimizer, own, names[device])
@@ -55,15 +54,14 @@ class Update:
 
     def begin(self) -> None:
         """Copies the optimizer's own scalars, which a callback may have set, to each device."""
-        for _, pairs in self._twins.values():
-            for scalar, copy in pairs:
+        for twin in self._twins.values():
+            for scalar, copy in twin.scalars:
                 copy.assign(scalar.value)
 
     def end(self) -> None:
         """Copies the scalars back to the optimizer, from a device that has changed them."""
         changed = next(iter(self._apply), self.devices[0])
-        _, pairs = self._twins[changed]
-        for scalar, copy in pairs:
+        for scalar, copy in self._twins[changed].scalars:
             scalar.assign(copy)
 
     def trace(self, device: int, grads: Sequence[Gradient]) -> None:
@@ -121,7 +119,7 @@ class Update:
             return tf.stack(squares), tf.reduce_all(finite)
 
     def _applied(self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any) -> None:
-        twin, _ = self._twins[device]
+        twin = self._twins[device].optimizer
         limit = self._inner.global_clipnorm
         if self._scales:
             vars(twin)["check_finite"] = lambda _: finite

@@ -59,10 +59,12 @@ class Table(NamedTuple):
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
 
-    def grid(self, text: Callable[[Cell, Column], str], heads: Sequence[str]) -> TextTable:
-        """The same as texts under these heads."""
+    def grid(
+        self, text: Callable[[Cell, Column], str], heads: Sequence[str], most: int | None = None
+    ) -> TextTable:
+        """The same as texts under these heads, at most so many rows, as the page asks for."""
         rows: list[Sequence[str]] = [heads]
-        rows += [list(map(text, row, self.columns)) for row in self.rows]
+        rows += [list(map(text, row, self.columns)) for row in self.rows[:most]]
         left = [place for place, column in enumerate(self.columns) if column.is_text]
         return TextTable(rows, left)
 
