@@ -1,5 +1,6 @@
 #include "devices.h"
 
+#include "allocator.h"
 #include "machine.h"
 #include "tensorflow/core/common_runtime/device/device_id_manager.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
@@ -84,9 +85,12 @@ class Factory : public tensorflow::PluggableDeviceFactory {
 
   absl::Status CreateDevices(const SessionOptions& options, const std::string& prefix,
                              Devices* devices) override {
-    if (!options.config.gpu_options().experimental().virtual_devices().empty())
-      return create_logical_devices(options, prefix, devices);
-    return create_whole_devices(options, prefix, devices);
+    bool are_parts = !options.config.gpu_options().experimental().virtual_devices().empty();
+    size_t others = devices->size();
+    absl::Status status = are_parts ? create_logical_devices(options, prefix, devices)
+                                    : create_whole_devices(options, prefix, devices);
+    for (size_t i = others; i < devices->size(); ++i) shorten_waits((*devices)[i].get());
+    return status;
   }
 
   absl::Status GetDeviceDetails(int ordinal, Details* details) override {
