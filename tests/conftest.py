@@ -116,12 +116,15 @@ _TOGETHER = (
     "tests/test_scripts.py",
     "tests/workers/test_process.py",
     "tests/workers/test_over_ray.py",
+    "tests/workers/test_layers.py",
     "tests/render/test_report",
     "tests/cli/test_tensorboard.py",
     "tests/jobs/test_probe.py",
     "tests/training/test_resume.py",
+    "tests/training/test_ensemble.py",
     "tests/fake_gpu/test_engine.py",
     "tests/fake_gpu/test_plugin.py",
+    "tests/fake_gpu/test_step.py",
     "tests/fake_gpu/test_training.py",
 )
 
