@@ -69,7 +69,7 @@ STEPS = (
         "`split.fit` over Keras' `fit` with images of 224×224×3 from the host's memory",
         40,
         _LARGE,
-        on_fake="the order of copies and kernels (`test_training`)",
+        on_fake="the order of copies and kernels (`test_step`)",
     ),
     Step(
         "memory",
@@ -116,8 +116,8 @@ STEPS = (
         150,
         _SMALL,
         on_fake=(
-            "an out-of-memory is told of its GPU, and both train on (`test_memory`, "
-            "`test_training`)"
+            "an out-of-memory is told of its GPU, and both train on (`test_engine`, "
+            "`test_memory`, `test_training`)"
         ),
     ),
 )
