@@ -18,6 +18,7 @@ FASTER = Gpu(
     memory_bytes=3 << 30,
     gflops=4.0,
     gbytes_per_s=2.0,
+    kernel_ms=0.2,
     more=(*OF_CARD, "link_width 16"),
 )
 SLOWER = Gpu(
@@ -25,6 +26,7 @@ SLOWER = Gpu(
     memory_bytes=2 << 30,
     gflops=2.0,
     gbytes_per_s=1.0,
+    kernel_ms=0.4,
     more=(*OF_CARD, "link_width 4"),
 )
 

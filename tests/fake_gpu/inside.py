@@ -27,7 +27,8 @@ def session(count: int = 2, **settings: Any) -> Session:
 def steps(session: Session, split: Shares, number: int) -> list[dict[str, Any]]:
     """When each of some stamped steps began and ended to be queued, and its stamps.
 
-    Each comes behind a usual step. The GPUs have nothing to do before the first and after the last.
+    Each comes behind a usual step, which began to be queued at `usual_s`. The GPUs have nothing to
+    do before the first and after the last.
     """
     from gpubalance.engine import runtime
 
@@ -36,11 +37,17 @@ def steps(session: Session, split: Shares, number: int) -> list[dict[str, Any]]:
     runtime.wait_for(session._names)
     found = []
     for _ in range(number):
+        usual_s = time.perf_counter()
         session._run()
         began_s = time.perf_counter()
         _, stamps, _ = session._run(stamped=True)
         found.append(
-            {"began_s": began_s, "ended_s": time.perf_counter(), "stamps": stamps.numpy().tolist()}
+            {
+                "usual_s": usual_s,
+                "began_s": began_s,
+                "ended_s": time.perf_counter(),
+                "stamps": stamps.numpy().tolist(),
+            }
         )
     runtime.wait_for(session._names)
     return found

@@ -6,13 +6,11 @@ Both write theirs down where the model is built, and the two are compared.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cli.program import ROOT, SHORT, gpubalance
+from tests.cli.program import SHORT, gpubalance
+from tests.fake_gpu import child
 
 # A user's file, with which both processes build the model. By then both have been set up.
 MINE = """
@@ -67,10 +65,8 @@ def test_what_measures_and_what_trains_have_the_same_settings(
     split = ("--gpus", "0,1", "--batches", "16,8", "--precision", "float32")
     run = ("run", "--model", f"{mine}:build", *split, "--baseline", "none", *SHORT, "--quiet")
     gpubalance(*run, code=0, environment=own)
-    inherited = {name: one for name, one in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    script = {**inherited, **variables, "SETTINGS_OF": str(trained)}
-    command = [sys.executable, str(mine), "float32"]
-    subprocess.run(command, env=script, cwd=ROOT, check=True, capture_output=True)
+    script = f"import runpy; runpy.run_path({str(mine)!r}, run_name='__main__')"
+    child(script, {**variables, "SETTINGS_OF": str(trained)}, "float32")
 
     found, expected = settings_of(measured), settings_of(trained)
     assert found == expected

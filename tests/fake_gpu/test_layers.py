@@ -12,6 +12,7 @@ _STEPS = f"""
 import json, time
 import keras
 import tensorflow as tf
+from gpubalance.engine import runtime
 from gpubalance.engine.data import as_tensors
 from gpubalance.engine.pipeline.micro_batches import micro_batch_of
 from gpubalance.engine.pipeline.cut_model import CutModel
@@ -29,7 +30,7 @@ order = orders_of(segments, blocks.graph, {_MICRO_BATCHES})
 pipeline = Pipeline(CutModel(model, blocks, segments, ["GPU:0", "GPU:1"], keras.optimizers.SGD()))
 batch = [pipeline.cut.held(micro)] * {_MICRO_BATCHES}
 for _ in range(3):
-    time.sleep(1)  # until the devices have nothing left to do
+    runtime.wait_for(["GPU:0", "GPU:1"])  # until they have nothing left to do
     began = time.perf_counter()
     pipeline.step(batch, order)
 print(json.dumps(began))
@@ -43,7 +44,7 @@ def test_what_a_device_gives_is_copied_when_it_is_made_and_no_pass_is_given_a_nu
 
     It is the slower one.
     """
-    variables = fake_gpus(tmp_path, Gpu(kernel_ms=5.0), Gpu(kernel_ms=25.0))
+    variables = fake_gpus(tmp_path, Gpu(kernel_ms=2.0), Gpu(kernel_ms=10.0))
     began_s = json.loads(child(_STEPS, variables))
     done = [one for one in operations(variables) if one.queued_at_s >= began_s]
     size = _SAMPLES * _UNITS * 4

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -53,7 +53,8 @@ def test_the_host_runs_ahead_of_a_stream_and_waits_for_it_to_read(
     products = [one for one in done if one.name == "MatMul"]
     assert len(products) == 10
     assert all(later.starts_s >= earlier.ends_s for earlier, later in pairwise(products))
-    assert seen["queued_s"] < products[-1].starts_s
+    # A busy host is late now and then; if it waited for each, it would always be.
+    assert any(later.queued_at_s < earlier.ends_s for earlier, later in pairwise(products))
     read = next(one for one in done if one.kind == "to_host")
     assert products[-1].ends_s <= read.starts_s
     assert read.ends_s <= seen["read_s"]
@@ -102,13 +103,6 @@ def test_memory_ends_where_the_gpu_s_does(told: dict[str, Any], trace: list[Oper
     assert sum(taken) <= limit
 
 
-def test_a_gpu_in_parts_has_the_memory_of_each(tmp_path: Path) -> None:
-    whole = Gpu(memory_bytes=MEMORY)
-    peaks = json.loads(child(PROGRAM.format("parts"), fake_gpus(tmp_path, whole, whole)))
-    for peak, limit in zip(peaks, (20 * MIB, 40 * MIB), strict=True):
-        assert limit - MIB < peak <= limit
-
-
 FAULTS = (
     Fault("no_algorithm", "Conv2D", samples=8),
     Fault("cudnn", "DepthwiseConv2dNative"),
@@ -131,23 +125,38 @@ SAYS = {
 }
 
 
-def test_faults_come_when_they_shall_and_say_what_cuda_s_say(tmp_path: Path) -> None:
-    program = """
+BROKEN = """
 import json
 import tensorflow as tf
 from tests.fake_gpu import on_gpus
-print(json.dumps([on_gpus.faults(), on_gpus.hangs()]), flush=True)
+print(json.dumps([on_gpus.parts(), on_gpus.faults(), on_gpus.hangs()]), flush=True)
 with tf.device("GPU:0"):
     print(tf.cos(tf.ones(2)).numpy())
 """
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> CompletedProcess[str]:
+    """A process with two GPUs that have faults, and a third one in two parts."""
     first = Gpu(faults=(*FAULTS, Fault("illegal_address", "Cos")))
     second = Gpu(faults=(Fault("hang", "Sin"),))
-    done = child_process(program, fake_gpus(tmp_path, first, second))
-    says, hangs = json.loads(done.stdout)
+    return child_process(BROKEN, fake_gpus(tmp_path_factory.mktemp("broken"), first, second, Gpu()))
+
+
+def test_a_gpu_in_parts_has_the_memory_of_each(broken: CompletedProcess[str]) -> None:
+    peaks, _, _ = json.loads(broken.stdout)
+    for peak, limit in zip(peaks, (20 * MIB, 40 * MIB), strict=True):
+        assert limit - MIB < peak <= limit
+
+
+def test_faults_come_when_they_shall_and_say_what_cuda_s_say(
+    broken: CompletedProcess[str],
+) -> None:
+    _, says, hangs = json.loads(broken.stdout)
     assert says.keys() == SAYS.keys()
     for what, text in SAYS.items():
         assert re.match(text, says[what], re.DOTALL), says[what]
     assert hangs
     # The last one, an illegal address, ends the process.
-    assert done.returncode < 0
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered" in done.stderr
+    assert broken.returncode < 0
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered" in broken.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.remedies import known_error
-from tests.cli.program import SHORT, TINY, gpubalance
+from tests.cli.program import TINY, gpubalance
 from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
 
 # TensorFlow's CUDA has this UUID for the first GPU, as the last line of a key is the plugin's.
@@ -19,11 +19,12 @@ from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
 UNKNOWN = "uuid GPU-ffffffff-0000-4000-8000-000000000000"
 GPUS = (
     Gpu("NVIDIA GeForce GTX 750", uuid="GPU-75000000-0000-4000-8000-000000000000", more=(UNKNOWN,)),
-    Gpu("NVIDIA GeForce RTX 3050", uuid="GPU-30500000-0000-4000-8000-000000000000"),
-    Gpu("NVIDIA GeForce RTX 3060", uuid="GPU-30600000-0000-4000-8000-000000000000"),
+    Gpu("NVIDIA GeForce RTX 3050", kernel_ms=0.2, uuid="GPU-30500000-0000-4000-8000-000000000000"),
+    Gpu("NVIDIA GeForce RTX 3060", kernel_ms=0.2, uuid="GPU-30600000-0000-4000-8000-000000000000"),
 )
 SAMPLE_BYTES = 8 * 4
-TRAIN = ("--batches", "16,8", "--model", TINY, *SHORT, "--baseline", "none", "--json")
+SHORT = ("--windows", "1", "--duration", "0.2", "--baseline", "none")
+TRAIN = ("--batches", "16,8", "--model", TINY, *SHORT, "--json")
 HOST_UUID = "0000000-0000-4000-8000-000000000000"
 
 
@@ -73,7 +74,9 @@ def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:
     """A host is a folder with a machine of its own, reached by a plain prefix."""
     for number, host in enumerate(("alpha", "beta")):
         (tmp_path / host).mkdir()
-        machine = fake_gpus(tmp_path / host, Gpu(host, uuid=f"GPU-{number}{HOST_UUID}"))
+        machine = fake_gpus(
+            tmp_path / host, Gpu(host, kernel_ms=0.2, uuid=f"GPU-{number}{HOST_UUID}")
+        )
     of_host = {
         name: f"{tmp_path}/{{host}}/{Path(machine[name]).name}"
         for name in ("NVML_STAND_IN", "FAKEGPU_TRACE")
