@@ -15,17 +15,8 @@ SHOWN = {name: value for name, value in os.environ.items() if name != "CUDA_VISI
 
 
 def test_any_command_runs_on_such_a_machine(tmp_path: Path) -> None:
-    asked = [
-        "--memory",
-        "3GiB,2GiB",
-        "--names",
-        "A,B",
-        "--folder",
-        str(tmp_path / "m"),
-        "--",
-        "gpubalance",
-        "devices",
-    ]
+    gpus = ["--memory", "3GiB,2GiB", "--names", "A,B", "--folder", str(tmp_path / "m")]
+    asked = [*gpus, "--", "gpubalance", "devices"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.fake_gpu", *asked],
         cwd=ROOT,

@@ -54,17 +54,8 @@ def test_a_balance_ends_with_shares_as_the_gpus_are_fast(tmp_path: Path) -> None
 def _balanced(folder: Path) -> dict[str, Any]:
     """The plan of a balance that knows of no probe."""
     machine = fake_gpus(folder, Gpu("faster", gflops=0.0002), Gpu("slower", gflops=0.0001))
-    balance = (
-        "balance",
-        "--gpus",
-        "0,1",
-        "--model",
-        TINY,
-        "--global-batch",
-        "36",
-        "--batch-multiple",
-        "6",
-    )
+    split = ("--global-batch", "36", "--batch-multiple", "6")
+    balance = ("balance", "--gpus", "0,1", "--model", TINY, *split)
     short = ("--rounds", "2", "--round-duration", "0.2", "--windows", "1", *SHORT)
     machine["XDG_STATE_HOME"] = str(folder / "state")
     plan: dict[str, Any] = json.loads(
