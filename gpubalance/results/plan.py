@@ -175,7 +175,8 @@ class Plan(OfSplit, OfModel):
     the plan uses too; null without one, and if the plan is itself a balance's. `pipeline` is the
     user's input pipeline, as the balance or the probe measured it; null for random samples.
     `reached_by` is how its hosts are reached, null if they are this machine; the command itself is
-    not kept, as only a command line may name one.
+    not kept, as only a command line may name one. `curves` are what the split follows from: each
+    device's seconds of compute by batch, empty for one that holds nothing.
     """
 
     kind: Literal["plan"] = "plan"
@@ -197,6 +198,7 @@ class Plan(OfSplit, OfModel):
     pipeline: InputPipeline | None = None
     balance: Balance | None = None
     reached_by: Literal["command", "ray"] | None = None
+    curves: tuple[tuple[tuple[Size, Positive], ...], ...] = ()
 
     @property
     def run(self) -> Run | None:

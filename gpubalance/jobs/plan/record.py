@@ -12,6 +12,7 @@ from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, ev
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN
 from gpubalance.planning.allocate import allocated, gain, requiring
+from gpubalance.planning.model import Curve
 from gpubalance.planning.noise import efficiency, learning_rate_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.common import Warning_, now
@@ -61,8 +62,19 @@ def plan_of(known: DeviceEstimates, planned: Allocation) -> Plan:
         learning_rate=_learning_rate(known, planned.split.global_batch),
         pipeline=probe.pipeline,
         reached_by=reached_by(),
+        curves=tuple(_curve(load, problem.multiple) for load in problem.loads),
         warnings=_warnings(known, planned, sync_s),
     )
+
+
+def _curve(load: Load, multiple: int) -> tuple[tuple[int, float], ...]:
+    """The points of a device's step-time model; two tell a line."""
+    if not load.limit:
+        return ()
+    batches: Sequence[int] = (multiple, 2 * multiple)
+    if isinstance(load.model, Curve):
+        batches = load.model.batches
+    return tuple((batch, load.model.step_time_s(batch)) for batch in batches)
 
 
 def _warnings(

@@ -1,0 +1,61 @@
+"""The split of a plan for some of its devices, when others are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from gpubalance.errors import BadInput, NothingFits
+from gpubalance.planning.allocate import allocate, only
+from gpubalance.planning.model import Curve, Line
+from gpubalance.planning.problem import Load, NoSplitError, Problem
+from gpubalance.planning.sync import Syncs
+from gpubalance.results.plan import Plan, Share
+from gpubalance.settings.shares import Shares
+
+
+def check_curves(plan: Plan) -> None:
+    """Raises BadInput for a plan without the times that another split would follow from."""
+    if not plan.curves:
+        raise BadInput(
+            "the plan does not have its devices' step times, for --restarts",
+            remedy="gpubalance balance makes one that has",
+        )
+
+
+def split_over(plan: Plan, left: Set[int]) -> Shares:
+    """The best split of the plan's global batch over these of its devices, by its measurements.
+
+    If they do not hold that, it is the split of the largest global batch that they hold. Raises
+    NothingFits if they hold nothing.
+    """
+    problem = only(_problem(plan), left)
+    try:
+        return allocate(problem).split
+    except NoSplitError as error:
+        if error.below is None:
+            raise NothingFits("the devices that are left hold no batch of the plan") from None
+        return allocate(replace(problem, global_batch=error.below)).split
+
+
+def _problem(plan: Plan) -> Problem:
+    used = frozenset(plan.split.used)
+    syncs_s = {used: plan.sync_s or 0.0}
+    for device in plan.left_out:
+        if device.sync_s is not None:
+            syncs_s[used | {device.device}] = device.sync_s
+    loads = [_load(share, curve) for share, curve in zip(plan.shares, plan.curves, strict=True)]
+    return Problem(
+        loads=tuple(loads),
+        sync=Syncs(syncs_s),
+        multiple=plan.batch_multiple,
+        global_batch=plan.global_batch,
+        micro_batches=max(plan.split.counts),
+    )
+
+
+def _load(share: Share, curve: tuple[tuple[int, float], ...]) -> Load:
+    if not curve:
+        return Load(Line(1.0, 0.0, 0.0), 0)
+    batches, times_s = zip(*curve, strict=True)
+    return Load(Curve(batches, times_s), share.limit, share.update_s)

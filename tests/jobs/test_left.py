@@ -1,0 +1,47 @@
+"""The split of a plan over the devices that are left of it."""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+
+import pytest
+
+from gpubalance.errors import BadInput, NothingFits
+from gpubalance.jobs.plan.left import check_curves, split_over
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.settings.planning import PlanRequest
+from tests.jobs.probes import of_config, probe_of
+
+
+@pytest.mark.parametrize(
+    ("config", "global_batch"), [("two-hosts", 144), ("gtx1070-m40-gtx750", 200)]
+)
+def test_it_is_the_split_that_a_plan_of_these_devices_alone_has(
+    config: str, global_batch: int
+) -> None:
+    """Whether the devices' step times are lines or curves, and whether they were in use or not."""
+    devices, _ = of_config(config)
+    request = PlanRequest(global_batch=global_batch, sync_s=0.01)
+    whole = plan(probe_of(devices), devices, request)
+    numbers = range(len(devices))
+    for left in chain.from_iterable(combinations(numbers, count + 1) for count in numbers):
+        some = tuple(devices[number] for number in left)
+        expected = dict.fromkeys(numbers, 0)
+        expected |= zip(left, plan(probe_of(some), some, request).batches, strict=True)
+        assert split_over(whole, set(left)).batches == tuple(expected.values()), left
+
+
+def test_what_memory_does_not_hold_is_left_away() -> None:
+    devices, _ = of_config("quick-pair")
+    probe = probe_of(devices)
+    limits = [share.limit for share in plan(probe, devices, PlanRequest(sync_s=0.0)).shares]
+    most = sum(limits)
+    whole = plan(probe, devices, PlanRequest(global_batch=most, sync_s=0.0))
+    for left in (0, 1):
+        assert split_over(whole, {left}).batches[left] == limits[left]
+    in_parts = plan(probe, devices, PlanRequest(global_batch=most + 8, sync_s=0.0, accumulate=8))
+    assert split_over(in_parts, {0}).batches == (min(2 * limits[0], most + 8), 0)
+    with pytest.raises(NothingFits):
+        split_over(whole, set())
+    with pytest.raises(BadInput, match="step times, for --restarts"):
+        check_curves(whole.model_copy(update={"curves": ()}))
