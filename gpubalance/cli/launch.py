@@ -12,6 +12,7 @@ import typer
 from gpubalance.cli.options import Devices
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings.launching import Launching
 
 PlanFile = Annotated[
     Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")
@@ -28,6 +29,7 @@ def launch(
     plan: PlanFile,
     script: Script,
     devices: Annotated[Devices, Without("gpus", "simulate")],
+    how: Launching,
     arguments: Arguments = None,
 ) -> None:
     """Hosts are reached as they were for the plan; a --via that was typed then is typed again.
@@ -58,6 +60,6 @@ def launch(
         with one_at_a_time:
             say(f"{label} | {line}", sys.stdout if stream == "stdout" else sys.stderr)
 
-    code = launch_job(planned, [str(script), *(arguments or [])], print_line)
+    code = launch_job(planned, [str(script), *(arguments or [])], print_line, how)
     if code:
         raise typer.Exit(code)

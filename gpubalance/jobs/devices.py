@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.devices.gpus import Reading
+from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, find_machine, machine_of, read_gpus
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.jobs.environment import environment_here
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Environment
-from gpubalance.settings.device import Device, Host, JointProfile
+from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
 from gpubalance.settings.record import Record
 from gpubalance.workers.check_messages import Survey, Surveyed
 from gpubalance.workers.hosts import ask
@@ -75,6 +76,33 @@ def machine_over(hosts: Sequence[Host]) -> Machine:
                 )
             devices[device.uuid] = device.model_copy(update={"host": listing.host})
     return Machine(tuple(devices.values()), JointProfile(), ", ".join(dict.fromkeys(drivers)))
+
+
+def devices_left(devices: Sequence[Device]) -> tuple[frozenset[int], list[EnvironmentFault]]:
+    """The numbers of those devices that can be used now, and why hosts can't be reached."""
+    errors = []
+    listings = []
+    hosts = [host for host in hosts_of(devices) if host is not None and are_reached()]
+    if hosts:
+        for answer in ask(dict.fromkeys(hosts, ("devices", "--json")), Listing).values():
+            if isinstance(answer, EnvironmentFault):
+                errors.append(answer)
+            else:
+                listings.append(answer)
+    elif devices[0].simulated:
+        return frozenset(range(len(devices))), []
+    else:
+        listings.append(list_devices(None, (), lambda _: None))
+    usable = set[str]()
+    for listing in listings:
+        for gpu in listing.nvidia.gpus if listing.nvidia else ():
+            usable.update(device.uuid for device in gpu.devices)
+    answering = {listing.host for listing in listings}
+    left = set()
+    for number, device in enumerate(devices):
+        if device.host in answering if device.simulated else device.uuid in usable:
+            left.add(number)
+    return frozenset(left), errors
 
 
 def list_devices(simulate: str | None, hosts: Sequence[Host], watch: Watch) -> Listing:

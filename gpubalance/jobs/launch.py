@@ -1,51 +1,129 @@
-"""`launch`: runs a training script in one process for each device of a plan."""
+"""`launch`: runs a training script on a plan's devices, and after a loss on those that are left."""
 
 from __future__ import annotations
 
-import signal
+import threading
+import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from contextlib import ExitStack
 
-from gpubalance.errors import Interrupted
+from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
+from gpubalance.jobs.devices import devices_left
+from gpubalance.jobs.plan.left import check_curves, split_over
+from gpubalance.jobs.start import End, run_once
 from gpubalance.results.plan import Plan
-from gpubalance.settings.cluster import Cluster
-from gpubalance.settings.device import hosts_of
-from gpubalance.system.signals import signals_held
-from gpubalance.workers.hosts import Script, Tell, connected
-from gpubalance.workers.keeper import GRACE_S
+from gpubalance.settings.launching import LaunchedSplit, Launching, TrainingProgress
+from gpubalance.settings.shares import Shares
+from gpubalance.workers.hosts import Tell
 
 
-def launch(plan: Plan, command: Sequence[str], tell: Tell) -> int:
+def launch(plan: Plan, command: Sequence[str], tell: Tell, how: Launching | None = None) -> int:
     """Runs the command in all processes until they end.
 
     Returns the exit code of the first that failed, else 0. A plan for one host takes one process,
     as one strategy has all its devices. An interrupt is passed on to every process. Raises what
-    `Script` does if a process can't start or its host is lost: then all end.
+    `Script` does if a process can't start, its host is lost or its steps do not come in time: then
+    all end.
+
+    With restarts they start again after a loss, and after any failure once a step was trained: with
+    the best split of the devices that are left, by the plan. Raises PartialResult for too few.
     """
-    devices = [plan.devices[number] for number in plan.split.used]
-    groups = [devices]
-    if len(hosts_of(devices)) > 1:
-        groups = [[device] for device in devices]
-    codes: list[Future[int]] = []
-    with ThreadPoolExecutor(len(groups)) as threads, connected(devices), ExitStack() as started:
-        scripts = [started.enter_context(Script(group)) for group in groups]
-        addresses = tuple(script.greeted().address for script in scripts)
+    how = how or Launching()
+    if how.restarts:
+        check_curves(plan)
+    elif how.at_least > 1:
+        raise UsageError("--at-least is for --restarts", remedy="give --restarts N too")
+    if how.at_least > len(plan.devices):
+        raise UsageError(f"--at-least {how.at_least}, and the plan has {len(plan.devices)} devices")
+    return _Launch(plan, command, tell, how).run()
+
+
+class _Launch:
+    def __init__(self, plan: Plan, command: Sequence[str], tell: Tell, how: Launching) -> None:
+        self._plan = plan
+        self._command = command
+        self._tell = tell
+        self._how = how
+        self._split: Shares | None = None  # in place of the plan's
+        self._has_trained = False
+        self._begins = threading.Lock()  # who gets it first says how a start begins
+
+    def run(self) -> int:
+        """Starts the processes until they end well, or may not be started again."""
+        restarts = 0
+        while True:
+            end = self._start()
+            if end.code == 0:
+                return 0
+            self._has_trained = self._has_trained or end.progress.has_trained
+            if self._how.restarts:
+                self._say(end.why)
+                self._say(end.progress.lost_text)
+            if restarts == self._how.restarts or not (end.is_loss or self._has_trained):
+                break
+            restarts += 1
+            time.sleep(end.lives_on_s)
+            self._split = self._split_left(end)
+            self._say(f"restart {restarts} of {self._how.restarts}: {self._described(self._split)}")
+        if end.error is not None:
+            raise end.error
+        return end.code
+
+    def _start(self) -> End:
+        split = self._plan.split
+        launched = None
+        if self._split is not None:
+            split = self._split
+            launched = LaunchedSplit(created=self._plan.created, split=split)
+        devices = [self._plan.devices[number] for number in split.used]
+        self._begins = threading.Lock()
         try:
-            with signals_held():
-                for rank, script in enumerate(scripts):
-                    cluster = None
-                    if len(scripts) > 1:
-                        cluster = Cluster(addresses=addresses, rank=rank)
-                    script.run(command, cluster)
-                codes += [threads.submit(script.code, tell) for script in scripts]
-            for ended in as_completed(codes):
-                if ended.exception() or ended.result():
-                    wait(codes, GRACE_S)  # the others may say why
-                    return ended.result()
-            return 0
-        except KeyboardInterrupt as interrupt:
-            for script in scripts:
-                script.signal(getattr(interrupt, "number", signal.SIGINT))
-            wait(codes, 2 * GRACE_S)
-            raise Interrupted.by(interrupt, remedy="all its processes have ended") from None
+            return run_once(
+                devices,
+                self._command,
+                self._tell,
+                self._reported,
+                deadline_s=self._how.deadline_s,
+                launched=launched,
+            )
+        except EnvironmentFault as error:
+            if launched is None:
+                raise
+            # A host that was there a moment ago
+            return End(error.exit_code, error.message, TrainingProgress(), error)
+
+    def _split_left(self, end: End) -> Shares:
+        """The split of the devices that are left. Raises PartialResult for too few."""
+        left, errors = devices_left(self._plan.devices)
+        for error in errors:
+            self._say(error.message)
+        if len(left) < self._how.at_least:
+            raise PartialResult(
+                f"{len(left)} of {len(self._plan.devices)} devices are left, fewer than --at-least "
+                f"{self._how.at_least}",
+                cause=f"{end.why}; {end.progress.lost_text}",
+                remedy="the same command goes on from the last backup, once they are back",
+            )
+        return split_over(self._plan, left)
+
+    def _described(self, split: Shares) -> str:
+        """`alpha:0 90, beta:0 54, the global batch of 144 as before`."""
+        parts = []
+        for number in split.used:
+            parts.append(f"{self._plan.devices[number].label} {split.batches[number]}")
+        batch = split.global_batch
+        if batch == self._plan.global_batch:
+            return f"{', '.join(parts)}, the global batch of {batch:,} as before"
+        before = self._plan.global_batch
+        return f"{', '.join(parts)}: of a global batch of {before:,} they hold {batch:,}"
+
+    def _reported(self, progress: TrainingProgress) -> None:
+        """Says once a start how its training begins."""
+        if not self._how.restarts or not progress.epoch or not self._begins.acquire(blocking=False):
+            return
+        if self._split is not None:
+            self._say(f"it goes on with epoch {progress.epoch}")
+        elif not progress.backs_up:
+            self._say("fit has no BackupAndRestore among its callbacks: a restart begins anew")
+
+    def _say(self, text: str) -> None:
+        self._tell(text, "launch", "stderr")

@@ -15,6 +15,7 @@ from gpubalance.settings.refused import refuse_together
 from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import AS_USUAL, Summing
 from gpubalance.training.keras_functions import Trainer
+from gpubalance.training.launched import reports
 from gpubalance.training.sizes import Simulate
 
 if TYPE_CHECKING:
@@ -86,7 +87,11 @@ class DeviceSplit(Trainer):
         if self._cluster is not None:
             here = (self.devices[self._cluster.rank],)
         names = take_names(here)
-        return place_of(self.devices, names, self._joint, self._summing, self._cluster)
+        # It waits there for the other processes
+        reports.note(awaited=self._cluster is not None)
+        place = place_of(self.devices, names, self._joint, self._summing, self._cluster)
+        reports.note(awaited=False)
+        return place
 
     def stamp_for(self, monitor: Any) -> None:
         """Tells the monitor of the steps of the model that trains, until that ends.

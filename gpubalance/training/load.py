@@ -12,6 +12,7 @@ from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
 from gpubalance.settings.device import JointProfile, hosts_of
+from gpubalance.settings.launching import launched_split
 from gpubalance.training.pipelined import Pipelined
 from gpubalance.training.sizes import Simulate, cluster_for
 from gpubalance.training.split import Split
@@ -22,7 +23,7 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
 
     The plan is what `gpubalance.balance` returned, or a file that `gpubalance balance -o FILE` or
     `plan -o FILE` wrote. Of a plan for several hosts it is the part that TF_CONFIG gives this
-    process.
+    process. After a loss, `gpubalance launch --restarts` gives it another split.
 
     `simulate` is the device profile, as for --simulate, of a plan for simulated devices, or the
     number of plain CPU devices on each of the plan's hosts.
@@ -40,7 +41,8 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
             "--no-xla finds its split",
             stacklevel=2,
         )
-    used = plan.split.used
+    shares = launched_split(plan.created) or plan.split
+    used = shares.used
     chosen = [plan.devices[number] for number in used]
     cluster = cluster_for(chosen)
     machine = _machine_for(plan, path, simulate)
@@ -49,11 +51,11 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
         devices = plan.devices
     else:
         devices = planned_devices(plan, used, machine.devices)
-    split = Split.of(devices, plan.split, machine.joint, plan.settings.summing, cluster)
+    split = Split.of(devices, shares, machine.joint, plan.settings.summing, cluster)
     split.plan = plan
     split.simulate = simulate
     split.precision = plan.settings.precision
-    split.limits = tuple(share.limit for share in plan.shares if share.batch)
+    split.limits = tuple(plan.shares[number].limit for number in used)
     return split
 
 

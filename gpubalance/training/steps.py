@@ -20,7 +20,7 @@ from gpubalance.engine.users_lines import own_traceback
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.results.decomposition import UNTRIED
 from gpubalance.settings.shares import Shares
-from gpubalance.training import data, measured
+from gpubalance.training import data, launched, measured
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.memory import out_of_memory, ran_out
@@ -62,7 +62,7 @@ class Steps(KerasFunctions):
         self._make_optimizer()
         try:
             self._alike.begin(data.sizes(options))
-            with self.used(options):
+            with self.used(options), launched.reports.of_call(name, options):
                 return method(self.model, **options)
         except tf.errors.OpError as error:
             if ran_out(error):
@@ -92,12 +92,14 @@ class Steps(KerasFunctions):
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
+        launched.reports.note_step()
         outputs = [self._functions.predict(self._feed.deal(batch)) for batch in batches]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "train")
         self._begun = dealt.shares
+        launched.reports.note_step(trains=True)
         # A last micro-batch may be too small.
         if self._split.shares.accumulates and not dealt.whole:
             self._decomposition.refuse_small(self._begun.smallest, self.model)
@@ -117,6 +119,7 @@ class Steps(KerasFunctions):
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "test")
+        launched.reports.note_step()
         self._begun = Shares(dealt.shares.batches)  # a test step does not accumulate
         return self._functions.test(dealt)
 

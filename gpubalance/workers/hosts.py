@@ -19,11 +19,13 @@ from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError
 from gpubalance.settings.cluster import Cluster, tf_config
 from gpubalance.settings.device import Device, Host, hosts_of
+from gpubalance.settings.launching import LaunchedSplit, TrainingProgress
 from gpubalance.text import clean
 from gpubalance.workers.keeper_messages import Ended, FromScript
 from gpubalance.workers.process import Process
 
 _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
+_LONGER = "give it longer, --deadline SECONDS, or see what its device, its data and its network do"
 _OURS = (
     "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
 )
@@ -58,25 +60,47 @@ class Script(Process):
     def __init__(self, devices: Sequence[Device]) -> None:
         super().__init__("script", devices[0].host)
         self._devices = devices
+        self.label = ", ".join(device.label for device in devices)
+        self.progress = TrainingProgress()
 
-    def run(self, command: Sequence[str], cluster: Cluster | None) -> None:
+    def run(
+        self, command: Sequence[str], cluster: Cluster | None, launched: LaunchedSplit | None = None
+    ) -> None:
         """Starts the script `command`, with its words, at its place in the cluster."""
         environment = worker_environment(self._devices)
+        if launched is not None:
+            environment.update(launched.environment)
         if cluster is not None:
             environment.update(tf_config(cluster))
         self.start(environment, command)
 
-    def code(self, tell: Tell) -> int:
+    def code(
+        self,
+        tell: Tell,
+        reported: Callable[[TrainingProgress], None] = lambda _: None,
+        deadline_s: float | None = None,
+    ) -> int:
         """Passes on what the process prints until it ends; returns its exit code as shells have it.
 
-        Raises PartialResult if its host is lost.
+        Also passes on the progress that it reports. Raises PartialResult if its host is lost, and
+        DeadlinePassed if a step is awaited for longer than the deadline.
         """
-        label = ", ".join(device.label for device in self._devices)
+        until_s = math.inf
         while True:
-            message = self.message(math.inf, "training", FromScript)
+            try:
+                message = self.message(until_s - time.monotonic(), "training", FromScript)
+            except DeadlinePassed:
+                raise DeadlinePassed(f"no step came for {deadline_s:g} s", remedy=_LONGER) from None
             if isinstance(message, Ended):
                 return message.code if message.code >= 0 else 128 - message.code
-            tell(message.text, label, message.stream)
+            if message.stream != "report":
+                tell(message.text, self.label, message.stream)
+                continue
+            self.progress = TrainingProgress.model_validate_json(message.text)
+            reported(self.progress)
+            until_s = math.inf
+            if deadline_s is not None and self.progress.awaited:
+                until_s = time.monotonic() + deadline_s
 
     def signal(self, number: int) -> None:
         """Sends the process that signal; it is killed a moment later."""

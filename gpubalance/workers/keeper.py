@@ -22,7 +22,7 @@ import sys
 import threading
 from typing import IO, Any
 
-from gpubalance.workers.lines import LineWriter, lines_of
+from gpubalance.workers.lines import REPORTS, LineWriter, lines_of
 from gpubalance.workers.this_host import address_of, installed
 
 GRACE_S = 3.0  # a script that waits in a collective ends only by KILL
@@ -90,15 +90,24 @@ class ChildProcess:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _script(self, words: list[str]) -> subprocess.Popen[Any]:
+        reading, writing = os.pipe()
+        self._environment[REPORTS] = f"{writing}:{os.fstat(writing).st_ino}"
         process = self._popen(
             words,
+            pass_fds=(writing,),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
         )
-        for stream, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
+        os.close(writing)
+        reports = os.fdopen(reading, encoding="utf-8")
+        for stream, pipe in (
+            ("stdout", process.stdout),
+            ("stderr", process.stderr),
+            ("report", reports),
+        ):
             thread = threading.Thread(target=self._pass_on, args=(stream, pipe), daemon=True)
             thread.start()
             self._printing.append(thread)

@@ -32,9 +32,9 @@ class Start(Record):
 
 
 class Printed(Record):
-    """A line that a script has printed."""
+    """A line that a script has printed, or a TrainingProgress that its split reports."""
 
-    stream: Literal["stdout", "stderr"]
+    stream: Literal["stdout", "stderr", "report"]
     text: str
 
 

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from typing import IO
 
+# The variable with the number and the inode of the pipe on which a script reports its progress
+REPORTS = "GPUBALANCE_REPORTS"
 _BEATS_EVERY_S = 5.0
 _BEAT = b"\0"  # which no message has
 _MOST_WAITING = 1000

@@ -35,7 +35,7 @@ def silent(doing: str, within_s: float, log: Path, *, has_answered: bool) -> Dea
 
 def died(doing: str, code: int, log: Path) -> PartialResult:
     """The error for a worker that ended with that exit code."""
-    error = PartialResult(f"the worker {_ending(code)} while {doing}", log=tail(log))
+    error = PartialResult(f"the worker {ending(code)} while {doing}", log=tail(log))
     error.remedy = f"its whole log is {log}"
     row = match_log(error.log)
     if row is None and -code == signal.SIGKILL:
@@ -46,7 +46,8 @@ def died(doing: str, code: int, log: Path) -> PartialResult:
     return error
 
 
-def _ending(code: int) -> str:
+def ending(code: int) -> str:
+    """`ended with exit code 1`; below 0 it is the number of a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     if -code == signal.SIGKILL:

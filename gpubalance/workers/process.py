@@ -38,6 +38,8 @@ _GREETS_WITHIN_S = 60.0  # over a slow ssh and from a slow disk
 # Looks without a beat: counted, as a program that was stopped for a while misses both
 _LOST_AFTER = 20
 _LOOKS_EVERY_S = 1.0
+# The keeper there, which hears nothing of this side either, ends it within so long from then
+_LIVES_ON_S = 15.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not
 # start before.
 _DIES_WITHIN_S = 30.0
@@ -79,6 +81,8 @@ class Process:
         self._ends_within_s = 0.0  # before it has answered it holds nothing
         self._is_ended = False
         self.has_answered = False
+        # Seconds for which the process may live on, after the host was lost
+        self.lives_on_s = 0.0
         self.log = new_log(purpose)
         # The process starts in it, and could not report that it is gone
         current_folder()
@@ -217,6 +221,7 @@ class Process:
                 return b""
             looks = looks + 1 if lines is None else 0
             if looks > _LOST_AFTER and self._host and self._hello:
+                self.lives_on_s = _LIVES_ON_S
                 raise self._lost(f"nothing has come from it for {_LOST_AFTER * _LOOKS_EVERY_S:g} s")
             self._lines.extend(filter(None, lines or ()))
             if dead and lines is None:  # what it started may still hold the pipe

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -157,6 +158,100 @@ def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> N
             assert told.wait(30)
 
     assert launch(read_record(write_plan(tmp_path), Plan), [str(script)], tell) == 3
+
+
+LOSES = """
+import json, os, signal, sys, time
+from pathlib import Path
+from gpubalance.settings.launching import launched_split
+from gpubalance.training.launched import reports
+
+plan, how, down = sys.argv[1:]
+split = launched_split(json.loads(Path(plan).read_text())["created"])
+print("has", split and split.batches)
+if how == "mistake":
+    sys.exit(3)
+reports.note(epoch=1)
+reports.note_step(trains=True)
+if os.environ["ON"] == "alpha":
+    reports._next_s = 0.0
+    reports.note_step(trains=True)
+if how == "end":
+    reports.note(awaited=False)
+    time.sleep(1.5)
+elif os.environ["ON"] == "beta" and (how == "always" or how == "once" and split is None):
+    Path(down).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+elif how != "once" or split is None:
+    time.sleep(600)
+"""
+KILLED = "the process of beta:0 was ended by SIGKILL, probably as the host's memory ran out"
+LOST = "steps lost since the beginning: 2; it was in step 2 of epoch 1"
+ANEW = "fit has no BackupAndRestore among its callbacks: a restart begins anew"
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "code", "says"),
+    [
+        (
+            "once",
+            ("--restarts", "1"),
+            0,
+            [
+                ANEW,
+                KILLED,
+                LOST,
+                "restart 1 of 1: alpha:0 80, alpha:1 40, beta:0 24, the global batch of 144 as "
+                "before",
+                "it goes on with epoch 1",
+            ],
+        ),
+        (
+            "mistake",
+            ("--restarts", "3"),
+            3,
+            ["ended with exit code 3", "it had not begun to train"],
+        ),
+        (
+            "always",
+            ("--restarts", "1"),
+            137,
+            [ANEW, KILLED, LOST, "restart 1 of 1: ", "it goes on with epoch 1", KILLED, LOST],
+        ),
+        ("end", ("--deadline", "1"), 0, []),
+        ("hang", ("--deadline", "1"), 8, []),
+    ],
+)
+def test_a_script_is_started_again_as_often_as_may_be(
+    how: str, options: tuple[str, ...], code: int, says: list[str], tmp_path: Path
+) -> None:
+    script, plan = tmp_path / "loses.py", str(write_plan(tmp_path))
+    script.write_text(LOSES)
+    words = (plan, str(script), plan, how, str(tmp_path / "down"))
+    done = here("launch", *VIA, *options, *words, code=code)
+    told = re.findall(r"^launch \| (.*)$", done.stderr, re.MULTILINE)
+    assert len(told) == len(says), done.stderr
+    assert all(text in line for text, line in zip(says, told, strict=True)), done.stderr
+    assert ("beta:0 | has (80, 40, 24)" in done.stdout) == ("restart 1 of 1" in done.stderr)
+    if how == "hang":
+        late = "no step came for 1 s: the others wait for beta:0, in step 1 of epoch 1"
+        assert f"error: {late}\n" in done.stderr
+
+
+def test_too_few_devices_end_it_with_what_was_lost(tmp_path: Path) -> None:
+    script, plan, down = tmp_path / "loses.py", str(write_plan(tmp_path)), tmp_path / "down"
+    script.write_text(LOSES)
+    via = f"""sh -c 'test ! -e {down} -o $0 = alpha && ON=$0 exec "$@"' {{host}}"""
+    how = ("--restarts", "3", "--at-least", "3", "--via", via)
+    done = here("launch", *how, plan, str(script), plan, "once", str(down), code=6)
+    assert "launch | beta can't be reached: " in done.stderr
+    few = "error: 2 of 3 devices are left, fewer than --at-least 3\n  cause: "
+    assert f"{few}{KILLED}; {LOST}\n" in done.stderr
+    for words, says in (
+        (("--at-least", "2"), "--at-least is for --restarts"),
+        (("--at-least", "4", "--restarts", "1"), "--at-least 4, and the plan has 3 devices"),
+    ):
+        assert says in here("launch", *VIA, *words, plan, str(script), code=2).stderr
 
 
 def test_what_starts_a_script_hears_when_its_controller_is_silent() -> None:

@@ -20,7 +20,7 @@ from tests.cli.program import ROOT
 from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of, read
 from tests.guide.generate import generated
 
-# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's
+# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's, torchrun's
 _FLAGS_OF_OTHERS = {
     *(
         "--overlap",
@@ -41,6 +41,8 @@ _FLAGS_OF_OTHERS = {
         "--num-cpus",
         "--include-dashboard",
         "--generate",
+        "--max-restarts",
+        "--nnodes",
     ),
 }
 
