@@ -40,18 +40,24 @@ class Listings(Record):
 
 def list_devices_of(hosts: Sequence[Host]) -> tuple[Listings, list[EnvironmentFault]]:
     """Each host's own listing, and an error for each host that has no GPU or did not answer."""
-    listings = []
-    errors = []
-    for host, answer in ask(dict.fromkeys(hosts, ("devices", "--json")), Listing).items():
-        if isinstance(answer, EnvironmentFault):
-            errors.append(answer)
-            continue
-        listings.append(answer)
-        reading = answer.nvidia
+    listings, errors = _answers(hosts)
+    for listing in listings:
+        reading = listing.nvidia
         if reading and reading.problem:
-            message = f"{host}: {reading.problem}"
+            message = f"{listing.host}: {reading.problem}"
             errors.append(EnvironmentFault(message, remedy=reading.remedy or ""))
     return Listings(hosts=tuple(listings)), errors
+
+
+def _answers(hosts: Sequence[Host]) -> tuple[list[Listing], list[EnvironmentFault]]:
+    listings = []
+    errors = []
+    for answer in ask(dict.fromkeys(hosts, ("devices", "--json")), Listing).values():
+        if isinstance(answer, EnvironmentFault):
+            errors.append(answer)
+        else:
+            listings.append(answer)
+    return listings, errors
 
 
 def machine_over(hosts: Sequence[Host]) -> Machine:
@@ -80,27 +86,26 @@ def machine_over(hosts: Sequence[Host]) -> Machine:
 
 def devices_left(devices: Sequence[Device]) -> tuple[frozenset[int], list[EnvironmentFault]]:
     """The numbers of those devices that can be used now, and why hosts can't be reached."""
-    errors = []
-    listings = []
     hosts = [host for host in hosts_of(devices) if host is not None and are_reached()]
-    if hosts:
-        for answer in ask(dict.fromkeys(hosts, ("devices", "--json")), Listing).values():
-            if isinstance(answer, EnvironmentFault):
-                errors.append(answer)
-            else:
-                listings.append(answer)
-    elif devices[0].simulated:
+    if not hosts and devices[0].simulated:
         return frozenset(range(len(devices))), []
+    errors: list[EnvironmentFault] = []
+    if hosts:
+        listings, errors = _answers(hosts)
     else:
-        listings.append(list_devices(None, (), lambda _: None))
+        listings = [list_devices(None, (), lambda _: None)]
+    answering = {listing.host for listing in listings}
     usable = set[str]()
     for listing in listings:
-        for gpu in listing.nvidia.gpus if listing.nvidia else ():
-            usable.update(device.uuid for device in gpu.devices)
-    answering = {listing.host for listing in listings}
+        if listing.nvidia is not None:
+            for gpu in listing.nvidia.gpus:
+                usable.update(device.uuid for device in gpu.devices)
     left = set()
     for number, device in enumerate(devices):
-        if device.host in answering if device.simulated else device.uuid in usable:
+        is_there = device.uuid in usable
+        if device.simulated:
+            is_there = device.host in answering
+        if is_there:
             left.add(number)
     return frozenset(left), errors
 

@@ -38,6 +38,8 @@ def launch(plan: Plan, command: Sequence[str], tell: Tell, how: Launching | None
 
 
 class _Launch:
+    """The starts of one launch, and what was seen in them."""
+
     def __init__(self, plan: Plan, command: Sequence[str], tell: Tell, how: Launching) -> None:
         self._plan = plan
         self._command = command

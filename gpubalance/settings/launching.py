@@ -88,7 +88,9 @@ class LaunchedSplit(Record):
 def launched_split(created: str) -> Shares | None:
     """The split that `launch` gives in place of that plan's; None for the plan's own."""
     text = os.environ.get(_VARIABLE)
-    launched = LaunchedSplit.model_validate_json(text) if text else None
-    if launched is None or launched.created != created:
+    if not text:
+        return None
+    launched = LaunchedSplit.model_validate_json(text)
+    if launched.created != created:
         return None
     return launched.split
