@@ -7,6 +7,7 @@ from pathlib import Path
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
+from tests.bench.in_process import HANGS_AFTER_S
 from tests.cli.program import ROOT, start
 from tests.fake_gpu import Gpu, fake_gpus
 from tests.jobs.probes import of_config, probe_of
@@ -73,7 +74,7 @@ def test_a_gpu_that_is_lost_is_left_out(tmp_path: Path) -> None:
     )
     environment = {**machine, "PYTHONPATH": f"{machine['PYTHONPATH']}:{ROOT}"}
     process = start(*words, environment=environment)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert process.returncode == 0, err
     assert "launch | the process of GPU:0, GPU:1 was ended by SIGABRT\n" in err
     assert "launch | restart 1 of 1: GPU:0 144, the global batch of 144 as before\n" in err

@@ -13,6 +13,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan as plan_of
 from gpubalance.settings.planning import PlanRequest
+from tests.bench.in_process import HANGS_AFTER_S
 from tests.bench.namespaces import NoNamespacesError, hosts_with_links
 from tests.cli.program import ROOT, start
 from tests.jobs.probes import probe_of
@@ -95,7 +96,7 @@ def launched(folder: Path, plan: Path, simulate: str, via: str, *losses: str) ->
         *(str(plan), str(script), str(folder), simulate, str(plan), *losses),
         environment={"PYTHONPATH": str(ROOT)},
     )
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert process.returncode == 0, err
     return out, "\n".join(re.findall("^launch .*", err, re.MULTILINE))
 
