@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class DeviceSplit(Trainer):
     """The devices that have samples, their shares, and how they train together.
 
-    `shares` may change between epochs; `limits` are the most samples that each device may get.
+    `shares` may change between steps; `limits` are the most samples that each device takes at a
+    time, None where that is unknown.
     """
 
     models_kept = 4
@@ -46,7 +47,7 @@ class DeviceSplit(Trainer):
         self._joint = joint
         self._summing = summing
         self.shares = shares.without_idle
-        self.limits = (self.global_batch,) * len(self.devices)
+        self.limits = _known_limits(self.shares)
         self.takes_any_batch = False
         self.precision: Precision | None = None  # that the scope sets
         self.plan: Plan | None = None
@@ -104,3 +105,11 @@ class DeviceSplit(Trainer):
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
             )
         self.stamping_monitor = monitor
+
+
+def _known_limits(shares: Shares) -> tuple[int | None, ...]:
+    """What a device can hold that takes its batch in parts is taken to be one part."""
+    limits = []
+    for batch, micro_batch in zip(shares.batches, shares.micro_batches, strict=True):
+        limits.append(micro_batch if micro_batch < batch else None)
+    return tuple(limits)

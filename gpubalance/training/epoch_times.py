@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_times
+from gpubalance.planning.follow import Change
 from gpubalance.planning.noise import Norms, noise_scale
+from gpubalance.planning.step_times import StepTimes
 from gpubalance.settings.shares import Shares
 
 _POINTS = FINISHED + 1
@@ -22,6 +24,13 @@ class StampedStep(NamedTuple):
 
     stamps: Any
     split: Shares
+
+    @property
+    def times(self) -> StepTimes:
+        """Each device's times, and the sync."""
+        times = stamped_times(self.stamps)
+        sync_s = float(self.stamps[:, SUMMED].max() - self.stamps[:, COMPUTED].max())
+        return StepTimes(self.split, times["compute_s"], times["update_s"], sync_s)
 
 
 def norms_of(steps: Iterable[StampedStep]) -> list[Norms]:
@@ -39,6 +48,7 @@ def norms_of(steps: Iterable[StampedStep]) -> list[Norms]:
 class EpochTimes:
     """An epoch's medians over its stamped steps, in seconds: each device's times, and the sync.
 
+    They are of the last split if it changed: `changes` has how.
     `sync_s` runs from the slowest device's gradients until their sum is on all devices.
     `noise_scale` is in samples, with its 95 % interval; None if unknown.
     """
@@ -50,32 +60,29 @@ class EpochTimes:
     sync_s: float
     noise_scale: float | None = None
     noise_scale_ci95: tuple[float, float] | None = None
+    changes: tuple[Change, ...] = ()
 
     @classmethod
-    def of(cls, epoch: int, steps: Sequence[StampedStep]) -> EpochTimes:
+    def of(
+        cls, epoch: int, steps: Sequence[StampedStep], changes: Sequence[Change] = ()
+    ) -> EpochTimes:
         """The medians of an epoch's steps.
 
         Times are of the largest global batch only: a last batch may be smaller.
         """
-        batches = max((split.batches for _, split in steps), key=sum)
-        computes_s = []
-        updates_s = []
-        syncs_s = []
-        for stamps, split in steps:
-            if split.batches == batches:
-                times = stamped_times(stamps)
-                computes_s.append(times["compute_s"])
-                updates_s.append(times["update_s"])
-                syncs_s.append(float(stamps[:, SUMMED].max() - stamps[:, COMPUTED].max()))
+        most = max(split.global_batch for _, split in steps)
+        last = [split for _, split in steps if split.global_batch == most][-1]
+        times = [step.times for step in steps if step.split == last]
         noise = noise_scale(norms_of(steps))
         return cls(
             epoch,
-            batches,
-            _medians(computes_s),
-            _medians(updates_s),
-            statistics.median(syncs_s),
+            last.batches,
+            _medians([step.compute_s for step in times]),
+            _medians([step.update_s for step in times]),
+            statistics.median(step.sync_s for step in times),
             noise.value,
             noise.ci95,
+            tuple(changes),
         )
 
     @property

@@ -72,16 +72,11 @@ def cluster_for(used: Iterable[Device]) -> Cluster | None:
     return cluster
 
 
-def check_monitor(shares: Shares, every: Any, noise: Any, *, rebalance: bool) -> None:
+def check_monitor(shares: Shares, every: Any, noise: Any) -> None:
     """Raises UsageError for what no monitor can do, EnvironmentFault for a file it can't write."""
     if not isinstance(every, int) or every < 1:
         raise UsageError(
             f"a monitor can't stamp every {every!r} steps", remedy="every=1 stamps each of them"
-        )
-    if rebalance and shares.accumulates:
-        raise UsageError(
-            "a split with micro-batches can't be rebalanced",
-            remedy="gpubalance balance makes another",
         )
     if noise and sum(shares.counts) < 2:
         raise UsageError(

@@ -153,20 +153,23 @@ class Split(DeviceSplit):
         """A Keras callback for `fit`: each device's compute and wait in every `every`-th step.
 
         The callback's `epochs` have the medians of each epoch. It warns once when the split no
-        longer fits: a card throttles, or this is not the model that was balanced. With `rebalance`
-        it changes the split between epochs instead, keeping the global batch and the plan's limits;
-        without a plan no limits are known. With `log_dir` it also writes for TensorBoard.
+        longer fits: a card throttles, or this is not the model that was balanced. With `log_dir` it
+        also writes for TensorBoard.
+
+        With `rebalance` it changes the split instead, as soon as these steps show that another one
+        of the same global batch is surely 2 % faster: between any two steps, in multiples and
+        within limits of the plan, of which none are known without a plan. It says so, and at the
+        end what that gained; `changes` has what it did.
 
         With `noise` it measures the gradient noise scale in these steps too, and says at the end
         what the global batch is worth by it. A path is a file for that, which `gpubalance plan
         --noise-scale FILE` reads.
 
-        Raises UsageError for `rebalance` of a split with micro-batches, whose limits are those of
-        micro-batches, and for `noise` on one device without micro-batches: two parts of a batch are
+        Raises UsageError for `noise` on one device without micro-batches: two parts of a batch are
         the least that tell it. Raises EnvironmentFault for a file that can't be written, as
         TensorFlow raises an error for a folder.
         """
-        check_monitor(self.shares, every, noise, rebalance=rebalance)
+        check_monitor(self.shares, every, noise)
         from gpubalance.training.monitor import Monitor
 
         return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)

@@ -46,6 +46,7 @@ class Steps(KerasFunctions):
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
         self._counted_steps = 0  # of which a monitor wants every so many-th stamped
+        self._is_due = False  # whether the next one must be, as the last one does not count
         # Until a call's first batch these are as follows.
         self._is_built = False
         self._has_labels = True
@@ -107,14 +108,13 @@ class Steps(KerasFunctions):
         monitor = self._split.stamping_monitor
         if monitor is None:
             return self._functions.train(dealt)[0]
-        stamped = self._counted_steps % monitor.every == 0
+        stamped = self._is_due or self._counted_steps % monitor.every == 0
         noisy = bool(monitor.noise)
         logs, stamps, is_new = self._functions.train(dealt, stamped=stamped, noisy=noisy)
-        if stamped and is_new:
-            # The first run of a trace is slower: it does not count, so the next step is stamped.
-            self._counted_steps -= 1
-        elif stamped:
-            monitor.note(stamps.numpy(), dealt.shares)
+        # The first run of a trace is slower: it does not count, so the next step is stamped.
+        self._is_due = stamped and is_new
+        if stamped and not is_new:
+            monitor.note(self._counted_steps, stamps.numpy(), dealt.shares)
         return logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 import gpubalance
 from gpubalance.settings.shares import Shares
 from gpubalance.workers.serve import lean_import
-from tests.late import keras, layers, optimizers
+from tests.late import keras, layers, optimizers, tf
 
 BATCH, SAMPLES, EPOCHS = 150, 610, 2  # the last batch of an epoch has 10
 PART = 32  # of a batch in micro-batches
@@ -116,6 +116,30 @@ def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
     return callback
 
 
+def rebalanced(split: gpubalance.Split) -> dict[str, Any]:
+    """The weights after a training that ends some steps after an even split was changed."""
+    even = copy.copy(split)
+    even.shares = Shares.even(split.global_batch, len(split.devices))
+    with even.scope():
+        model = build(normalised=False)
+    monitor = even.monitor(every=1, rebalance=True)
+
+    def end(_: int, logs: Any) -> None:
+        if monitor.changes:
+            model.stop_training = model.optimizer.iterations.numpy() >= monitor.changes[0].step + 4
+
+    x, y = data()
+    callbacks = [monitor, keras.callbacks.LambdaCallback(on_train_batch_end=end)]
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(split.global_batch)
+    even.fit(model, batches, steps_per_epoch=1000, shuffle=False, verbose=0, callbacks=callbacks)
+    change = monitor.changes[0]
+    print(f"changed in step {change.step}: {change.before} → {change.after}")
+    return {
+        f"rebalanced {number}": np.asarray(weight)
+        for number, weight in enumerate(model.get_weights())
+    }
+
+
 def main(folder: Path, profile: str, plan: str) -> None:
     """One process's part."""
     with lean_import():
@@ -143,6 +167,7 @@ def main(folder: Path, profile: str, plan: str) -> None:
     with in_parts.scope():
         local = build(normalised=False)
     found |= weights_after(local, in_parts.fit)
+    found |= rebalanced(split)
     np.savez(folder / f"{rank}.npz", **found, compute_s=times.compute_s, sync_s=times.sync_s)
     model.save(written / "saved.keras")
     x, y = data()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,14 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
     found = [np.load(tmp_path / f"{rank}.npz") for rank in range(3)]
     for name, value in expected.items():
         assert np.max(np.abs(found[0][name] - value)) < TOLERANCE, name
+        assert all((item[name] == found[0][name]).all() for item in found), name
+    # A split that is rebalanced is so in the same step of all of them.
+    changed = re.findall(r"(.*) \| (changed in step \d+: 48/48/48 → .*)", done.stdout)
+    assert len(changed) == 3
+    assert len({line for _, line in changed}) == 1
+    weights = [name for name in found[0] if name.startswith("rebalanced")]
+    assert weights
+    for name in weights:
         assert all((item[name] == found[0][name]).all() for item in found), name
     # What the monitor measured is of all devices, in every process.
     for item in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,22 @@ from gpubalance.settings.device import DeviceProfile, DriftPoint, JointProfile
 from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of
-from tests.late import tf
-from tests.training.cases import in_split, simulated
+from tests.late import keras, tf
+from tests.training.cases import in_split, largest, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers
 
 X, Y = numbers(240)
 
 
-def hot_pair() -> tuple[Split, Any]:
+def hot_pair(from_s: float = 0.3, micro_batches: tuple[int, ...] = ()) -> tuple[Split, Any]:
     """A split of two equal devices, and a model.
 
-    The first device becomes slower after some seconds of training.
+    The first device becomes slower after so many seconds of training.
     """
     cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002)
-    hot = cool.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=0.3, factor=2.0),)})
-    split = Split.of(devices_of(hot, cool), Shares((50, 50)), JointProfile())
+    hot = cool.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=from_s, factor=2.0),)})
+    split = Split.of(devices_of(hot, cool), Shares((50, 50), micro_batches), JointProfile())
     with split.scope():
         return split, classifier("adam")()
 
@@ -63,13 +64,85 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     assert {"gpubalance/compute_s/GPU:0", "gpubalance/wait_s/GPU:1", "gpubalance/imbalance"} <= tags
 
 
+class Until(keras.callbacks.Callback):  # type: ignore[misc]
+    """Ends training some steps after the monitor's first change, as a busy machine delays that."""
+
+    def __init__(self, monitor: Any, more: int) -> None:
+        super().__init__()
+        self._monitor = monitor
+        self._left = more
+
+    def on_train_batch_end(self, _: int, logs: Any = None) -> None:  # noqa: ARG002
+        if self._monitor.changes:
+            self._left -= 1
+            self.model.stop_training = self._left <= 0
+
+
+def followed(split: Split, model: Any, more: int = 10, **options: Any) -> Any:
+    """The monitor of an epoch in which the split changed."""
+    monitor = split.monitor(every=1, rebalance=True, **options)
+    batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
+    callbacks = [monitor, Until(monitor, more)]
+    split.fit(model, batches, steps_per_epoch=1000, shuffle=False, verbose=0, callbacks=callbacks)
+    return monitor
+
+
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_a_split_that_is_rebalanced_follows_its_devices() -> None:
-    split, model = hot_pair()
-    start = model.get_weights()
-    monitor = split.monitor(every=1, rebalance=True)
-    split.fit(model, X, Y, epochs=12, shuffle=False, verbose=0, callbacks=[monitor])
+def test_a_split_is_rebalanced_within_the_epoch_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    split, model = hot_pair(from_s=1.2)
+    alone = classifier("adam")()
+    alone.set_weights(model.get_weights())
+    caplog.set_level("INFO", "gpubalance")
+    monitor = followed(split, model, log_dir=tmp_path)
+
+    first = monitor.changes[0]
+    said = capsys.readouterr().out.splitlines()
+    line = rf"step {first.step}: 50/50 → \d+/\d+, GPU:0 became \d+ % slower; 1\.\d\d × what the .*"
+    assert re.fullmatch(line, said[0])
+    counted = rf"the first in step {first.step}: \d\.\d\d × what 50/50 would have given since"
+    assert re.search(counted, said[-1])
+    assert caplog.messages == said
+    (log,) = tmp_path.iterdir()
+    values = [
+        value
+        for event in tf.compat.v1.train.summary_iterator(str(log))
+        for value in event.summary.value
+    ]
+    tags = {value.tag for value in values}
+    assert {"gpubalance/batch/GPU:0", "gpubalance/split_gain", "gpubalance/imbalance"} <= tags
+    texts = [value for value in values if value.tag == "gpubalance/split"]
+    assert tf.make_ndarray(texts[0].tensor).tolist() == [said[0].encode()]
+
+    (epoch,) = monitor.epochs
+    assert epoch.changes == tuple(monitor.changes)
+    assert split.batches == monitor.changes[-1].after.batches
     assert split.global_batch == 100
-    assert split.batches[0] == pytest.approx(33, abs=8)
-    assert monitor.epochs[-1].imbalance < 1.2
-    assert any((a != b).any() for a, b in zip(model.get_weights(), start, strict=True))
+    assert split.batches[0] < 46
+    # Its steps were exact before, meanwhile and after.
+    steps = int(model.optimizer.iterations.numpy())
+    batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
+    alone.fit(batches, steps_per_epoch=steps, shuffle=False, verbose=0)
+    assert largest(model.get_weights(), alone.get_weights()) < 1e-5
+
+
+def test_ratios_are_rebalanced_at_the_batch_that_they_divide(tmp_path: Path) -> None:
+    """Else a batch of 7 would be shared out, in sevenths for ever."""
+    profile = tmp_path / "pair.toml"
+    card = '[[device]]\nname = "card"\nalpha_s = 0.01\nbeta_s = 0.001\n'
+    profile.write_text(2 * card)
+    split = Split([0, 1], ratios=[1, 6], simulate=profile)
+    with split.scope():
+        model = classifier("adam")()
+    followed(split, model, more=1)
+    assert split.global_batch == 100
+    assert split.batches[0] > 30
+
+
+def test_micro_batches_are_rebalanced_too() -> None:
+    split, model = hot_pair(from_s=0.0, micro_batches=(25, 25))
+    followed(split, model, more=3)
+    assert split.global_batch == 100
+    assert split.batches[0] < 46
+    assert max(split.micro_batches) <= 25

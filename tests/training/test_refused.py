@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpubalance
-from gpubalance.errors import BadInput, EnvironmentFault, UsageError
+from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.training.split import Split
 from tests.late import keras, layers, optimizers, tf
 from tests.training.cases import CASES, in_split, simulated
@@ -120,8 +120,6 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
 
 def test_what_micro_batches_cannot_do_is_refused() -> None:
     split = simulated((70, 30), (20, 30))
-    with pytest.raises(UsageError, match="can't be rebalanced"):
-        split.monitor(rebalance=True)
     for name in (
         "synchronised batch norm",
         "masked sentences",

@@ -1,0 +1,253 @@
+"""When a split that trains should change, by the steps that were timestamped so far."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import add, mul, truediv
+
+from gpubalance.numbers.stats import half_width, median, spread, t95
+from gpubalance.planning.allocate import allocated
+from gpubalance.planning.model import Line
+from gpubalance.planning.problem import Allocation, Load, Problem
+from gpubalance.planning.step_times import StepTimes, parts_of
+from gpubalance.settings.shares import Shares
+
+# How many times as fast another split must surely be.
+_WORTH = 1.02
+# So many of the latest steps are looked at. The numbers are odd, as a median of an even one may lie
+# between two speeds.
+_WINDOWS = (5, 9, 17, 33, 65, 129, 257)
+# One looks again and again: so this many times the half of a 95 % interval.
+_SURE = 2.0
+_FEWEST = 8  # steps that tell how much a device's times vary
+# A batch tells a device's fixed cost if it changes by this part, and by so many intervals.
+_TELLS = 0.05
+_CLEARLY = 2.0
+_MOVED = 0.05  # as for `balance`, by what part a time differs at another speed
+
+
+@dataclass(frozen=True)
+class Change:
+    """A split to change to after a step: `gain` times as fast as the old one, as far as is known.
+
+    `slowdown` has each device's compute time in the old split over what it took there before.
+    """
+
+    step: int
+    before: Shares
+    after: Shares
+    gain: float
+    slowdown: tuple[float, ...]
+
+
+class Follower:
+    """Takes the stamped steps of a training, and says when its split should change, and to what.
+
+    A split is followed by the best one of the same global batch, by `allocate`, once the latest
+    steps show that it is at least 2 % faster, wherever the devices' times are within twice their
+    95 % intervals. Only steps of the present split count, and of these the fewest that show it: so
+    old times are forgotten by themselves.
+
+    A device takes β · (b + f) seconds for b samples. Its f is known from the last change of its
+    batch; before, it is 0, by which the split moves too little rather than too much.
+
+    `limits` are the most samples that each device takes at a time, None if unknown. All processes
+    of a cluster get the same steps, and come to the same splits.
+    """
+
+    def __init__(self, limits: Sequence[int | None], multiple: int = 1) -> None:
+        """Batches are multiples of `multiple` if the global batch is."""
+        self._limits = limits
+        self._multiple = multiple
+        self._fixed = [0.0] * len(limits)  # f
+        # Each device's part of the compute over its median, in steps of former splits.
+        self._varied: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins another training, whose batches may have another size."""
+        self._steps: deque[StepTimes] = deque(maxlen=_WINDOWS[-1])  # of the present split
+        self._count = 0  # of all of these, the latest or not
+        self._old: Sequence[StepTimes] = ()  # why the split was changed last
+        self._patience = 0  # stamped steps before the next change
+        # Each device's compute in the first split over that in the old and in the present one.
+        self._first: Shares | None = None
+        self._old_over = self._over = [1.0] * len(self._limits)
+        self._took_s = self._first_s = 0.0
+
+    @property
+    def gain(self) -> float | None:
+        """What the first split would have taken since it was changed, over what was taken.
+
+        None if it was not changed, or too few steps were stamped since.
+        """
+        if not self._took_s:
+            return None
+        return self._first_s / self._took_s
+
+    def note(self, number: int, step: StepTimes) -> Change | None:
+        """Takes the next stamped step; returns the change that is worth it now."""
+        if not self._counts(step.split):
+            return None
+        self._steps.append(step)
+        self._count += 1
+        steps = tuple(self._steps)
+        if self._old and self._count in _WINDOWS:
+            self._learn(StepTimes.of(self._old), steps)
+        if self._old and len(steps) >= _WINDOWS[0]:
+            self._compare_with_first(step)
+        for count in _WINDOWS:
+            # A long window is looked at once an eighth of it is new.
+            if self._count >= count and self._count % max(1, count // 8) == 0:
+                change = self._change(number, steps[:-count], steps[-count:])
+                if change is not None:
+                    return change
+        return None
+
+    def _counts(self, split: Shares) -> bool:
+        """Whether a step is of the present split: not a last, smaller batch, nor dealt before."""
+        if self._first is None:
+            self._first = split
+        before = self._steps or self._old
+        if before and split.global_batch < before[-1].split.global_batch:
+            return False
+        if self._steps and split != self._steps[-1].split:
+            self.begin()
+            self._first = split
+        return not self._old or split != self._old[-1].split
+
+    def _change(
+        self, number: int, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
+    ) -> Change | None:
+        now = StepTimes.of(latest)
+        if now.step_time_s < _WORTH * self._least_step_s(now):
+            return None
+        best = self._best(now)
+        if best is None:
+            return None
+        gain = now.step_time_s / (best.step_time_s + now.sync_s)
+        if gain < _WORTH:
+            return None
+        unsure = self._unsure(earlier, latest)
+        if unsure is None or _least_gain(now, best, unsure) < _WORTH:
+            return None
+        then = StepTimes.of(earlier) if len(earlier) >= _WINDOWS[0] else now
+        slowdown = tuple(map(truediv, now.compute_s, then.compute_s))
+        pairs = zip(slowdown, unsure, strict=True)
+        if any(abs(ratio - 1) > _MOVED + part for ratio, part in pairs):
+            self._patience = 0
+        # Of a size that is slower than foretold, each time twice as many steps are waited for.
+        elif self._old and now.step_time_s > StepTimes.of(self._old).step_time_s:
+            self._patience = 2 * max(self._patience, _WINDOWS[0])
+        elif self._count < self._patience:
+            return None
+        self._varied += [*_variations(earlier), *_variations(latest)]
+        self._old = latest
+        self._old_over = self._over
+        self._steps.clear()
+        self._count = 0
+        return Change(number, now.split, best.split, gain, slowdown)
+
+    def _slopes_s(self, now: StepTimes) -> list[float]:
+        """Each device's β, in seconds."""
+        slopes_s = []
+        for device, fixed in enumerate(self._fixed):
+            batch = now.split.batches[device]
+            micro_batch = now.split.micro_batches[device]
+            compute_s = now.compute_s[device] * micro_batch / batch
+            slopes_s.append(compute_s / (micro_batch + fixed))
+        return slopes_s
+
+    def _least_step_s(self, now: StepTimes) -> float:
+        """What a step takes if all devices are equally busy, whatever their limits."""
+        rates = [1 / slope_s for slope_s in self._slopes_s(now)]
+        busy_s = math.fsum(map(mul, rates, now.busy_s)) / math.fsum(rates)
+        return busy_s + now.sync_s
+
+    def _best(self, now: StepTimes) -> Allocation | None:
+        """The planner's best split, without sync."""
+        split = now.split
+        loads = []
+        for device, slope_s in enumerate(self._slopes_s(now)):
+            line = Line(slope_s * self._fixed[device], slope_s, 0.0)
+            # What trains fits.
+            limit = self._limits[device] or split.global_batch
+            limit = max(limit, split.micro_batches[device])
+            loads.append(Load(line, limit, now.update_s[device], required=True))
+        is_multiple = split.global_batch % self._multiple == 0
+        problem = Problem(
+            tuple(loads),
+            multiple=self._multiple if is_multiple else 1,
+            global_batch=split.global_batch,
+            # A device that gets more samples may need more micro-batches.
+            micro_batches=2 * max(split.counts) if split.accumulates else 1,
+        )
+        return allocated(problem)
+
+    def _unsure(
+        self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
+    ) -> list[float] | None:
+        """By what part each device's time in the latest steps may be another; None if unknown."""
+        varied = [*self._varied, *_variations(earlier), *_variations(latest)]
+        unsure = []
+        for parts in zip(*varied, strict=True):
+            known = spread(parts)
+            if known is None or (known.error and len(parts) < _FEWEST):
+                return None
+            error = known.error * math.sqrt(len(parts) / len(latest))
+            unsure.append(_SURE * t95(known.freedom) * error)
+        return unsure
+
+    def _learn(self, old: StepTimes, steps: Sequence[StepTimes]) -> None:
+        """Learns what the change of the split has made of each device's time."""
+        now = StepTimes.of(steps)
+        changed = map(truediv, old.compute_s, now.compute_s)
+        self._over = list(map(mul, self._old_over, changed))
+        if now.split == self._first:
+            self._over = [1.0] * len(self._limits)
+        if now.split.accumulates:  # then the fixed cost is paid for each micro-batch
+            return
+        for device, batch in enumerate(now.split.batches):
+            compute_s = now.compute_s[device]
+            more = batch - old.split.batches[device]
+            unsure = half_width([step.compute_s[device] for step in steps]) or 0.0
+            unsure *= 1 + math.sqrt(len(steps) / len(self._old))
+            if abs(more) > batch * max(_TELLS, _CLEARLY * unsure):
+                slope_s = (compute_s - old.compute_s[device]) / more
+                # At most half of its time: what looks like more is another speed.
+                slope_s = max(slope_s, compute_s / batch / 2)
+                self._fixed[device] = max(0.0, compute_s / slope_s - batch)
+
+    def _compare_with_first(self, step: StepTimes) -> None:
+        """Counts what a step takes, and what it would have taken in the first split."""
+        computes_s = map(mul, step.compute_s, self._over)
+        self._took_s += step.step_time_s
+        self._first_s += max(map(add, computes_s, step.update_s)) + step.sync_s
+
+
+def _least_gain(now: StepTimes, best: Allocation, unsure: Sequence[float]) -> float:
+    """How many times as fast the best split is at least, if times are known but for these parts."""
+    gains = []
+    for slowest, new_s in enumerate(best.compute_s):
+        old_s = 0.0
+        for device, compute_s in enumerate(now.compute_s):
+            sign = 1 if device == slowest else -1
+            least_s = compute_s * math.exp(sign * unsure[device])
+            old_s = max(old_s, least_s + now.update_s[device])
+        most_s = new_s * math.exp(unsure[slowest]) + now.update_s[slowest]
+        gains.append((old_s + now.sync_s) / (most_s + now.sync_s))
+    return min(gains)
+
+
+def _variations(steps: Sequence[StepTimes]) -> list[tuple[float, ...]]:
+    """In each step, each device's part of the compute over its median."""
+    parts = [parts_of(step) for step in steps]
+    usual = [median(of_device) for of_device in zip(*parts, strict=True)]
+    varied = []
+    for of_step in parts:
+        pairs = zip(of_step, usual, strict=True)
+        varied.append(tuple(part / middle for part, middle in pairs))
+    return varied

@@ -1,0 +1,86 @@
+"""A training on drawn devices, which nobody waits for: the product's rule decides on its split."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import cast
+
+from gpubalance.planning.follow import Change, Follower
+from gpubalance.planning.step_times import StepTimes
+from gpubalance.results.timing import Timing
+from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.shares import Shares
+from tests.jobs.drawn import DrawnWorker, Offset
+from tests.known import known
+
+_AHEAD = 2  # batches that were dealt out before a change
+
+
+def taken_s(
+    devices: Sequence[Device], joint: JointProfile, split: Shares, factors: Sequence[float]
+) -> float:
+    """Seconds of a step without noise, if each device's compute takes so many times as long."""
+    busy_s = []
+    for device, batch, factor in zip(devices, split.batches, factors, strict=True):
+        busy_s.append(factor * known(device.profile).compute_s(batch))
+    return max(busy_s) + joint.sync_s
+
+
+class DrawnTraining:
+    """Trains step after step; `split` is the present one.
+
+    `took_s` is what all its steps took, `last` the times of the last one.
+    """
+
+    last: StepTimes
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        joint: JointProfile,
+        split: Shares,
+        *,
+        limits: Sequence[int | None] = (),
+        multiple: int = 1,
+        every: int = 1,
+        rebalance: bool = True,
+        seed: int = 0,
+        correlation: float = 0.0,
+        offset: Offset | None = None,
+    ) -> None:
+        self._worker = DrawnWorker(
+            devices, joint, seed=seed, correlation=correlation, offset=offset
+        )
+        self._sync_s = joint.sync_s
+        self._every = every
+        self._rebalance = rebalance
+        self._dealt = deque([split] * _AHEAD)
+        self.follower = Follower(limits or [None] * len(devices), multiple)
+        self.split = split
+        self.steps = 0
+        self.took_s = 0.0
+        self.changes: list[Change] = []
+
+    def train(self, steps: int) -> None:
+        """Trains so many steps."""
+        for _ in range(steps):
+            self._step()
+
+    def train_until(self, seconds: float) -> None:
+        """Trains until so many seconds have passed since the first step began."""
+        while self.took_s < seconds:
+            self._step()
+
+    def _step(self) -> None:
+        self.steps += 1
+        self._dealt.append(self.split)
+        split = self._dealt.popleft()
+        timing = cast("Timing", next(self._worker.measure(split, stamped=True)))
+        self.took_s += timing.seconds
+        self.last = StepTimes(split, known(timing.compute_s), known(timing.update_s), self._sync_s)
+        if self._rebalance and self.steps % self._every == 0:
+            change = self.follower.note(self.steps, self.last)
+            if change is not None:
+                self.changes.append(change)
+                self.split = change.after
