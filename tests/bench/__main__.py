@@ -34,6 +34,7 @@ BENCHES = (
         "ensemble",
         "sync",
         "rules",
+        "following",
     ),
     "kills-without-tensorflow",
 )
