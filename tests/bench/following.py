@@ -24,6 +24,7 @@ _SEEDS = 5
 _NOISE = 0.05
 _CORRELATION = 0.7
 _EVEN = Shares((100, 100))
+_LIMIT = 864  # what each card holds
 
 
 def main() -> Iterator[str]:
@@ -84,7 +85,7 @@ def _waited(devices: Sequence[Device], joint: JointProfile) -> Iterator[str]:
             changed.append(training.changes[0].step - slow_from)
         counts = ", ".join(map(str, sorted(changed)))
         yield (
-            f"noise of {noise:.0%}, ρ {correlation:g}: first change {counts} stamped steps after "
+            f"noise of {100 * noise:g} %, ρ {correlation:g}: first change {counts} stamped steps after "
             "the first card slowed"
         )
 
@@ -93,11 +94,17 @@ def _throttled(devices: Sequence[Device], joint: JointProfile, batch: int) -> st
     """How near the best the split is ten stamped steps after the first card has slowed down."""
     multiple = 8 if batch > 200 else 1
     training = DrawnTraining(
-        devices, joint, Shares.even(batch, 2), limits=(864, 864), multiple=multiple, every=_EVERY
+        devices,
+        joint,
+        Shares.even(batch, 2),
+        limits=(_LIMIT, _LIMIT),
+        multiple=multiple,
+        every=_EVERY,
     )
     training.train_until(_HOT_S)
     training.train(_STAMPED * _EVERY)
-    splits = [Shares((first, batch - first)) for first in range(multiple, batch, multiple)]
+    firsts = range(max(multiple, batch - _LIMIT), min(batch, _LIMIT) + 1, multiple)
+    splits = [Shares((first, batch - first)) for first in firsts if first < batch]
     best_s = min(taken_s(devices, joint, split, _FACTORS) for split in splits)
     of_best = best_s / taken_s(devices, joint, training.split, _FACTORS)
     course = ", ".join(str(change.after) for change in training.changes)

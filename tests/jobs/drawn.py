@@ -182,7 +182,8 @@ class DrawnWorker:
             drawn *= self._offset(self._devices[replica], micro_batch)
         if not self._correlation:
             return drawn
-        exact = self._profiles[replica].compute_s(batch, micro_batch)
+        profile = self._profiles[replica]
+        exact = profile.compute_s(batch, micro_batch) * profile.drift_at(self._elapsed_s)
         fresh = (1 - self._correlation**2) ** 0.5 * (drawn / exact - 1)
         self._off[replica] = self._correlation * self._off[replica] + fresh
         return exact * (1 + self._off[replica])

@@ -64,7 +64,7 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     assert {"gpubalance/compute_s/GPU:0", "gpubalance/wait_s/GPU:1", "gpubalance/imbalance"} <= tags
 
 
-class Until(keras.callbacks.Callback):  # type: ignore[misc]
+class Until(keras.callbacks.Callback):
     """Ends training some steps after the monitor's first change, as a busy machine delays that."""
 
     def __init__(self, monitor: Any, more: int) -> None:
