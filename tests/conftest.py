@@ -117,6 +117,7 @@ _TOGETHER = (
     "tests/workers/test_process.py",
     "tests/workers/test_over_ray.py",
     "tests/workers/test_layers.py",
+    "tests/workers/test_ssh.py",
     "tests/render/test_report",
     "tests/cli/test_tensorboard.py",
     "tests/jobs/test_probe.py",

@@ -11,8 +11,10 @@ from pydantic import Field, model_validator
 
 from gpubalance.settings.record import Bytes, Record, Seconds
 
-# A name comes from outside: it must not look like an option, a path or a shell's syntax.
-Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=253)]
+# A name comes from outside: it must not look like an option, a path or a shell's syntax. ssh takes
+# `user@name` too.
+_USER = r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?"
+Host = Annotated[str, Field(pattern=rf"^{_USER}[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=253)]
 
 
 class DriftPoint(Record):

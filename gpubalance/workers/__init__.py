@@ -8,4 +8,7 @@ its devices is in engine/. From a job's side down to there:
     process     its process, here or on another host; `ranks`, if each device has one
     keeper      the program on that host that starts the process and ends it
     serve       the program of the process, which calls the engine
+
+Beside them `hosts` runs programs that are no workers on other hosts: scripts, gpubalance itself,
+and `reaching`, which tries whether workers would reach each other.
 """

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Literal, TypeVar
@@ -17,10 +17,12 @@ from pydantic import BaseModel, ValidationError
 from gpubalance.devices.environment import worker_environment
 from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError
-from gpubalance.settings.cluster import Cluster, tf_config
+from gpubalance.settings.cluster import Address, Cluster, tf_config
 from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.settings.launching import LaunchedSplit, TrainingProgress
+from gpubalance.settings.record import Record
 from gpubalance.text import clean
+from gpubalance.workers import reaching
 from gpubalance.workers.keeper_messages import Ended, FromScript
 from gpubalance.workers.process import Process
 
@@ -29,6 +31,19 @@ _LONGER = "give it longer, --deadline SECONDS, or see what its device, its data 
 _OURS = (
     "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
 )
+
+
+class Ways(Record):
+    """A host's clock, the address where others should reach it, and why it does not reach theirs.
+
+    `reaching` prints it.
+    """
+
+    host: Host
+    address: Address
+    clock_s: float
+    unreached: dict[Address, str]
+
 
 Answer = TypeVar("Answer", bound=BaseModel)
 # Called with a line, the label of the process that printed it, and the stream.
@@ -114,15 +129,44 @@ def ask(
 
     All run at once. The record names its `host`. An interrupt ends all of them.
     """
+
+    def commands(processes: Mapping[Host, Process]) -> dict[Host, list[str]]:
+        return {host: ["-c", _OURS, *words[host]] for host in processes}
+
+    return _all_answer(words, commands, kind, within_s)
+
+
+def try_ways(hosts: Sequence[Host]) -> dict[Host, Ways | EnvironmentFault]:
+    """What each host says of its clock and of its ways to the others.
+
+    Raises EnvironmentFault if one can't be reached from here.
+    """
+    return _all_answer(hosts, _reaching_the_others, Ways, _ANSWERS_WITHIN_S)
+
+
+def _reaching_the_others(processes: Mapping[Host, Process]) -> dict[Host, list[str]]:
+    addresses = {host: process.greeted().address for host, process in processes.items()}
+    commands = {}
+    for own, address in addresses.items():
+        others = [there for host, there in addresses.items() if host != own]
+        commands[own] = [reaching.__file__, address, *others]
+    return commands
+
+
+def _all_answer(
+    hosts: Collection[Host],
+    commands: Callable[[Mapping[Host, Process]], Mapping[Host, list[str]]],
+    kind: type[Answer],
+    within_s: float,
+) -> dict[Host, Answer | EnvironmentFault]:
+    """The record that each host's command prints, given to a process there, or why not."""
     until_s = time.monotonic() + within_s
-    with ThreadPoolExecutor(len(words)) as threads, ExitStack() as stack:
-        processes = [stack.enter_context(Process(f"ask-{host}", host)) for host in words]
-        for process, arguments in zip(processes, words.values(), strict=True):
-            process.start({}, ["-c", _OURS, *arguments])
-        answers = threads.map(
-            lambda host, process: _answer(host, process, kind, until_s), words, processes
-        )
-        return dict(zip(words, answers, strict=True))
+    with ThreadPoolExecutor(len(hosts)) as threads, ExitStack() as stack:
+        processes = {host: stack.enter_context(Process(f"ask-{host}", host)) for host in hosts}
+        for host, words in commands(processes).items():
+            processes[host].start({}, words)
+        answers = threads.map(lambda host: _answer(host, processes[host], kind, until_s), processes)
+        return dict(zip(processes, answers, strict=True))
 
 
 def _answer(
@@ -134,7 +178,9 @@ def _answer(
     except DeadlinePassed:
         return unreachable(host, "did not answer in time")
     except GpubalanceError as error:
-        return EnvironmentFault(error.message, remedy=error.remedy, log=error.log)
+        return EnvironmentFault(
+            error.message, cause=error.cause, remedy=error.remedy, log=error.log
+        )
     try:
         return kind.model_validate({**json.loads("\n".join(printed["stdout"])), "host": host})
     except ValidationError:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
 from gpubalance.errors import EnvironmentFault, PartialResult
+from gpubalance.remedies import match_log
 from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
@@ -240,6 +241,10 @@ class Process:
         else:
             error = EnvironmentFault(f"can't start a worker: its process {how}", remedy=_LACKS)
         error.log = tail(self.log)
+        row = match_log(error.log)
+        if self._host and row is not None:
+            error.cause = row.cause
+            error.remedy = f"{row.remedy.replace('HOST', self._host)}\n{error.remedy}"
         return error
 
     def _how_it_ended(self) -> str:

@@ -26,7 +26,7 @@ def installed() -> dict[str, str | None]:
 
 
 def address_of(host: str) -> str:
-    """Where other hosts reach this one, which they call `host`.
+    """Where other hosts reach this one, which they call `host` or `user@host`.
 
     It is the address of that name, else the one that ssh used, else that of the first card. A card
     that is down comes last, but it stays: it may be just coming up, and have no carrier yet.
@@ -34,7 +34,7 @@ def address_of(host: str) -> str:
     own = _own_addresses()
     wanted = []
     with contextlib.suppress(OSError):
-        wanted.append(socket.gethostbyname(host))
+        wanted.append(socket.gethostbyname(host.rpartition("@")[2]))
     wanted += os.environ.get("SSH_CONNECTION", "").split()[2:3]
     for address in wanted + own:
         if address in own:

@@ -5,6 +5,7 @@ Each has a link of a given rate.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,13 @@ def hosts_with_links(*rates: str | None) -> Iterator[list[str]]:
         except (OSError, subprocess.CalledProcessError) as error:
             raise NoNamespacesError(f"no network namespaces here: {error}") from error
         yield names
+
+
+def address_of(name: str) -> str:
+    """The address of such a host."""
+    shown = subprocess.check_output(["ip", "-n", name, "-j", "-4", "address", "show", "eth0"])
+    ((card,),) = (card["addr_info"] for card in json.loads(shown))
+    return str(card["local"])
 
 
 def _made(rates: Sequence[str | None], undo: ExitStack) -> list[str]:

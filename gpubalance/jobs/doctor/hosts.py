@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import failed
+from gpubalance.jobs.doctor.ways import check_ways
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.results.checkup import Checkup, Checkups
+from gpubalance.results.checkup import Check, Checkup, Checkups
 from gpubalance.results.common import now
 from gpubalance.settings.device import Host
 from gpubalance.workers.hosts import ask
@@ -30,12 +31,18 @@ def doctor_of(
     commands = {host: ["doctor", "--json", *words, *own] for host, own in options.items()}
     try:
         answers = ask(commands, Checkup, _WITHIN_S)
+        well = [host for host, answer in answers.items() if isinstance(answer, Checkup)]
+        between = check_ways(well, watch) if well else {}
     except KeyboardInterrupt as interrupt:
         raise Interrupted.by(interrupt, remedy="nothing is known yet") from None
     checkups = []
     for host, answer in answers.items():
         if isinstance(answer, EnvironmentFault):
-            answer = Checkup(created=now(), host=host, devices=(), checks=(failed("host", answer),))
+            checks: tuple[Check, ...] = (failed("host", answer),)
+            answer = Checkup(created=now(), host=host, devices=(), checks=checks)
+        else:
+            checks = (*answer.checks, *between.get(host, ()))
+            answer = answer.model_copy(update={"checks": checks})
         checkups.append(answer)
     return Checkups(created=now(), hosts=tuple(checkups))
 

@@ -1,0 +1,149 @@
+"""Hosts behind a real sshd: this user's own, on this machine alone."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gpubalance.remedies import known_error
+from gpubalance.results.checkup import Checkups
+from gpubalance.results.run import Run
+from tests.bench.unlike_hosts import made
+from tests.cli.program import SHORT, here
+from tests.stand_in import ROOT, engine
+from tests.training.test_hosts import write_plan
+
+SSHD = """
+ListenAddress 127.0.0.1
+Port {port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized
+StrictModes no
+UsePAM no
+PidFile none
+SetEnv {variables}
+"""
+# ssh takes the first value that it finds, but all keys
+CLIENT = """
+Host no-key
+    IdentityFile {folder}/host_key
+Host no-python no-gpubalance
+    IdentityFile {folder}/%n
+Host unknown-key
+    HostKeyAlias another
+Host no-answer
+    Port 1
+Host no-name
+    HostName no-name.invalid
+Host * !no-key !no-python !no-gpubalance
+    IdentityFile {folder}/key
+Host *
+    HostName 127.0.0.1
+    Port {port}
+    IdentitiesOnly yes
+    HostKeyAlias all
+    UserKnownHostsFile {folder}/known
+    GlobalKnownHostsFile none
+    BatchMode yes
+"""
+# A key that is only good for this command, whatever is asked
+FORCED = {
+    "no-python": "/nowhere/bin/python keeper.py",
+    "no-gpubalance": f"{sys.executable} /nowhere/keeper.py",
+}
+TRAINS = """
+import json, os
+print(os.environ["SSH_CONNECTION"].split()[2], json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+"""
+
+
+@pytest.fixture(scope="module")
+def via(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The prefix that reaches hosts of any name, all this machine."""
+    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if sshd is None or shutil.which("ssh") is None:
+        pytest.skip("no sshd here: Debian's openssh-server has it")
+    folder = tmp_path_factory.mktemp("ssh")
+    for key in ("host_key", "key", *FORCED):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
+        subprocess.run(make, check=True)
+    (folder / "known").write_text(f"all {(folder / 'host_key.pub').read_text()}")
+    allowed = [(folder / "key.pub").read_text()]
+    allowed += [
+        f'command="{does}" {(folder / f"{key}.pub").read_text()}' for key, does in FORCED.items()
+    ]
+    (folder / "authorized").write_text("".join(allowed))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = {**engine(folder), "XDG_STATE_HOME": str(folder), "PYTHONSAFEPATH": "1"}
+    given["PYTHONPATH"] += f":{ROOT}"
+    variables = " ".join(f"{name}={text}" for name, text in given.items())
+    for name, text in (("sshd", SSHD), ("client", CLIENT)):
+        (folder / name).write_text(text.format(port=port, folder=folder, variables=variables))
+    with ExitStack() as undo:
+        if os.geteuid() == 0:
+            undo.enter_context(made(Path("/run/sshd")))
+        server = subprocess.Popen([sshd, "-D", "-e", "-f", str(folder / "sshd")])
+        undo.callback(server.wait)
+        undo.callback(server.terminate)
+        _wait_for(port)
+        yield f"ssh -F {folder}/client {{host}}"
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(200):
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    pytest.fail("sshd does not listen")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_run_over_ssh_of_a_host_with_a_users_name(via: str) -> None:
+    me = f"{getpass.getuser()}@alpha"
+    hosts = ("--simulate", "1", "--hosts", f"{me},beta", "--via", via)
+    done = here("run", *hosts, "--batches", "8", "4", *SHORT, "--json", code=0)
+    run = Run.model_validate_json(done.stdout)
+    assert [device.label for device in run.devices] == [f"{me}:0", "beta:0"]
+
+
+def test_a_launch_over_ssh(via: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINS)
+    done = here("launch", "--via", via, str(write_plan(tmp_path)), str(script), code=0)
+    assert sorted(done.stdout.splitlines()) == [
+        "alpha:0 | 127.0.0.1 0",
+        "alpha:1 | 127.0.0.1 1",
+        "beta:0 | 127.0.0.1 2",
+    ]
+
+
+def test_doctor_says_what_is_missing_on_each_host(via: str) -> None:
+    rows = {
+        "no-key": "ssh-no-key",
+        "unknown-key": "ssh-unknown-key",
+        "no-answer": "ssh-no-answer",
+        "no-name": "ssh-no-name",
+        "no-python": "no-python-there",
+        "no-gpubalance": "no-gpubalance-there",
+    }
+    done = here("doctor", "--hosts", ",".join(rows), "--via", via, "--json", code=3)
+    found = Checkups.model_validate_json(done.stdout)
+    assert [checkup.host for checkup in found.hosts] == [*rows]
+    for checkup, code in zip(found.hosts, rows.values(), strict=True):
+        (check,) = checkup.checks
+        row = known_error(code)
+        assert check.detail.endswith(f": {row.cause}")
+        assert (check.next or "").startswith(row.remedy.replace("HOST", checkup.host or ""))
