@@ -1,7 +1,7 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
 The campaigns kills, fuzz, soak, decisions, rules and queue take a number of cases, and the seed that an
-earlier one printed: `kills 30 7 fuzz`. For a machine with GPUs see `scripts/bench gpu --help`.
+earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two. For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ BENCHES = (
         "sync",
         "rules",
         "following",
+        "hosts",
     ),
     "kills-without-tensorflow",
 )
@@ -48,7 +49,7 @@ _IN = {
     },
     **{"campaign": "__main__", "kills-without-tensorflow": "kills"},
 }
-_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions", "queue", "rules")
+_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions", "queue", "rules", "hosts")
 
 
 def read(words: list[str]) -> list[tuple[str, list[int]]]:

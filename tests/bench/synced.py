@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gpubalance
+from gpubalance.numbers.stats import median
 from tests.bench.loops import repeated
 from tests.bench.models import BATCH, MODELS
 from tests.bench.turns import ratio_of
@@ -58,3 +59,14 @@ def main(name: str, hosts: str) -> None:
     ratio = ratio_of(rate(packs, MODELS[name]), rate(one, MODELS[name]), _PAIRS)
     if packs.is_first:
         print(ratio)
+
+
+def train(plan: str, name: str) -> None:
+    """One process's part of a training with a plan of plain devices.
+
+    The first process prints the samples per second of the epochs after the first one.
+    """
+    split = gpubalance.load_plan(plan, simulate=1)
+    rates = [rate(split, MODELS[name])() for _ in range(_PAIRS)]
+    if split.is_first:
+        print(split.global_batch * median(rates))
