@@ -49,7 +49,16 @@ _IN = {
     },
     **{"campaign": "__main__", "kills-without-tensorflow": "kills"},
 }
-_COUNTED = ("kills", "kills-without-tensorflow", "fuzz", "soak", "decisions", "queue", "rules", "hosts")
+_COUNTED = (
+    "kills",
+    "kills-without-tensorflow",
+    "fuzz",
+    "soak",
+    "decisions",
+    "queue",
+    "rules",
+    "hosts",
+)
 
 
 def read(words: list[str]) -> list[tuple[str, list[int]]]:

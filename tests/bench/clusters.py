@@ -13,7 +13,7 @@ from pathlib import Path
 from socket import gethostname
 
 from gpubalance.devices import over_ray
-from tests.bench.unlike_hosts import Hosts, made
+from tests.bench.unlike_hosts import Host, Hosts, made
 from tests.cli.program import ROOT
 
 _STARTS_WITHIN_S = 90.0
@@ -57,13 +57,15 @@ class NotServedError(Exception):
 class Way:
     """How a user reaches the hosts: options of commands, and variables.
 
-    `via` is typed with `launch` too. `close` ends what stays for a while.
+    `via` is typed with `launch` too. `close` ends what stays for a while; `serve` starts a host's
+    server again.
     """
 
     hosts: str
     via: Sequence[str] = ()
     variables: dict[str, str] = field(default_factory=dict)
     close: Callable[[], object] = lambda: None
+    serve: Callable[[Host], None] = lambda _: None
 
 
 @contextmanager
@@ -79,11 +81,15 @@ def ssh(hosts: Hosts) -> Iterator[Way]:
     config = folder / "sshd_config"
     config.write_text(_SSHD.format(folder=folder, root=ROOT, variables=variables))
     with made(Path("/run/sshd")), ExitStack() as servers:
-        for host in hosts.all:
+
+        def serve(host: Host) -> None:
             _serve(servers, [*host.within, "/usr/sbin/sshd", "-D", "-e", "-f", config], hosts)
+
+        for host in hosts.all:
+            serve(host)
         for host in hosts.all:
             _until_answered(hosts, ["ssh", "-oBatchMode=yes", host.name, "true"])
-        yield Way(hosts.names, close=lambda: _end_connections(hosts))
+        yield Way(hosts.names, close=lambda: _end_connections(hosts), serve=serve)
 
 
 def _end_connections(hosts: Hosts) -> None:

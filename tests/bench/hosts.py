@@ -19,7 +19,7 @@ from pathlib import Path
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
-from tests.bench import clusters
+from tests.bench import clusters, losses
 from tests.bench.clusters import NotServedError, Way
 from tests.bench.namespaces import NoNamespacesError
 from tests.bench.quotas import NoQuotasError
@@ -30,7 +30,7 @@ from tests.known import known
 
 _PARTS = (1.0, 0.45, 0.45)
 _RATE = "1gbit"
-_GLOBAL_BATCH = "512"
+_GLOBAL_BATCH = "1024"
 _MODEL = "few_weights"
 _WAYS = {"ssh": clusters.ssh, "srun": clusters.srun, "ray": clusters.ray}
 # What they need, and Debian's package that has it
@@ -107,7 +107,10 @@ def over(name: str, parts: Sequence[float]) -> Iterator[str]:
         _WAYS[name](hosts) as way,
     ):
         before = hosts.left()
-        yield from _commands(_User(hosts, way), parts)
+        user = _User(hosts, way)
+        yield from _commands(user, parts)
+        if name == "ssh" and "--restarts" in user.types("launch", "--help"):
+            yield losses.line_about(hosts, way)
         yield f"left behind: {_new_since(before, hosts, way)}"
 
 

@@ -36,7 +36,7 @@ def group_with(name: str, cores: float | None) -> Iterator[Path]:
             _limit(group, version, round(cores * _PERIOD_US))
         yield group
     finally:
-        _empty(group)
+        empty(group)
         group.rmdir()
 
 
@@ -74,7 +74,7 @@ def _limit(group: Path, version: int, quota_us: int) -> None:
         raise NoQuotasError(f"no CPU quotas here: {error}") from error
 
 
-def _empty(group: Path) -> None:
+def empty(group: Path) -> None:
     """Kills what is in the group until nothing is; new ones may come meanwhile."""
     until_s = time.monotonic() + _DIES_WITHIN_S
     while (pids := pids_in(group)) and time.monotonic() < until_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -148,14 +149,15 @@ def _know_each_other(hosts: Sequence[Host], undo: ExitStack) -> None:
 
 @contextmanager
 def made(folder: Path) -> Iterator[Path]:
-    """The folder, which is deleted afterwards if it was not there and is empty."""
+    """The folder, which is deleted afterwards if it was not there and nobody else uses it."""
     was_there = folder.is_dir()
     folder.mkdir(exist_ok=True, mode=0o700)
     try:
         yield folder
     finally:
         if not was_there:
-            folder.rmdir()
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _ssh_folder() -> Path:
