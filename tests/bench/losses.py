@@ -106,7 +106,7 @@ def train(plan: str, loses_at: str) -> None:
     start = len(list(folder.glob("backup-*")))
     ended: list[int] = []
 
-    def lose(batch: int, _: object) -> None:
+    def lose(batch: int, logs: object) -> None:
         if batch == 1 and ended and os.environ["SSH_CONNECTION"].split()[2] == loses_at:
             _lose(_LOSSES[start], folder)
 
