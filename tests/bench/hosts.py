@@ -56,6 +56,9 @@ train("../plan.json", {_MODEL!r})
 
 def main(count: int = 2) -> Iterator[str]:
     """The lines about two hosts, or three."""
+    if not 2 <= count <= len(_PARTS):
+        yield "makes two hosts or three"
+        return
     lacking = yield from _install()
     if lacking:
         yield f"not measured: {lacking}"
