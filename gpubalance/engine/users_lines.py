@@ -49,17 +49,23 @@ def own_traceback(error: BaseException) -> str:
 
     The frames of a graph stand in its text.
     """
+    shown = own_frames(error)
+    if isinstance(error, tf.errors.OpError):
+        return shown + reason_of(error)
+    return (shown + "".join(traceback.format_exception_only(error))).rstrip()
+
+
+def own_frames(error: BaseException) -> str:
+    """The user's own frames of an error's traceback, also of one in a graph's text."""
     places = []
     for frame in traceback.extract_tb(error.__traceback__):
         places.append((frame.filename, frame.lineno, frame.name))
     for file, line, name in _FRAME.findall(str(error)):
-        places.append((file, int(line), name))
+        is_rooted = file.startswith(("/", "<"))  # XLA leaves the first slash out
+        places.append((file if is_rooted else f"/{file}", int(line), name))
     own = [place for place in dict.fromkeys(places) if not _is_of_library(place[0])]
     # Without columns: no expression is underlined.
-    shown = "".join(traceback.format_list([traceback.FrameSummary(*place) for place in own]))
-    if isinstance(error, tf.errors.OpError):
-        return shown + reason_of(error)
-    return (shown + "".join(traceback.format_exception_only(error))).rstrip()
+    return "".join(traceback.format_list([traceback.FrameSummary(*place) for place in own]))
 
 
 def reason_of(error: BaseException) -> str:

@@ -221,5 +221,5 @@ def check_model(model: Any, call: str) -> None:
 
 def _compiled(model: Any) -> list[Any]:
     """The objects that are replaced when the model is compiled again."""
-    names = ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly")
+    names = ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly", "jit_compile")
     return [getattr(model, name, None) for name in names]

@@ -29,18 +29,11 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     number of plain CPU devices on each of the plan's hosts.
 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
-    that is not a plan, EnvironmentFault if there is no GPU. Warns of a plan that was measured with
-    XLA, which training does not use, and of one for simulated devices without `simulate`; `fit`
-    warns of a model, or a precision, that it was not measured with.
+    that is not a plan, EnvironmentFault if there is no GPU. Warns of a plan for simulated devices
+    without `simulate`; `fit` warns of a model, a precision or a `jit_compile` that it was not
+    measured with.
     """
     plan = result_of(path, Plan)
-    if plan.settings.xla:
-        name = "the plan" if plan is path else path
-        warnings.warn(
-            f"{name} was measured with XLA, and a split trains without: gpubalance balance "
-            "--no-xla finds its split",
-            stacklevel=2,
-        )
     shares = launched_split(plan.created) or plan.split
     used = shares.used
     chosen = [plan.devices[number] for number in used]

@@ -98,6 +98,19 @@ def unlike_precision(model: Any, wanted: Precision | None) -> str:
     return ""
 
 
+def unlike_xla(plan: Plan | None, model: Any, *, xla: bool) -> str:
+    """How the model trains with or without XLA otherwise than was measured; else empty."""
+    if plan is None or plan.settings.xla == xla:
+        return ""
+    was, wants, option = "with", "jit_compile=False", "--no-xla"
+    if xla:
+        was, wants, option = "without", "jit_compile=True", "--xla"
+    return (
+        f"the plan was measured {was} XLA, and the model {model.name} is compiled with {wants}: "
+        f"gpubalance balance {option} finds the split of that"
+    )
+
+
 def warn_of_precision(model: Any, wanted: Precision | None) -> None:
     """Warns if the model trains otherwise than was measured."""
     text = unlike_precision(model, wanted)

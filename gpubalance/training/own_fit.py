@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from gpubalance.training.warn import warn_user
 
 # The split that a model was compiled for; a strategy may serve several splits of the same devices.
 _SPLIT = "_gpubalance_split"
+_WITHOUT_XLA = "_gpubalance_without_xla"  # whether it was compiled with jit_compile=False
 # The latest split of several devices, until a model is compiled for it or it is gone (then None).
 _waiting: list[Callable[[], Any]] = []
 
@@ -34,6 +36,7 @@ def take_over() -> None:
     for name in ("fit", "evaluate", "predict"):
         _replace(name, _of_the_split)
     _replace("compile", _noted)
+    _replace("compile_from_config", _loaded)
     for name in ("save", "save_weights"):
         setattr(keras.Model, name, _by_the_first(getattr(keras.Model, name)))
 
@@ -79,12 +82,34 @@ def _noted(compile_: Any) -> Any:
     @functools.wraps(compile_)
     def method(model: Any, *arguments: Any, **options: Any) -> None:
         compile_(model, *arguments, **options)
+        by_name = inspect.signature(compile_).bind(model, *arguments, **options).arguments
+        setattr(model, _WITHOUT_XLA, by_name.get("jit_compile", "auto") is False)
         split = _split_here(model)
         if split is not None:
             setattr(model, _SPLIT, split)
             _waiting.clear()
 
     return method
+
+
+def _loaded(compile_from_config: Any) -> Any:
+    @functools.wraps(compile_from_config)
+    def method(model: Any, config: Any) -> None:
+        compile_from_config(model, config)
+        # Keras saves False for an "auto" that took none.
+        setattr(model, _WITHOUT_XLA, False)
+
+    return method
+
+
+def uses_xla(model: Any, plan: Any) -> bool:
+    """Whether a split with this plan, or None, trains the model with XLA.
+
+    As the model was compiled, and as the plan was measured with jit_compile="auto".
+    """
+    if model.jit_compile:
+        return True
+    return plan is not None and plan.settings.xla and not getattr(model, _WITHOUT_XLA, False)
 
 
 def _warn_outside(model: Any) -> None:

@@ -21,9 +21,11 @@ from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.results.decomposition import UNTRIED
 from gpubalance.settings.shares import Shares
 from gpubalance.training import data, launched, measured
+from gpubalance.training.compiled import CompiledSteps
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.memory import out_of_memory, ran_out
+from gpubalance.training.own_fit import uses_xla
 from gpubalance.training.processes import Alike, end_together, quiet
 from gpubalance.training.warn import warn_user
 
@@ -42,7 +44,8 @@ class Steps(KerasFunctions):
         self._place = split.place
         self._feed = Feed(self._place, split.shares)
         self._alike = Alike(self._place)
-        self._functions = Functions(model, self._place)
+        self._functions = Functions(model, self._place, xla=uses_xla(model, split.plan))
+        self._trained = CompiledSteps(self._functions, split, model, self._warn)
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
         self._counted_steps = 0  # of which a monitor wants every so many-th stamped
@@ -107,10 +110,10 @@ class Steps(KerasFunctions):
         self._counted_steps += 1
         monitor = self._split.stamping_monitor
         if monitor is None:
-            return self._functions.train(dealt)[0]
+            return self._trained.train(dealt)[0]
         stamped = self._is_due or self._counted_steps % monitor.every == 0
         noisy = bool(monitor.noise)
-        logs, stamps, is_new = self._functions.train(dealt, stamped=stamped, noisy=noisy)
+        logs, stamps, is_new = self._trained.train(dealt, stamped=stamped, noisy=noisy)
         # The first run of a trace is slower: it does not count, so the next step is stamped.
         self._is_due = stamped and is_new
         if stamped and not is_new:
@@ -191,6 +194,9 @@ class Steps(KerasFunctions):
         data.check(options, devices=len(split.devices), trains=trains)
         if trains:
             self._warn(measured.unlike_precision(self.model, split.precision))
+            xla = uses_xla(self.model, split.plan)
+            self._warn(measured.unlike_xla(split.plan, self.model, xla=xla))
+            self._trained.is_quiet = not options.get("verbose", 1)
             if self._has_weights():
                 self._warn_of_another_model()
         users_data = options["x"]

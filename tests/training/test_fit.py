@@ -414,7 +414,3 @@ def test_a_plan_is_loaded_with_its_devices_and_batches(tmp_path: Path) -> None:
     for other in (four, 2):
         with pytest.raises(PlanMismatch, match="the plan is for other devices"):
             load_plan(path, simulate=other)
-    settings = made.settings.model_copy(update={"xla": True})
-    path.write_text(made.model_copy(update={"settings": settings}).model_dump_json())
-    with pytest.warns(UserWarning, match="was measured with XLA, and a split trains without"):
-        load_plan(path)

@@ -63,9 +63,7 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
         accumulating = classifier(optimizers.SGD(0.5, gradient_accumulation_steps=2))()
         memory = layers.LSTM(4, stateful=True, name="memory")
         stateful = keras.Sequential([keras.Input(batch_shape=(100, 3, 2)), memory])
-        with_xla, eager = (
-            classifier("adam", compiled={to: True})() for to in ("jit_compile", "run_eagerly")
-        )
+        eager = classifier("adam", compiled={"run_eagerly": True})()
     for model, what in (
         (averaging, "ema_overwrite_frequency"),
         (accumulating, "gradient_accumulation_steps"),
@@ -76,10 +74,6 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
             split.fit(model, X, Y, verbose=0)
     with pytest.raises(BadInput, match=r"the layer memory of the model .* is stateful"):
         split.predict(stateful, X.reshape(-1, 3, 2)[:100], verbose=0)
-    with pytest.warns(
-        UserWarning, match=r"jit_compile=True, which is for one device: .* trains without XLA"
-    ):
-        split.fit(with_xla, X, Y, verbose=0)
     with pytest.warns(
         UserWarning, match=r"set to run eagerly, which is for one device: with a split it is traced"
     ):

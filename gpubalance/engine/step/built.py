@@ -18,8 +18,8 @@ from gpubalance.errors import BadInput
 def check(model: Any, *, trains: bool) -> list[str]:
     """Warnings of what a split does otherwise than the model is set to.
 
-    Its step is traced, and trains without XLA. Raises BadInput for a layer that keeps a state for
-    each sample, or if the model `trains` without an optimizer.
+    Its step is traced. Raises BadInput for a layer that keeps a state for each sample, or if the
+    model `trains` without an optimizer.
     """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
@@ -28,21 +28,17 @@ def check(model: Any, *, trains: bool) -> list[str]:
                 "for each sample of a batch, of which a split gives each device a part",
                 remedy="stateful=False, or one device",
             )
-    trains_compiled = trains and model.compiled
-    if trains_compiled and getattr(model, "optimizer", None) is None:
+    if trains and model.compiled and getattr(model, "optimizer", None) is None:
         raise BadInput(
             f"the model {model.name} has no optimizer: its own compile does not set one",
             remedy="super().compile(optimizer=...) there; a model with several optimizers trains "
             "on one device",
         )
     warnings = []
-    of_one_device = "which is for one device: with a split it"
     if model.run_eagerly or tf.config.functions_run_eagerly():
-        warnings.append(f"the model {model.name} is set to run eagerly, {of_one_device} is traced")
-    if trains_compiled and model.jit_compile:
         warnings.append(
-            f"the model {model.name} is compiled with jit_compile=True, {of_one_device} "
-            "trains without XLA"
+            f"the model {model.name} is set to run eagerly, which is for one device: with a split "
+            "it is traced"
         )
     return warnings
 

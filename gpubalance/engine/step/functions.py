@@ -16,6 +16,7 @@ import tensorflow as tf
 from gpubalance.engine.feed import WEIGHTS, Dealt
 from gpubalance.engine.place import Place
 from gpubalance.engine.step import parity
+from gpubalance.engine.step.compiled import refuse_uncompiled
 from gpubalance.engine.step.known_sum import check_sum
 from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.read_later import read_later
@@ -31,7 +32,7 @@ class Functions:
     def __init__(self, model: Any, place: Place, *, xla: bool = False) -> None:
         self._model = model
         self._place = place
-        self._xla = xla
+        self.xla = xla
         self._on_gpus = any("GPU" in name for name in place.names)
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
@@ -47,9 +48,14 @@ class Functions:
         if asked is not None:
             return asked
         # A compiled part gives all gradients at once.
-        if self._xla or self._place.replicas == 1:
+        if self.xla or self._place.replicas == 1:
             return 0
         return pack_bytes_for(self._model, self._place)
+
+    def give_up_xla(self) -> None:
+        """Trains without XLA from now on."""
+        self.xla = False
+        self.__dict__.pop("pack_bytes", None)
 
     def try_in_parts(
         self, what: str, batch: Any, *, share: int = parity.TRIED_SAMPLES
@@ -68,11 +74,12 @@ class Functions:
         self._usual = {key: usual for key, usual in self._usual.items() if key[0] != what}
 
     def train(
-        self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False
+        self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False, compiled: bool = True
     ) -> tuple[dict[str, Any], Any, bool]:
         """Trains on a batch: the logs, the stamps if stamped, and whether the step was traced.
 
-        Raises ResourceExhaustedError if a device's memory does not hold it.
+        With XLA, unless this batch is not to be `compiled`. Raises ResourceExhaustedError if a
+        device's memory does not hold it, and NotCompiled.
         """
         refused = self._decompositions["train"].refused
         kind = StepKind(
@@ -80,12 +87,15 @@ class Functions:
             micro=dealt.shares.accumulates,
             stamped=stamped,
             noisy=stamped and noisy and not dealt.whole,
-            xla=self._xla,
+            xla=self.xla and compiled,
             as_it_is=refused is not None and self._place.replicas == 1,
             pack_bytes=self.pack_bytes,
         )
         self._refuse_beyond_memory(dealt.shares.micro_batches)
-        (logs, numbers, stamps), is_new = self._call("train", dealt, kind)
+        try:
+            (logs, numbers, stamps), is_new = self._call("train", dealt, kind)
+        except tf.errors.InvalidArgumentError as error:
+            refuse_uncompiled(error, self._model)
         return read_later(logs, numbers), stamps, is_new
 
     def _refuse_beyond_memory(self, sizes: tuple[int, ...]) -> None:

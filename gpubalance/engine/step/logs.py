@@ -26,14 +26,16 @@ _LATE = "computed with what it reads after it applies gradients: a split applies
 class Logs:
     """The logs of one trace, known from its first part of a batch: the other parts' are alike."""
 
-    def __init__(self, model: Any, *, xla: bool = False) -> None:
-        """With `xla` parts are compiled: nothing inside of them can be computed again."""
+    def __init__(self, model: Any) -> None:
         self._model = model
-        self._xla = xla
         self._values: dict[str, Any] | None = None  # of the first part, by name
         self._results: dict[int, MetricResult] = {}
         self._late: set[Any] = set()  # the operations after gradients are applied
         self._powers: dict[str, int] = {}  # of the values that depend on samples
+        # Of a part that is compiled: the graph, what the logs read in it, and that outside of it.
+        self._graph: Any = None
+        self._early: list[Any] = []
+        self._outside: dict[int, Any] = {}
 
     def of_part(self, logs: Mapping[str, Any], part: Part) -> list[Any]:
         """The part's share of each number that depends on samples.
@@ -57,6 +59,7 @@ class Logs:
         values = _flat(logs)
         self._values = values
         self._results = part.results
+        self._graph = tf.compat.v1.get_default_graph()
         if part.applied:
             operations = tf.compat.v1.get_default_graph().get_operations()
             self._late = set(operations[part.operations_before :])
@@ -69,6 +72,28 @@ class Logs:
                 metric = change.variable.path.partition("/")[0]
                 part.warn(log_warning(self._model, metric, _LATE))
         return {name: values[name] for name in self._powers}
+
+    def early_reads(self) -> list[Any]:
+        """What the logs read of variables before these change; none but in the first part's graph.
+
+        A compiled part gives it to `have`, as it is, after it has run.
+        """
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            return []
+        reads = {}
+        for name, value in (self._values or {}).items():
+            if name in self._powers or not tf.is_symbolic_tensor(value):
+                continue
+            for tensor in ancestors(value, self._results):
+                if tensor.op.type == "ReadVariableOp" and tensor.op not in self._late:
+                    reads[id(tensor)] = tensor
+        self._early = list(reads.values())
+        return self._early
+
+    def have(self, early: list[Any]) -> None:
+        """Takes the `early_reads` that a compiled part gave."""
+        for inner, outer in zip(self._early, early, strict=False):
+            self._outside[id(inner)] = outer
 
     def of_all(self, sums: Any) -> tuple[dict[str, Any], Any]:
         """The logs of the whole batch, outside of a replica.
@@ -101,8 +126,6 @@ class Logs:
         """The power of a log's value; None if it depends on samples by metrics' results only."""
         if not tf.is_symbolic_tensor(value) or id(value) in self._results:
             return None
-        if self._xla:
-            return MEAN
         if _is_by_sample(value, part):
             raise BadInput(
                 f"the model {self._model.name} logs {name}, which has a value for each sample",
@@ -137,7 +160,7 @@ class Logs:
     def _of_now(self, value: Any) -> Any:
         if not tf.is_symbolic_tensor(value):
             return tf.convert_to_tensor(value)
-        known = {}
+        known = dict(self._outside)
         for result in self._results_in(value):
             numbers = keras.tree.flatten(result.metric.result())
             known[id(result.tensor)] = tf.convert_to_tensor(numbers[result.place])

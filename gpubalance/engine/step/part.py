@@ -73,6 +73,7 @@ class Part:
     decomposition: Decomposition = UNTRIED
     whole: bool = False  # all replicas have the whole batch, of which one counts
     micro: bool = False  # it is a micro-batch
+    compiled: bool = False  # by XLA, in one piece
     probing: ParityProbe | None = None  # in the parity check only
     is_scaled: bool = False  # the loss has been multiplied by the weight
     assigns: bool = False  # Keras is setting a variable

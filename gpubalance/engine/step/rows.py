@@ -18,23 +18,26 @@ class Rows:
     """
 
     def __init__(self) -> None:
-        self._first: Sequence[Any] = ()
+        # Of each gradient with fixed rows the indices and the dense shape, of another one nothing.
+        self.places: Sequence[Any] = ()
 
     def summable(self, grads: Sequence[Any]) -> list[Any]:
         """A part's gradients, dense where all parts have the same rows: these add up one by one."""
-        self._first = self._first or grads  # of micro-batches the others are inside a loop
         summable = []
+        places = []
         for grad in grads:
+            place: tuple[Any, ...] = ()
             if has_fixed_rows(grad):
+                place = grad.indices, grad.dense_shape
                 grad = grad.values
             summable.append(grad)
+            places.append(place)
+        self.places = self.places or places  # of micro-batches the others are inside a loop
         return summable
 
     def of_sum(self, sums: Sequence[Any]) -> list[Any]:
         """The sums over all parts, as gradients by rows where the parts' were."""
         gradients = []
-        for total, grad in zip(sums, self._first, strict=True):
-            if has_fixed_rows(grad):
-                total = tf.IndexedSlices(total, grad.indices, grad.dense_shape)
-            gradients.append(total)
+        for total, place in zip(sums, self.places, strict=True):
+            gradients.append(tf.IndexedSlices(total, *place) if place else total)
         return gradients

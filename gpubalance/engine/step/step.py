@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from gpubalance.engine.place import Place
 from gpubalance.engine.step.accumulation import over_micro_batches, refuse_what_cannot_accumulate
+from gpubalance.engine.step.compiled import refuse_what_cannot_compile
 from gpubalance.engine.step.gradients import gradients_of, inlined, taking_gradients
 from gpubalance.engine.step.logs import Logs
 from gpubalance.engine.step.noise import loss_scale, squared_norm, with_norms
@@ -58,10 +59,12 @@ def training(
     """
     if kind.micro:
         refuse_what_cannot_accumulate(model)
+    if kind.xla:
+        refuse_what_cannot_compile(model)
 
     def step(*arguments: Any) -> tuple[Any, Any, Any]:
         """All replicas' parts of a step."""
-        logs = Logs(model, xla=kind.xla)
+        logs = Logs(model)
         of_here = place.strategy.experimental_local_results
 
         def replica(values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any]:
@@ -131,15 +134,26 @@ class _Replica:
 
     def _computed(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
         """One vector of the noise, changes and logs of a part with that weight; its gradients."""
-        part = self._part
-        if self._kind.xla:
-            part = tf.function(part, jit_compile=True, autograph=False)
-        return part(data, weight)
+        if not self._kind.xla:
+            return self._part(data, weight)
+        compiled = tf.function(self._compiled_part, jit_compile=True, autograph=False)
+        numbers, grads, early, places = compiled(data, weight)
+        self._logs.have(early)
+        self._rows.places = places or self._rows.places
+        return numbers, grads
+
+    def _compiled_part(self, data: Any, weight: Any) -> tuple[Any, ...]:
+        """What `_part` gives, and what the logs and the first part's rows need of inside."""
+        is_first = not self._rows.places
+        numbers, grads = self._part(data, weight)
+        places = self._rows.places if is_first else ()
+        return numbers, grads, self._logs.early_reads(), places
 
     def _part(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
         kind = self._kind
         self._state.begin()
-        with part_of(weight, self._decomposition, whole=kind.whole, micro=kind.micro) as part:
+        how = {"whole": kind.whole, "micro": kind.micro, "compiled": kind.xla}
+        with part_of(weight, self._decomposition, **how) as part:
             logs = self._model.train_step(data)
             grads: list[Any] = []
             if not kind.as_it_is:

@@ -20,6 +20,7 @@ from keras.src.losses import loss as keras_loss
 
 from gpubalance.engine.keras_inside import is_keras_own
 from gpubalance.engine.replaced import replaced
+from gpubalance.engine.step.compiled import IN_ONE_PIECE, NotCompiled
 from gpubalance.engine.step.part import (
     Added,
     Change,
@@ -130,6 +131,11 @@ def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) 
             "of the whole batch",
             remedy="Split(...) without micro_batches=, or a plan without: gpubalance balance "
             "--accumulate off",
+        )
+    if part.compiled:
+        raise NotCompiled(
+            "the model's loss divides by weights or a mask of the whole batch, which the devices "
+            f"sum amid their steps: {IN_ONE_PIECE}"
         )
     if mask is not None:
         sample_weight = keras_loss.apply_mask(sample_weight, mask, dtype.name, "sum")

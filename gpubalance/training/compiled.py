@@ -1,0 +1,93 @@
+"""Trains with XLA: which batches are compiled, and what is told of that."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src.utils.io_utils import print_msg
+
+from gpubalance.engine.feed import Dealt
+from gpubalance.engine.step.compiled import NotCompiled
+from gpubalance.engine.step.functions import Functions
+from gpubalance.numbers.units import format_seconds
+from gpubalance.training.device_split import DeviceSplit
+
+# XLA compiles each size for each device anew, which takes longer than many steps: those after the
+# first are compiled when so many of the latest batches had them.
+_LATEST, _OFTEN = 20, 4
+
+
+class CompiledSteps:
+    """Trains a model's steps, those of batches that come often with XLA, if the functions have it.
+
+    Unless `is_quiet` it prints how long XLA compiles.
+    """
+
+    is_quiet = False
+
+    def __init__(
+        self, functions: Functions, split: DeviceSplit, model: Any, warn: Callable[[str], None]
+    ) -> None:
+        self._functions = functions
+        self._split = split
+        self._model = model
+        self._warn = warn
+        self._latest: deque[Any] = deque(maxlen=_LATEST)
+        self._sizes: set[Any] = set()  # that are compiled
+        self._compiled: set[Any] = set()  # the same, each with the kind of step
+
+    def train(
+        self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False
+    ) -> tuple[dict[str, Any], Any, bool]:
+        """As `Functions.train`; a step that is compiled first, or not at all, counts as traced."""
+        functions = self._functions
+        if not functions.xla:
+            return functions.train(dealt, stamped=stamped, noisy=noisy)
+        sizes = [tuple(tensor.shape) for tensor in tf.nest.flatten(dealt.values)]
+        shapes = dealt.shares, tuple(sizes)
+        if not self._comes_often(shapes):
+            self._warn(
+                f"the model {self._model.name} trains {dealt.shares} without XLA, which compiles "
+                "each size anew: only those that come often are compiled"
+            )
+            logs, stamps, _ = functions.train(dealt, stamped=stamped, compiled=False)
+            return logs, stamps, True
+        kind = shapes, stamped, noisy
+        if kind in self._compiled:
+            return functions.train(dealt, stamped=stamped, noisy=noisy)
+        self._compiled.add(kind)
+        self._sizes.add(shapes)
+        self._tell(f"XLA compiles the step for {dealt.shares} …")
+        began_s = time.perf_counter()
+        try:
+            logs, stamps, _ = functions.train(dealt, stamped=stamped, noisy=noisy)
+        except NotCompiled as error:
+            self._go_on_without(error)
+            return functions.train(dealt, stamped=stamped, noisy=noisy)
+        self._tell(f"… it took {format_seconds(time.perf_counter() - began_s)}")
+        return logs, stamps, True
+
+    def _comes_often(self, shapes: Any) -> bool:
+        """Whether batches with these shapes are compiled: the first ones, or if many have them."""
+        self._latest.append(shapes)
+        is_first = not self._sizes
+        return is_first or shapes in self._sizes or self._latest.count(shapes) >= _OFTEN
+
+    def _go_on_without(self, error: NotCompiled) -> None:
+        """Gives XLA up with a warning, if nobody asked for it. Raises the error else.
+
+        In a cluster the failed step has ended the processes' connection.
+        """
+        if self._model.jit_compile or self._split.place.cluster is not None:
+            error.remedy = "compile it with jit_compile=False"
+            raise error
+        self._warn(f"{error.message}\nSo it trains without XLA, unlike its plan")
+        self._functions.give_up_xla()
+
+    def _tell(self, text: str) -> None:
+        if not self.is_quiet and self._split.is_first:
+            print_msg(text)

@@ -1,0 +1,156 @@
+"""Training with XLA gives what one device gives; what it compiles, and what it can't, is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import BadInput
+from gpubalance.jobs.plan.plan import plan
+from gpubalance.settings.requests import PlanRequest
+from gpubalance.training.split import Split
+from tests.cli.program import ROOT
+from tests.jobs.probes import probe_of
+from tests.late import keras, ops, tf
+from tests.training.cases import CASES, Case, in_split, in_turn, simulated
+from tests.training.models import classifier, compiled, dense
+from tests.training.samples import numbers
+
+X, Y = numbers(280)
+COMPILED = {"jit_compile": True}
+
+
+def telling() -> Any:
+    """A model whose logs depend on metrics, on samples, on neither, and on weights of two moments."""
+
+    class Telling(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            rate = self.optimizer.learning_rate * 1.0
+            before = self.trainable_variables[0][0, 0] * 1.0
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = self.compute_loss(x, y, p)
+                scaled = self.optimizer.scale_loss(loss)
+            gradients = tape.gradient(scaled, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            logs = self.compute_metrics(x, y, p)
+            accuracy = logs["accuracy"]
+            logs["of a metric"] = tf.cond(accuracy > 0.3, lambda: 2 * accuracy, lambda: rate)
+            logs["of samples"] = ops.sum(p**2)
+            return {**logs, "rate": rate, "before": before, "constant": 3.0}
+
+    return compiled(Telling(dense()), optimizer="adam", metrics=["accuracy"], **COMPILED)
+
+
+def with_xla(case: Case) -> Case:
+    """The case with a model that is compiled with jit_compile=True."""
+
+    def make() -> Any:
+        model = case.make()
+        model.jit_compile = True
+        return model
+
+    return replace(case, make=make)
+
+
+def kinds(split: Split) -> set[bool]:
+    """Whether steps that were traced for training use XLA."""
+    traced = split._steps[0]._functions._traced
+    return {kind.xla for what, _, kind in traced if what == "train"}
+
+
+@pytest.mark.parametrize(
+    ("case", "split"),
+    [
+        (Case(telling, numbers), ((70, 30),)),
+        (Case(telling, numbers), ((70, 30), (20, 30))),
+        (CASES["metrics of many kinds"], ((1, 1, 98),)),
+        (CASES["embedding of positions, Adam"], ((70, 30), (20, 30))),
+        (CASES["state and losses of one's own layer"], ((70, 30),)),
+    ],
+)
+def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) -> None:
+    made = simulated(*split)
+    (found,) = in_turn(with_xla(case), made, [80])
+    assert found.weights < 1e-5
+    assert found.logs < 1e-5
+    assert kinds(made) == {True, False}  # without for the short last batch
+
+
+def test_sizes_that_are_rare_train_without_and_compiling_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    split, model = in_split(classifier("adam", compiled=COMPILED))
+    with pytest.warns(UserWarning, match=r"trains 56/24 without XLA, which compiles") as told:
+        split.fit(model, X, Y, epochs=2, verbose=2, callbacks=[split.monitor(every=2)])
+    assert len([one for one in told if "XLA" in str(one.message)]) == 1
+    printed = capsys.readouterr().out
+    # Once for the step, once for the stamped one.
+    assert printed.count("XLA compiles the step for 70/30 …\n… it took ") == 2
+    assert kinds(split) == {True, False}
+    # Five batches of a size that was rare: it comes often now.
+    split.fit(model, X[:240], Y[:240], batch_size=80, epochs=2, verbose=2)
+    assert "XLA compiles the step for 56/24 …" in capsys.readouterr().out
+
+
+def printing() -> Any:
+    """A model that XLA can't compile, with its line."""
+
+    class Printing(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x + 0 * tf.strings.to_number(tf.strings.as_string(tf.stop_gradient(x)))  # here
+
+    first, *others = dense()
+    return compiled([first, Printing(), *others], optimizer="adam")
+
+
+def of_plan(*, xla: bool) -> Split:
+    """The split of a plan for two devices, measured with XLA or without."""
+    devices, _ = simulated_devices(str(ROOT / "configs" / "quick-pair.toml"))
+    made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0))
+    settings = made.settings.model_copy(update={"xla": xla})
+    split = simulated((70, 30))
+    split.plan = made.model_copy(update={"settings": settings, "model": None})
+    return split
+
+
+def test_what_xla_cannot_compile_is_named_and_refused_unless_it_was_left_to_keras() -> None:
+    split = of_plan(xla=True)
+    with split.scope():
+        model = printing()
+    with pytest.warns(UserWarning, match=r"(?s)AsString .*# here.*So it trains without XLA"):
+        split.fit(model, X[:200], Y[:200], verbose=0)
+    assert kinds(split) == {True, False}
+    with split.scope():
+        asked = printing()
+        asked.jit_compile = True
+        normalised = CASES["synchronised batch norm"].make()
+        normalised.jit_compile = True
+    with pytest.raises(BadInput, match=r"(?s)its operation AsString .*# here.*jit_compile=False"):
+        split.fit(asked, X[:200], Y[:200], verbose=0)
+    with pytest.raises(BadInput, match="synchronises batch normalisation amid a step: XLA"):
+        split.fit(normalised, X[:200], Y[:200], verbose=0)
+
+
+def test_a_model_is_compiled_as_its_plan_was_measured_unless_it_says_otherwise() -> None:
+    split = of_plan(xla=True)
+    with split.scope():
+        silent, without = (
+            classifier("adam")(),
+            classifier("adam", compiled={"jit_compile": False})(),
+        )
+    split.fit(silent, X[:200], Y[:200], verbose=0)
+    assert kinds(split) == {True}
+    with pytest.warns(UserWarning, match=r"measured with XLA, .* balance --no-xla finds"):
+        split.fit(without, X[:200], Y[:200], verbose=0)
+    assert kinds(split) == {False}
+    split = of_plan(xla=False)
+    with split.scope():
+        asked = classifier("adam", compiled=COMPILED)()
+    with pytest.warns(UserWarning, match=r"measured without XLA, .* balance --xla finds"):
+        split.fit(asked, X[:200], Y[:200], verbose=0)
+    assert kinds(split) == {True}
