@@ -43,8 +43,9 @@ class Clock:
         """Why the device's memory does not hold this many samples, by its profile; else empty."""
         return ""
 
-    def begin(self, _batch: int, _micro_batch: int) -> float:
-        """Called when the replica's inputs are there, and its compute begins."""
+    def begin(self, _batch: int, _micro_batch: int, *, xla: bool = False) -> float:
+        """Called when the replica's inputs are there, and its compute begins, with XLA or not."""
+        del xla
         return time.perf_counter()
 
     def computed(self) -> float:
@@ -115,7 +116,7 @@ class PacedClock(Clock):
             return ""
         return f"OOM on replica {self.replica}: batch {micro_batch} needs {needed} of {memory} B"
 
-    def begin(self, batch: int, micro_batch: int) -> float:
+    def begin(self, batch: int, micro_batch: int, *, xla: bool = False) -> float:
         """Returns when the step's compute counts from."""
         now = time.perf_counter()
         if self._first_s is None:
@@ -124,6 +125,8 @@ class PacedClock(Clock):
         self._compute_s = self._times.next_s(int(batch), int(micro_batch), elapsed_s=elapsed_s)
         if self.others_compute:
             self._compute_s *= self.joint.contention
+        if xla:
+            self._compute_s *= self.profile.xla_factor or 1.0
         self._came_s = now
         # The host waits for the last of the devices, a GPU that ended earlier does not: its next
         # step is queued.

@@ -41,6 +41,8 @@ def all_losses(devices: Sequence[Device], gap: SoloGap) -> list[Loss]:
     losses.append(Loss("summing gradients", gap.sync))
     if gap.slow:
         losses.append(Loss("rare slow steps", gap.slow))
+    if gap.without_xla:
+        losses.append(Loss("without XLA", gap.without_xla))
     return losses
 
 

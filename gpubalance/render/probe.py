@@ -14,6 +14,7 @@ from gpubalance.numbers.units import (
 )
 from gpubalance.render.rates import per_s, pipeline_sentences
 from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
+from gpubalance.render.worth import xla_text
 from gpubalance.results.probe import (
     BatchLimit,
     CurvePoint,
@@ -157,6 +158,11 @@ def _facts(device: Device, probe: DeviceProbe) -> Iterator[str]:
         yield _limit(probe.batch_limit)
     if probe.step_time_model:
         yield _model(probe.step_time_model, probe.update_s)
+    if probe.with_xla and probe.xla_ratio:
+        rate = per_s(probe.with_xla.throughput.median)
+        yield f"with XLA {rate} at batch {probe.with_xla.batch}, {probe.xla_ratio:.2f} × that"
+        if text := xla_text(device.label, probe.xla_ratio):
+            yield text
     if probe.flops_per_s is not None and not device.simulated:
         compute = f"compute: {format_flops(probe.flops_per_s)} at its best"
         if probe.mfu is not None:

@@ -68,6 +68,8 @@ def gain_sentences(
     if result.scaling_efficiency is not None:
         part = format_percent(result.scaling_efficiency, 1)
         alone = f"what the devices gave alone, {per_s(baselines.solo_sum)} in total"
+        if baselines.solo_with_xla:
+            alone += ", the best of them with XLA"
         if isinstance(baselines, Baselines) and not all(split.batches):
             in_use = format_rate(alone_in_use(baselines.solo_best, split.batches))
             alone += f", {in_use} of those in use"

@@ -32,6 +32,9 @@ def worth_sentences(
         best = max(bests, key=lambda best: best.throughput)
         rates[f"{run.label(best.device)} alone"] = best.throughput
         yield _worth(run, best, most)
+        for timed in bests:
+            if text := xla_text(run.label(timed.device), timed.xla_ratio):
+                yield text
         if max(best.throughput, rate) <= most:
             yield from _energy(run, best)
     if epoch is not None:
@@ -66,7 +69,7 @@ def _worth(run: Run, best: SoloBest, most: float) -> str:
         behind = " behind your input pipeline"
     more, word = _gain(rate, alone)
     gain = f"{more}{behind} than {label} alone at its best"
-    text = f"{gain} ({format_rate(alone)} at batch {best.batch})"
+    text = f"{gain} ({format_rate(alone)} at batch {best.batch}{_how(best)})"
     # Of equal devices the last one.
     bests = reversed(run.baselines.solo_best or (best,))
     other = max(bests, key=lambda other: other.at_global_batch or 0.0)
@@ -83,6 +86,25 @@ def _worth(run: Run, best: SoloBest, most: float) -> str:
         larger = "with a larger one it may be"
     than = f"{more} than {run.label(other.device)} alone at {batch}"
     return f"{text}; {than}: {word} at this global batch; {larger}"
+
+
+def _how(best: SoloBest) -> str:
+    """Which of the two its best is, if it was timed with XLA and without."""
+    if best.xla_ratio is None:
+        return ""
+    if best.is_with_xla:
+        return " with XLA, as Keras runs one GPU"
+    return f" without XLA; with it {format_rate(best.throughput * best.xla_ratio)}"
+
+
+def xla_text(label: str, ratio: float | None) -> str:
+    """A recommendation of --xla for a device that is clearly faster with it; else empty."""
+    if ratio is None or ratio <= 1 + _CLEARLY:
+        return ""
+    return (
+        f"{label} alone is {format_percent(ratio - 1)} faster with XLA: "
+        "gpubalance balance --xla trains with it"
+    )
 
 
 def _gain(rate: Throughput, alone: float) -> tuple[str, str]:

@@ -27,7 +27,8 @@ class SoloGap(Record):
     `left_out` is what devices without samples gave alone; `batch_sizes` what the others lose
     because their batch is not their best, as memory is less; `slowdown`, for each device, the loss
     from being slower in the run than alone; `imbalance` the wait for the slowest; `sync` what comes
-    after it; `slow` what rare slow steps cost. With `throughput` they add up to `solo_sum`.
+    after it; `slow` what rare slow steps cost; `without_xla` what the best device alone would give
+    more with XLA, as Keras runs it. With `throughput` they add up to `solo_sum`.
     """
 
     solo_sum: Positive
@@ -38,12 +39,16 @@ class SoloGap(Record):
     sync: Number
     slow: Number
     throughput: Number
+    without_xla: Number = 0.0
 
 
-def divide_gap(devices: Sequence[DeviceRun], step_time_s: float, slow_s: float = 0.0) -> SoloGap:
+def divide_gap(
+    devices: Sequence[DeviceRun], step_time_s: float, slow_s: float = 0.0, xla: float = 0.0
+) -> SoloGap:
     """The parts of Σ rᵢ − B/T, cause by cause, so that the differences add up.
 
-    The steps are Σ rᵢ, for devices with samples; Σ bᵢ/tᵢ(bᵢ), alone at their batches; Σ bᵢ/(cᵢ+uᵢ),
+    `xla` is how much more the devices give alone with XLA, beside rᵢ. The steps are Σ rᵢ, for
+    devices with samples; Σ bᵢ/tᵢ(bᵢ), alone at their batches; Σ bᵢ/(cᵢ+uᵢ),
     with their compute and update in the run; B / max (cᵢ+uᵢ), when all wait for the slowest; B/(T −
     slow), with sync; B/T, with rare slow steps.
     """
@@ -60,7 +65,7 @@ def divide_gap(devices: Sequence[DeviceRun], step_time_s: float, slow_s: float =
     synced = global_batch / (step_time_s - slow_s)
     throughput = global_batch / step_time_s
     return SoloGap(
-        solo_sum=sum(device.solo_best for device in devices),
+        solo_sum=sum(device.solo_best for device in devices) + xla,
         left_out=left_out,
         batch_sizes=_difference(solo, sum(alone)),
         slowdown=tuple(map(_difference, alone, joint)),
@@ -68,6 +73,7 @@ def divide_gap(devices: Sequence[DeviceRun], step_time_s: float, slow_s: float =
         sync=_difference(together, synced),
         slow=_difference(synced, throughput),
         throughput=throughput,
+        without_xla=_difference(xla, 0.0),
     )
 
 

@@ -81,7 +81,8 @@ class Goodput(Record):
 class Predicted(Record):
     """What the step-time models predict.
 
-    `solo_sum` is of all the plan's devices, with samples or without. `even` has the same global
+    `solo_sum` is of all the plan's devices, with samples or without, and `solo_with_xla` whether
+    the best of them is faster with XLA, which counts there. `even` has the same global
     batch, or, where that does not fit in one piece, is the largest equal shares that do; then
     `best_at_even` is the best split of their global batch. `best_at_own` is that of the user's own
     batches, if the plan has others, with a batch for each of its devices. `by_global_batch` has the
@@ -104,6 +105,7 @@ class Predicted(Record):
     best_at_own: SplitPrediction | None = None
     speedup_over_even: Annotated[Ratio | None, Shown("× over even")]
     solo_sum: Annotated[Number | None, Shown(unit="samples/s")]
+    solo_with_xla: Annotated[bool, Shown("the best alone with XLA")] = False
     scaling_efficiency: Annotated[Part | None, Shown("of the solo sum")]
     by_global_batch: tuple[SplitPrediction, ...] = ()
     noise_scale: Annotated[Positive | None, Shown(unit="samples")] = None

@@ -163,6 +163,9 @@ class DeviceProbe(Record):
     of the curve is off the line by more than its interval or 1 %, so none was divided. `measured_s`
     is the time spent in measured steps, `elapsed_s` that of the whole probe.
 
+    `with_xla` is its best batch once with XLA, as Keras runs one GPU by itself; null if that was
+    not measured: only the best device is, and only without --xla.
+
     With `same_as` the device was not probed: the figures are those of the device of that label,
     which equals it.
     """
@@ -175,6 +178,7 @@ class DeviceProbe(Record):
     update_s: Annotated[Number, Field(ge=0)] | None = None
     solo_best: Annotated[SoloRate | None, Shown("best alone")]
     sensible: Annotated[SoloRate | None, Shown("within 5 % of it")]
+    with_xla: CurvePoint | None = None
     flops_per_sample: Annotated[Number | None, Shown("FLOP a sample")] = None
     flops_per_s: Annotated[Number | None, Shown("at its best", "FLOP/s")] = None
     peak_flops_per_s: Annotated[Number | None, Shown("peak", "FLOP/s")] = None
@@ -187,6 +191,18 @@ class DeviceProbe(Record):
     children: Annotated[Count, Shown("workers")]
     failures: tuple[Failure, ...]
     complete: bool
+
+    @property
+    def xla_ratio(self) -> float | None:
+        """How many times its best alone it gives with XLA; None if that was not measured."""
+        if self.with_xla is None or self.solo_best is None:
+            return None
+        return self.with_xla.throughput.median / self.solo_best.throughput
+
+    @property
+    def alone(self) -> float | None:
+        """The best samples per second of the device alone, with XLA if that is faster."""
+        return self.solo_best and self.solo_best.throughput * max(1.0, self.xla_ratio or 1.0)
 
 
 def not_probed_text(label: str, same_as: str) -> str:

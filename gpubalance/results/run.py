@@ -101,7 +101,8 @@ class SoloBest(Record):
     """The best throughput of one device alone, from a probe.
 
     `at_global_batch` is what it gives alone at the run's global batch, by its step-time model; null
-    if it does not hold that.
+    if it does not hold that. `xla_ratio` is the throughput with XLA, as Keras runs one GPU by
+    itself, over that without; null if it was not measured. The faster of the two counts above.
     """
 
     device: Count
@@ -109,6 +110,12 @@ class SoloBest(Record):
     throughput: Positive
     samples_per_joule: Annotated[Number | None, Shown("energy", "samples/J")] = None
     at_global_batch: Annotated[Positive | None, Shown(unit="samples/s")] = None
+    xla_ratio: Annotated[Ratio | None, Shown("× with XLA")] = None
+
+    @property
+    def is_with_xla(self) -> bool:
+        """Whether its best is with XLA."""
+        return (self.xla_ratio or 0.0) > 1
 
 
 def alone_in_use(bests: Sequence[SoloBest] | None, batches: Sequence[int]) -> float | None:
@@ -130,6 +137,11 @@ class Baselines(Record):
     even: Measurement | None
     solo_best: tuple[SoloBest, ...] | None
     solo_sum: Annotated[Number | None, Shown(unit="samples/s")]
+
+    @property
+    def solo_with_xla(self) -> bool:
+        """Whether the best of the devices is with XLA in the solo sum."""
+        return any(best.is_with_xla for best in self.solo_best or ())
 
 
 class InputPipeline(Record):

@@ -42,7 +42,8 @@ class DeviceProfile(Record):
     update_s, whatever the batch, without noise or drift. A joint run's sync takes sync_s at least,
     as if its link were slow. Its memory is base_memory + b · memory_per_sample bytes (plus the
     joint run's extra) and may not exceed `memory`, if that is given. `noise` is the relative
-    standard deviation of a step's compute time.
+    standard deviation of a step's compute time. With XLA, which Keras would use on it by itself,
+    that is `xla_factor` times as long; null: as long, and Keras would not.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -56,6 +57,7 @@ class DeviceProfile(Record):
     memory_per_sample: Bytes = 0
     noise: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     drift: tuple[DriftPoint, ...] = ()
+    xla_factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = None
 
     def compute_s(self, batch: int, micro_batch: int | None = None) -> float:
         """Seconds of a step's compute of `batch` samples, of so many at a time.
@@ -167,6 +169,13 @@ class Device(Record):
             return self.called
         is_plain_cpu = self.simulated and self.profile is None
         return f"CPU:{self.index}" if is_plain_cpu else f"GPU:{self.index}"
+
+    @property
+    def gets_xla(self) -> bool:
+        """Whether Keras would use XLA by itself if the device were the only one."""
+        if self.profile is not None:
+            return self.profile.xla_factor is not None
+        return not self.simulated
 
     @property
     def told_by_nvml(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput
 from gpubalance.jobs.plan.plan import plan
-from gpubalance.settings.requests import PlanRequest
+from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.split import Split
 from tests.cli.program import ROOT
 from tests.jobs.probes import probe_of

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,12 @@ class Points:
     stamped at none.
     """
 
-    def __init__(self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool) -> None:
+    def __init__(
+        self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool, xla: bool = False
+    ) -> None:
         """The sizes are int32 scalars: the replica's batch, and what it takes of it at a time."""
         self._clock = clock
+        self._begin = partial(clock.begin, xla=xla)
         self._paced = isinstance(clock, PacedClock)
         self._stamped = stamped
         self._sizes = [batch, micro_batch]
@@ -64,7 +68,7 @@ class Points:
         # after that.
         with tf.control_dependencies(before_marker):
             marker = tf.negative(tf.cast(first, tf.float32))
-        data = self._call(self._clock.begin, marker, data, self._sizes)
+        data = self._call(self._begin, marker, data, self._sizes)
         before_data = []
         if not self._paced:
             before_data = [marker]

@@ -107,7 +107,8 @@ class _Replica:
         weight = weights[0]
         batch = batch_of(data)
         micro_batch = micro_batches[number] if kind.micro else batch
-        points = Points(self._place.clocks[number], batch, micro_batch, stamped=kind.stamped)
+        clock = self._place.clocks[number]
+        points = Points(clock, batch, micro_batch, stamped=kind.stamped, xla=kind.xla)
         with points.begin(data) as data:
             if kind.micro:
                 sums, grads = over_micro_batches(self._computed, data, weights[1:], micro_batch)

@@ -167,17 +167,26 @@ def solo_bests_of(
         entry = find_device(probe, device)
         if entry is None:
             return None
-        if entry.solo_best is not None:
-            best = SoloBest(
-                device=number,
-                **entry.solo_best.model_dump(),
-                samples_per_joule=entry.samples_per_joule,
-                at_global_batch=_throughput(entry, split.global_batch),
-            )
-            bests.append(best)
+        best = solo_best_of(entry, number)
+        if best is not None:
+            at_global_batch = _throughput(entry, split.global_batch)
+            bests.append(best.model_copy(update={"at_global_batch": at_global_batch}))
         elif not holds_nothing(entry):
             return None
     return tuple(bests)
+
+
+def solo_best_of(entry: DeviceProbe, number: int) -> SoloBest | None:
+    """The record of a device's best alone, with XLA if that is faster; None if it has none."""
+    if entry.solo_best is None or entry.alone is None:
+        return None
+    return SoloBest(
+        device=number,
+        batch=entry.solo_best.batch,
+        throughput=entry.alone,
+        samples_per_joule=entry.samples_per_joule,
+        xla_ratio=entry.xla_ratio,
+    )
 
 
 def _throughput(entry: DeviceProbe, batch: int) -> float | None:
@@ -189,4 +198,4 @@ def _throughput(entry: DeviceProbe, batch: int) -> float | None:
     limit = entry.batch_limit
     if model is None or limit is None or limit.fits is None or batch > limit.fits:
         return None
-    return batch / model.planned.step_time_s(batch)
+    return batch / model.planned.step_time_s(batch) * max(1.0, entry.xla_ratio or 1.0)

@@ -8,6 +8,7 @@ from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.balance.reuse import probe_for
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.probes import solo_best_of
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.pipeline.timeline import bubble_bound, pipeline_throughput
@@ -36,8 +37,9 @@ def uncut(
     failures = []
     for entry in probe.probes:
         failures += [failure.message for failure in entry.failures]
-        if entry.solo_best is not None:
-            solo.append(SoloBest(device=entry.device, **entry.solo_best.model_dump()))
+        best = solo_best_of(entry, entry.device)
+        if best is not None:
+            solo.append(best)
     if not solo:
         why_not = "; ".join(dict.fromkeys(failures)) or _NONE_HOLDS
         return LayersBaselines(solo_best_why_not=why_not, split_why_not=_NONE_HOLDS)

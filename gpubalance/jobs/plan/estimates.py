@@ -280,7 +280,9 @@ class DeviceEstimates:
             alone_s = self.alone_s(device, split) + self._by_probe.loads[device].update_s
             batch = split.batches[device]
             devices.append(DeviceRun(best, batch, alone_s, busy_s.get(device, 0.0)))
-        return divide_gap(devices, run.step_time_s.median, run.slow_s)
+        with_xla = sum((probe.alone or 0.0) for probe in self.probes)
+        xla = with_xla - sum(device.solo_best for device in devices)
+        return divide_gap(devices, run.step_time_s.median, run.slow_s, xla)
 
 
 def _rivals(other: MeasuredSplit, best: MeasuredSplit) -> bool:

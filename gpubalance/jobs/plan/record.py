@@ -142,6 +142,7 @@ def _predicted(known: DeviceEstimates, problem: Problem, planned: Allocation) ->
         best_at_own=best_at(problem, range(len(problem.loads)), known.probe.own_batch, split),
         speedup_over_even=even and planned.throughput / even.throughput,
         solo_sum=solo_sum,
+        solo_with_xla=any((probe.xla_ratio or 0.0) > 1 for probe in known.probes),
         scaling_efficiency=solo_sum and planned.throughput / solo_sum,
         by_global_batch=tuple(by_global_batch(problem)),
         noise_scale=noise_scale,
@@ -155,8 +156,8 @@ def _solo_sum(probes: Sequence[DeviceProbe]) -> float | None:
     """The sum of what the devices give alone; None if a device's best is unknown."""
     total = 0.0
     for probe in probes:
-        if probe.solo_best is not None:
-            total += probe.solo_best.throughput
+        if probe.alone is not None:
+            total += probe.alone
         elif not holds_nothing(probe):
             return None
     return total

@@ -36,6 +36,7 @@ class Alone:
     work: Work | None = None
     steady: bool = True
     on_line: bool | None = None  # whether its step times lie on a line; None without a point
+    with_xla: CurvePoint | None = None  # its best batch, of the best device
     trace_warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:

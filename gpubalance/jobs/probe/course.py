@@ -21,6 +21,7 @@ from gpubalance.jobs.probe.devices import ProbedDevices
 from gpubalance.jobs.probe.failures import nothing_fits, what_failed
 from gpubalance.jobs.probe.order import phase_names
 from gpubalance.jobs.probe.pipeline import compare_pipeline
+from gpubalance.jobs.probe.with_xla import time_with_xla
 from gpubalance.results.probe import not_probed_text
 from gpubalance.settings.shares import Shares
 from gpubalance.system.signals import signals_held
@@ -33,6 +34,7 @@ def measure_all(devices: ProbedDevices) -> None:
     """
     try:
         _measure_queues(devices)
+        time_with_xla(devices)
         compare_pipeline(devices)
     finally:
         devices.end()

@@ -49,6 +49,7 @@ def device_probe(alone: Alone) -> DeviceProbe:
         peak_flops_per_s=peak_flops_per_s,
         mfu=mfu,
         samples_per_joule=_samples_per_joule(alone, best),
+        with_xla=alone.with_xla,
         steady=alone.steady and all(point.steady for point in curve),
         on_line=alone.on_line,
         measured_s=alone.attempts.measured_s,
