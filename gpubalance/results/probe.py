@@ -202,7 +202,9 @@ class DeviceProbe(Record):
     @property
     def alone(self) -> float | None:
         """The best samples per second of the device alone, with XLA if that is faster."""
-        return self.solo_best and self.solo_best.throughput * max(1.0, self.xla_ratio or 1.0)
+        if self.solo_best is None:
+            return None
+        return self.solo_best.throughput * max(1.0, self.xla_ratio or 1.0)
 
 
 def not_probed_text(label: str, same_as: str) -> str:

@@ -181,6 +181,8 @@ class Session:
         if device.profile is None:
             return 0.010 * -(-batch // micro_batch) + 0.0001 * batch
         alone_s = self._times[device.uuid].next_s(batch, micro_batch, elapsed_s=self._elapsed_s)
+        if self.settings.xla:
+            alone_s *= device.profile.xla_factor or 1.0
         return alone_s * (self._contention if self._at_once else 1.0)
 
     def _hold(self, sizes: Any) -> None:
