@@ -184,7 +184,7 @@ def solo_best_of(entry: DeviceProbe, number: int) -> SoloBest | None:
         device=number,
         batch=entry.solo_best.batch,
         throughput=entry.alone,
-        samples_per_joule=entry.samples_per_joule,
+        samples_per_joule=None if (entry.xla_ratio or 0) > 1 else entry.samples_per_joule,
         xla_ratio=entry.xla_ratio,
     )
 

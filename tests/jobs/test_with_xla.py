@@ -1,0 +1,85 @@
+"""The best device is timed once with XLA, as Keras runs one GPU, and the faster of the two counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.events import Doing, Event
+from gpubalance.jobs.probe.probe import probe
+from gpubalance.render.plan import plan_summary
+from gpubalance.render.probe import probe_summary
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
+from gpubalance.settings.device import Device
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+from gpubalance.settings.settings import Settings
+from tests.cli.program import TINY
+from tests.jobs.drawn import nothing_kept, quiet
+from tests.jobs.probes import QUICK, devices_of
+from tests.known import known
+
+pytestmark = pytest.mark.usefixtures("either_engine")
+SLOWER = QUICK.model_copy(update={"name": "slower", "beta_s": 2 * QUICK.beta_s})
+
+
+def devices(factor: float | None) -> tuple[Device, ...]:
+    """Two devices, of which the better one takes so many times as long with XLA."""
+    return devices_of(SLOWER, QUICK.model_copy(update={"xla_factor": factor}))
+
+
+def probed(factor: float | None, *, xla: bool = False) -> tuple[Probe, list[str]]:
+    """A probe, and what it said of XLA."""
+    events: list[Event] = []
+    settings = Settings(model=TINY, xla=xla)
+    request = ProbeRequest(devices=devices(factor), settings=settings, duration_s=0.2, max_batch=16)
+    found = probe(request, events.append, nothing_kept())
+    texts = [event.text for event in events if isinstance(event, Doing)]
+    return found, [text for text in texts if "XLA" in text]
+
+
+def balanced(factor: float) -> Plan:
+    request = BalanceRequest(
+        devices=devices(factor),
+        settings=Settings(model=TINY),
+        plan=PlanRequest(max_global_batch=32),
+        measuring=Measuring(windows=2, duration_s=0.2),
+        round_s=0.2,
+        rounds=1,
+        fresh=True,
+    )
+    return balance(request, quiet, nothing_kept())
+
+
+@pytest.mark.parametrize(("factor", "ratio"), [(0.5, 2.0), (2.0, 0.5)])
+def test_the_faster_of_the_two_counts_and_is_named(factor: float, ratio: float) -> None:
+    plan = balanced(factor)
+    run, searched = known(plan.run), known(plan.balance)
+    slower, better = known(run.baselines.solo_best)
+    assert slower.xla_ratio is None
+    assert better.xla_ratio == pytest.approx(ratio, rel=1e-3)
+    rates = [point.throughput for point in (slower, better)]
+    assert run.baselines.solo_sum == plan.predicted.solo_sum == pytest.approx(sum(rates))
+    assert known(searched.solo_gap).solo_sum == pytest.approx(sum(rates))
+    assert known(searched.solo_gap).without_xla == pytest.approx(
+        max(0.0, 1 - 1 / ratio) * better.throughput, rel=1e-3
+    )
+    text = "\n".join(str(part) for part in plan_summary(plan))
+    is_faster = ratio > 1
+    assert ("with XLA, as Keras runs one GPU)" in text) == is_faster
+    assert ("in total, the best of them with XLA" in text) == is_faster
+    assert ("without XLA; with it " in text) == (not is_faster)
+    recommended = "GPU:1 alone is 100 % faster with XLA: gpubalance balance --xla trains with it"
+    assert (recommended in text) == is_faster
+
+
+def test_a_probe_times_it_once_where_keras_would_use_xla_and_nothing_else_does() -> None:
+    found, said = probed(0.8)
+    assert said == ["timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"]
+    assert "1.25 × that" in "\n".join(str(part) for part in probe_summary(found))
+    for factor, xla in ((None, False), (0.8, True)):
+        found, said = probed(factor, xla=xla)
+        assert [entry.with_xla for entry in found.probes] == [None, None]
+        assert not said
