@@ -15,6 +15,8 @@ from gpubalance.engine.step.compiled import NotCompiled
 from gpubalance.engine.step.functions import Functions
 from gpubalance.numbers.units import format_seconds
 from gpubalance.training.device_split import DeviceSplit
+from gpubalance.training.measured import unlike_xla
+from gpubalance.training.own_fit import uses_xla
 
 # XLA compiles each size for each device anew, which takes longer than many steps: those after the
 # first are compiled when so many of the latest batches had them.
@@ -22,17 +24,11 @@ _LATEST, _OFTEN = 20, 4
 
 
 class CompiledSteps:
-    """Trains a model's steps, those of batches that come often with XLA, if the functions have it.
+    """Trains a model's steps with its `functions`: with XLA, if they have it, what comes often."""
 
-    Unless `is_quiet` it prints how long XLA compiles.
-    """
-
-    is_quiet = False
-
-    def __init__(
-        self, functions: Functions, split: DeviceSplit, model: Any, warn: Callable[[str], None]
-    ) -> None:
-        self._functions = functions
+    def __init__(self, split: DeviceSplit, model: Any, warn: Callable[[str], None]) -> None:
+        self.functions = Functions(model, split.place, xla=uses_xla(model, split.plan))
+        self._is_quiet = False
         self._split = split
         self._model = model
         self._warn = warn
@@ -40,11 +36,17 @@ class CompiledSteps:
         self._sizes: set[Any] = set()  # that are compiled
         self._compiled: set[Any] = set()  # the same, each with the kind of step
 
+    def begin(self, options: dict[str, Any]) -> None:
+        """Takes the options of a `fit`, and warns if it is otherwise than was measured."""
+        self._is_quiet = not options.get("verbose", 1)
+        xla = uses_xla(self._model, self._split.plan)
+        self._warn(unlike_xla(self._split.plan, self._model, xla=xla))
+
     def train(
         self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False
     ) -> tuple[dict[str, Any], Any, bool]:
         """As `Functions.train`; a step that is compiled first, or not at all, counts as traced."""
-        functions = self._functions
+        functions = self.functions
         if not functions.xla:
             return functions.train(dealt, stamped=stamped, noisy=noisy)
         sizes = [tuple(tensor.shape) for tensor in tf.nest.flatten(dealt.values)]
@@ -54,8 +56,8 @@ class CompiledSteps:
                 f"the model {self._model.name} trains {dealt.shares} without XLA, which compiles "
                 "each size anew: only those that come often are compiled"
             )
-            logs, stamps, _ = functions.train(dealt, stamped=stamped, compiled=False)
-            return logs, stamps, True
+            logs, _, _ = functions.train(dealt, compiled=False)
+            return logs, None, True
         kind = shapes, stamped, noisy
         if kind in self._compiled:
             return functions.train(dealt, stamped=stamped, noisy=noisy)
@@ -86,8 +88,8 @@ class CompiledSteps:
             error.remedy = "compile it with jit_compile=False"
             raise error
         self._warn(f"{error.message}\nSo it trains without XLA, unlike its plan")
-        self._functions.give_up_xla()
+        self.functions.give_up_xla()
 
     def _tell(self, text: str) -> None:
-        if not self.is_quiet and self._split.is_first:
+        if not self._is_quiet and self._split.is_first:
             print_msg(text)

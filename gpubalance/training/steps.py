@@ -15,7 +15,6 @@ import tensorflow as tf
 from gpubalance.engine.datasets import has_open_shapes, is_batched
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
-from gpubalance.engine.step.functions import Functions
 from gpubalance.engine.users_lines import own_traceback
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.results.decomposition import UNTRIED
@@ -25,7 +24,6 @@ from gpubalance.training.compiled import CompiledSteps
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.memory import out_of_memory, ran_out
-from gpubalance.training.own_fit import uses_xla
 from gpubalance.training.processes import Alike, end_together, quiet
 from gpubalance.training.warn import warn_user
 
@@ -44,8 +42,8 @@ class Steps(KerasFunctions):
         self._place = split.place
         self._feed = Feed(self._place, split.shares)
         self._alike = Alike(self._place)
-        self._functions = Functions(model, self._place, xla=uses_xla(model, split.plan))
-        self._trained = CompiledSteps(self._functions, split, model, self._warn)
+        self._trained = CompiledSteps(split, model, self._warn)
+        self._functions = self._trained.functions
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
         self._counted_steps = 0  # of which a monitor wants every so many-th stamped
@@ -194,9 +192,7 @@ class Steps(KerasFunctions):
         data.check(options, devices=len(split.devices), trains=trains)
         if trains:
             self._warn(measured.unlike_precision(self.model, split.precision))
-            xla = uses_xla(self.model, split.plan)
-            self._warn(measured.unlike_xla(split.plan, self.model, xla=xla))
-            self._trained.is_quiet = not options.get("verbose", 1)
+            self._trained.begin(options)
             if self._has_weights():
                 self._warn_of_another_model()
         users_data = options["x"]

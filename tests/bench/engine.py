@@ -103,6 +103,9 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
+_WITH_XLA = ("nine metrics", "a perceptual loss")
+
+
 # `--model` finds them by these names.
 globals().update((f"model_{n}", make) for n, make in enumerate(MODELS.values()))
 
@@ -130,6 +133,16 @@ def _told_and_trained(name: str) -> tuple[Ours, SplitFit]:
     return _told(name), trained
 
 
+def _told_and_trained_with_xla(name: str) -> tuple[Ours, SplitFit]:
+    def make() -> Any:
+        model = MODELS[name]()
+        model.jit_compile = True
+        return model
+
+    trained = _fit(_BATCHES, "2", make, data)
+    return _told(name, xla=True), trained
+
+
 ENGINE = {
     "our step over a bare MirroredStrategy loop, both 1680/1120 on plain CPU devices": Row(
         lambda: (Ours(_BATCHES), BareLoop(_BATCHES)), Wanted(0.98), 8
@@ -140,6 +153,12 @@ ENGINE = {
     **{
         f"told over trained, {one}, samples/s": Row(partial(_told_and_trained, one), _ALIKE, 4, 12)
         for one in MODELS
+    },
+    **{
+        f"told over trained with XLA, {one}, samples/s": Row(
+            partial(_told_and_trained_with_xla, one), _ALIKE, 4, 12
+        )
+        for one in _WITH_XLA
     },
 }
 TRAINING = {

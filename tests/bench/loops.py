@@ -32,6 +32,7 @@ class Ours:
         seconds: float = WINDOW_S,
         devices: Sequence[Device] = (),
         precision: Precision = "tf32",
+        xla: bool = False,
     ) -> None:
         """Trains on simulated devices, unless others are given."""
         from gpubalance.devices.profile import simulated_devices
@@ -39,7 +40,7 @@ class Ours:
         from gpubalance.settings.settings import Settings
 
         simulated, joint = simulated_devices(simulate)
-        settings = Settings(model=model, data=data, precision=precision)
+        settings = Settings(model=model, data=data, precision=precision, xla=xla)
         self._session = Session(devices or simulated, settings, joint, seed=0)
         self._split, self._steps, self._seconds = Shares(tuple(batches)), steps, seconds
         self._pipeline = data is not None
