@@ -9,8 +9,8 @@ from typing import cast
 from gpubalance.planning.follow import Change, Follower
 from gpubalance.planning.step_times import StepTimes
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.shares import Shares
 from tests.jobs.drawn import DrawnWorker, Offset
 from tests.known import known
 
@@ -18,7 +18,7 @@ _AHEAD = 2  # batches that were dealt out before a change
 
 
 def taken_s(
-    devices: Sequence[Device], joint: JointProfile, split: Shares, factors: Sequence[float]
+    devices: Sequence[Device], joint: JointProfile, split: BatchSplit, factors: Sequence[float]
 ) -> float:
     """Seconds of a step without noise, if each device's compute takes so many times as long."""
     busy_s = []
@@ -39,7 +39,7 @@ class DrawnTraining:
         self,
         devices: Sequence[Device],
         joint: JointProfile,
-        split: Shares,
+        split: BatchSplit,
         *,
         limits: Sequence[int | None] = (),
         multiple: int = 1,

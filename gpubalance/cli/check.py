@@ -9,9 +9,9 @@ from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
 from gpubalance.cli.selection import request_fields
 from gpubalance.errors import UsageError
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 
 
 def check(
@@ -39,7 +39,7 @@ def check(
     machine = find_machine(simulate)
     fields = request_fields(machine, gpus, settings)
     fields["devices"] = fields["devices"][:1]  # what holds for one holds for all
-    request = RunRequest(**fields, split=Shares((1,)))
+    request = RunRequest(**fields, split=BatchSplit((1,)))
 
     def text(check: ModelCheck) -> str:
         following = ""

@@ -15,7 +15,7 @@ import tensorflow as tf
 from gpubalance.engine.datasets import cleaned, samples_of
 from gpubalance.engine.place import Place
 from gpubalance.errors import BadInput
-from gpubalance.settings.shares import Shares, proportional_split
+from gpubalance.settings.batch_split import BatchSplit, proportional_split
 
 WEIGHTS = 3  # of a replica in a step: see `_weights`
 # Batches that are on their way while a step trains on another.
@@ -49,7 +49,7 @@ class Dealt:
 
     values: tuple[tuple[Any, Any], ...]
     layout: Layout
-    shares: Shares
+    shares: BatchSplit
     samples: int
     whole: bool
     is_usual: bool
@@ -66,12 +66,12 @@ class Feed:
 
     least = 1
 
-    def __init__(self, place: Place, split: Shares) -> None:
+    def __init__(self, place: Place, split: BatchSplit) -> None:
         self.names = place.names
         self.here = place.here
         self.split = split
-        self.dealing: Shares | None = None  # of the last batch that began to be dealt out
-        self._usual: tuple[Shares, int] | None = None  # a split, and the samples of its first batch
+        self.dealing: BatchSplit | None = None  # of the last batch that began to be dealt out
+        self._usual: tuple[BatchSplit, int] | None = None  # with its first batch's samples
         self._likes: dict[Any, str] = {}  # of all shapes that have come
         self._layouts: dict[str, Layout] = {}  # the widest so far, by what batches are like
         # One thread asks all iterators: several may be of the same generator, which can't be asked
@@ -111,7 +111,7 @@ class Feed:
         self._ahead.clear()
 
     def _next(
-        self, iterator: Iterator[Any], split: Shares, least: int
+        self, iterator: Iterator[Any], split: BatchSplit, least: int
     ) -> tuple[Any, Future[Dealt]] | None:
         """The next batch, on its way to the devices; None at the end."""
         batch = cleaned(next(iterator, None))
@@ -126,7 +126,7 @@ class Feed:
         """
         return self._arranged(batch, self.split, self.least)()
 
-    def _arranged(self, batch: Any, split: Shares, least: int) -> Callable[[], Dealt]:
+    def _arranged(self, batch: Any, split: BatchSplit, least: int) -> Callable[[], Dealt]:
         """How a batch is dealt out; calling what it returns brings it to the devices."""
         samples = samples_of(batch)
         if not samples:
@@ -136,7 +136,7 @@ class Feed:
         devices = len(split.batches)
         whole = samples < least * devices
         if whole:
-            shares = Shares((samples,) * devices)
+            shares = BatchSplit((samples,) * devices)
             places = [(0, samples)] * devices
         else:
             shares = _shares(samples, split, least)
@@ -198,15 +198,15 @@ def open_spec(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
-def _shares(samples: int, split: Shares, least: int) -> Shares:
+def _shares(samples: int, split: BatchSplit, least: int) -> BatchSplit:
     """So many samples in the split's proportion, each share of at least so many."""
     batches = proportional_split(samples, split.batches, least)
     if not split.accumulates:
-        return Shares(batches)
-    return Shares(batches, tuple(map(min, batches, split.micro_batches)))
+        return BatchSplit(batches)
+    return BatchSplit(batches, tuple(map(min, batches, split.micro_batches)))
 
 
-def _places(shares: Shares) -> list[tuple[int, int]]:
+def _places(shares: BatchSplit) -> list[tuple[int, int]]:
     """Where each replica's samples begin and end in the global batch."""
     ends = accumulate(shares.batches)
     return [(end - batch, end) for batch, end in zip(shares.batches, ends, strict=True)]
@@ -217,7 +217,7 @@ def _cut(batch: Any, place: Any) -> Any:
     return tf.nest.map_structure(lambda tensor: tensor[begin:end], batch)
 
 
-def _weights(shares: Shares, samples: int, *, whole: bool) -> list[tuple[float, ...]]:
+def _weights(shares: BatchSplit, samples: int, *, whole: bool) -> list[tuple[float, ...]]:
     """Each replica's weights in the global mean loss.
 
     They are its own, that of its first micro-batch and that of each other one; those of all

@@ -19,11 +19,11 @@ from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.supply import Supply
 from gpubalance.results.decomposition import Decomposition
 from gpubalance.results.timing import Pulled, Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 
 # The first steps with a new split, or of a new session, differ from the others: they are not
 # traced.
@@ -81,7 +81,7 @@ class Session:
 
     def measure(
         self,
-        split: Shares,
+        split: BatchSplit,
         *,
         seconds: float,
         at_least: int,
@@ -118,7 +118,7 @@ class Session:
         for _ in runtime.rounds(seconds, at_least, self._goes_on):
             yield self._supply.pull(global_batch)
 
-    def trace(self, split: Shares, tracing: Tracing) -> str | None:
+    def trace(self, split: BatchSplit, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`.
 
         In a cluster only the first process is traced.
@@ -159,7 +159,7 @@ class Session:
                 by_profile.append(device.profile.memory_at(micro_batch, extra))
         return memory.memory_peaks(self._devices, self._names, by_profile)
 
-    def _train_with(self, split: Shares, *, from_pipeline: bool = False) -> None:
+    def _train_with(self, split: BatchSplit, *, from_pipeline: bool = False) -> None:
         """Prepares the split's batches, and trains a first step, which is not measured."""
         supply = self._supply
         # `--input host` streams random samples. A user's data is held, unless its pipeline is asked

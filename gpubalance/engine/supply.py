@@ -11,7 +11,7 @@ from gpubalance.engine import data
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.place import Place
 from gpubalance.results.timing import Pulled
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 # If a pipeline's batches differ in shape, a timing is the mean over at least this many.
 UNLIKE_BATCHES = 7
@@ -29,17 +29,17 @@ class Supply:
 
     def __init__(self, place: Place, source: data.Source) -> None:
         self.source = source
-        self.feed = Feed(place, Shares((1,) * place.replicas))
+        self.feed = Feed(place, BatchSplit((1,) * place.replicas))
         self.is_held = False
         self.cycle = 1
         self._batches: Iterator[Any] | None = None
         self._pulled: tuple[int, Iterator[Any]] | None = None  # a size, and batches of it
 
-    def has(self, split: Shares, *, held: bool) -> bool:
+    def has(self, split: BatchSplit, *, held: bool) -> bool:
         """Whether it gives batches of this split, which are held on the devices or not."""
         return self._batches is not None and (split, held) == (self.feed.split, self.is_held)
 
-    def begin(self, split: Shares) -> None:
+    def begin(self, split: BatchSplit) -> None:
         """Forgets the batches of the split before."""
         self.drop()
         self._pulled = None

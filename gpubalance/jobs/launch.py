@@ -11,8 +11,8 @@ from gpubalance.jobs.devices import devices_left
 from gpubalance.jobs.plan.left import check_curves, split_over
 from gpubalance.jobs.start import End, run_once
 from gpubalance.results.plan import Plan
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.launching import LaunchedSplit, Launching, TrainingProgress
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.hosts import Tell
 
 
@@ -45,7 +45,7 @@ class _Launch:
         self._command = command
         self._tell = tell
         self._how = how
-        self._split: Shares | None = None  # in place of the plan's
+        self._split: BatchSplit | None = None  # in place of the plan's
         self._has_trained = False
         self._begins = threading.Lock()  # who gets it first says how a start begins
 
@@ -93,7 +93,7 @@ class _Launch:
             # A host that was there a moment ago
             return End(error.exit_code, error.message, TrainingProgress(), error)
 
-    def _split_left(self, end: End) -> Shares:
+    def _split_left(self, end: End) -> BatchSplit:
         """The split of the devices that are left. Raises PartialResult for too few."""
         left, errors = devices_left(self._plan.devices)
         for error in errors:
@@ -107,7 +107,7 @@ class _Launch:
             )
         return split_over(self._plan, left)
 
-    def _described(self, split: Shares) -> str:
+    def _described(self, split: BatchSplit) -> str:
         """`alpha:0 90, beta:0 54, the global batch of 144 as before`."""
         parts = []
         for number in split.used:

@@ -13,7 +13,7 @@ from gpubalance.planning.allocate import allocated
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.planning.step_times import StepTimes, parts_of
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 # How many times as fast another split must surely be.
 _WORTH = 1.02
@@ -37,8 +37,8 @@ class Change:
     """
 
     step: int
-    before: Shares
-    after: Shares
+    before: BatchSplit
+    after: BatchSplit
     gain: float
     slowdown: tuple[float, ...]
 
@@ -74,7 +74,7 @@ class Follower:
         self._old: Sequence[StepTimes] = ()  # why the split was changed last
         self._patience = 0  # stamped steps before the next change
         # Each device's compute in the first split over that in the old and in the present one.
-        self._first: Shares | None = None
+        self._first: BatchSplit | None = None
         self._old_over = self._over = [1.0] * len(self._limits)
         self._took_s = self._first_s = 0.0
 
@@ -107,7 +107,7 @@ class Follower:
                     return change
         return None
 
-    def _counts(self, split: Shares) -> bool:
+    def _counts(self, split: BatchSplit) -> bool:
         """Whether a step is of the present split: not a last, smaller batch, nor dealt before."""
         if self._first is None:
             self._first = split

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.sync import Syncs
-from gpubalance.settings.shares import Shares, pieces
+from gpubalance.settings.batch_split import BatchSplit, pieces
 
 Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
 
@@ -91,7 +91,7 @@ class Allocation:
     them, sync. `binds` says why a device has no more.
     """
 
-    split: Shares
+    split: BatchSplit
     compute_s: tuple[float, ...]
     step_time_s: float
     binds: tuple[Binds, ...]

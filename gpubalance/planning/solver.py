@@ -9,7 +9,7 @@ import numpy as np
 from gpubalance.planning.deadline import Value, best_deadline
 from gpubalance.planning.fleet import TIE, Fleet, Floats, Ints
 from gpubalance.planning.problem import Allocation, Binds, NoSplitError, Problem
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 # Rounding in a sum of times; well below TIE.
 _ROUNDING = 1e-13
@@ -65,7 +65,7 @@ class Solver:
         if used.sum() > 1:
             step_time_s += self._sync_s
         return Allocation(
-            split=Shares(self._samples(units), self._samples(sizes)),
+            split=BatchSplit(self._samples(units), self._samples(sizes)),
             compute_s=tuple(computes_s.tolist()),
             step_time_s=step_time_s,
             binds=tuple(self._binds(units, sizes, deadline_s)),

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubalance.numbers.stats import median
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 
 @dataclass(frozen=True)
 class StepTimes:
     """A step's seconds, or the medians of several: each device's compute and update, and sync."""
 
-    split: Shares
+    split: BatchSplit
     compute_s: tuple[float, ...]
     update_s: tuple[float, ...]
     sync_s: float

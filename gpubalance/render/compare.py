@@ -20,8 +20,8 @@ from gpubalance.results.comparison import (
     ThroughputRatio,
     Unlike,
 )
+from gpubalance.settings.batch_split import pieces_text
 from gpubalance.settings.record import Record, Shown
-from gpubalance.settings.shares import pieces_text
 
 _NAME_WIDTH = 36
 _NARROW = 60  # below this width there is no room for the ratio

@@ -9,9 +9,9 @@ from gpubalance.numbers.units import format_percent
 from gpubalance.render.cells import short
 from gpubalance.render.columns import Column, columns_of
 from gpubalance.render.table import WIDTH, TextTable, shorten, shorten_front
+from gpubalance.settings.batch_split import share_text
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
-from gpubalance.settings.shares import share_text
 
 _NAME_WIDTH = 22
 

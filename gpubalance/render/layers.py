@@ -11,8 +11,8 @@ from gpubalance.render.device_table import device_table
 from gpubalance.render.rates import per_s, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part, prose
 from gpubalance.results.layers import Layers, LayersRound, Span, Stage
+from gpubalance.settings.batch_split import count_text, run_text
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import count_text, run_text
 
 # Passes of odd micro-batches are small letters, so that readers can tell them apart.
 _SIGNS = {"forward": "Ff", "backward": "Bb", "update": "U", "transfer": "-"}

@@ -15,8 +15,8 @@ from gpubalance.render.step import step_text
 from gpubalance.render.table import BLANK, Part, TextTable, sparkline
 from gpubalance.render.worth import epoch_text, most_fed
 from gpubalance.results.plan import LearningRate, Plan, Predicted, Round, SplitPrediction
+from gpubalance.settings.batch_split import share_text
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import share_text
 
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:

@@ -8,7 +8,7 @@ from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.results.common import Interval, Throughput
 from gpubalance.results.plan import Predicted
 from gpubalance.results.run import Baselines, InputPipeline, Run, alone_in_use
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 _NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
 
@@ -36,7 +36,7 @@ def half_text(value: float, interval: Interval) -> str:
 def gain_sentences(
     result: Run | Predicted,
     baselines: Baselines | Predicted,
-    split: Shares,
+    split: BatchSplit,
     gave: str,
     multiple: int = 1,
 ) -> Iterator[str]:

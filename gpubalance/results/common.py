@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
 
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -90,9 +90,9 @@ class OfSplit(Record):
     _is_of_a_split = model_validator(mode="after")(has_a_split)
 
     @property
-    def split(self) -> Shares:
+    def split(self) -> BatchSplit:
         """The batches and micro-batches as one value."""
-        return Shares(self.batches, self.micro_batches)
+        return BatchSplit(self.batches, self.micro_batches)
 
 
 class Warning_(Record):

@@ -29,8 +29,8 @@ from gpubalance.results.common import (
 )
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.run import InputPipeline, Measurement, Run
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record, Shown
-from gpubalance.settings.shares import Shares
 
 
 class Share(Record):
@@ -62,9 +62,9 @@ class SplitPrediction(Record):
     _is_of_a_split = model_validator(mode="after")(has_a_split)
 
     @property
-    def split(self) -> Shares:
+    def split(self) -> BatchSplit:
         """The batches and micro-batches as one value."""
-        return Shares(self.batches, self.micro_batches or ())
+        return BatchSplit(self.batches, self.micro_batches or ())
 
 
 class Goodput(Record):

@@ -12,8 +12,8 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.records import Reported
 from gpubalance.results.run import Replica, Run
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ReportSubject:
         return any(probe is not None and probe.curve for probe in self.probes)
 
     @property
-    def split(self) -> Shares | None:
+    def split(self) -> BatchSplit | None:
         """The split of a run or a plan, else None."""
         if isinstance(self.result, Plan | Run):
             return self.result.split

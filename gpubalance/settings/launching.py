@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.options import launching_option
 from gpubalance.settings.record import Count, Record, WithinDay
-from gpubalance.settings.shares import Shares
 
 _VARIABLE = "GPUBALANCE_SPLIT"
 
@@ -77,7 +77,7 @@ class LaunchedSplit(Record):
     """The split that a script trains with in place of that of the plan of this time."""
 
     created: str
-    split: Shares
+    split: BatchSplit
 
     @property
     def environment(self) -> dict[str, str]:
@@ -85,7 +85,7 @@ class LaunchedSplit(Record):
         return {_VARIABLE: self.model_dump_json()}
 
 
-def launched_split(created: str) -> Shares | None:
+def launched_split(created: str) -> BatchSplit | None:
     """The split that `launch` gives in place of that plan's; None for the plan's own."""
     text = os.environ.get(_VARIABLE)
     if not text:

@@ -6,13 +6,13 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring, Probing, Tracing
 from gpubalance.settings.planning import Cutting, PlanRequest, Rounds
 from gpubalance.settings.record import Count, Record, WithinHour
 from gpubalance.settings.refused import refuse_together
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 
 # With two equal devices this makes the bubble 1/17 of a step.
 _MICRO_BATCHES_A_DEVICE = 8
@@ -34,7 +34,7 @@ class RunRequest(Request):
     Raises UsageError for what the devices with samples can't do together.
     """
 
-    split: Shares
+    split: BatchSplit
     measuring: Measuring = Measuring()
 
     @model_validator(mode="after")

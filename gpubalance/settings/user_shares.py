@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpubalance.errors import UsageError
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 
 def shares_of(
@@ -15,7 +15,7 @@ def shares_of(
     *,
     what: str = "batches",
     order: str = "gpus",
-) -> Shares:
+) -> BatchSplit:
     """The shares of these sizes. Raises UsageError, with what to give.
 
     Errors call the sizes `what`: batches or ratios. `order` is what names the devices: gpus in a
@@ -28,6 +28,6 @@ def shares_of(
     if len(sizes) != devices:
         raise UsageError(f"{what}: {len(sizes)} given for {devices} devices", remedy=remedy)
     try:
-        return Shares(tuple(sizes), tuple(micro_batches))
+        return BatchSplit(tuple(sizes), tuple(micro_batches))
     except ValueError as error:
         raise UsageError(str(error).replace("batches", what, 1), remedy=remedy) from None

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.refused import refuse_together
-from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import AS_USUAL, Summing
 from gpubalance.training.keras_functions import Trainer
 from gpubalance.training.launched import reports
@@ -35,7 +35,7 @@ class DeviceSplit(Trainer):
     def __init__(
         self,
         devices: Sequence[Device],
-        shares: Shares,
+        shares: BatchSplit,
         joint: JointProfile,
         summing: Summing = AS_USUAL,
         cluster: Cluster | None = None,
@@ -107,7 +107,7 @@ class DeviceSplit(Trainer):
         self.stamping_monitor = monitor
 
 
-def _known_limits(shares: Shares) -> tuple[int | None, ...]:
+def _known_limits(shares: BatchSplit) -> tuple[int | None, ...]:
     """What a device can hold that takes its batch in parts is taken to be one part."""
     limits = []
     for batch, micro_batch in zip(shares.batches, shares.micro_batches, strict=True):

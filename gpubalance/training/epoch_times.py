@@ -11,7 +11,7 @@ from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_ti
 from gpubalance.planning.follow import Change
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.planning.step_times import StepTimes
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 _POINTS = FINISHED + 1
 
@@ -23,7 +23,7 @@ class StampedStep(NamedTuple):
     """
 
     stamps: Any
-    split: Shares
+    split: BatchSplit
 
     @property
     def times(self) -> StepTimes:

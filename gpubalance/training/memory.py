@@ -10,8 +10,8 @@ from gpubalance.engine.failures import TaskFailedError, failing_replica, memory_
 from gpubalance.errors import OutOfMemory
 from gpubalance.numbers.units import format_bytes
 from gpubalance.results.layers import Layers
+from gpubalance.settings.batch_split import BatchSplit, share_text
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares, share_text
 
 
 def ran_out(error: BaseException | None) -> bool:
@@ -25,8 +25,8 @@ def out_of_memory(
     error: BaseException,
     names: Sequence[str],
     devices: Sequence[Device],
-    own: Shares,
-    tried: Shares | None,
+    own: BatchSplit,
+    tried: BatchSplit | None,
     *,
     trains: bool,
 ) -> OutOfMemory:
@@ -76,7 +76,7 @@ def stage_out_of_memory(
 
 
 def _less(
-    devices: Sequence[Device], own: Shares, tried: Shares, replica: int, *, trains: bool
+    devices: Sequence[Device], own: BatchSplit, tried: BatchSplit, replica: int, *, trains: bool
 ) -> str:
     """What to type: the split's own batches, or half of that device's.
 

@@ -15,7 +15,7 @@ from gpubalance.planning.follow import Change, Follower
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.results.common import now
 from gpubalance.results.plan import Noise
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.state import write_whole
 from gpubalance.training.board import Board
 from gpubalance.training.change_text import change_text, gain_text
@@ -82,7 +82,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self.noise:
             print_msg(noise_text(noise_scale(self._norms), self._split.shares, self._split.plan))
 
-    def note(self, number: int, stamps: Any, split: Shares) -> None:
+    def note(self, number: int, stamps: Any, split: BatchSplit) -> None:
         """Takes a stamped step by its number, and changes the split once that is worth it."""
         step = StampedStep(stamps, split)
         self._steps.append(step)
@@ -115,7 +115,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             if wait_s > 0:
                 waits.append(f"{label} waits {wait_s / most_s:.0%}")
         return (
-            f"the split {Shares(times.batches)} no longer fits: {', '.join(waits)} of the time "
+            f"the split {BatchSplit(times.batches)} no longer fits: {', '.join(waits)} of the time "
             f"that {slowest} computes. `gpubalance balance` finds a new one; "
             "split.monitor(rebalance=True) adapts it while it trains"
         )

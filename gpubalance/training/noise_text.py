@@ -5,13 +5,13 @@ from __future__ import annotations
 from gpubalance.numbers.units import format_percent, three_digits
 from gpubalance.planning.noise import NoiseScale, efficiency, goodput, learning_rate_factor
 from gpubalance.results.plan import Plan
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 # The least part by which another split must reach the same loss sooner to be named.
 _CLEARLY = 0.01
 
 
-def noise_text(noise: NoiseScale, split: Shares, plan: Plan | None) -> str:
+def noise_text(noise: NoiseScale, split: BatchSplit, plan: Plan | None) -> str:
     """`noise scale 3200 (2700 to 3900): …`, with a plan also of a split that would learn faster."""
     if noise.value is None or noise.ci95 is None:
         return f"noise scale not known: {noise.unknown}"

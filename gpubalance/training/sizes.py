@@ -10,10 +10,10 @@ from typing import Any, TypeAlias, get_args
 from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import EnvironmentFault, PlanMismatch, UsageError
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import one_of
 from gpubalance.settings.cluster import Cluster, cluster_of
 from gpubalance.settings.device import Device, Host, hosts_of
-from gpubalance.settings.shares import Shares
 
 Gpus: TypeAlias = Sequence[int | str] | int | str | None
 Simulate: TypeAlias = int | str | Path | None
@@ -72,7 +72,7 @@ def cluster_for(used: Iterable[Device]) -> Cluster | None:
     return cluster
 
 
-def check_monitor(shares: Shares, every: Any, noise: Any) -> None:
+def check_monitor(shares: BatchSplit, every: Any, noise: Any) -> None:
     """Raises UsageError for what no monitor can do, EnvironmentFault for a file it can't write."""
     if not isinstance(every, int) or every < 1:
         raise UsageError(

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.errors import BadInput, UsageError
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce, Gradients, Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import AS_USUAL, Summing
 from gpubalance.settings.user_shares import shares_of
 from gpubalance.training.device_split import DeviceSplit
@@ -99,7 +99,7 @@ class Split(DeviceSplit):
     def of(
         cls,
         devices: Sequence[Device],
-        shares: Shares,
+        shares: BatchSplit,
         joint: JointProfile,
         summing: Summing = AS_USUAL,
         cluster: Cluster | None = None,

@@ -18,7 +18,7 @@ from gpubalance.engine.step import built
 from gpubalance.engine.users_lines import own_traceback
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.results.decomposition import UNTRIED
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training import data, launched, measured
 from gpubalance.training.compiled import CompiledSteps
 from gpubalance.training.device_split import DeviceSplit
@@ -51,7 +51,7 @@ class Steps(KerasFunctions):
         # Until a call's first batch these are as follows.
         self._is_built = False
         self._has_labels = True
-        self._begun: Shares | None = None  # the last step that began
+        self._begun: BatchSplit | None = None  # the last step that began
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
@@ -121,7 +121,7 @@ class Steps(KerasFunctions):
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "test")
         launched.reports.note_step()
-        self._begun = Shares(dealt.shares.batches)  # a test step does not accumulate
+        self._begun = BatchSplit(dealt.shares.batches)  # a test step does not accumulate
         return self._functions.test(dealt)
 
     def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
@@ -162,7 +162,7 @@ class Steps(KerasFunctions):
             if not self._split.takes_any_batch:
                 self._warn(data.other_batches(dealt.shares.batches, self._split.global_batch))
 
-    def _try(self, what: str, batch: Any, shares: Shares) -> None:
+    def _try(self, what: str, batch: Any, shares: BatchSplit) -> None:
         """Tries the step in parts on a batch, and on a few later ones while that does not tell.
 
         Raises BadInput for what a split can't train.

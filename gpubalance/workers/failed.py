@@ -14,8 +14,8 @@ from gpubalance.errors import (
     OutOfMemory,
     Refused,
 )
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Failed, Open
 
@@ -65,7 +65,7 @@ def failed_reply(
 
 
 def error_of(
-    failed: Failed, devices: Sequence[Device], split: Shares | None, log: Path
+    failed: Failed, devices: Sequence[Device], split: BatchSplit | None, log: Path
 ) -> GpubalanceError:
     """The error that names the device at fault; `split` is what was trained, `log` the worker's."""
     replica = 0 if len(devices) == 1 else failed.replica
@@ -87,7 +87,7 @@ def error_of(
 
 
 def _out_of_memory(
-    failed: Failed, where: str, replica: int | None, split: Shares | None, log: str
+    failed: Failed, where: str, replica: int | None, split: BatchSplit | None, log: str
 ) -> GpubalanceError:
     if split:
         when = f"with batches {split}"

@@ -30,12 +30,12 @@ from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.results.common import Model
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.check_messages import (
     Copied,
     Copy,
@@ -105,7 +105,7 @@ class Measure(Record):
     devices.
     """
 
-    split: Shares
+    split: BatchSplit
     seconds: Seconds = 0.0
     at_least: _Count = 1
     steps_per_timing: _Count = 1
@@ -164,7 +164,7 @@ class Flops(Record):
 class Trace(Record):
     """Train some steps with this split under TensorFlow's profiler."""
 
-    split: Shares
+    split: BatchSplit
     tracing: Tracing
 
 

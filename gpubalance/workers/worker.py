@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import DeadlinePassed, PartialResult, TimeLimitPassed
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.failed import error_of
 from gpubalance.workers.log import tail
@@ -70,9 +70,9 @@ class Worker:
         self._deadline_s = deadline_s
         self._slowest_s: dict[Hashable, float] = {}
         # Peaks by split and `pipeline`
-        self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}
+        self.trained: dict[tuple[BatchSplit, bool], tuple[int | None, ...]] = {}
         # Those that are warmed up, as noted by who did it
-        self.warm: set[tuple[Shares, bool]] = set()
+        self.warm: set[tuple[BatchSplit, bool]] = set()
         # The one that it holds, and the steps that warmed it up
         self.warm_pipeline: dict[Hashable, int] = {}
 
@@ -85,7 +85,7 @@ class Worker:
         self.is_open = True
 
     def measure(
-        self, split: Shares, *, until: Callable[[], bool] | None = None, **how: Any
+        self, split: BatchSplit, *, until: Callable[[], bool] | None = None, **how: Any
     ) -> Iterator[Timing | Measured]:
         """Trains with this split as the fields of Measure say.
 

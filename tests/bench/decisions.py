@@ -30,11 +30,11 @@ from gpubalance.planning.curve import octaves
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import DeviceProbe, Probe
 from gpubalance.results.run import Measurement
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, Offset, nothing_kept, quiet
 from tests.jobs.probes import SMALL, devices_of, point_of, probe_of, proof_of
@@ -122,7 +122,7 @@ class Machine:
         compute_s = profile.compute_s(batch, micro_batch) * self.offset(device, micro_batch)
         return compute_s + profile.update_s
 
-    def rate(self, split: Shares) -> float:
+    def rate(self, split: BatchSplit) -> float:
         """The true samples per second of a split."""
         parts = zip(self.devices, split.batches, split.micro_batches, strict=True)
         longest = max(self.time_s(*part) for part in parts if part[1])

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gpubalance.planning.follow import Follower
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.shares import Shares
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
 from tests.drawn_training import DrawnTraining, taken_s
@@ -23,7 +23,7 @@ _STEPS = 10_000
 _SEEDS = 5
 _NOISE = 0.05
 _CORRELATION = 0.7
-_EVEN = Shares((100, 100))
+_EVEN = BatchSplit((100, 100))
 _LIMIT = 864  # what each card holds
 
 
@@ -96,7 +96,7 @@ def _throttled(devices: Sequence[Device], joint: JointProfile, batch: int) -> st
     training = DrawnTraining(
         devices,
         joint,
-        Shares.even(batch, 2),
+        BatchSplit.even(batch, 2),
         limits=(_LIMIT, _LIMIT),
         multiple=multiple,
         every=_EVERY,
@@ -104,7 +104,7 @@ def _throttled(devices: Sequence[Device], joint: JointProfile, batch: int) -> st
     training.train_until(_HOT_S)
     training.train(_STAMPED * _EVERY)
     firsts = range(max(multiple, batch - _LIMIT), min(batch, _LIMIT) + 1, multiple)
-    splits = [Shares((first, batch - first)) for first in firsts if first < batch]
+    splits = [BatchSplit((first, batch - first)) for first in firsts if first < batch]
     best_s = min(taken_s(devices, joint, split, _FACTORS) for split in splits)
     of_best = best_s / taken_s(devices, joint, training.split, _FACTORS)
     course = ", ".join(str(change.after) for change in training.changes)

@@ -15,8 +15,8 @@ from gpubalance.cli.app import app
 from gpubalance.jobs.balance.tried import TriedSplit
 from gpubalance.jobs.measure.window import TakenTurn, Window
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Flops, Measured, to_line
 from tests.cli.program import ROOT
 from tests.jobs.drawn import ready
@@ -211,7 +211,7 @@ def scripts(draw: Any) -> str:
     return "\n".join(lines) + "\n" + TWO_UNLIKE_GPUS
 
 
-SPLIT = Shares((8, 8))
+SPLIT = BatchSplit((8, 8))
 _PLAIN = Timing(steps=2, seconds=0.5, ended_s=7.5, input_wait_s=0.0)
 _PARTS = {"compute_s": (0.1, 0.2), "update_s": (0.01, 0.02), "step_s": 0.25}
 _STAMPED = Timing(steps=1, seconds=0.25, ended_s=7.0, input_wait_s=0.0, **_PARTS)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
 
 Make = Callable[[], Any]
@@ -42,7 +42,7 @@ class Ours:
         simulated, joint = simulated_devices(simulate)
         settings = Settings(model=model, data=data, precision=precision, xla=xla)
         self._session = Session(devices or simulated, settings, joint, seed=0)
-        self._split, self._steps, self._seconds = Shares(tuple(batches)), steps, seconds
+        self._split, self._steps, self._seconds = BatchSplit(tuple(batches)), steps, seconds
         self._pipeline = data is not None
 
     def throughput(self) -> float:

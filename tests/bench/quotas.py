@@ -1,4 +1,4 @@
-"""Shares of a core by the kernel's CPU quotas, in cgroups of version 1 or 2."""
+"""BatchSplit of a core by the kernel's CPU quotas, in cgroups of version 1 or 2."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.settings.shares import Shares
 from tests.bench.decisions import RECORD, Machine, Search, limit_of, off_by_record
 from tests.bench.rules_of_others import RULES, Ask, Given, Rule
 from tests.jobs.probes import of_config
@@ -172,7 +172,7 @@ def _of_others(rule: Rule, machine: RuleMachine, most: int) -> Course:
     course: Course = []
     while True:
         if not ask.alone:
-            course.append((spent, machine.rate(Shares(ask.split))))
+            course.append((spent, machine.rate(BatchSplit(ask.split))))
         # One device after the other, as in our probe.
         spent += ask.steps * (len(ask.split) if ask.alone else 1)
         if spent >= most and course:

@@ -17,10 +17,10 @@ import psutil
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.run import run
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from tests.bench.in_process import placed
@@ -76,7 +76,7 @@ def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     with Party([device], build=Build(settings=Settings(model="small"))) as party:
         for number in range(count):
             party.start(then=party if number < count - 1 else None)
-            party.ask(lambda worker: list(worker.measure(Shares((8,)))))
+            party.ask(lambda worker: list(worker.measure(BatchSplit((8,)))))
             party.drop()
             yield number + 1, Level.now(folder)
 
@@ -84,7 +84,7 @@ def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
 def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     """Runs at least that many measured steps."""
     devices, joint = simulated_devices("fast.toml")
-    split = Shares((8, 8))
+    split = BatchSplit((8, 8))
     measuring = Measuring(windows=3, duration_s=0.5, baseline="none")
     settings = Settings(model="small")
     done = 0

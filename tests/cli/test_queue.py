@@ -246,11 +246,14 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
     first = "sleep 300 & setsid sleep 300 & sleep 301; true"
     process = start("queue", written(tmp_path, first, "sleep 302; exit 4"), *PAIR, cwd=tmp_path)
     lines_until(process, "002 begins")
+    shell = "sh -c " + first
     named = dict[str, psutil.Process]()
-    while len(children := children_of(process.pid)) < 8 or "sleep 302" not in named:
-        named = {" ".join(one.cmdline()): one for one in children}
+    children: list[psutil.Process] = []
+    while len(children) < 8 or not {shell, "sleep 302"} <= named.keys():
+        children = children_of(process.pid)
+        named = {" ".join(child.cmdline()): child for child in children}
         time.sleep(0.05)
-    next(one for words, one in named.items() if words.startswith("sh -c sleep 300")).kill()
+    named[shell].kill()
     named["sleep 302"].kill()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 6, err

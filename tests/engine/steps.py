@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
-from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import Summing
 from tests.late import keras
 
@@ -40,7 +40,7 @@ class Steps:
         self.strategy = build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
         place = Place(self.strategy, self.names, tuple(self.clocks), summing=IN_SMALL_PACKS)
-        self.feed = Feed(place, Shares((1,) * len(profiles)))
+        self.feed = Feed(place, BatchSplit((1,) * len(profiles)))
         with self.strategy.scope():
             self.model = make_model()
             self.targets = labels.compile_for(self.model)
@@ -66,7 +66,7 @@ class Steps:
         from gpubalance.engine import data
         from gpubalance.engine.labels import as_outputs
 
-        self.feed.split = Shares(tuple(batches), tuple(micro_batches or ()))
+        self.feed.split = BatchSplit(tuple(batches), tuple(micro_batches or ()))
         for metric in self.model.metrics:
             metric.reset_state()
         dealt = self.feed.deal(data.as_tensors((inputs, as_outputs(self.model, list(labels)))))

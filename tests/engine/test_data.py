@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from tests.engine import zoo
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
@@ -26,7 +26,7 @@ def test_both_sources_give_each_replica_its_batch(steps: Steps) -> None:
     from gpubalance.engine import data
 
     batches = (7, 3)
-    steps.feed.split = Shares(batches)
+    steps.feed.split = BatchSplit(batches)
     streamed = map(steps.feed.deal, steps.samples.stream(10))
     for source in (data.held(steps.feed, steps.samples, ()), streamed):
         for dealt in islice(source, 4):
@@ -59,10 +59,10 @@ def test_what_is_on_its_way_is_dealt_as_it_was_asked_for(steps: Steps) -> None:
             begins.wait()
             yield tf.zeros((10, length))
 
-    steps.feed.split = Shares((7, 3))
+    steps.feed.split = BatchSplit((7, 3))
     iterator = batches()
     steps.feed.look_ahead(iterator)
-    steps.feed.split = Shares((4, 6))
+    steps.feed.split = BatchSplit((4, 6))
     begins.set()
     (_, short), (_, long) = steps.feed.take(iterator), steps.feed.take(iterator)
     assert [one.shares.batches for one in (short, long)] == [(7, 3)] * 2
@@ -101,7 +101,7 @@ def test_batches_of_many_lengths_are_dealt_as_one_layout_that_opens_once() -> No
     from gpubalance.engine.feed import Feed
     from gpubalance.engine.place import Place
 
-    feed = Feed(Place(None, ("CPU:0", "CPU:1"), ()), Shares((2, 1)))
+    feed = Feed(Place(None, ("CPU:0", "CPU:1"), ()), BatchSplit((2, 1)))
     cuts = set()
     for length in (3, 5, 4, 9, 3):
         dealt = feed.deal((tf.ones((6, length)), tf.ones((6,))))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import DeadlinePassed
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
@@ -58,7 +58,7 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
     mark = tmp_path / "hangs"
     (tmp_path / "mine.py").write_text(HANGS.format(mark=str(mark)))
     devices = (DEVICES[0], DEVICES[2])
-    split = Shares((80, 24))
+    split = BatchSplit((80, 24))
     with Party(
         devices, build=Build(settings=Settings(model=f"{tmp_path}/mine.py:model"), joint=JOINT)
     ) as party:

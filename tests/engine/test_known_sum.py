@@ -7,8 +7,8 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known_error
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
-from gpubalance.settings.shares import Shares
 from gpubalance.settings.summing import Summing
 from tests.late import keras
 
@@ -51,7 +51,7 @@ def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
         model.compile("sgd", "mse")
     before = model.get_weights()
     batch = as_tensors((np.ones((6, 4), np.float32), np.ones((6, 2), np.float32)))
-    dealt = Feed(place, Shares((3, 2, 1))).deal(batch)
+    dealt = Feed(place, BatchSplit((3, 2, 1))).deal(batch)
     for _ in range(2):  # it is not believed the second time either
         with pytest.raises(EnvironmentFault, match="hierarchical gives a wrong sum"):
             Functions(model, place).train(dealt)

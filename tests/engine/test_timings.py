@@ -11,9 +11,9 @@ import pytest
 
 from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from tests.cli.program import TINY
 from tests.engine.pipelines import orders_of
 from tests.jobs.probes import devices_of
@@ -49,7 +49,7 @@ def of_a_split(
         devices_of(*profiles), Settings(model=TINY, data=data), JointProfile(), seed=0
     )
     options = {"seconds": 0, "at_least": 4, "steps_per_timing": steps, "stamped": False, **more}
-    return session.measure(Shares((2, 3)), **options)
+    return session.measure(BatchSplit((2, 3)), **options)
 
 
 def of_a_pipeline() -> Iterator[Timing]:

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.devices.machine import read_gpus
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from tests.bench.gpu.place import show
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def session(count: int = 2, **settings: Any) -> Session:
     return Session(devices, Settings(model="small", **settings), JointProfile(), seed=0)
 
 
-def steps(session: Session, split: Shares, number: int) -> list[dict[str, Any]]:
+def steps(session: Session, split: BatchSplit, number: int) -> list[dict[str, Any]]:
     """When each of some stamped steps began and ended to be queued, and its stamps.
 
     Each comes behind a usual step, which began to be queued at `usual_s`. The GPUs have nothing to
@@ -60,7 +60,7 @@ def failure(session: Session, batches: tuple[int, ...]) -> dict[str, Any]:
     try:
         list(
             session.measure(
-                Shares(batches), seconds=0, at_least=1, steps_per_timing=1, stamped=False
+                BatchSplit(batches), seconds=0, at_least=1, steps_per_timing=1, stamped=False
             )
         )
     except Exception as error:  # noqa: BLE001  (whatever TensorFlow raises)

@@ -28,16 +28,16 @@ GPUS = (
 )
 PROGRAM = f"""
 import json
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from tests.fake_gpu import inside
-session, split, in_parts = inside.session(pack_bytes=256), Shares((16, 8)), Shares((16, 8), (4, 4))
+session, split, in_parts = inside.session(pack_bytes=256), BatchSplit((16, 8)), BatchSplit((16, 8), (4, 4))
 TOO_MUCH = ({TOO_LARGE}, 8), (8, {TOO_LARGE}), (8, {NO_ALGORITHM})
 print(json.dumps({{
     "stamped": inside.steps(session, split, 5),
     "in micro-batches": inside.steps(session, in_parts, 2),
     "failures": [inside.failure(session, batches) for batches in TOO_MUCH],
     "again": inside.steps(session, split, 1),
-    "alone": inside.steps(inside.session(1), Shares((16,)), 5),
+    "alone": inside.steps(inside.session(1), BatchSplit((16,)), 5),
 }}))
 """
 

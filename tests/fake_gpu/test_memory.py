@@ -11,7 +11,7 @@ from tests.fake_gpu import Fault, Gpu, child, fake_gpus
 PROGRAM = """
 import tensorflow as tf
 from gpubalance.engine.failures import explain
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from tests.fake_gpu import inside
 
 @tf.function(autograph=False)
@@ -29,7 +29,7 @@ def copy():
 
 def step(*batches):
     how = {"seconds": 0, "at_least": 1, "steps_per_timing": 1, "stamped": False}
-    list(session.measure(Shares(batches), **how))
+    list(session.measure(BatchSplit(batches), **how))
 
 session = inside.session(all_reduce="one-device")
 for work in (lambda: step(16, 20), lambda: step(16, 24), lambda: step(16, 28), copy):

@@ -15,7 +15,7 @@ import pytest
 
 from gpubalance.errors import DeadlinePassed
 from gpubalance.remedies import known_error
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.ranks import worker_process
 from tests.faults.machine import BRIEF, FIVE_GPUS, HOLDS_32, NOTES, Machine, first_line, in_step
@@ -145,7 +145,7 @@ def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
     with worker_process(PAIR, "test") as worker:
         worker.greeted()
         os.kill(worker.pid, signal.SIGSTOP)
-        worker.send(Measure(split=Shares((1,) * 100_000), seconds=1.0, at_least=1))
+        worker.send(Measure(split=BatchSplit((1,) * 100_000), seconds=1.0, at_least=1))
         with pytest.raises(DeadlinePassed, match=r"said nothing for 0\.2 s while training"):
             worker.receive(0.2, "training")
     assert gone(worker.pid)

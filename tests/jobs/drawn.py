@@ -25,11 +25,11 @@ from gpubalance.jobs.measure.window import Window
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement, Run
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured, Ready
 from gpubalance.workers.party import Party
 
@@ -71,7 +71,7 @@ def windows_of(
 
 def measured(windows: Sequence[Window]) -> Measurement:
     """What these windows amount to, of 4 samples on each device."""
-    return measurement(Shares((4,) * len(windows[0].throttled)), windows, Sensors())
+    return measurement(BatchSplit((4,) * len(windows[0].throttled)), windows, Sensors())
 
 
 T = TypeVar("T")
@@ -116,12 +116,12 @@ class DrawnWorker:
         self._clock_s = clock_s
         self.facts = ready(len(devices))
         self.settings = Settings(model="small")
-        self.warm: set[tuple[Shares, bool]] = set()
-        self.trained: dict[tuple[Shares, bool], tuple[int | None, ...]] = {}
+        self.warm: set[tuple[BatchSplit, bool]] = set()
+        self.trained: dict[tuple[BatchSplit, bool], tuple[int | None, ...]] = {}
 
     def measure(
         self,
-        split: Shares,
+        split: BatchSplit,
         *,
         seconds: float = 0.0,
         at_least: int = 1,
@@ -163,7 +163,7 @@ class DrawnWorker:
             ):
                 raise OutOfMemory(f"replica {replica} ran out of memory", replica=replica)
 
-    def _step(self, split: Shares) -> tuple[float, ...]:
+    def _step(self, split: BatchSplit) -> tuple[float, ...]:
         parts = zip(split.batches, split.micro_batches, strict=True)
         computes = tuple(self._compute_s(replica, *part) for replica, part in enumerate(parts))
         self._elapsed_s += self._taken_s(computes)
@@ -241,7 +241,7 @@ def drawn_run(
     """The run that the real job makes of such a worker's answers."""
     request = RunRequest(
         devices=tuple(devices),
-        split=Shares(tuple(batches)),
+        split=BatchSplit(tuple(batches)),
         settings=Settings(model="small"),
         joint=joint,
         measuring=measuring or Measuring(baseline="none"),

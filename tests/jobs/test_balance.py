@@ -11,11 +11,11 @@ from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
-from gpubalance.settings.shares import Shares
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, of_config, probe_of
 from tests.known import known
@@ -74,7 +74,7 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     assert known(run.speedup_over_even) >= 1.1
     even = known(run.baselines.even)
     best = known(made.predicted.best_at_even)
-    assert even.split == Shares((112, 112))
+    assert even.split == BatchSplit((112, 112))
     text = " ".join(told(made).split())
     assert " × the largest even split that fits, 112/112 (" in text
     assert f" samples/s with a global batch of 224, not {made.global_batch}" in text

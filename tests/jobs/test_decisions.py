@@ -15,9 +15,9 @@ from gpubalance.errors import Interrupted, OutOfMemory
 from gpubalance.jobs.events import Doing, Event, RoundDone, WindowDone
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Measurement
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import Measuring
-from gpubalance.settings.shares import Shares
 from tests.bench.decisions import Machine, outcome
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS, proof_of
@@ -195,7 +195,7 @@ class Busy:
     """
 
     def __init__(self, seed: int) -> None:
-        self.rounds_before: list[Shares] = []  # a proof
+        self.rounds_before: list[BatchSplit] = []  # a proof
         self.lines: list[str] = []
         self._random = Random(seed)
         self._factor = 1.0

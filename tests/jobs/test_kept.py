@@ -25,11 +25,11 @@ from gpubalance.jobs.run import run
 from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import Failure
 from gpubalance.results.run import Run
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from tests.jobs.drawn import DrawnWorker, joint_run, noisy_devices, nothing_kept, party_of
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
@@ -42,7 +42,7 @@ DEVICES, JOINT = noisy_devices(CONFIGS / "quick-pair.toml", noise=0.0)
 def request(**measuring: object) -> RunRequest:
     return RunRequest(
         devices=DEVICES,
-        split=Shares((120, 80)),
+        split=BatchSplit((120, 80)),
         settings=Settings(model="small"),
         joint=JOINT,
         measuring=Measuring(**{"windows": 3, "duration_s": 2.0, **measuring}),
@@ -154,7 +154,7 @@ def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     asked = request(baseline="none")
     interrupted(asked)
     for other in (
-        asked.model_copy(update={"split": Shares((119, 81))}),
+        asked.model_copy(update={"split": BatchSplit((119, 81))}),
         request(baseline="none", duration_s=1.0),
     ):
         with journal_of(other, resume=True) as journal:

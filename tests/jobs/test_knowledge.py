@@ -12,9 +12,9 @@ import pytest
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.problem import Allocation
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.settings.shares import Shares
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, inside, measurement_of, of_config, probe_of
 from tests.known import known as sure
@@ -29,7 +29,7 @@ def knowledge() -> DeviceEstimates:
 
 def planned(*batches: int) -> Allocation:
     return Allocation(
-        Shares(batches), tuple(batch / 1000 for batch in batches), 1.0, ("speed", "speed")
+        BatchSplit(batches), tuple(batch / 1000 for batch in batches), 1.0, ("speed", "speed")
     )
 
 
@@ -103,7 +103,9 @@ def test_no_device_is_slower_than_alone_for_its_update() -> None:
     devices = devices_of(*profiles)
     run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
     probe = probe_of(devices)
-    gap = sure(DeviceEstimates(probe, probe.devices, PlanRequest()).solo_gap(Shares((64, 40)), run))
+    gap = sure(
+        DeviceEstimates(probe, probe.devices, PlanRequest()).solo_gap(BatchSplit((64, 40)), run)
+    )
     assert gap.slowdown == pytest.approx((0.0, 0.0), abs=1e-3)
     assert run.sync_s == pytest.approx(0.004)
 
@@ -179,9 +181,9 @@ def test_what_a_device_gave_before_it_changed_is_forgotten_and_what_others_gave_
         planned(0, 64), measurement_of((64,), [0.1]).model_copy(update={"replicas": alone(1, 64)})
     )
     learn(known, (64, 40), 2.0)
-    assert not known.has(Shares((64, 48)))
-    assert known.has(Shares((64, 40)))
-    assert known.has(Shares((0, 64)))
+    assert not known.has(BatchSplit((64, 48)))
+    assert known.has(BatchSplit((64, 40)))
+    assert known.has(BatchSplit((0, 64)))
 
 
 def alone(device: int, batch: int) -> tuple[object, ...]:

@@ -13,9 +13,9 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.planning.packs import MOST_BYTES
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.settings.shares import Shares
 from tests.jobs.probes import devices_of, holding_nothing, inside, of_config, probe_of, with_second
 from tests.known import known
 from tests.render.golden import told
@@ -171,7 +171,7 @@ def test_a_plan_predicts_the_largest_even_split_that_fits_and_the_best_split_of_
     even = known(made.predicted.even)
     best = known(made.predicted.best_at_even)
     limit = made.shares[1].limit
-    assert even.split == Shares((limit, limit))
+    assert even.split == BatchSplit((limit, limit))
     assert even.step_time_s == pytest.approx(0.006 + 0.008 + 0.0003 * limit)
     assert best.split.global_batch == even.split.global_batch < made.global_batch
     assert best.throughput > 1.1 * even.throughput
@@ -189,7 +189,7 @@ def test_a_plan_predicts_the_largest_even_split_that_fits_and_the_best_split_of_
 
 def test_an_even_split_that_fits_has_the_same_global_batch() -> None:
     made = planned("quick-pair", sync_s=0.006, global_batch=208)
-    assert known(made.predicted.even).split == Shares((104, 104))
+    assert known(made.predicted.even).split == BatchSplit((104, 104))
     assert made.predicted.best_at_even is None
 
 

@@ -17,9 +17,9 @@ from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.warm_up import settle, warm_up
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
@@ -35,21 +35,21 @@ DEVICES, JOINT = of_config("gtx1080ti-gtx1080")
 def worker() -> Iterator[Worker]:
     with Party(DEVICES, build=Build(settings=Settings(model="small"), joint=JOINT)) as party:
         opened = party.ask(lambda worker: worker)
-        warm_up(Look(opened, Subject(Shares((8, 8))), Sensors()), NOT_YET)
+        warm_up(Look(opened, Subject(BatchSplit((8, 8))), Sensors()), NOT_YET)
         yield opened
 
 
 @pytest.mark.parametrize(
     ("split", "published"),
     [
-        (Shares((512, 512)), 1810),
-        (Shares((512, 355)), 2030),
-        (Shares((820, 568)), 2123),
+        (BatchSplit((512, 512)), 1810),
+        (BatchSplit((512, 355)), 2030),
+        (BatchSplit((820, 568)), 2123),
         # This is past memory, so each half takes the time that such a batch takes.
-        (Shares((1100, 710), (550, 355)), None),
+        (BatchSplit((1100, 710), (550, 355)), None),
     ],
 )
-def test_a_published_split(worker: Worker, split: Shares, published: float | None) -> None:
+def test_a_published_split(worker: Worker, split: BatchSplit, published: float | None) -> None:
     look = Look(worker, Subject(split), Sensors())
     step_s = step_s_of(settle(look)[-1])
     window = look.window(StoppingRule.of_window(Measuring(duration_s=4.0)), step_s)

@@ -9,7 +9,7 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.render.rates import gain_sentences
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, inside, probe_of
 from tests.known import known
 from tests.render.golden import DATA
@@ -36,13 +36,13 @@ def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
 def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_for_the_devices_best() -> (
     None
 ):
-    split = Shares((24, 16))
+    split = BatchSplit((24, 16))
     save(limited_to(32, probe_of(DEVICES)))
     save(limited_to(4, probe_of(DEVICES)))
     assert known(best_probe(DEVICES, SMALL)).max_batch == 32
     assert best_probe(DEVICES, SMALL, up_to=40) is None
     assert solo_bests(DEVICES, split, SMALL) is None
-    assert solo_bests(DEVICES, Shares((16, 16)), SMALL) is not None
+    assert solo_bests(DEVICES, BatchSplit((16, 16)), SMALL) is not None
 
     # Memory ended this probe.
     whole = probe_of(DEVICES).model_copy(update={"created": "whole", "max_batch": 1 << 20})
@@ -58,7 +58,7 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
 def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that_hold_nothing() -> (
     None
 ):
-    split = Shares((24, 0))
+    split = BatchSplit((24, 0))
     save(probe_of(DEVICES))
     first, second = solo_bests(DEVICES, split, SMALL) or ()
     assert alone_in_use((first, second), split.batches) == first.throughput

@@ -21,7 +21,7 @@ from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, throughput
 from gpubalance.planning.sync import Syncs
-from gpubalance.settings.shares import pieces
+from gpubalance.settings.batch_split import pieces
 
 # Sixty-fourths add up without rounding: unlike splits take exactly as long, so ties are real.
 exact = st.integers(0, 40).map(lambda n: n / 64)

@@ -21,7 +21,7 @@ from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem
 from gpubalance.planning.sync import Syncs
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from tests.planning.splits import (
     all_splits,
     assert_best,
@@ -129,7 +129,7 @@ def test_equal_devices_get_the_even_split(
     )
     found = allocate(problem)
     if sum(batch > 0 for batch in found.split.batches) == devices:
-        assert found.split.batches == Shares.even(total, devices).batches
+        assert found.split.batches == BatchSplit.even(total, devices).batches
     else:  # fewer are faster, or a device more makes it no faster
         even = model.step_time_s(math.ceil(total / devices)) + (sync_s if devices > 1 else 0)
         assert found.step_time_s <= even * (1 + 1e-12)
@@ -138,7 +138,7 @@ def test_equal_devices_get_the_even_split(
 @given(st.lists(loads(500, least=1), min_size=2, max_size=12), st.data())
 def test_never_slower_than_a_feasible_even_split(of: list[Load], data: st.DataObject) -> None:
     total = data.draw(st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of))))
-    even = Shares.even(total, len(of)).batches
+    even = BatchSplit.even(total, len(of)).batches
     sync_s = data.draw(seconds)
     step_s = sync_s + max(
         time_s(load, batch, batch) + load.update_s for load, batch in zip(of, even, strict=True)

@@ -8,8 +8,8 @@ import pytest
 
 from gpubalance.planning.follow import Follower
 from gpubalance.planning.step_times import StepTimes
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
-from gpubalance.settings.shares import Shares
 from tests.drawn_training import DrawnTraining, taken_s
 from tests.jobs.probes import devices_of, of_config
 from tests.known import known
@@ -28,7 +28,7 @@ def pair(drift: Sequence[tuple[float, float]] = (), noise: float = 0.0) -> tuple
 
 def best_step_s(devices: Sequence[Device], factors: Sequence[float], batch: int) -> float:
     """The least that a step of two devices takes, by brute force."""
-    splits = [Shares((first, batch - first)) for first in range(1, batch)]
+    splits = [BatchSplit((first, batch - first)) for first in range(1, batch)]
     return min(taken_s(devices, JOINT, split, factors) for split in splits)
 
 
@@ -41,7 +41,7 @@ def trained(training: DrawnTraining, seconds: float) -> DrawnTraining:
 def test_within_ten_stamped_steps_of_a_throttle_the_split_is_near_the_best(every: int) -> None:
     devices, joint = of_config("throttling")
     factors = (1.4286, 1.0)
-    training = trained(DrawnTraining(devices, joint, Shares((100, 100)), every=every), 20)
+    training = trained(DrawnTraining(devices, joint, BatchSplit((100, 100)), every=every), 20)
     assert not training.changes
     training.train(10 * every)
     best_s = best_step_s(devices, factors, 200)
@@ -52,13 +52,13 @@ def test_within_ten_stamped_steps_of_a_throttle_the_split_is_near_the_best(every
     assert batches == [(82, 118), (78, 122)]
     assert training.changes[0].slowdown == pytest.approx(factors, rel=1e-6)
     assert training.follower.gain == pytest.approx(
-        taken_s(devices, joint, Shares((100, 100)), factors) / best_s, rel=0.01
+        taken_s(devices, joint, BatchSplit((100, 100)), factors) / best_s, rel=0.01
     )
 
 
 def test_after_a_throttle_and_a_recovery_the_split_is_as_before() -> None:
     """A line through hot and cool times would stay at 97/103."""
-    training = DrawnTraining(pair([(5, HOT), (15, 1.0)]), JOINT, Shares((100, 100)))
+    training = DrawnTraining(pair([(5, HOT), (15, 1.0)]), JOINT, BatchSplit((100, 100)))
     assert trained(training, 14).split.batches == (78, 122)
     assert trained(training, 30).split.batches == (100, 100)
     assert len(training.changes) == 3
@@ -72,7 +72,7 @@ def test_a_throttle_that_comes_and_goes_costs_little() -> None:
     steps = 900
     trainings = []
     for rebalance in (True, False):
-        training = DrawnTraining(devices, JOINT, Shares((100, 100)), rebalance=rebalance)
+        training = DrawnTraining(devices, JOINT, BatchSplit((100, 100)), rebalance=rebalance)
         training.train(steps)
         trainings.append(training)
     followed, untouched = trainings
@@ -86,7 +86,7 @@ def test_batches_stay_multiples_and_within_what_devices_hold() -> None:
     # The cool card holds 864: 496/704 is the best of 1200, and of 1520 it is beyond that.
     devices, joint = of_config("throttling")
     for batch, best in ((1200, (496, 704)), (1520, (656, 864))):
-        split = Shares.even(batch, 2)
+        split = BatchSplit.even(batch, 2)
         training = DrawnTraining(devices, joint, split, limits=(864, 864), multiple=8)
         training.train_until(20)
         training.train(40)
@@ -96,7 +96,7 @@ def test_batches_stay_multiples_and_within_what_devices_hold() -> None:
 
 def test_micro_batches_move_too() -> None:
     devices, joint = of_config("throttling")
-    split = Shares((1600, 1600), (800, 800))
+    split = BatchSplit((1600, 1600), (800, 800))
     training = DrawnTraining(devices, joint, split, limits=(864, 864), multiple=8)
     training.train_until(20)
     training.train(40)
@@ -109,7 +109,7 @@ def test_a_machine_that_is_not_steady_keeps_its_split() -> None:
     devices = pair(noise=0.05)
     for correlation in (0.0, 0.7):
         training = DrawnTraining(
-            devices[1:] * 2, JOINT, Shares((100, 100)), correlation=correlation
+            devices[1:] * 2, JOINT, BatchSplit((100, 100)), correlation=correlation
         )
         training.train(600)
         assert not training.changes
@@ -120,7 +120,7 @@ def test_a_size_that_is_slower_than_foretold_is_left_more_and_more_rarely() -> N
     training = DrawnTraining(
         pair([(5, HOT)]),
         JOINT,
-        Shares((100, 100)),
+        BatchSplit((100, 100)),
         offset=lambda _, size: 1.23 if size > 112 else 1.0,
     )
     training.train(700)
@@ -133,14 +133,14 @@ def test_a_size_that_is_slower_than_foretold_is_left_more_and_more_rarely() -> N
 def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
     follower = Follower([None, None])
     changes = []
-    split = Shares((100, 100))
+    split = BatchSplit((100, 100))
     for number in range(60):
         last = number % 4 == 3
         batches = (10, 30) if last else split.batches
         computes_s = tuple(
             0.001 * rate * batch for rate, batch in zip((1, 3), batches, strict=True)
         )
-        step = StepTimes(Shares(batches), computes_s, (0.0, 0.0), 0.0)
+        step = StepTimes(BatchSplit(batches), computes_s, (0.0, 0.0), 0.0)
         change = follower.note(number, step)
         if change is not None:
             changes.append(change)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.settings.shares import proportional_split
+from gpubalance.settings.batch_split import proportional_split
 
 WEIGHTS = st.lists(st.integers(0, 1000), min_size=1, max_size=8).filter(any)
 

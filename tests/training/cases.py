@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.summing import Summing
 from gpubalance.training.split import Split
 from tests.engine.steps import IN_SMALL_PACKS
@@ -116,7 +116,7 @@ def simulated(
 ) -> Split:
     """A split over plain CPU devices of this process."""
     devices, joint = simulated_devices(str(len(batches)))
-    return Split.of(devices, Shares(tuple(batches), tuple(micro_batches or ())), joint, summing)
+    return Split.of(devices, BatchSplit(tuple(batches), tuple(micro_batches or ())), joint, summing)
 
 
 def in_split(

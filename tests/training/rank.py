@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import gpubalance
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.serve import lean_import
 from tests.late import keras, layers, optimizers, tf
 
@@ -119,7 +119,7 @@ def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
 def rebalanced(split: gpubalance.Split) -> dict[str, Any]:
     """The weights after a training that ends some steps after an even split was changed."""
     even = copy.copy(split)
-    even.shares = Shares.even(split.global_batch, len(split.devices))
+    even.shares = BatchSplit.even(split.global_batch, len(split.devices))
     with even.scope():
         model = build(normalised=False)
     monitor = even.monitor(every=1, rebalance=True)
@@ -163,7 +163,7 @@ def main(folder: Path, profile: str, plan: str) -> None:
     times = monitor.epochs[-1]
     found |= go_on(model, split.fit, folder / "backup")
     in_parts = copy.copy(split)
-    in_parts.shares = Shares(split.batches, tuple(min(size, PART) for size in split.batches))
+    in_parts.shares = BatchSplit(split.batches, tuple(min(size, PART) for size in split.batches))
     with in_parts.scope():
         local = build(normalised=False)
     found |= weights_after(local, in_parts.fit)

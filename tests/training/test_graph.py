@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training.split import Split
 from tests.engine.steps import IN_SMALL_PACKS
 from tests.graphs import Crossing, crossings
@@ -29,7 +29,7 @@ def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
     from gpubalance.engine.step.known_sum import check_sum
 
     devices, joint = simulated_devices(str(len(_REPLICAS)))
-    split = Split.of(devices, Shares((7, 3), micro_batches), joint, IN_SMALL_PACKS)
+    split = Split.of(devices, BatchSplit((7, 3), micro_batches), joint, IN_SMALL_PACKS)
     split.place = place_of(devices, _REPLICAS, joint, IN_SMALL_PACKS)
     check_sum(split.place)  # once, which the host looks at
     return split

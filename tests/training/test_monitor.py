@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, DriftPoint, JointProfile
-from gpubalance.settings.shares import Shares
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of
 from tests.late import keras, tf
@@ -28,7 +28,7 @@ def hot_pair(from_s: float = 0.3, micro_batches: tuple[int, ...] = ()) -> tuple[
     """
     cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002)
     hot = cool.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=from_s, factor=2.0),)})
-    split = Split.of(devices_of(hot, cool), Shares((50, 50), micro_batches), JointProfile())
+    split = Split.of(devices_of(hot, cool), BatchSplit((50, 50), micro_batches), JointProfile())
     with split.scope():
         return split, classifier("adam")()
 

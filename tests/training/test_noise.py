@@ -16,8 +16,8 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.planning.noise import NoiseScale
 from gpubalance.results.plan import Noise, Plan
 from gpubalance.results.records import read_record
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.settings.shares import Shares
 from tests.cli.program import ROOT
 from tests.late import keras, layers, optimizers
 from tests.training.cases import simulated
@@ -128,7 +128,7 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
     assert "× sooner; learning rate × 0." in told
     large = noise_text(NoiseScale(1e6, (0.9e6, 1.1e6)), plan.split, plan)
     assert large.endswith("no other global batch would reach the same loss clearly sooner")
-    assert noise_text(NoiseScale(300.0, (250.0, 350.0)), Shares((8, 8)), plan).endswith(
+    assert noise_text(NoiseScale(300.0, (250.0, 350.0)), BatchSplit((8, 8)), plan).endswith(
         "each sample is worth 95 %"
     )
     assert noise_text(NoiseScale(None, None, "2 steps say too little"), plan.split, plan) == (

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from tests.engine.steps import IN_SMALL_PACKS
 from tests.training.cases import simulated
 from tests.training.steps import MODELS
 
-SPLIT = Shares((70, 30))
+SPLIT = BatchSplit((70, 30))
 # Another model covers what these are about: they are a campaign.
 LIKE_OTHERS = {
     "plain",

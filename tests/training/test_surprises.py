@@ -16,9 +16,9 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Optimizer
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.settings.shares import Shares
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of, probe_of
@@ -145,7 +145,7 @@ def test_batches_that_become_others_are_told_once() -> None:
 def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
     small = DeviceProfile(name="small", alpha_s=0.0, beta_s=0.0, memory=40, memory_per_sample=1)
     devices = devices_of(small.model_copy(update={"memory": 999}), small)
-    split = Split.of(devices, Shares((50, 50)), JointProfile())
+    split = Split.of(devices, BatchSplit((50, 50)), JointProfile())
     with split.scope():
         model = classifier()()
     with pytest.raises(OutOfMemory) as caught:
@@ -156,9 +156,9 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
         in caught.value.remedy
     )
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
-    parts = Split.of(devices, Shares((50, 50), (50, 25)), JointProfile())
+    parts = Split.of(devices, BatchSplit((50, 50), (50, 25)), JointProfile())
     assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
-    fitting = Split.of(devices, Shares((60, 40)), JointProfile())
+    fitting = Split.of(devices, BatchSplit((60, 40)), JointProfile())
     too_large = "of 100 samples a step, and got 110: leave batch_size out, or give up to 100"
     with pytest.raises(OutOfMemory, match=too_large):
         fitting.fit(model, X, Y, batch_size=110, verbose=0)
@@ -171,13 +171,13 @@ def test_a_gpu_is_found_by_its_name_in_tensorflows_text() -> None:
         Device(index=i, uuid=f"GPU-{i}", name=name, memory_bytes=None, simulated=False)
         for i, name in ((1, "B"), (0, "A"))
     ]
-    split = Split.of(devices, Shares((568, 820)), JointProfile())
+    split = Split.of(devices, BatchSplit((568, 820)), JointProfile())
     found = MemoryError(
         "OOM when allocating tensor with shape[568,64] on "
         "/job:localhost/replica:0/task:0/device:GPU:1 by allocator"
     )
     error = out_of_memory(
-        found, ("GPU:1", "GPU:0"), split.devices, split.shares, Shares((568, 820)), trains=False
+        found, ("GPU:1", "GPU:0"), split.devices, split.shares, BatchSplit((568, 820)), trains=False
     )
     assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"
     assert "batch_size" in error.remedy

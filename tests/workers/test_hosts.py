@@ -16,9 +16,9 @@ import pytest
 from gpubalance.devices.hosts import connect_hosts
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.log import tail
@@ -93,7 +93,9 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
     with party_that(
         "def built(devices):\n    import os\n    assert devices[0].host == os.environ['ON']\n", gpus
     ) as party:
-        timing, *_ = party.ask(lambda worker: list(worker.measure(Shares((8, 16)), stamped=True)))
+        timing, *_ = party.ask(
+            lambda worker: list(worker.measure(BatchSplit((8, 16)), stamped=True))
+        )
         assert isinstance(timing, Timing)
         # The stand-in takes 10 ms and 0.1 ms a sample.
         assert timing.compute_s == pytest.approx((0.0108, 0.0116))

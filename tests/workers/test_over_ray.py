@@ -21,8 +21,8 @@ from gpubalance.devices.planned import reach_planned
 from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.party import Party
 from tests.cli.program import lines_until, start
@@ -137,7 +137,9 @@ def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Par
         party.start()
         os.kill(cluster.beta.all_processes["raylet"][0].process.pid, signal.SIGKILL)
         with pytest.raises(PartialResult, match=r"^beta is lost: "):
-            party.ask(lambda worker: list(worker.measure(Shares((8, 8)), at_least=2, stamped=True)))
+            party.ask(
+                lambda worker: list(worker.measure(BatchSplit((8, 8)), at_least=2, stamped=True))
+            )
 
 
 def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

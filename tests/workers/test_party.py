@@ -16,9 +16,9 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
@@ -40,7 +40,7 @@ def pid(worker: Worker) -> int:
 
 def step(worker: Worker) -> int:
     """Trains a step on each of the worker's devices, and returns its process id."""
-    list(worker.measure(Shares((8,) * len(worker.devices))))
+    list(worker.measure(BatchSplit((8,) * len(worker.devices))))
     return pid(worker)
 
 
@@ -89,7 +89,7 @@ def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_togethe
 
     def measure(number: int, worker: Worker) -> tuple[str, int]:
         together.wait()
-        replies = list(worker.measure(Shares((8,)), at_least=5))
+        replies = list(worker.measure(BatchSplit((8,)), at_least=5))
         return worker.devices[0].label, sum(isinstance(reply, Timing) for reply in replies)
 
     with Party([FIRST], [SECOND], build=BUILD) as party:
@@ -147,7 +147,7 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
     with Party([device], build=BUILD) as party:
         before = party.ask(pid)
         with pytest.raises(OutOfMemory, match="ran out of memory with batches 100"):
-            party.ask(lambda worker: list(worker.measure(Shares((100,)))))
+            party.ask(lambda worker: list(worker.measure(BatchSplit((100,)))))
         assert party.alive == stays
         assert (party.ask(step) == before) == stays
 

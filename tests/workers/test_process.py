@@ -17,9 +17,9 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build, Measured
 from gpubalance.workers.party import Party
@@ -133,23 +133,25 @@ def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fa
 ) -> None:
     opened.open(Build(settings=Settings(model=TINY), joint=JOINT))
     for batches in ((30, 20), (5, 45)):
-        *timings, last = opened.measure(Shares(batches), at_least=3, steps_per_timing=2)
+        *timings, last = opened.measure(BatchSplit(batches), at_least=3, steps_per_timing=2)
         assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
         assert isinstance(last, Measured)
         assert last.memory_peak_bytes == needed(*batches)
-    *timings, _ = opened.measure(Shares((30, 20)), at_least=2, stamped=True)
+    *timings, _ = opened.measure(BatchSplit((30, 20)), at_least=2, stamped=True)
     for timing in timings:
         assert isinstance(timing, Timing)
         assert len(known(timing.compute_s)) == 2
         assert known(timing.step_s) >= max(known(timing.compute_s)) > 0
     for split, says in (
-        (Shares((30, 5000)), "GPU:1 ran out of memory with batches 30/5000"),
-        (Shares((30, 5000), (30, 2500)), "batches 30/5000 in micro-batches 30/2500"),
+        (BatchSplit((30, 5000)), "GPU:1 ran out of memory with batches 30/5000"),
+        (BatchSplit((30, 5000), (30, 2500)), "batches 30/5000 in micro-batches 30/2500"),
     ):
         with pytest.raises(OutOfMemory, match=says) as caught:
             list(opened.measure(split))
         assert caught.value.replica == 1
-    *_, last = opened.measure(Shares((30, 2000), (30, 20)))  # micro-batches are what memory is for
+    *_, last = opened.measure(
+        BatchSplit((30, 2000), (30, 20))
+    )  # micro-batches are what memory is for
     assert isinstance(last, Measured)
     assert last.memory_peak_bytes == needed(30, 20)
 
@@ -199,12 +201,12 @@ def test_a_model_that_fails_is_the_users_with_their_traceback_and_nothing_of_our
     with pytest.raises(BadInput, match="SystemExit: 3"):
         build("exits")
     build("endless")
-    timing, _ = opened.measure(Shares((3, 2)))
+    timing, _ = opened.measure(BatchSplit((3, 2)))
     assert isinstance(timing, Timing)
     assert not timing.loss_is_finite
     build("fails_in_training")
     with pytest.raises(BadInput, match="not in training"):
-        list(opened.measure(Shares((3, 2))))
+        list(opened.measure(BatchSplit((3, 2))))
 
 
 TOLD_AT_EVERY_START = """\

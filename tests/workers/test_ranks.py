@@ -15,8 +15,8 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, DeadlinePassed, GpubalanceError, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party
 from gpubalance.workers.ranks import Ranks
@@ -26,7 +26,7 @@ from tests.workers.test_process import gone
 ROOT = Path(__file__).parents[2]
 DEVICES, JOINT = simulated_devices(str(ROOT / "configs/two-hosts.toml"))
 BUILD = Build(settings=Settings(model="small"), joint=JOINT)
-SPLIT = Shares((80, 40, 24))
+SPLIT = BatchSplit((80, 40, 24))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from gpubalance.engine.step.read_later import read_later
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.errors import BadInput
 from gpubalance.results.decomposition import UNTRIED, Decomposition
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 
 class Functions:
@@ -39,7 +39,7 @@ class Functions:
         # function.
         self._traced: dict[tuple[str, str, StepKind], tuple[Any, Any]] = {}
         # By the same the usual shares, and the function for these alone.
-        self._usual: dict[tuple[str, str, StepKind], tuple[Shares, Any]] = {}
+        self._usual: dict[tuple[str, str, StepKind], tuple[BatchSplit, Any]] = {}
 
     @functools.cached_property
     def pack_bytes(self) -> int:

@@ -6,10 +6,10 @@ from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.results.run import Run, alone_in_use
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 
-def finish(rounds: BalanceRounds, split: Shares, proof: Run) -> None:
+def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
     """Measures the user's pipeline and traces steps, each if it is asked for."""
     request = rounds.request
     # The proof, with batches on the devices, does not show the pipeline.

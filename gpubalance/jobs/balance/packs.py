@@ -9,8 +9,8 @@ from gpubalance.jobs.keep.journal import content_key
 from gpubalance.numbers.units import format_bytes, format_percent, format_seconds
 from gpubalance.planning.packs import within_bounds
 from gpubalance.results.run import Measurement
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
-from gpubalance.settings.shares import Shares
 
 # Less sync than this part of a step is not worth two more measurements.
 _WORTH_TRYING = 0.05
@@ -26,7 +26,7 @@ class TriedPacks(Record):
 
 
 def choose_packs(
-    together: Together, split: Shares, before: Measurement, round_s: float | None
+    together: Together, split: BatchSplit, before: Measurement, round_s: float | None
 ) -> Measurement | None:
     """Goes on with packs of the size with which the split is fastest, and returns what that gave.
 
@@ -61,7 +61,7 @@ def choose_packs(
     return None if fastest is own else fastest.measured
 
 
-def _tried(together: Together, split: Shares, size: int, round_s: float | None) -> TriedPacks:
+def _tried(together: Together, split: BatchSplit, size: int, round_s: float | None) -> TriedPacks:
     def measured() -> TriedPacks:
         together.sum_in_packs(size)
         try:

@@ -15,7 +15,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import InputPipeline
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 
 class BalanceRounds:
@@ -35,7 +35,7 @@ class BalanceRounds:
         as_asked = probe.model_copy(update={"settings": request.settings})
         self.known = DeviceEstimates(as_asked, request.devices, request.plan)
         self.records: list[Round] = []
-        self.failed: set[Shares] = set()
+        self.failed: set[BatchSplit] = set()
         self.proofs = 0
         self.pipeline: InputPipeline | None = None
         self.warnings: list[Warning_] = []
@@ -54,7 +54,7 @@ class BalanceRounds:
         counted = len(self.records) - min(self.ran_out, len(self.request.devices))
         return counted >= self.request.rounds
 
-    def key(self, what: str, split: Shares) -> str:
+    def key(self, what: str, split: BatchSplit) -> str:
         """Under which what comes now is kept.
 
         Rounds and proofs come in the same order when the balance runs again.
@@ -99,14 +99,14 @@ class BalanceRounds:
             self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
 
-    def _measured(self, split: Shares) -> TriedSplit:
+    def _measured(self, split: BatchSplit) -> TriedSplit:
         try:
             measured = self.together.measure(split, self.request.round_s)
         except OutOfMemory as error:
             return self.out_of_memory(split, error)
         return TriedSplit(split=split, measured=measured)
 
-    def out_of_memory(self, split: Shares, error: OutOfMemory) -> TriedSplit:
+    def out_of_memory(self, split: BatchSplit, error: OutOfMemory) -> TriedSplit:
         """The round of a split that ran out of memory, with what its devices hold.
 
         The first time, if memory contradicts that and the split fits when it is tried once more, it

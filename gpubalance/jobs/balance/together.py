@@ -15,8 +15,8 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.requests import BalanceRequest, RunRequest
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.party import Party
 
 
@@ -35,7 +35,7 @@ class Together:
     journal: Journal
     model_is_told: bool = True
 
-    def gather(self, split: Shares) -> Party:
+    def gather(self, split: BatchSplit) -> Party:
         """The party, with the devices that have samples. Raises PlanMismatch for another model."""
         self.party.regroup([self.request.devices[i] for i in split.used])
         if not self.party.alive:
@@ -55,7 +55,7 @@ class Together:
             self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
         self.model_is_told = True
 
-    def measure(self, split: Shares, at_least_s: float | None) -> Measurement:
+    def measure(self, split: BatchSplit, at_least_s: float | None) -> Measurement:
         """What a split gives, measured for so long; if None, until it is known within ± 1 %."""
         used = self.run_request(split).without_idle
         measurer = Measurer(self.gather(split), self.journal, self.watch)
@@ -71,7 +71,7 @@ class Together:
         keep_workers = self.party.alive and self.party.facts.pack_bytes == pack_bytes
         self.party.rebuild(build_for(self.request), keep_workers=keep_workers)
 
-    def run_request(self, split: Shares) -> RunRequest:
+    def run_request(self, split: BatchSplit) -> RunRequest:
         """What a run of that split would be asked for."""
         return RunRequest(
             devices=self.request.devices,

@@ -10,8 +10,8 @@ from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.results.run import Measurement
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Batch, Record
-from gpubalance.settings.shares import Shares
 
 
 class TriedSplit(Record):
@@ -21,13 +21,13 @@ class TriedSplit(Record):
     thought.
     """
 
-    split: Shares
+    split: BatchSplit
     measured: Measurement | None
     limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
 
 
 def lowered_limits(
-    together: Together, split: Shares, error: OutOfMemory, *, believed: bool
+    together: Together, split: BatchSplit, error: OutOfMemory, *, believed: bool
 ) -> list[tuple[int, int]]:
     """(device, micro-batch that fits) of each device that was given more than it holds.
 

@@ -7,7 +7,7 @@ from gpubalance.numbers.units import format_rate
 from gpubalance.results.common import Warning_
 from gpubalance.results.run import Measurement
 from gpubalance.results.warnings import warning
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 
 def machine_not_steady(often: MeasuredSplit) -> Warning_:
@@ -23,7 +23,7 @@ def machine_not_steady(often: MeasuredSplit) -> Warning_:
 
 
 def even_is_faster(
-    proof: Measurement, even: Measurement, even_split: Shares, *, is_as_asked: bool
+    proof: Measurement, even: Measurement, even_split: BatchSplit, *, is_as_asked: bool
 ) -> Warning_:
     """The warning that the even split was faster than the split that was proven beside it."""
     row = "even-is-faster"

@@ -12,9 +12,9 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.remedies import known_error, match
 from gpubalance.results.checkup import Check
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 from gpubalance.system.deadlines import within_or
 from gpubalance.workers.check_messages import Survey, Surveyed
 from gpubalance.workers.messages import Build
@@ -106,7 +106,7 @@ class DoctorSteps:
         build = Build(settings=self._settings, joint=joint)
         with Party(devices, build=build, purpose="check", deadline_s=patience_s) as party:
             replies = party.ask(
-                lambda worker: list(worker.measure(Shares((BATCH,) * len(worker.devices))))
+                lambda worker: list(worker.measure(BatchSplit((BATCH,) * len(worker.devices))))
             )
             self.size = party.facts.model.gradient_bytes
         if not all(reply.loss_is_finite for reply in replies if isinstance(reply, Timing)):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.measure.subject import Subject
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
-from gpubalance.settings.shares import Shares
 
 
 @dataclass
@@ -33,7 +33,7 @@ def replicas_of(request: IndependentRequest) -> list[OwnReplica]:
     for number, device in enumerate(request.devices):
         batch = request.batches[number]
         at_once = Subject(
-            Shares((batch,)),
+            BatchSplit((batch,)),
             (device,),
             name="at once",
             pipeline=request.settings.data is not None,

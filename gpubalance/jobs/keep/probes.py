@@ -9,12 +9,12 @@ from gpubalance.errors import NothingFits
 from gpubalance.jobs.keep.saved import identity, saved
 from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe
 from gpubalance.results.run import SoloBest
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import DEFAULT_BATCH
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.settings.shares import Shares
 
 ALL = math.inf  # the `up_to` that only a probe without a limit reaches
 
@@ -116,7 +116,7 @@ def _by_margin(limit: BatchLimit) -> bool:
 
 
 def refuse_what_failed(
-    devices: Sequence[Device], split: Shares, settings: Settings, probe_again: str
+    devices: Sequence[Device], split: BatchSplit, settings: Settings, probe_again: str
 ) -> None:
     """Raises NothingFits for a share that failed in the best probe.
 
@@ -142,7 +142,7 @@ def refuse_what_failed(
 
 
 def solo_bests(
-    devices: Sequence[Device], split: Shares, settings: Settings
+    devices: Sequence[Device], split: BatchSplit, settings: Settings
 ) -> tuple[SoloBest, ...] | None:
     """The solo best of each device, by the best probe of them that looked up to the global batch.
 
@@ -156,7 +156,7 @@ def solo_bests(
 
 
 def solo_bests_of(
-    probe: Probe, devices: Sequence[Device], split: Shares
+    probe: Probe, devices: Sequence[Device], split: BatchSplit
 ) -> tuple[SoloBest, ...] | None:
     """The solo best of each device by that probe, with samples or without; None if it lacks one.
 

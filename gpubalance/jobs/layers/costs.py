@@ -16,9 +16,9 @@ from gpubalance.planning.pipeline.place import NoPlacementError, Placement, plac
 from gpubalance.planning.pipeline.problem import Cut, CutProblem, Graph
 from gpubalance.planning.pipeline.schedule import inputs_of, simulate
 from gpubalance.planning.pipeline.timeline import Timeline
+from gpubalance.settings.batch_split import run_text
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import LayersRequest
-from gpubalance.settings.shares import run_text
 
 # The smallest micro-batch within this part of the best throughput is taken.
 _NEARLY = 0.05

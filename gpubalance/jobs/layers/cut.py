@@ -13,8 +13,8 @@ from gpubalance.numbers.stats import median
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import Timeline
 from gpubalance.results.layers import MeasuredBlock, Stage, StepTimeline
+from gpubalance.settings.batch_split import BatchSplit, count_text, run_text
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares, count_text, run_text
 from gpubalance.workers.messages import Pipe
 
 _PARTS = ("forward", "backward", "transfer", "update")
@@ -52,7 +52,7 @@ def subject_of(placed: Placement, devices: tuple[Device, ...]) -> Subject:
         micro_batch=problem.micro_batch,
         micro_batches=problem.micro_batches,
     )
-    split = Shares((problem.global_batch,), (problem.micro_batch,))
+    split = BatchSplit((problem.global_batch,), (problem.micro_batch,))
     return Subject(split, devices, name, shown=False, cut=cut)
 
 

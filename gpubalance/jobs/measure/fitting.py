@@ -11,9 +11,9 @@ from gpubalance.jobs.measure.window import Peaks
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.memory import Points
 from gpubalance.planning.search import TriedBatch, find_limit
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.party import Party
 
@@ -38,7 +38,7 @@ class Fitting:
         self._lines = lines_through(self._devices, self._settings, sizes, peaks)
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
-    def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> Shares | None:
+    def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> BatchSplit | None:
         """A split that was tried and fits, or None.
 
         Only what does not fit is lowered: halved until it does, then raised to what lines through
@@ -113,14 +113,14 @@ class Fitting:
                 return tuple(sizes), peaks, halved
             error = self._refused or error
 
-    def _with(self, sizes: Sizes) -> Shares:
+    def _with(self, sizes: Sizes) -> BatchSplit:
         """The split with micro-batches of these sizes, at most as many for each as it has."""
         batches = []
         for batch, size, count in zip(self._split.batches, sizes, self._split.counts, strict=True):
             batches.append(min(batch, size * count))
-        return Shares(tuple(batches), sizes)
+        return BatchSplit(tuple(batches), sizes)
 
-    def too_small_for(self, split: Shares) -> str | None:
+    def too_small_for(self, split: BatchSplit) -> str | None:
         """The label of the device that surely does not hold its part, None if none is known."""
         label = None
         least = 1.0
@@ -140,7 +140,7 @@ class Fitting:
         low = min(self._split.micro_batches)
         lines = self._lines
         if not all(lines):
-            equal = Shares((low,) * count)
+            equal = BatchSplit((low,) * count)
             lines = self._lines_at(equal, self._tried(equal) or (None,) * count)
         limits: dict[int, int] = {}
         for replica, most in enumerate(limits_by(lines, self._devices)):
@@ -155,7 +155,7 @@ class Fitting:
             line = lines[tightest]
 
         def attempt(batch: int, _: str) -> TriedBatch:
-            peaks = self._tried(Shares((batch,) * count))
+            peaks = self._tried(BatchSplit((batch,) * count))
             if not peaks:
                 return TriedBatch(batch, fits=peaks is not None)
             return TriedBatch(batch, fits=True, memory_peak_bytes=peaks[tightest])
@@ -165,7 +165,7 @@ class Fitting:
             step = max(1, int(_TOLERANCE_ON_GPU * low))
         fails = -(-share // step) * step
         failed = None
-        if self.too_small_for(Shares((share,) * count)) is None:  # so it was tried
+        if self.too_small_for(BatchSplit((share,) * count)) is None:  # so it was tried
             failed = fails
         limit = find_limit(
             attempt,
@@ -201,7 +201,7 @@ class Fitting:
             remedy = f"this fits, tried: {fitting.options}"
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
-    def _full_text(self, error: OutOfMemory, fitting: Shares | None) -> str:
+    def _full_text(self, error: OutOfMemory, fitting: BatchSplit | None) -> str:
         """`GPU:1 (GTX 1080) at batch 700`: what got too much, else what is blamed."""
         sizes = self._split.micro_batches
         full = []
@@ -220,7 +220,7 @@ class Fitting:
             places.append(f"{device.label} ({device.name}) at {word} {sizes[replica]}")
         return " and ".join(places) or "a device"
 
-    def _lines_at(self, split: Shares, peaks: Peaks) -> list[Points]:
+    def _lines_at(self, split: BatchSplit, peaks: Peaks) -> list[Points]:
         """Each device's memory at two sizes: as is known, else at this split and half of it.
 
         The split takes these peaks.
@@ -231,7 +231,7 @@ class Fitting:
             return lines
         halves = tuple(map(_half, sizes))
         batches = [size * count for size, count in zip(halves, split.counts, strict=True)]
-        lower_peaks = self._tried(Shares(tuple(batches), halves)) or peaks
+        lower_peaks = self._tried(BatchSplit(tuple(batches), halves)) or peaks
         lines = []
         for half, low, size, peak in zip(halves, lower_peaks, sizes, peaks, strict=True):
             line: Points = []
@@ -240,7 +240,7 @@ class Fitting:
             lines.append(line)
         return lines
 
-    def _tried(self, split: Shares) -> Peaks | None:
+    def _tried(self, split: BatchSplit) -> Peaks | None:
         """Trains one step: each device's peak memory, or None if one of them ran out."""
         self._watch(Doing(f"trying {split}"))
         try:

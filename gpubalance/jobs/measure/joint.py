@@ -12,8 +12,8 @@ from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.results.run import SoloBest
 from gpubalance.results.warnings import warning
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.requests import RunRequest
-from gpubalance.settings.shares import Shares
 
 
 class JointRun:
@@ -71,7 +71,7 @@ class JointRun:
     def _warm_up_even(self) -> None:
         """Finds the largest even split that fits and warms it up; gives it up if none does."""
         split = self.request.split
-        even = Shares.even(split.global_batch, len(self.request.devices))
+        even = BatchSplit.even(split.global_batch, len(self.request.devices))
         if even == split:
             self.findings.even = self.findings.own
             return
@@ -85,7 +85,7 @@ class JointRun:
         self.findings.even = None
         self.findings.warnings.append(warning("even-split-out-of-memory", what=error.message))
 
-    def _largest(self, even: Shares) -> Subject:
+    def _largest(self, even: BatchSplit) -> Subject:
         """The even split, or the largest equal shares that fit without micro-batches, warmed up."""
         devices = self.request.devices
         measurer = self.measurer
@@ -103,9 +103,9 @@ class JointRun:
         if share == max(even.batches):
             # It was found to fit after all: the even split itself, whose shares may differ by one.
             return self._warm(even)
-        return self._warm(Shares((share,) * len(devices)))
+        return self._warm(BatchSplit((share,) * len(devices)))
 
-    def _warm(self, split: Shares) -> Subject:
+    def _warm(self, split: BatchSplit) -> Subject:
         self.measurer.watch(Doing(f"warming up the even split {split}, to compare with"))
         even = Subject(
             split,

@@ -9,11 +9,11 @@ from gpubalance.jobs.measure.figures import Windows
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.planning.parts import StepParts, split_step
 from gpubalance.results.run import Measurement, Replica
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 
 def measurement(
-    split: Shares,
+    split: BatchSplit,
     windows: Windows,
     sensors: Sensors,
     used_places: Sequence[int] = (),

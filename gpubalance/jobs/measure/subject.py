@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Pipe
 
 
@@ -20,7 +20,7 @@ class Subject:
     user's data of fewer than `least_samples` is refused.
     """
 
-    split: Shares
+    split: BatchSplit
     devices: tuple[Device, ...] = ()
     name: str = ""
     is_baseline: bool = False

@@ -9,9 +9,9 @@ from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Warning_
 from gpubalance.results.warnings import warning
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.measuring import Tracing
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import Trace, Traced
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
@@ -19,7 +19,7 @@ from gpubalance.workers.worker import Worker
 
 def trace(
     party: Party,
-    splits: Mapping[int, Shares],
+    splits: Mapping[int, BatchSplit],
     tracing: Tracing | None,
     watch: Watch,
     *,
@@ -53,7 +53,7 @@ def trace(
 
 
 def _tell(
-    splits: Mapping[int, Shares], tracing: Tracing, devices: Sequence[Device], watch: Watch
+    splits: Mapping[int, BatchSplit], tracing: Tracing, devices: Sequence[Device], watch: Watch
 ) -> None:
     what = "each device, at once" if len(splits) > 1 else str(*splits.values())
     text = f"tracing {tracing.steps} steps of {what}"

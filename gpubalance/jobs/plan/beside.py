@@ -10,14 +10,14 @@ from gpubalance.planning.allocate import allocated
 from gpubalance.planning.noise import efficiency
 from gpubalance.planning.problem import Allocation, Problem, throughput
 from gpubalance.results.plan import Goodput, SplitPrediction
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
-from gpubalance.settings.shares import Shares
 
 _MOST_DEVICES = 16  # each global batch costs one run of the solver
 _GLOBAL_BATCHES = 24
 
 
-def even_split(problem: Problem, split: Shares, sync_s: float) -> SplitPrediction | None:
+def even_split(problem: Problem, split: BatchSplit, sync_s: float) -> SplitPrediction | None:
     """The even split of that split's devices and global batch, in one piece a device.
 
     Where that does not fit, the largest equal shares that do. None if the split has one device, or
@@ -27,9 +27,9 @@ def even_split(problem: Problem, split: Shares, sync_s: float) -> SplitPredictio
     limit = min(load.limit for load in loads)
     if len(loads) == 1 or not limit or split.global_batch < len(loads):
         return None
-    even = Shares.even(split.global_batch, len(loads))
+    even = BatchSplit.even(split.global_batch, len(loads))
     if max(even.batches) > limit:
-        even = Shares((limit,) * len(loads))
+        even = BatchSplit((limit,) * len(loads))
     busy_s = 0.0
     for load, batch in zip(loads, even.batches, strict=True):
         busy_s = max(busy_s, load.compute_s(batch, batch) + load.update_s)
@@ -37,7 +37,7 @@ def even_split(problem: Problem, split: Shares, sync_s: float) -> SplitPredictio
 
 
 def best_at(
-    problem: Problem, used: Sequence[int], global_batch: int | None, split: Shares
+    problem: Problem, used: Sequence[int], global_batch: int | None, split: BatchSplit
 ) -> SplitPrediction | None:
     """The fastest split of a global batch over the `used` devices, without micro-batches.
 
@@ -134,7 +134,7 @@ def _of_some(problem: Problem, devices: Sequence[int]) -> Problem:
     return replace(problem, loads=loads, sync=problem.sync.within(devices))
 
 
-def _predicted(split: Shares, step_s: float) -> SplitPrediction:
+def _predicted(split: BatchSplit, step_s: float) -> SplitPrediction:
     return SplitPrediction(
         batches=split.batches,
         micro_batches=split.micro_batches if split.accumulates else None,

@@ -18,9 +18,9 @@ from gpubalance.planning.sync import Syncs
 from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.settings.shares import Shares
 
 # A device whose time in the same split changes by more than this part, beyond the uncertainty of
 # both measurements, has changed its speed. In another split the step-time model may be wrong
@@ -47,7 +47,7 @@ class DeviceEstimates:
         self._by_probe = problem_of(probe, self.probes, request)
         self._loads = list(self._by_probe.loads)
         self._syncs_s: dict[frozenset[int], float] = {}  # of each set of devices, as last measured
-        self._measured: dict[Shares, MeasuredSplit] = {}
+        self._measured: dict[BatchSplit, MeasuredSplit] = {}
         self._steady = True  # whether a device that changed its speed keeps the new one
         # For each device at its present speed, by micro-batch: its compute times together over
         # those alone.
@@ -60,7 +60,7 @@ class DeviceEstimates:
         syncs = Syncs(self._syncs_s, self.request.sync_s or 0.0)
         return replace(self._by_probe, loads=tuple(self._loads), sync=syncs)
 
-    def sync_s(self, split: Shares) -> float | None:
+    def sync_s(self, split: BatchSplit) -> float | None:
         """Seconds of sync of the devices that a split uses; None if that is unknown.
 
         For a split of one device it is that of all devices.
@@ -72,19 +72,19 @@ class DeviceEstimates:
             used = set(range(len(self.devices)))
         return self.problem.sync.of(used)
 
-    def tried_without(self, split: Shares) -> list[int]:
+    def tried_without(self, split: BatchSplit) -> list[int]:
         """The devices that a split leaves out of the smallest set around its own of known sync."""
         used = set(split.used)
         if len(used) < 2:
             return []
         return sorted(self.problem.sync.around(used) - used)
 
-    def alone_s(self, device: int, split: Shares) -> float:
+    def alone_s(self, device: int, split: BatchSplit) -> float:
         """A device's compute time in seconds for its part of a split, by its own probe."""
         load = self._by_probe.loads[device]
         return load.compute_s(split.batches[device], split.micro_batches[device])
 
-    def has(self, split: Shares) -> bool:
+    def has(self, split: BatchSplit) -> bool:
         """Whether that split was measured at its devices' present speed."""
         return split in self._measured and bool(self._measured[split].current)
 
@@ -131,12 +131,12 @@ class DeviceEstimates:
                 fitting.append(measured)
         return fitting
 
-    def fits(self, split: Shares) -> bool:
+    def fits(self, split: BatchSplit) -> bool:
         """Whether no device is given more at a time than the planner allows it by now."""
         pairs = zip(split.micro_batches, self._loads, strict=True)
         return all(size <= load.limit for size, load in pairs)
 
-    def is_as_asked(self, split: Shares) -> bool:
+    def is_as_asked(self, split: BatchSplit) -> bool:
         """Whether it has the global batch and multiples asked for, and leaves memory free."""
         asked = self.request
         if asked.global_batch not in (None, split.global_batch):
@@ -146,7 +146,7 @@ class DeviceEstimates:
             return False
         return not asked.margin_bytes or self.fits(split)
 
-    def ran_out(self, split: Shares, limits: Iterable[tuple[int, int]]) -> None:
+    def ran_out(self, split: BatchSplit, limits: Iterable[tuple[int, int]]) -> None:
         """Forgets a split that ran out of memory.
 
         Lowers its devices' limits, given as (device, micro-batch).
@@ -156,7 +156,7 @@ class DeviceEstimates:
             load = self._loads[device]
             self._loads[device] = replace(load, limit=min(load.limit, limit))
 
-    def moved(self, split: Shares, measured: Measurement) -> dict[int, float]:
+    def moved(self, split: BatchSplit, measured: Measurement) -> dict[int, float]:
         """The devices whose speed changed since this split was measured before.
 
         Their values are compute time now over then.
@@ -194,7 +194,7 @@ class DeviceEstimates:
             busiest_s = max(replica.busy_s for replica in measured.replicas)
             self._syncs_s[frozenset(split.used)] = max(0.0, usual_s - busiest_s)
 
-    def too_often(self, split: Shares) -> MeasuredSplit | None:
+    def too_often(self, split: BatchSplit) -> MeasuredSplit | None:
         """All that was measured of a split, if measuring it again would help no more; else None."""
         if split not in self._measured:
             return None
@@ -230,7 +230,7 @@ class DeviceEstimates:
             if split.batches[device]:
                 self._outdate(split)
 
-    def _outdate(self, split: Shares) -> None:
+    def _outdate(self, split: BatchSplit) -> None:
         measured = self._measured[split]
         self._measured[split] = replace(measured, since=len(measured.measurements))
 
@@ -267,7 +267,7 @@ class DeviceEstimates:
             if abs(ratio - 1) > _MOVED:
                 yield device, ratio - 1
 
-    def solo_gap(self, split: Shares, run: Run) -> SoloGap | None:
+    def solo_gap(self, split: BatchSplit, run: Run) -> SoloGap | None:
         """Why a run gave less than the devices alone; None if a device's best alone is unknown."""
         busy_s = {replica.device: replica.busy_s for replica in run.replicas}
         devices = []

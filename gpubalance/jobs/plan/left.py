@@ -11,7 +11,7 @@ from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Load, NoSplitError, Problem
 from gpubalance.planning.sync import Syncs
 from gpubalance.results.plan import Plan, Share
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 
 def check_curves(plan: Plan) -> None:
@@ -23,7 +23,7 @@ def check_curves(plan: Plan) -> None:
         )
 
 
-def split_over(plan: Plan, left: Set[int]) -> Shares:
+def split_over(plan: Plan, left: Set[int]) -> BatchSplit:
     """The best split of the plan's global batch over these of its devices, by its measurements.
 
     If they do not hold that, it is the split of the largest global batch that they hold. Raises

@@ -8,7 +8,7 @@ from functools import cached_property
 from gpubalance.numbers.stats import half_width, median
 from gpubalance.planning.problem import Allocation, Objective, throughput
 from gpubalance.results.run import Measurement, Run
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 
 # Measurements of a split to tell it from another: on some machines that never succeeds.
 _MOST = 3
@@ -81,11 +81,11 @@ class MeasuredSplit:
         return replace(self.planned, compute_s=tuple(compute_s), step_time_s=step_time_s)
 
 
-def split_over(measured: Measurement, devices: int) -> Shares:
+def split_over(measured: Measurement, devices: int) -> BatchSplit:
     """The split that was measured, over so many devices."""
     batches = [0] * devices
     micro_batches = [0] * devices
     for replica in measured.replicas:
         batches[replica.device] = replica.batch
         micro_batches[replica.device] = replica.micro_batch
-    return Shares(tuple(batches), tuple(micro_batches))
+    return BatchSplit(tuple(batches), tuple(micro_batches))

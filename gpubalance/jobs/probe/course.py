@@ -23,7 +23,7 @@ from gpubalance.jobs.probe.order import phase_names
 from gpubalance.jobs.probe.pipeline import compare_pipeline
 from gpubalance.jobs.probe.with_xla import time_with_xla
 from gpubalance.results.probe import not_probed_text
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.signals import signals_held
 
 
@@ -108,7 +108,7 @@ def _trace(alone: Alone) -> None:
         return
     try:
         bench.ready(last=True)
-        splits = {0: Shares((sensible.batch,))}
+        splits = {0: BatchSplit((sensible.batch,))}
         alone.trace_warnings = trace(bench.party, splits, tracing, bench.watch, apart=True)
     # The time limit too: nothing that was asked for is missing but the trace.
     except GpubalanceError as error:

@@ -13,7 +13,7 @@ from gpubalance.jobs.measure.warm_up import settle
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.numbers.steady import is_steady
 from gpubalance.results.probe import CurvePoint
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.worker import Worker
 
 
@@ -28,7 +28,7 @@ def measure_point(
     `Worker.measure` does.
     """
     subject = Subject(
-        Shares((batch,)),
+        BatchSplit((batch,)),
         (bench.device,),
         stamped=False,
         shown=False,

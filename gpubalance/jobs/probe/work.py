@@ -8,8 +8,8 @@ from gpubalance.errors import DeadlinePassed, EnvironmentFault, OutOfMemory, Par
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.numbers.stats import median
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record, Seconds
-from gpubalance.settings.shares import Shares
 from gpubalance.workers.messages import CountFlops, Flops
 from gpubalance.workers.worker import Worker
 
@@ -53,7 +53,7 @@ def _measure_update(worker: Worker, batch: int) -> float:
     """The median seconds of a weight update. Raises what `Worker.measure` does."""
     count = _SLOW_FIRST_STEPS + _UPDATES
     updates_s = []
-    for reply in worker.measure(Shares((batch,)), at_least=count, stamped=True):
+    for reply in worker.measure(BatchSplit((batch,)), at_least=count, stamped=True):
         if isinstance(reply, Timing):
             updates_s.append(sum(reply.update_s or ()))
     return median(updates_s[_SLOW_FIRST_STEPS:])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpubalance.results.plan import Plan, Predicted, Share, SplitPrediction
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.results.subject import ReportSubject
-from gpubalance.settings.shares import Shares, pieces
+from gpubalance.settings.batch_split import BatchSplit, pieces
 
 
 class StepBar(NamedTuple):
@@ -63,7 +63,7 @@ def _predicted_steps(subject: ReportSubject, plan: Plan) -> Iterator[StepBar]:
     yield _predicted_step("Chosen split, predicted", plan.predicted, plan, shares)
 
 
-def _even_shares(subject: ReportSubject, shares: Sequence[Share], even: Shares) -> list[Share]:
+def _even_shares(subject: ReportSubject, shares: Sequence[Share], even: BatchSplit) -> list[Share]:
     """The shares with the batches of the even split, of devices with a probe to predict it by."""
     even_shares = []
     for share, batch, micro in zip(shares, even.batches, even.micro_batches, strict=True):

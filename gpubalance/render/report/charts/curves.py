@@ -13,7 +13,7 @@ from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import INK, NARROW, device_name, legend, look, new_figure
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.subject import ReportSubject
-from gpubalance.settings.shares import pieces_text
+from gpubalance.settings.batch_split import pieces_text
 
 _MODEL_POINTS = 120
 

@@ -26,7 +26,7 @@ from gpubalance.render.report.charts.style import (
 from gpubalance.render.report.steps import StepBar, steps_of
 from gpubalance.results.run import Replica
 from gpubalance.results.subject import ReportSubject
-from gpubalance.settings.shares import Shares, pieces_text, share_text
+from gpubalance.settings.batch_split import BatchSplit, pieces_text, share_text
 
 _INPUT = Key("wait for input", INPUT)
 _COMPUTE = Key("compute", COMPUTE)
@@ -53,7 +53,7 @@ def steps(subject: ReportSubject) -> Drawing | str:
         unit = "s"
     rows = []
     for step in bars:
-        rows.append(Row(f"{step.title} {Shares(step.batches)}", per_s(step.throughput)))
+        rows.append(Row(f"{step.title} {BatchSplit(step.batches)}", per_s(step.throughput)))
         rows += [_step_row(subject, step, part, scale) for part in step.parts]
     notes = ["A device that has computed waits for the slowest, then all share gradients."]
     if subject.run is None and not subject.probed and len(bars[-1].parts) > 1:

@@ -28,8 +28,8 @@ def figures(place: Place) -> Iterator[Figure]:
     devices = place.devices(1)
     show(devices)
     from gpubalance.engine.models import probe_model
+    from gpubalance.settings.batch_split import BatchSplit
     from gpubalance.settings.device import JointProfile
-    from gpubalance.settings.shares import Shares
     from gpubalance.training.split import Split
     from tests.bench.loops import KerasAlone, Ours, SplitFit, small
 
@@ -44,7 +44,7 @@ def figures(place: Place) -> Iterator[Figure]:
     rates = {}
     for precision in reversed(_PRECISIONS):  # TF32, TensorFlow's own, is left on for Keras
         run = Ours((batch,), model=model, devices=devices, precision=precision)
-        split = Split.of(devices, Shares((batch,)), JointProfile())
+        split = Split.of(devices, BatchSplit((batch,)), JointProfile())
         split.precision = precision
         fit = SplitFit(split, make)
         yield compared(place, f"`run` in {precision}", fit.throughput, run.throughput)

@@ -28,12 +28,12 @@ def figures(place: Place) -> Iterator[Figure]:
     show(devices)
     import tensorflow as tf
 
+    from gpubalance.settings.batch_split import BatchSplit
     from gpubalance.settings.device import JointProfile
-    from gpubalance.settings.shares import Shares
     from gpubalance.training.split import Split
 
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    split = Split.of(devices, Shares((70, 30)), JointProfile())
+    split = Split.of(devices, BatchSplit((70, 30)), JointProfile())
     split.scope()  # both devices are set up before one is used alone
     for optimizer in _OPTIMIZERS[:1] if place.rehearsed else _OPTIMIZERS:
         case = Case(partial(classifier, optimizer), _images, {"epochs": 1})

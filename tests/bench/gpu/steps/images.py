@@ -26,8 +26,8 @@ def figures(place: Place) -> Iterator[Figure]:
     devices = place.devices(2)
     show(devices)
     from gpubalance.engine.runtime import use_devices
+    from gpubalance.settings.batch_split import BatchSplit
     from gpubalance.settings.device import JointProfile
-    from gpubalance.settings.shares import Shares
     from gpubalance.training.split import Split
     from tests.bench.loops import KerasFit, SplitFit
 
@@ -35,7 +35,7 @@ def figures(place: Place) -> Iterator[Figure]:
     make = partial(_net, size)
     data = partial(_images, 2 * share, size)
     names = use_devices(devices)
-    ours = SplitFit(Split.of(devices, Shares((share, share)), JointProfile()), make, data)
+    ours = SplitFit(Split.of(devices, BatchSplit((share, share)), JointProfile()), make, data)
     keras_own = KerasFit(2 * share, names, make, data)
     yield compared(place, "Keras' `fit` of images", ours.throughput, keras_own.throughput)
 

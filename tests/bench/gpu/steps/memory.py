@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from tests.bench.gpu.place import Place, StepFailed
 from tests.bench.gpu.steps import Figure
 from tests.cli.program import QUICK_PAIR
@@ -67,7 +67,7 @@ def _used(place: Place, fits: int, fails: int) -> Iterator[Figure]:
         try:
             list(
                 session.measure(
-                    Shares((batch,)), seconds=0, at_least=1, steps_per_timing=1, stamped=False
+                    BatchSplit((batch,)), seconds=0, at_least=1, steps_per_timing=1, stamped=False
                 )
             )
         except tf.errors.ResourceExhaustedError:

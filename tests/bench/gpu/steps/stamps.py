@@ -13,7 +13,7 @@ from typing import Any
 
 from gpubalance.numbers.stats import median
 from gpubalance.results.timing import Timing
-from gpubalance.settings.shares import Shares
+from gpubalance.settings.batch_split import BatchSplit
 from tests.bench.gpu.kernels import Window, idle_part, marks_of, read_windows
 from tests.bench.gpu.place import Place
 from tests.bench.gpu.steps import Figure
@@ -62,7 +62,7 @@ def figures(place: Place) -> Iterator[Figure]:
         "stamp_cost", cost, "" if cost is None else f"stamping costs {cost:+.1%} of a step"
     )
     session = place.session()
-    measure = partial(session.measure, Shares((batch,)), steps_per_timing=1)
+    measure = partial(session.measure, BatchSplit((batch,)), steps_per_timing=1)
     for stamped in (False, True):
         list(measure(seconds=0.5, at_least=3, stamped=stamped))
     yield _launches(session._names[0])
@@ -87,7 +87,7 @@ def _idle(
     devices = place.devices(1)
     make = small if place.rehearsed else probe_model
     steps = _STEPS if place.rehearsed else _LONGER
-    ours = SplitFit(Split.of(devices, Shares((batch,)), JointProfile()), make)
+    ours = SplitFit(Split.of(devices, BatchSplit((batch,)), JointProfile()), make)
     keras_own = KerasFit(batch, (name,), make)
     reads = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: float(logs["loss"]))
     trained = {"steps_per_epoch": steps, "verbose": 0}

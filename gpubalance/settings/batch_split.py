@@ -12,7 +12,7 @@ from gpubalance.settings.record import Batch
 
 
 @dataclass(frozen=True)
-class Shares:
+class BatchSplit:
     """Each device's batch, in samples and in device order; 0 leaves a device out.
 
     A device takes its batch in micro-batches of the size in `micro_batches`; the first is smaller
@@ -45,7 +45,7 @@ class Shares:
                 )
 
     @classmethod
-    def even(cls, global_batch: int, devices: int) -> Shares:
+    def even(cls, global_batch: int, devices: int) -> BatchSplit:
         """Equal batches, as MirroredStrategy has them; the first devices take what is left over.
 
         Raises ValueError when there are fewer samples than devices.
@@ -66,11 +66,11 @@ class Shares:
         return tuple(device for device, batch in enumerate(self.batches) if batch)
 
     @property
-    def without_idle(self) -> Shares:
+    def without_idle(self) -> BatchSplit:
         """The same split without the devices that have no samples, which are no replicas."""
         batches = tuple(self.batches[device] for device in self.used)
         micro_batches = tuple(self.micro_batches[device] for device in self.used)
-        return Shares(batches, micro_batches)
+        return BatchSplit(batches, micro_batches)
 
     @property
     def accumulates(self) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gpubalance.settings.shares import Shares, pieces, pieces_text, share_text
+from gpubalance.settings.batch_split import BatchSplit, pieces, pieces_text, share_text
 
 SHARE = st.integers(0, 10**6).flatmap(
     lambda batch: st.tuples(st.just(batch), st.integers(min(1, batch), batch))
@@ -15,21 +15,21 @@ SHARE = st.integers(0, 10**6).flatmap(
 SPLIT = (
     st.lists(SHARE, min_size=1, max_size=8)
     .filter(lambda shares: any(batch for batch, _ in shares))
-    .map(lambda shares: Shares(*zip(*shares, strict=True)))
+    .map(lambda shares: BatchSplit(*zip(*shares, strict=True)))
 )
 EVEN = st.integers(1, 64).flatmap(lambda n: st.tuples(st.integers(n, 10**6), st.just(n)))
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1).filter(any).map(tuple))
 def test_a_split_without_micro_batches_has_one_form(batches: tuple[int, ...]) -> None:
-    split = Shares(batches)
-    assert split == Shares(batches, batches) == Shares(batches, ())
-    assert hash(split) == hash(Shares(batches, batches))
+    split = BatchSplit(batches)
+    assert split == BatchSplit(batches, batches) == BatchSplit(batches, ())
+    assert hash(split) == hash(BatchSplit(batches, batches))
     assert (split.accumulates, split.micro_batches) == (False, batches)
 
 
 @given(SPLIT)
-def test_devices_without_samples_change_nothing_else(split: Shares) -> None:
+def test_devices_without_samples_change_nothing_else(split: BatchSplit) -> None:
     used = split.without_idle
     assert used.batches == tuple(batch for batch in split.batches if batch)
     assert used.used == tuple(range(len(split.used)))
@@ -39,7 +39,7 @@ def test_devices_without_samples_change_nothing_else(split: Shares) -> None:
 
 
 @given(SPLIT)
-def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(split: Shares) -> None:
+def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(split: BatchSplit) -> None:
     for batch, micro, count in zip(split.batches, split.micro_batches, split.counts, strict=True):
         found = pieces(batch, micro)
         assert sum(number * size for number, size in found) == batch
@@ -48,8 +48,8 @@ def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(split: Shar
 
 
 @given(SPLIT)
-def test_a_message_carries_a_split_unchanged(split: Shares) -> None:
-    adapter = TypeAdapter(Shares)
+def test_a_message_carries_a_split_unchanged(split: BatchSplit) -> None:
+    adapter = TypeAdapter(BatchSplit)
     assert adapter.validate_json(adapter.dump_json(split)) == split
 
 
@@ -72,7 +72,7 @@ def test_what_no_step_could_have_is_refused(
     batches: tuple[int, ...], micro_batches: tuple[int, ...], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
-        Shares(batches, micro_batches)
+        BatchSplit(batches, micro_batches)
 
 
 @pytest.mark.parametrize(
@@ -80,26 +80,28 @@ def test_what_no_step_could_have_is_refused(
 )
 def test_a_message_with_anything_else_is_refused(message: str) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(Shares).validate_json(message)
+        TypeAdapter(BatchSplit).validate_json(message)
 
 
 @given(EVEN)
 def test_the_even_split_is_equal_but_for_one_sample_and_sums_up(case: tuple[int, int]) -> None:
     global_batch, devices = case
-    even = Shares.even(global_batch, devices)
+    even = BatchSplit.even(global_batch, devices)
     assert even.global_batch == global_batch
     assert len(even.used) == devices
     assert max(even.batches) - min(even.batches) <= 1
     assert not even.accumulates
     with pytest.raises(ValueError, match=f"{devices - 1} samples"):
-        Shares.even(devices - 1, devices)
+        BatchSplit.even(devices - 1, devices)
 
 
 def test_a_split_as_text() -> None:
-    assert str(Shares((1640, 568))) == "1640/568"
-    assert str(Shares((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
-    assert Shares((820, 568)).options == "--batches 820 568"
-    assert Shares((1640, 568), (820, 568)).options == "--batches 1640 568 --micro-batches 820 568"
+    assert str(BatchSplit((1640, 568))) == "1640/568"
+    assert str(BatchSplit((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
+    assert BatchSplit((820, 568)).options == "--batches 820 568"
+    assert (
+        BatchSplit((1640, 568), (820, 568)).options == "--batches 1640 568 --micro-batches 820 568"
+    )
     assert [pieces_text(820, 820), pieces_text(1640, 820), pieces_text(1000, 300)] == [
         "820",
         "2×820",
