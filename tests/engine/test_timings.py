@@ -18,7 +18,7 @@ from tests.cli.program import TINY
 from tests.engine.pipelines import orders_of
 from tests.jobs.probes import devices_of
 
-# This data comes in a batch every 0.13 s.
+# This data comes in a batch every 0.12 s, or later on a busy machine.
 SLOW = """
 import time
 import numpy as np
@@ -26,7 +26,7 @@ import tensorflow as tf
 
 def batches():
     while True:
-        time.sleep(0.13)
+        time.sleep(0.12)
         yield np.zeros((5, 8), "float32"), np.zeros(5, "int64")
 
 def samples():
@@ -79,7 +79,7 @@ def test_each_step_takes_its_compute_and_its_wait_for_data(tmp_path: Path) -> No
     """However short the wait is, and alone in its timing."""
     (tmp_path / "mine.py").write_text(SLOW)
     found = [
-        *of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=10, pipeline=True)
+        *of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=20, pipeline=True)
     ]
     assert all(item.seconds >= _STEP_S + item.input_wait_s - 1e-9 for item in found)
     # On a busy machine one step may take so long that its data is ready, but not every step.
