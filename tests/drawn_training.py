@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
-from gpubalance.planning.follow import Change, Follower
+from gpubalance.planning.follow import Follower, SplitChange
 from gpubalance.planning.step_times import StepTimes
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
@@ -60,7 +60,7 @@ class DrawnTraining:
         self.split = split
         self.steps = 0
         self.took_s = 0.0
-        self.changes: list[Change] = []
+        self.changes: list[SplitChange] = []
 
     def train(self, steps: int) -> None:
         """Trains so many steps."""

@@ -30,7 +30,7 @@ _MOVED = 0.05  # as for `balance`, by what part a time differs at another speed
 
 
 @dataclass(frozen=True)
-class Change:
+class SplitChange:
     """A split to change to after a step: `gain` times as fast as the old one, as far as is known.
 
     `slowdown` has each device's compute time in the old split over what it took there before.
@@ -88,7 +88,7 @@ class Follower:
             return None
         return self._first_s / self._took_s
 
-    def note(self, number: int, step: StepTimes) -> Change | None:
+    def note(self, number: int, step: StepTimes) -> SplitChange | None:
         """Takes the next stamped step; returns the change that is worth it now."""
         if not self._counts(step.split):
             return None
@@ -121,7 +121,7 @@ class Follower:
 
     def _change(
         self, number: int, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
-    ) -> Change | None:
+    ) -> SplitChange | None:
         now = StepTimes.of(latest)
         if now.step_time_s < _WORTH * self._least_step_s(now):
             return None
@@ -149,7 +149,7 @@ class Follower:
         self._old_over = self._over
         self._steps.clear()
         self._count = 0
-        return Change(number, now.split, best.split, gain, slowdown)
+        return SplitChange(number, now.split, best.split, gain, slowdown)
 
     def _slopes_s(self, now: StepTimes) -> list[float]:
         """Each device's β, in seconds."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent
-from gpubalance.planning.follow import Change
+from gpubalance.planning.follow import SplitChange
 
 # A device's time in a split that differs by less says nothing of its speed.
 _MOVED = 0.05
 
 
-def change_text(change: Change, labels: Sequence[str]) -> str:
+def change_text(change: SplitChange, labels: Sequence[str]) -> str:
     """`step 340: 944/640 → 812/772, GPU:0 became 31 % slower; 1.16 × what …`.
 
     It names the device whose compute time has changed most.
@@ -25,7 +25,7 @@ def change_text(change: Change, labels: Sequence[str]) -> str:
     return f"{text}; {change.gain:.2f} × what the old split now gives"
 
 
-def gain_text(changes: Sequence[Change], gain: float | None) -> str:
+def gain_text(changes: Sequence[SplitChange], gain: float | None) -> str:
     """`3 changes of the split, the first in step 340: 1.14 × what 944/640 would have given …`."""
     counted = "1 change" if len(changes) == 1 else f"{len(changes)} changes"
     text = f"{counted} of the split, the first in step {changes[0].step}: "

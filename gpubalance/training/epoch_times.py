@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_times
-from gpubalance.planning.follow import Change
+from gpubalance.planning.follow import SplitChange
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.planning.step_times import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
@@ -60,11 +60,11 @@ class EpochTimes:
     sync_s: float
     noise_scale: float | None = None
     noise_scale_ci95: tuple[float, float] | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SplitChange, ...] = ()
 
     @classmethod
     def of(
-        cls, epoch: int, steps: Sequence[StampedStep], changes: Sequence[Change] = ()
+        cls, epoch: int, steps: Sequence[StampedStep], changes: Sequence[SplitChange] = ()
     ) -> EpochTimes:
         """The medians of an epoch's steps.
 

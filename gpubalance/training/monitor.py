@@ -11,16 +11,16 @@ from typing import Any
 import keras
 from keras.src.utils.io_utils import print_msg
 
-from gpubalance.planning.follow import Change, Follower
+from gpubalance.planning.follow import Follower, SplitChange
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.results.common import now
 from gpubalance.results.plan import Noise
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.state import write_whole
-from gpubalance.training.board import Board
 from gpubalance.training.change_text import change_text, gain_text
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.epoch_times import EpochTimes, StampedStep, norms_of
+from gpubalance.training.event_log import EventLog
 from gpubalance.training.noise_text import noise_text
 
 # The imbalance above which a split no longer fits.
@@ -48,7 +48,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.epochs: list[EpochTimes] = []
-        self.changes: list[Change] = []
+        self.changes: list[SplitChange] = []
         self.gain: float | None = None
         self.every = every
         self.noise = noise
@@ -58,7 +58,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         if rebalance:
             multiple = split.plan.batch_multiple if split.plan else 1
             self._follower = Follower(split.limits, multiple)
-        self._board = Board(log_dir) if log_dir else None
+        self._log = EventLog(log_dir) if log_dir else None
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._steps: list[StampedStep] = []
         self._told = 0  # of the changes, those in `epochs` or of an earlier training
@@ -120,7 +120,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             "split.monitor(rebalance=True) adapts it while it trains"
         )
 
-    def _change_split(self, change: Change) -> None:
+    def _change_split(self, change: SplitChange) -> None:
         """Changes the split of batches that are not on their way yet, and says so."""
         # Without tracing again.
         self._split.shares = change.after
@@ -131,8 +131,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         values: dict[str, float | str | None] = {"split": text, "split_gain": change.gain}
         for label, batch in zip(self._labels, change.after.batches, strict=True):
             values[f"batch/{label}"] = batch
-        if self._board:
-            self._board.write(change.step, values)
+        if self._log:
+            self._log.write(change.step, values)
 
     def _say(self, text: str, before: str = "") -> None:
         """Prints it and logs it, in the first of several processes."""
@@ -155,10 +155,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         write_whole(path, record.model_dump_json(indent=2))
 
     def _write(self, times: EpochTimes) -> None:
-        if self._board is None:
+        if self._log is None:
             return
         values = {name: getattr(times, name) for name in ("sync_s", "imbalance", "noise_scale")}
         for name in ("compute_s", "update_s", "wait_s"):
             for label, value in zip(self._labels, getattr(times, name), strict=True):
                 values[f"{name}/{label}"] = value
-        self._board.write(times.epoch, values)
+        self._log.write(times.epoch, values)

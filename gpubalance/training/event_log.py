@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 
-class Board:
+class EventLog:
     """A folder of TensorBoard's; all tags begin with `gpubalance/`."""
 
     def __init__(self, log_dir: str | Path) -> None:
