@@ -26,7 +26,7 @@ def main() -> None:
         _be_reached(server, len(others), until_s)
         unreached = dict(zip(others, problems, strict=True))
     told = {address: why for address, why in unreached.items() if why}
-    print(json.dumps({"address": own, "clock_s": time.time(), "unreached": told}))
+    sys.stdout.write(json.dumps({"address": own, "clock_s": time.time(), "unreached": told}) + "\n")
 
 
 def _listening(address: str, count: int) -> socket.socket:
