@@ -17,14 +17,14 @@ from gpubalance.settings.batch_split import BatchSplit
 
 # How many times as fast another split must surely be.
 _WORTH = 1.02
-# So many of the latest steps are looked at. The numbers are odd, as a median of an even one may lie
-# between two speeds.
+# How many of the latest steps the rule looks at: odd numbers, as the median of an even number may
+# lie between two speeds.
 _WINDOWS = (5, 9, 17, 33, 65, 129, 257)
-# One looks again and again: so this many times the half of a 95 % interval.
-_SURE = 2.0
-_FEWEST = 8  # steps that tell how much a device's times vary
-# A batch tells a device's fixed cost if it changes by this part, and by so many intervals.
-_TELLS = 0.05
+# The rule looks again and again, so a time may be off by this many half-widths of a 95 % interval.
+_HALF_INTERVALS = 2.0
+_FEWEST = 8  # steps that show how much a device's times vary
+# A device's fixed cost is learnt where its batch changes by this part, and by so many half-widths.
+_LEAST_CHANGE = 0.05
 _CLEARLY = 2.0
 _MOVED = 0.05  # as for `balance`, by what part a time differs at another speed
 
@@ -62,21 +62,21 @@ class Follower:
         """Batches are multiples of `multiple` if the global batch is."""
         self._limits = limits
         self._multiple = multiple
-        self._fixed = [0.0] * len(limits)  # f
+        self._fixed_samples = [0.0] * len(limits)  # f
         # Each device's part of the compute over its median, in steps of former splits.
-        self._varied: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
+        self._seen_variations: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
         self.begin()
 
     def begin(self) -> None:
         """Begins another training, whose batches may have another size."""
         self._steps: deque[StepTimes] = deque(maxlen=_WINDOWS[-1])  # of the present split
         self._count = 0  # of all of these, the latest or not
-        self._old: Sequence[StepTimes] = ()  # why the split was changed last
+        self._before: Sequence[StepTimes] = ()  # why the split was changed last
         self._patience = 0  # stamped steps before the next change
-        # Each device's compute in the first split over that in the old and in the present one.
         self._first: BatchSplit | None = None
-        self._old_over = self._over = [1.0] * len(self._limits)
-        self._took_s = self._first_s = 0.0
+        # Each device's compute in the first split over that in the old and in the present one.
+        self._first_over_old = self._first_over_now = [1.0] * len(self._limits)
+        self._took_s = self._in_first_s = 0.0
 
     @property
     def gain(self) -> float | None:
@@ -86,7 +86,7 @@ class Follower:
         """
         if not self._took_s:
             return None
-        return self._first_s / self._took_s
+        return self._in_first_s / self._took_s
 
     def note(self, number: int, step: StepTimes) -> SplitChange | None:
         """Takes the next stamped step; returns the change that is worth it now."""
@@ -95,9 +95,9 @@ class Follower:
         self._steps.append(step)
         self._count += 1
         steps = tuple(self._steps)
-        if self._old and self._count in _WINDOWS:
-            self._learn(StepTimes.of(self._old), steps)
-        if self._old and len(steps) >= _WINDOWS[0]:
+        if self._before and self._count in _WINDOWS:
+            self._learn(StepTimes.of(self._before), steps)
+        if self._before and len(steps) >= _WINDOWS[0]:
             self._compare_with_first(step)
         for count in _WINDOWS:
             # A long window is looked at once an eighth of it is new.
@@ -111,13 +111,13 @@ class Follower:
         """Whether a step is of the present split: not a last, smaller batch, nor dealt before."""
         if self._first is None:
             self._first = split
-        before = self._steps or self._old
+        before = self._steps or self._before
         if before and split.global_batch < before[-1].split.global_batch:
             return False
         if self._steps and split != self._steps[-1].split:
             self.begin()
             self._first = split
-        return not self._old or split != self._old[-1].split
+        return not self._before or split != self._before[-1].split
 
     def _change(
         self, number: int, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
@@ -140,13 +140,13 @@ class Follower:
         if any(abs(ratio - 1) > _MOVED + part for ratio, part in pairs):
             self._patience = 0
         # Of a size that is slower than foretold, each time twice as many steps are waited for.
-        elif self._old and now.step_time_s > StepTimes.of(self._old).step_time_s:
+        elif self._before and now.step_time_s > StepTimes.of(self._before).step_time_s:
             self._patience = 2 * max(self._patience, _WINDOWS[0])
         elif self._count < self._patience:
             return None
-        self._varied += [*_variations(earlier), *_variations(latest)]
-        self._old = latest
-        self._old_over = self._over
+        self._seen_variations += [*_variations(earlier), *_variations(latest)]
+        self._before = latest
+        self._first_over_old = self._first_over_now
         self._steps.clear()
         self._count = 0
         return SplitChange(number, now.split, best.split, gain, slowdown)
@@ -154,7 +154,7 @@ class Follower:
     def _slopes_s(self, now: StepTimes) -> list[float]:
         """Each device's β, in seconds."""
         slopes_s = []
-        for device, fixed in enumerate(self._fixed):
+        for device, fixed in enumerate(self._fixed_samples):
             batch = now.split.batches[device]
             micro_batch = now.split.micro_batches[device]
             compute_s = now.compute_s[device] * micro_batch / batch
@@ -172,7 +172,7 @@ class Follower:
         split = now.split
         loads = []
         for device, slope_s in enumerate(self._slopes_s(now)):
-            line = Line(slope_s * self._fixed[device], slope_s, 0.0)
+            line = Line(slope_s * self._fixed_samples[device], slope_s, 0.0)
             # What trains fits.
             limit = self._limits[device] or split.global_batch
             limit = max(limit, split.micro_batches[device])
@@ -191,41 +191,41 @@ class Follower:
         self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
     ) -> list[float] | None:
         """By what part each device's time in the latest steps may be another; None if unknown."""
-        varied = [*self._varied, *_variations(earlier), *_variations(latest)]
+        varied = [*self._seen_variations, *_variations(earlier), *_variations(latest)]
         unsure = []
         for parts in zip(*varied, strict=True):
             known = spread(parts)
             if known is None or (known.error and len(parts) < _FEWEST):
                 return None
             error = known.error * math.sqrt(len(parts) / len(latest))
-            unsure.append(_SURE * t95(known.freedom) * error)
+            unsure.append(_HALF_INTERVALS * t95(known.freedom) * error)
         return unsure
 
     def _learn(self, old: StepTimes, steps: Sequence[StepTimes]) -> None:
         """Learns what the change of the split has made of each device's time."""
         now = StepTimes.of(steps)
         changed = map(truediv, old.compute_s, now.compute_s)
-        self._over = list(map(mul, self._old_over, changed))
+        self._first_over_now = list(map(mul, self._first_over_old, changed))
         if now.split == self._first:
-            self._over = [1.0] * len(self._limits)
+            self._first_over_now = [1.0] * len(self._limits)
         if now.split.accumulates:  # then the fixed cost is paid for each micro-batch
             return
         for device, batch in enumerate(now.split.batches):
             compute_s = now.compute_s[device]
             more = batch - old.split.batches[device]
             unsure = half_width([step.compute_s[device] for step in steps]) or 0.0
-            unsure *= 1 + math.sqrt(len(steps) / len(self._old))
-            if abs(more) > batch * max(_TELLS, _CLEARLY * unsure):
+            unsure *= 1 + math.sqrt(len(steps) / len(self._before))
+            if abs(more) > batch * max(_LEAST_CHANGE, _CLEARLY * unsure):
                 slope_s = (compute_s - old.compute_s[device]) / more
                 # At most half of its time: what looks like more is another speed.
                 slope_s = max(slope_s, compute_s / batch / 2)
-                self._fixed[device] = max(0.0, compute_s / slope_s - batch)
+                self._fixed_samples[device] = max(0.0, compute_s / slope_s - batch)
 
     def _compare_with_first(self, step: StepTimes) -> None:
         """Counts what a step takes, and what it would have taken in the first split."""
-        computes_s = map(mul, step.compute_s, self._over)
+        computes_s = map(mul, step.compute_s, self._first_over_now)
         self._took_s += step.step_time_s
-        self._first_s += max(map(add, computes_s, step.update_s)) + step.sync_s
+        self._in_first_s += max(map(add, computes_s, step.update_s)) + step.sync_s
 
 
 def _least_gain(now: StepTimes, best: Allocation, unsure: Sequence[float]) -> float:

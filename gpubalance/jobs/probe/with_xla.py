@@ -22,14 +22,15 @@ def time_with_xla(devices: ProbedDevices) -> None:
     Where Keras would use none, nothing; what does not train with XLA has no such time.
     """
     request = devices.request
-    rates = {}
+    bests = []
     for alone in devices.all:
         best = device_probe(alone).solo_best
         if best is not None:
-            rates[best.throughput] = alone, best.batch
-    if request.settings.xla or not rates:
+            bests.append((best, alone))
+    if request.settings.xla or not bests:
         return
-    alone, batch = rates[max(rates)]
+    best, alone = max(bests, key=lambda pair: pair[0].throughput)
+    batch = best.batch
     if not alone.device.gets_xla:
         return
     settings = request.settings.model_copy(update={"xla": True})
