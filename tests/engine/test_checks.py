@@ -27,7 +27,9 @@ def zeros(values: Any, target: str) -> Any:
 
 def one_byte_other(values: Any, target: str) -> Any:
     with tf.device(target):
-        return tf.concat([values[:-1], values[-1:] ^ 255], 0)
+        # Of 1 to 255, neither the byte that was sent nor zero.
+        other = values[-1:] % 255 + 1
+        return tf.concat([values[:-1], other], 0)
 
 
 class Through(Party):
