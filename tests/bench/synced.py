@@ -15,7 +15,9 @@ from tests.bench.loops import repeated
 from tests.bench.models import BATCH, MODELS
 from tests.bench.turns import ratio_of
 
-_STEPS, _PAIRS = 8, 2
+_PAIRS = 2
+# An epoch's end is a small part of so many steps, and a launch ends within two minutes.
+_STEPS = 20
 # So many that an epoch's end does not count
 _LONG = 50
 
