@@ -43,6 +43,8 @@ from tests.known import known
 _MACHINES = 800
 _MULTIPLE = 8
 _NOISE = 0.005
+# How far each device is off its usual time in each of many steps, in units of its noise.
+_OFF_IN_STEPS = np.random.default_rng(0).standard_normal((4000, 5))
 _SYNC = 0.2  # the longest sync, as a part of the slowest device's step at 512
 _MIB = 1 << 20
 # A file of {search: {card: [[batch, seconds], …]}}: how long real cards took for each batch, with and
@@ -118,15 +120,26 @@ class Machine:
 
     def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
         """Seconds of compute and update, without noise."""
+        return self._compute_s(device, batch, micro_batch) + known(device.profile).update_s
+
+    def _compute_s(self, device: Device, batch: int, micro_batch: int) -> float:
         profile = known(device.profile)
-        compute_s = profile.compute_s(batch, micro_batch) * self.offset(device, micro_batch)
-        return compute_s + profile.update_s
+        return profile.compute_s(batch, micro_batch) * self.offset(device, micro_batch)
 
     def rate(self, split: BatchSplit) -> float:
-        """The true samples per second of a split."""
-        parts = zip(self.devices, split.batches, split.micro_batches, strict=True)
-        longest = max(self.time_s(*part) for part in parts if part[1])
-        return split.global_batch / (longest + self.sync_s(split.used))
+        """The true samples per second of a split.
+
+        A step takes as long as its last device, and with noise that is not always the same one.
+        """
+        busy_s = []
+        for number in split.used:
+            device = self.devices[number]
+            batch, micro_batch = split.batches[number], split.micro_batches[number]
+            noises = 1 + _NOISE * _OFF_IN_STEPS[:, number]
+            compute_s = self._compute_s(device, batch, micro_batch) * noises
+            busy_s.append(compute_s + known(device.profile).update_s)
+        steps_s = np.max(busy_s, axis=0)
+        return split.global_batch / float(np.mean(steps_s) + self.sync_s(split.used))
 
     @cached_property
     def probe(self) -> Probe:
