@@ -43,7 +43,13 @@ class GpubalanceError(Exception):
     exit_code = 1
 
     def __init__(
-        self, message: str, *, cause: str = "", remedy: str = "", log: str = "", partial: Any = None
+        self,
+        message: str,
+        *,
+        cause: str = "",
+        remedy: str = "",
+        log: str = "",
+        partial: Any = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -121,7 +127,9 @@ class Regression(GpubalanceError):
 class Interrupted(GpubalanceError):
     """Ctrl-C or SIGTERM. `signal_number` gives the exit code, 128 + it, as shells do."""
 
-    def __init__(self, signal_number: int, *, partial: Any = None, remedy: str = "") -> None:
+    def __init__(
+        self, signal_number: int, *, partial: Any = None, remedy: str = ""
+    ) -> None:
         super().__init__("interrupted", remedy=remedy, partial=partial)
         self.exit_code = 128 + signal_number
 
@@ -130,7 +138,11 @@ class Interrupted(GpubalanceError):
         cls, interrupt: KeyboardInterrupt, *, partial: Any = None, remedy: str = ""
     ) -> Interrupted:
         """The error for an interrupt, which carries the signal's number if it was not a Ctrl-C."""
-        return cls(getattr(interrupt, "number", int(signal.SIGINT)), partial=partial, remedy=remedy)
+        return cls(
+            getattr(interrupt, "number", int(signal.SIGINT)),
+            partial=partial,
+            remedy=remedy,
+        )
 
     def __str__(self) -> str:
         if self.remedy:

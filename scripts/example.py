@@ -60,7 +60,11 @@ def scaled(image, label):
 
 
 def dataset(count=1200, seed=0):
-    data = digits(count, seed).shuffle(count).map(scaled, num_parallel_calls=tf.data.AUTOTUNE)
+    data = (
+        digits(count, seed)
+        .shuffle(count)
+        .map(scaled, num_parallel_calls=tf.data.AUTOTUNE)
+    )
     return data.batch(120).prefetch(tf.data.AUTOTUNE)
 
 
@@ -80,7 +84,10 @@ if __name__ == "__main__":
     )
 
     for device, compute_s, wait_s in zip(
-        split.devices, monitor.epochs[-1].compute_s, monitor.epochs[-1].wait_s, strict=True
+        split.devices,
+        monitor.epochs[-1].compute_s,
+        monitor.epochs[-1].wait_s,
+        strict=True,
     ):
         print(
             f"{device.label} {device.name}: compute {compute_s * 1e3:.1f} ms, wait "

@@ -32,8 +32,14 @@ def main() -> int:
     faults = [(one, fault) for one in audited for fault in one["vulns"]]
     for one, fault in faults:
         mended = ", ".join(fault.get("fix_versions", [])) or "no version yet"
-        print(f"audit: {one['name']} {one['version']}: {fault['id']}, mended in {mended}")
-    left = f"; {len(found) - len(audited)} are not in the list" if len(found) > len(audited) else ""
+        print(
+            f"audit: {one['name']} {one['version']}: {fault['id']}, mended in {mended}"
+        )
+    left = (
+        f"; {len(found) - len(audited)} are not in the list"
+        if len(found) > len(audited)
+        else ""
+    )
     if not faults:
         print(
             f"audit: {len(audited)} package{'s' * (len(audited) > 1)}, none with a known "

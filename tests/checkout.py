@@ -84,7 +84,9 @@ class Checkout:
     def has(self, extra: str) -> bool:
         return (self.folder / f".venv/.gpubalance,{extra},").exists()
 
-    def start(self, script: str, *args: str, before: tuple[str, ...] = (), **env: str) -> Started:
+    def start(
+        self, script: str, *args: str, before: tuple[str, ...] = (), **env: str
+    ) -> Started:
         return subprocess.Popen(
             [*before, str(self.folder / "scripts" / script), *args],
             cwd=self.elsewhere,

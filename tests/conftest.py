@@ -79,7 +79,8 @@ def in_process(tmp_path: Path) -> Iterator[Program]:
 @pytest.fixture(scope="session")
 def tensorflow() -> Any:
     """TensorFlow, set up once for the whole test process."""
-    gc.disable()  # collecting garbage takes a third of this time, though nothing is freed
+    # Collecting garbage takes a third of this time, though nothing is freed
+    gc.disable()
     import keras  # noqa: F401
     import tensorflow as tf
 

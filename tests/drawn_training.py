@@ -18,7 +18,10 @@ _AHEAD = 2  # batches that were dealt out before a change
 
 
 def taken_s(
-    devices: Sequence[Device], joint: JointProfile, split: BatchSplit, factors: Sequence[float]
+    devices: Sequence[Device],
+    joint: JointProfile,
+    split: BatchSplit,
+    factors: Sequence[float],
 ) -> float:
     """Seconds of a step without noise, if each device's compute takes so many times as long."""
     busy_s = []
@@ -78,7 +81,9 @@ class DrawnTraining:
         split = self._dealt.popleft()
         timing = cast("Timing", next(self._worker.measure(split, stamped=True)))
         self.took_s += timing.seconds
-        self.last = StepTimes(split, known(timing.compute_s), known(timing.update_s), self._sync_s)
+        self.last = StepTimes(
+            split, known(timing.compute_s), known(timing.update_s), self._sync_s
+        )
         if self._rebalance and self.steps % self._every == 0:
             change = self.follower.note(self.steps, self.last)
             if change is not None:

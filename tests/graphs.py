@@ -55,12 +55,18 @@ def _received(graph: Any) -> Iterator[Crossing]:
         if node.op not in ("_Recv", "_HostRecv"):
             continue
         names = ("send_device", "recv_device")
-        sender, receiver = (node.attr[name].s.decode().partition("device:")[2] for name in names)
+        sender, receiver = (
+            node.attr[name].s.decode().partition("device:")[2] for name in names
+        )
         takers = [other for other in graph.node if _takes(other, node)]
-        is_control = all(taker.op == "Identity" and not _is_taken(taker, graph) for taker in takers)
+        is_control = all(
+            taker.op == "Identity" and not _is_taken(taker, graph) for taker in takers
+        )
         if sender != receiver and not is_control:
             tensor = node.attr["tensor_name"].s.decode()
-            yield Crossing(sender, receiver, tensor, frozenset(taker.op for taker in takers))
+            yield Crossing(
+                sender, receiver, tensor, frozenset(taker.op for taker in takers)
+            )
 
 
 def _takes(node: Any, other: Any) -> bool:

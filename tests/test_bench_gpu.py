@@ -30,13 +30,17 @@ from tests.known import known
 
 UUID = "GPU-1080aaaa-0000-4000-8000-000000000001"
 ONE_GPU = "\n".join(
-    line for line in stand_in.TWO_UNLIKE_GPUS.splitlines() if not line.startswith("gpu 1")
+    line
+    for line in stand_in.TWO_UNLIKE_GPUS.splitlines()
+    if not line.startswith("gpu 1")
 )
 
 
 def bench(*arguments: str) -> tuple[int, str, str]:
     command = [sys.executable, "-m", "tests.bench", "gpu", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -77,18 +81,28 @@ def test_a_rehearsal_does_every_step_and_writes_table_and_json(
     code, found = rehearsed(tmp_path / "found", "--minutes", "60")
     assert {item["outcome"] for item in found["steps"]} == {"done"}
     assert code == 0
-    each = {step.name: figures_of(step.name, tmp_path / "found" / FIGURES) for step in STEPS}
+    each = {
+        step.name: figures_of(step.name, tmp_path / "found" / FIGURES) for step in STEPS
+    }
     assert [[f["told"] for f in item["figures"]] for item in found["steps"]] == [
         [f["told"] for f in figures if f["told"]] for figures in each.values()
     ]
-    figures = {(step, figure["name"]): figure for step, found in each.items() for figure in found}
+    figures = {
+        (step, figure["name"]): figure
+        for step, found in each.items()
+        for figure in found
+    }
     assert figures["memory", "limit"]["value"]["fails"] == 232
     without_idle = [
-        figure["value"]["outcome"] for figure in each["memory"] if figure["name"] == "used"
+        figure["value"]["outcome"]
+        for figure in each["memory"]
+        if figure["name"] == "used"
     ]
     assert without_idle == ["out of memory", "out of memory", "fits"]
     assert {
-        figure["value"] for figure in each["machine"] if figure["name"] in ("matmul", "convolution")
+        figure["value"]
+        for figure in each["machine"]
+        if figure["name"] in ("matmul", "convolution")
     } == {0.0}
     assert [figure["value"]["differ"] for figure in each["parity"]] == [{}, {}, {}]
     assert sum(figures["hosts", "`balance` ends with"]["value"]["batches"]) == 24
@@ -114,7 +128,9 @@ def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_th
     monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps({"PYTHONPATH": str(tmp_path)}))
     steps = [Step("nowhere", "", 60), Step("memory", "", 6), Step("exact", "", 10**6)]
     outcomes = list(
-        run_steps(steps, Campaign(tmp_path, tmp_path / FIGURES, (), True), 11 / 60, print)
+        run_steps(
+            steps, Campaign(tmp_path, tmp_path / FIGURES, (), True), 11 / 60, print
+        )
     )
     assert [outcome.outcome for outcome in outcomes] == ["failed", "cut off", "not run"]
     assert (
@@ -126,7 +142,9 @@ def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_th
 
 def test_an_error_of_many_lines_is_told_by_those_that_say_it(tmp_path: Path) -> None:
     log = tmp_path / "step.log"
-    error = "tensorflow.python.framework.errors_impl.InternalError: Graph execution error:"
+    error = (
+        "tensorflow.python.framework.errors_impl.InternalError: Graph execution error:"
+    )
     log.write_text(
         f"a window of GPU:0\nTraceback:\n{error}\n\n  File\nNo compiler\n\t [[{{{{node Call}}}}]]\n"
     )
@@ -150,28 +168,37 @@ def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NVML and the engine are stand-ins, and there is one card, of which the steps get parts."""
-    variables = stand_in.environment(tmp_path, ONE_GPU) | stand_in.engine(tmp_path, ENGINE)
+    variables = stand_in.environment(tmp_path, ONE_GPU) | stand_in.engine(
+        tmp_path, ENGINE
+    )
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # the tests' own
-    card = Device(index=0, uuid=UUID, name="GTX 1080 Ti", memory_bytes=11 << 30, simulated=False)
+    card = Device(
+        index=0, uuid=UUID, name="GTX 1080 Ti", memory_bytes=11 << 30, simulated=False
+    )
     folder = tmp_path / "found"
     folder.mkdir()
     steps = [step for step in STEPS if step.name in ("memory", "recovery")]
     campaign = Campaign(folder, folder / FIGURES, [card], rehearsed=False)
     outcomes = {one.step: one for one in run_steps(steps, campaign, 60.0, print)}
-    assert {name: one.why for name, one in outcomes.items()} == dict.fromkeys(outcomes, "")
+    assert {name: one.why for name, one in outcomes.items()} == dict.fromkeys(
+        outcomes, ""
+    )
     told = {name: one.told for name, one in outcomes.items()}
     assert "960 fits, 1024 fails" in told["memory"]
     assert "NVML at" in told["memory"]
     assert re.search(
-        "1024 in the used process: out of memory .*; 960 in the used process: fits", told["memory"]
+        "1024 in the used process: out of memory .*; 960 in the used process: fits",
+        told["memory"],
     )
     assert re.search(
         r"killed worker is told .*; memory is back after 0.0 s; the same run afterwards",
         told["recovery"],
     )
-    assert re.search(r"1001/16 out of memory, 686/16 found in .*; which runs", told["recovery"])
+    assert re.search(
+        r"1001/16 out of memory, 686/16 found in .*; which runs", told["recovery"]
+    )
 
 
 def test_the_engine_sets_gpus_up_where_the_parts_of_one_take_its_place(
@@ -184,12 +211,16 @@ def test_the_engine_sets_gpus_up_where_the_parts_of_one_take_its_place(
     monkeypatch.setattr(runtime, "set_up_gpus", gpus.set_up_gpus)  # to have them back
     monkeypatch.setattr(memory, "memory_limit_bytes", memory.memory_limit_bytes)
     parts.divide(runtime, UUID)
-    card = Device(index=0, uuid=f"{UUID}+0", name="part", memory_bytes=4 << 30, simulated=False)
+    card = Device(
+        index=0, uuid=f"{UUID}+0", name="part", memory_bytes=4 << 30, simulated=False
+    )
     with pytest.raises(IndexError):
         runtime.use_devices([card])
 
 
-def test_a_stamped_step_is_found_in_what_cupti_tells(tensorflow: Any, tmp_path: Path) -> None:
+def test_a_stamped_step_is_found_in_what_cupti_tells(
+    tensorflow: Any, tmp_path: Path
+) -> None:
     """A trace as TensorFlow writes it: a window of the host's, in which a GPU has two streams."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -205,14 +236,20 @@ def test_a_stamped_step_is_found_in_what_cupti_tells(tensorflow: Any, tmp_path: 
         "Stream #1(Compute)",
         [("conv", 4, 9), ("conv", 12, 30), ("conv", 28, 40), ("adam", 60, 70)],
     )
-    write(gpu, "Stream #2(MemcpyD2H)", [("MemcpyD2H", at, at + 1) for at in (10, 50, 55, 80, 150)])
+    write(
+        gpu,
+        "Stream #2(MemcpyD2H)",
+        [("MemcpyD2H", at, at + 1) for at in (10, 50, 55, 80, 150)],
+    )
     write(gpu, "Stream #3(MemcpyH2D)", [("MemcpyH2D", 2, 3)])
     write(gpu, "Steps", [("not a kernel", 0, 100)])
     (tmp_path / "host.xplane.pb").write_bytes(space.SerializeToString())
     (window,) = read_windows(tmp_path)
     assert (len(window.kernels), len(window.to_host)) == (4, 4)
     marks = known(marks_of(window))
-    assert (marks.compute_s, marks.step_s, marks.busy) == pytest.approx((40, 70, 28 / 40))
+    assert (marks.compute_s, marks.step_s, marks.busy) == pytest.approx(
+        (40, 70, 28 / 40)
+    )
     assert marks_of(Window(window.kernels, window.to_host[:3])) is None
     assert idle_part(window) == pytest.approx((3 + 20) / 66)
     assert idle_part(Window((), window.to_host)) is None
@@ -225,7 +262,9 @@ def write(plane: Any, name: str, events: list[tuple[str, int, int]]) -> None:
         number = len(plane.event_metadata) + 1
         plane.event_metadata[number].name = event
         line.events.add(
-            metadata_id=number, offset_ps=began * 10**12, duration_ps=(ended - began) * 10**12
+            metadata_id=number,
+            offset_ps=began * 10**12,
+            duration_ps=(ended - began) * 10**12,
         )
 
 
@@ -250,7 +289,12 @@ def test_what_a_gpu_showed_is_what_the_guide_says(tmp_path: Path) -> None:
         "keras": None,
         "python": "3.12.3",
     }
-    one = {"step": "exact", "outcome": "cut off", "why": "after its 9 s", "seconds": 9.0}
+    one = {
+        "step": "exact",
+        "outcome": "cut off",
+        "why": "after its 9 s",
+        "seconds": 9.0,
+    }
     one["figures"] = [{"name": "sgd", "value": 1e-7, "told": "sgd: 1e-07 | apart"}]
     found = {
         "kind": "gpu-evidence",
@@ -271,7 +315,9 @@ def test_what_a_gpu_showed_is_what_the_guide_says(tmp_path: Path) -> None:
 
 def test_what_is_kept_names_no_machine_and_no_user() -> None:
     told = [{"name": "seen", "value": UUID, "told": f"{UUID} in {Path.home()}/x"}]
-    (step,) = evidence([Outcome("exact", "failed", f"no {UUID}", 1.0, told)], ())["steps"]
+    (step,) = evidence([Outcome("exact", "failed", f"no {UUID}", 1.0, told)], ())[
+        "steps"
+    ]
     assert step["why"] == "no GPU-…"
     assert step["figures"] == [{"name": "seen", "told": "GPU-… in ~/x"}]
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bench.decisions import limit_of
-from tests.bench.rules import AtLimits, Published, RuleMachine, WithLinks, best_rate, ends
+from tests.bench.rules import (
+    AtLimits,
+    Published,
+    RuleMachine,
+    WithLinks,
+    best_rate,
+    ends,
+)
 from tests.bench.rules_of_others import RULES, Given
 from tests.known import known
 
@@ -31,14 +38,20 @@ def asked(name: str, given: Given) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("limits", [(999, 999, 999), (80, 999, 30), (100, 61, 40)])
-def test_a_rule_keeps_the_global_batch_and_the_limits(name: str, limits: tuple[int, ...]) -> None:
+def test_a_rule_keeps_the_global_batch_and_the_limits(
+    name: str, limits: tuple[int, ...]
+) -> None:
     for split in asked(name, Given(200, limits)):
         assert sum(split) == 200
-        assert all(1 <= batch <= most for batch, most in zip(split, limits, strict=True))
+        assert all(
+            1 <= batch <= most for batch, most in zip(split, limits, strict=True)
+        )
 
 
 @given(st.data())
-def test_shares_in_any_proportion_are_whole_and_within_the_limits(data: st.DataObject) -> None:
+def test_shares_in_any_proportion_are_whole_and_within_the_limits(
+    data: st.DataObject,
+) -> None:
     """Also where a proportion gives less than a sample."""
     limits = data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=5).map(tuple))
     batch = data.draw(st.integers(len(limits), sum(limits)))
@@ -82,7 +95,8 @@ def test_the_best_is_that_of_all_splits(kind: type[RuleMachine], seed: int) -> N
             used = [number for number, size in enumerate(split) if size]
             devices = [machine.devices[number] for number in used]
             times = [
-                machine.time_s(d, split[n], split[n]) for d, n in zip(devices, used, strict=True)
+                machine.time_s(d, split[n], split[n])
+                for d, n in zip(devices, used, strict=True)
             ]
             best = max(best, batch / (max(times) + machine.sync_s(used)))
     assert best_rate(machine) == pytest.approx(best)

@@ -63,7 +63,9 @@ def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
     )
     system = Path("/etc/os-release")
     is_debian = system.exists() and "\nID=debian\n" in system.read_text()
-    of_pages, *others = [line for line in done.stderr.splitlines() if line.startswith("ci: ")]
+    of_pages, *others = [
+        line for line in done.stderr.splitlines() if line.startswith("ci: ")
+    ]
     assert of_pages.startswith(f"ci: {told if is_debian else 'no browser: '}")
     assert of_pages.endswith("the tests of pages are skipped")
     of_ssh = "ci: Debian's openssh-server can't be installed (E: no network): the tests over ssh are skipped"
@@ -83,7 +85,9 @@ def test_the_guides_workflow_is_one() -> None:
     (block,) = re.findall(r"(?ms)^```yaml\n(.*?)^```", read("ci"))
     (job,) = yaml.safe_load(block)["jobs"].values()
     commands = [step["run"] for step in job["steps"] if "run" in step]
-    assert [command.split()[1] for command in commands if command.startswith("gpubalance ")] == [
+    assert [
+        command.split()[1] for command in commands if command.startswith("gpubalance ")
+    ] == [
         "check",
         "run",
     ]

@@ -70,7 +70,9 @@ def test_two_processes_at_once_compile_once(compiler: dict[str, str]) -> None:
     both = [start(compiler) for _ in range(2)]
     first, second = (process.communicate(timeout=60)[0] for process in both)
     assert first == second
-    assert (Path(first.strip()) / "tensorflow-plugins/libfakegpu.so").read_text() == "whole"
+    assert (
+        Path(first.strip()) / "tensorflow-plugins/libfakegpu.so"
+    ).read_text() == "whole"
     assert calls(compiler) == 1
 
 
@@ -91,7 +93,15 @@ def test_what_a_compiler_left_that_failed_is_not_used(compiler: dict[str, str]) 
 
 
 def test_without_a_compiler_the_tests_are_skipped_with_one_line(tmp_path: Path) -> None:
-    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/fake_gpu"]
+    asked = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/fake_gpu",
+    ]
     done = subprocess.run(
         asked,
         env=os.environ | {"PATH": str(tmp_path)},
@@ -109,7 +119,9 @@ def test_without_a_compiler_the_tests_are_skipped_with_one_line(tmp_path: Path) 
 def test_another_tensorflow_is_named(tmp_path: Path) -> None:
     told = tmp_path / "tensorflow-2.19.0.dist-info"
     told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.19.0\n")
+    (told / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.19.0\n"
+    )
     assert (
         answer({"PYTHONPATH": str(tmp_path)})
         == "the fake GPUs know TensorFlow 2.20 and 2.21, not 2.19.0"

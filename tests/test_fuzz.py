@@ -20,7 +20,9 @@ def test_no_input_brings_about_a_traceback_a_hang_or_an_escape() -> None:
     assert lines[-1].split()[0].isdigit()
 
 
-def test_a_worker_that_says_it_is_done_too_early_is_not_readable(tmp_path: Path) -> None:
+def test_a_worker_that_says_it_is_done_too_early_is_not_readable(
+    tmp_path: Path,
+) -> None:
     """As the campaign found it: without a stamped sample there is nothing to divide a step by."""
     lines = talk()
     with apart(tmp_path, worker="cat said 2>/dev/null"):

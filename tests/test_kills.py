@@ -20,7 +20,10 @@ from tests.bench.__main__ import read
     ("campaign", "count"),
     [
         pytest.param(
-            partial(kills.main, commands=["run"]), 1, id="a run", marks=pytest.mark.campaign
+            partial(kills.main, commands=["run"]),
+            1,
+            id="a run",
+            marks=pytest.mark.campaign,
         ),
         # Only the workers' engine is another one; the program, its processes, signals, journals
         # and files are the same.
@@ -53,7 +56,10 @@ def test_a_soak_tells_what_grew() -> None:
     warm = soak.Level(50 << 20, 9, 1, 52)
     assert len(list(soak.grown("steps", {1: warm, 5: warm}))) == 1
     told = list(soak.grown("steps", {1: warm, 5: soak.Level(80 << 20, 10, 1, 52)}))
-    assert told[:-1] == ["FAILED memory grew by 30 MiB", "FAILED 10 handles, and 9 before"]
+    assert told[:-1] == [
+        "FAILED memory grew by 30 MiB",
+        "FAILED 10 handles, and 9 before",
+    ]
 
 
 def test_a_bench_takes_a_number_and_a_seed() -> None:

@@ -20,5 +20,7 @@ def test_each_file_that_it_names_is_there() -> None:
 def test_each_room_is_on_it() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     table = MAP.partition("## The way of `--batches")[0]
-    on_it = set(re.findall(r"[a-z]+", " ".join(re.findall(r"(?m)^\| ([a-z, ]+) \|", table))))
+    on_it = set(
+        re.findall(r"[a-z]+", " ".join(re.findall(r"(?m)^\| ([a-z, ]+) \|", table)))
+    )
     assert rooms <= on_it

@@ -44,13 +44,13 @@ def test_each_row_is_whole_and_is_found_by_a_real_text() -> None:
         "gpu-needs-reset",
         "left-out",
     }
-    assert {row.code for row in known_errors().values() if row.signs} <= {*TEXTS} | raised_here
+    assert {row.code for row in known_errors().values() if row.signs} <= {
+        *TEXTS
+    } | raised_here
 
 
 def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> None:
-    complaint = (
-        "E cuda] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
-    )
+    complaint = "E cuda] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
     assert match(complaint) is not None
     assert match_log(f"{complaint}\nloading\n") is None
     row = match_log(
@@ -60,25 +60,39 @@ def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> Non
     assert row is known_error("illegal-address")
 
 
-def test_an_error_is_shown_with_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_shown_with_cause_and_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert (
-        show_error(EnvironmentFault("it failed", cause="of that", remedy="do this"), verbose=False)
+        show_error(
+            EnvironmentFault("it failed", cause="of that", remedy="do this"),
+            verbose=False,
+        )
         == 3
     )
-    assert capsys.readouterr().err == "error: it failed\n  cause: of that\n  → do this\n"
+    assert (
+        capsys.readouterr().err == "error: it failed\n  cause: of that\n  → do this\n"
+    )
     # An error without cause and remedy takes them from the table.
     # What the user wrote is never looked up.
-    show_error(EnvironmentFault("INTERNAL: Dst tensor is not initialized."), verbose=False)
+    show_error(
+        EnvironmentFault("INTERNAL: Dst tensor is not initialized."), verbose=False
+    )
     assert known_error("no-room").remedy in capsys.readouterr().err
     # A cause that the message tells already is not told twice.
     told = EnvironmentFault(
-        f"Dst tensor is not initialized: {known_error('no-room').cause}", remedy="do this"
+        f"Dst tensor is not initialized: {known_error('no-room').cause}",
+        remedy="do this",
     )
     show_error(told, verbose=False)
     assert "cause:" not in capsys.readouterr().err
-    show_error(NothingFits("out of memory: GPU:1 at batch 8", remedy="--batches 4"), verbose=False)
+    show_error(
+        NothingFits("out of memory: GPU:1 at batch 8", remedy="--batches 4"),
+        verbose=False,
+    )
     assert (
-        f"cause: {known_error('out-of-memory').cause}\n  → --batches 4\n" in capsys.readouterr().err
+        f"cause: {known_error('out-of-memory').cause}\n  → --batches 4\n"
+        in capsys.readouterr().err
     )
     show_error(BadInput("my model says: Dst tensor is not initialized."), verbose=False)
     assert "→" not in capsys.readouterr().err

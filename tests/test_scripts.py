@@ -20,10 +20,14 @@ from tests.known import known
 
 
 @pytest.fixture(scope="module")
-def first_use(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, tuple[int, str, str]]:
+def first_use(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Checkout, tuple[int, str, str]]:
     checkout = make_checkout(tmp_path_factory.mktemp("scripts") / "a checkout")
     # stdin is not only no terminal, but closed.
-    return checkout, checkout.run("gpubalance", "a b", "--c", before=("sh", "-c", '"$0" "$@" <&-'))
+    return checkout, checkout.run(
+        "gpubalance", "a b", "--c", before=("sh", "-c", '"$0" "$@" <&-')
+    )
 
 
 @pytest.fixture
@@ -33,7 +37,9 @@ def checkout(first_use: tuple[Checkout, tuple[int, str, str]]) -> Checkout:
     return first_use[0]
 
 
-def test_the_first_use_installs_and_runs(first_use: tuple[Checkout, tuple[int, str, str]]) -> None:
+def test_the_first_use_installs_and_runs(
+    first_use: tuple[Checkout, tuple[int, str, str]],
+) -> None:
     checkout, (code, out, err) = first_use
     assert code == 0, err
     said = json.loads(out)
@@ -59,7 +65,10 @@ def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(
     done = subprocess.run([link], env=here, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (5, "")
     said = json.loads(done.stdout)
-    assert (said["prefix"], said["started_as"]) == (str(checkout.folder / ".venv"), str(link))
+    assert (said["prefix"], said["started_as"]) == (
+        str(checkout.folder / ".venv"),
+        str(link),
+    )
 
 
 def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
@@ -116,7 +125,10 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
     assert (code, out) == (3, "")
     log = checkout.folder / ".venv/install.log"
     assert len(err.splitlines()) > 3
-    assert err.splitlines()[-1] == f"gpubalance: the install failed: {log} has all that pip said"
+    assert (
+        err.splitlines()[-1]
+        == f"gpubalance: the install failed: {log} has all that pip said"
+    )
     assert "pyproject.toml" in log.read_text()
     assert checkout.run("gpubalance")[0] == 0
     assert kept.exists()
@@ -125,7 +137,9 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
 def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_download(
     checkout: Checkout, tmp_path: Path
 ) -> None:
-    copy = Checkout(Path(shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True)))
+    copy = Checkout(
+        Path(shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True))
+    )
     needs = BACKEND.replace(
         "Version: 1\\n", "Version: 1\\nRequires-Dist: large\\nRequires-Dist: small\\n"
     )
@@ -136,7 +150,8 @@ def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_do
         with zipfile.ZipFile(served / f"{name}-1-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{name}.bin", bytes(size))
             wheel.writestr(
-                f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+                f"{name}-1.dist-info/METADATA",
+                f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
             )
             wheel.writestr(
                 f"{name}-1.dist-info/WHEEL",
@@ -158,7 +173,9 @@ def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_do
         server.shutdown()
     assert code == 0, err
     assert json.loads(out)["file"] == str(copy.folder / "gpubalance.py")
-    assert str(checkout.folder) not in (copy.folder / ".venv/bin/gpubalance").read_text()
+    assert (
+        str(checkout.folder) not in (copy.folder / ".venv/bin/gpubalance").read_text()
+    )
     told = [line for line in err.splitlines() if "downloading" in line]
     assert told == ["gpubalance: downloading large (11.0 MB)"]
 
@@ -169,7 +186,10 @@ def test_a_driver_brings_cuda_and_a_terminal_is_told_the_long_steps_and_not_pips
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\n")
     smi.chmod(0o755)
-    variables = checkout.env | {"PYTHONPATH": "", "PATH": f"{tmp_path}:{checkout.env['PATH']}"}
+    variables = checkout.env | {
+        "PYTHONPATH": "",
+        "PATH": f"{tmp_path}:{checkout.env['PATH']}",
+    }
     del variables["GPUBALANCE_EXTRAS"]
     script = str(checkout.folder / "scripts/gpubalance")
     status, seen = command_in_terminal([script], 120, environment=variables)
@@ -229,7 +249,9 @@ def test_an_environment_made_by_hand_is_not_cleared(tmp_path: Path) -> None:
     ],
     ids=["no Python", "without venv", "too old"],
 )
-def test_without_a_fitting_python_it_says_what_is_needed(tmp_path: Path, python: str) -> None:
+def test_without_a_fitting_python_it_says_what_is_needed(
+    tmp_path: Path, python: str
+) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     for tool in ("sh", "readlink", "cksum", "mkdir", "touch", "ls", "flock"):
@@ -262,7 +284,9 @@ def test_test_runs_check_then_pytest(
     expected: int,
     programs: list[str],
 ) -> None:
-    code, out, err = checkout.run("test", *args, RUFF_EXIT=str(ruff), PYTEST_EXIT=str(tests))
+    code, out, err = checkout.run(
+        "test", *args, RUFF_EXIT=str(ruff), PYTEST_EXIT=str(tests)
+    )
     said = [json.loads(line) for line in out.splitlines()]
     assert [Path(one["file"]).stem for one in said] == programs, err
     assert code == expected

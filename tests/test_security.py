@@ -56,9 +56,13 @@ def plan_for(folder: Path, model: str) -> Path:
 @pytest.mark.parametrize(
     "kind", ["{file}:build", "mine:build", "{folder}/net.keras", "{folder}/net.h5"]
 )
-def test_a_plan_starts_no_code_and_opens_no_file(tmp_path: Path, model: Path, kind: str) -> None:
+def test_a_plan_starts_no_code_and_opens_no_file(
+    tmp_path: Path, model: Path, kind: str
+) -> None:
     path = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
-    done = here("run", "--simulate", QUICK_PAIR, "--plan", str(path), cwd=tmp_path, code=4)
+    done = here(
+        "run", "--simulate", QUICK_PAIR, "--plan", str(path), cwd=tmp_path, code=4
+    )
     assert "a plan runs no code and opens no file by itself" in done.stderr
     assert "--model" in done.stderr
     assert not model.with_suffix(".ran").exists()
@@ -75,8 +79,18 @@ def connections(processes: list[psutil.Process]) -> Iterator[Any]:
 def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -> None:
     """And it is the one of a plan for a user's own model, which the command line names."""
     path = plan_for(tmp_path, f"{model}:build")
-    run = ("run", "--simulate", QUICK_PAIR, "--plan", str(path), "--model", f"{model}:build")
-    program = start(*run, "--duration", "0.3", "--windows", "3", "--baseline", "none", "--json")
+    run = (
+        "run",
+        "--simulate",
+        QUICK_PAIR,
+        "--plan",
+        str(path),
+        "--model",
+        f"{model}:build",
+    )
+    program = start(
+        *run, "--duration", "0.3", "--windows", "3", "--baseline", "none", "--json"
+    )
     seen = []
     lines = []
     for line in known(program.stderr):
@@ -118,7 +132,12 @@ def test_a_result_tells_of_its_environment_what_is_on_a_list(
             "HOSTNAME": "a-host-name",
         },
     )
-    for secret in ("d41d8cd98f00b204", "somebody-here", "a-host-name", os.uname().nodename):
+    for secret in (
+        "d41d8cd98f00b204",
+        "somebody-here",
+        "a-host-name",
+        os.uname().nodename,
+    ):
         assert secret not in done.stdout
 
 
@@ -127,11 +146,17 @@ def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProce
     package = folder / "pip_audit"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(f"print({answer!r})\nraise SystemExit({code})\n")
+    (package / "__main__.py").write_text(
+        f"print({answer!r})\nraise SystemExit({code})\n"
+    )
     path = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-m", "tests.audit"]
     return subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
     )
 
 

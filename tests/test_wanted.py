@@ -29,7 +29,8 @@ def test_a_ratio_is_measured_until_its_interval_is_clear_of_the_bound(
 
 def test_what_is_near_the_bound_takes_longer_and_no_longer_than_it_must() -> None:
     found = re.search(
-        r", (\d+) times; .*: met$", judged(cycle((0.97, 1.0, 1.03)), Wanted(0.98), most=100)
+        r", (\d+) times; .*: met$",
+        judged(cycle((0.97, 1.0, 1.03)), Wanted(0.98), most=100),
     )
     assert 6 < int(known(found)[1]) < 100
 
@@ -50,4 +51,6 @@ def test_shares_are_drawn_until_all_are_decided() -> None:
 def test_a_shares_interval_is_wilsons(count: int, of: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     wilson = stats.binomtest(count, of).proportion_ci(method="wilson")
-    assert Share(count, of).interval == pytest.approx((wilson.low, wilson.high), abs=1e-4)
+    assert Share(count, of).interval == pytest.approx(
+        (wilson.low, wilson.high), abs=1e-4
+    )

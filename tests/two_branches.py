@@ -14,7 +14,10 @@ from keras import layers
 def net() -> Any:
     inputs = keras.Input((8,))
     arms = [
-        layers.Dense(4, name=f"{arm}1")(layers.Dense(4, name=f"{arm}0")(inputs)) for arm in "ab"
+        layers.Dense(4, name=f"{arm}1")(layers.Dense(4, name=f"{arm}0")(inputs))
+        for arm in "ab"
     ]
     merged = layers.Concatenate(name="merge")(arms)
-    return keras.Model(inputs, layers.Dense(3, activation="softmax", name="head")(merged))
+    return keras.Model(
+        inputs, layers.Dense(3, activation="softmax", name="head")(merged)
+    )

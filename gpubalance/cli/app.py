@@ -29,7 +29,9 @@ class _Program(TyperGroup):
     """The group of all commands, none of which is loaded before it is needed."""
 
     def __init__(self, **options: Any) -> None:
-        options["commands"] = {name: Command(name, about) for name, about in COMMANDS.items()}
+        options["commands"] = {
+            name: Command(name, about) for name, about in COMMANDS.items()
+        }
         super().__init__(**options)
 
 
@@ -77,7 +79,8 @@ def _fill_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            # Takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)
     # They stay open until the process ends.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
@@ -130,7 +133,9 @@ def _refuse_beside_completion(arguments: Sequence[str]) -> None:
     Typer would ignore it and change a file.
     """
     if arguments[1:] and arguments[0].partition("=")[0] in _COMPLETION:
-        raise UsageError(f"{arguments[0]} takes no arguments", remedy=f"{program()} {arguments[0]}")
+        raise UsageError(
+            f"{arguments[0]} takes no arguments", remedy=f"{program()} {arguments[0]}"
+        )
 
 
 def _complete() -> NoReturn:

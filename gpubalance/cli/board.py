@@ -48,7 +48,11 @@ class Board:
         now_s = time.time()
         match event:
             case events.WindowDone():
-                self._write(summaries.window(event.name, event.devices, event.measurement, now_s))
+                self._write(
+                    summaries.window(
+                        event.name, event.devices, event.measurement, now_s
+                    )
+                )
             case events.TurnDone():
                 for part in event.parts:
                     self._write(summaries.own(event.name, part, now_s))
@@ -114,7 +118,10 @@ def board_in(
     finally:
         board.close()
         if not quiet:
-            say(clean_lines(f"charts: tensorboard --logdir {shlex.quote(str(folder))}"), sys.stderr)
+            say(
+                clean_lines(f"charts: tensorboard --logdir {shlex.quote(str(folder))}"),
+                sys.stderr,
+            )
     if board.error is not None:
         raise unwritable("--tensorboard", folder, board.error)
 

@@ -75,7 +75,8 @@ class Command(TyperCommand):
             add_help_option=False,
             rich_markup_mode="rich",
         )
-        del self.params, self.callback, self.help  # so that __getattr__ is asked for them
+        # So that __getattr__ is asked for them
+        del self.params, self.callback, self.help
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("params", "callback", "help"):
@@ -101,13 +102,19 @@ class Command(TyperCommand):
         For a completion the words come as the shell has cut them; see `shell_complete`.
         """
         if ctx.resilient_parsing:
-            args = [word for word in args if word != "="]  # bash cuts --simulate=2 into three
+            # Bash cuts --simulate=2 into three
+            args = [word for word in args if word != "="]
             ctx.meta[_TYPED] = tuple(args)
         try:
             return super().parse_args(ctx, spread(args, self._lists))
         except TyperException:
             # An argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`.
-            if self._lists and args and not args[-1].startswith("-") and not args[-1].isdecimal():
+            if (
+                self._lists
+                and args
+                and not args[-1].startswith("-")
+                and not args[-1].isdecimal()
+            ):
                 argument_first = [args[-1], *args[:-1]]
                 with suppress(TyperException):
                     return super().parse_args(ctx, spread(argument_first, self._lists))
@@ -118,16 +125,22 @@ class Command(TyperCommand):
         output = ctx.params.get("output")
         # Path.is_file raises for a name that is too long.
         if output is not None and os.path.isfile(output):  # noqa: PTH113
-            named = _files_named([value for value in ctx.params.values() if value is not output])
+            named = _files_named(
+                [value for value in ctx.params.values() if value is not output]
+            )
             if output.resolve() in named:
                 raise UsageError(
-                    f"-o {output} is a file that {ctx.info_name} reads", remedy="give another -o"
+                    f"-o {output} is a file that {ctx.info_name} reads",
+                    remedy="give another -o",
                 )
         return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage without braces: `compare [OPTIONS] RESULT.json...`."""
-        return [piece.strip("{}").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+        return [
+            piece.strip("{}").replace("}", "")
+            for piece in super().collect_usage_pieces(ctx)
+        ]
 
     @property
     def _lists(self) -> set[str]:
@@ -145,7 +158,11 @@ class Command(TyperCommand):
         values_follow = flag in self._lists or typed[-1:] == (flag,)
         if values_follow and not incomplete.startswith("-"):
             for param in self.params:
-                if isinstance(param, TyperOption) and flag in param.opts and not param.is_flag:
+                if (
+                    isinstance(param, TyperOption)
+                    and flag in param.opts
+                    and not param.is_flag
+                ):
                     return param.shell_complete(ctx, incomplete)
         return super().shell_complete(ctx, incomplete or "-")
 
@@ -179,7 +196,11 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
             return [*words, argument, *rest]
         name, equals, value = argument.partition("=")
         values = [value] if equals else []
-        while name in lists and rest and (not rest[0].startswith("-") or _NUMBER.match(rest[0])):
+        while (
+            name in lists
+            and rest
+            and (not rest[0].startswith("-") or _NUMBER.match(rest[0]))
+        ):
             values.append(rest.pop(0))
         words += [f"{name}={value}" for value in values] or [name]
     return words

@@ -20,7 +20,8 @@ Baseline = Annotated[
     ),
 ]
 Others = Annotated[
-    list[Path], typer.Argument(metavar="RESULT.json", help="One or more to compare with it.")
+    list[Path],
+    typer.Argument(metavar="RESULT.json", help="One or more to compare with it."),
 ]
 
 
@@ -38,12 +39,12 @@ def _per_cent(text: str) -> str:
 class Gate(Record):
     """When the comparison fails; in per cent."""
 
-    fail_slower: Annotated[float, BeforeValidator(_per_cent), Field(ge=0, lt=100)] | None = (
-        output_option(
-            "--fail-slower P%",
-            "Exit with 9 if a result is clearly slower, by more than that many per cent: "
-            "--fail-slower 5%.",
-        )
+    fail_slower: (
+        Annotated[float, BeforeValidator(_per_cent), Field(ge=0, lt=100)] | None
+    ) = output_option(
+        "--fail-slower P%",
+        "Exit with 9 if a result is clearly slower, by more than that many per cent: "
+        "--fail-slower 5%.",
     )
 
 

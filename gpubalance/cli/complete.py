@@ -57,7 +57,8 @@ def devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     simulate = ctx.params.get("simulate")
     typed_hosts = ctx.params.get("hosts") or ""
     hosts = [host for host in typed_hosts.split(",") if host]
-    if hosts and not simulate:  # asking them takes longer than anyone waits for a completion
+    # Asking them takes longer than anyone waits for a completion
+    if hosts and not simulate:
         return []
     before, comma, _ = incomplete.rpartition(",")
     values = [*(ctx.params.get("gpus") or ()), before]

@@ -42,17 +42,22 @@ class Invocation:
 
     def explain(self, error: GpubalanceError) -> None:
         """Adds to an error about an option that its value is from the config."""
-        if self.context is None or not isinstance(error, UsageError | BadInput | PlanMismatch):
+        if self.context is None or not isinstance(
+            error, UsageError | BadInput | PlanMismatch
+        ):
             return
         mentioned = re.findall(r"--[\w-]+", f"{error.message} {error.remedy}")
         from_config = []
         for flag, option in options_of(self.context.command):
             source = self.context.get_parameter_source(str(option.name))
-            if str(source).endswith("_MAP"):  # of Typer's ParameterSource, which it does not export
+            # Of Typer's ParameterSource, which it does not export
+            if str(source).endswith("_MAP"):
                 from_config.append(f"--{flag}")
         flags = [flag for flag in from_config if flag in mentioned] or from_config
         if flags:
-            error.remedy = f"{error.remedy}\nfrom {self.config}: {', '.join(flags)}".strip()
+            error.remedy = (
+                f"{error.remedy}\nfrom {self.config}: {', '.join(flags)}".strip()
+            )
 
 
 def take(context: typer.Context, path: Path | None) -> None:
@@ -64,14 +69,18 @@ def take(context: typer.Context, path: Path | None) -> None:
     if path is not None:
         invocation.config = path
         program = cast("TyperGroup", context.find_root().command)
-        by_command = defaults(path, cast("Mapping[str, TyperCommand]", program.commands))
+        by_command = defaults(
+            path, cast("Mapping[str, TyperCommand]", program.commands)
+        )
         if context.parent is None:
             context.default_map = by_command
         else:
             context.default_map = by_command[cast("str", context.info_name)]
 
 
-def defaults(path: Path, commands: Mapping[str, TyperCommand]) -> dict[str, dict[str, Any]]:
+def defaults(
+    path: Path, commands: Mapping[str, TyperCommand]
+) -> dict[str, dict[str, Any]]:
     """The file's values for each command, by parameter, as a command line has them.
 
     That is Typer's `default_map`. Raises BadInput for a file that can't be read, and UsageError for
@@ -114,9 +123,14 @@ def by_name(place: str, values: Mapping[str, Any], known: Set[str]) -> dict[str,
     by_flag = {key.replace("_", "-"): value for key, value in values.items()}
     for name in by_flag.keys() - known:
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
+        remedy = (
+            f"did you mean {near[0]}?"
+            if near
+            else f"there are: {', '.join(sorted(known))}"
+        )
         raise UsageError(
-            f"{place}{clean(name, 40)}: there is no such command or option", remedy=remedy
+            f"{place}{clean(name, 40)}: there is no such command or option",
+            remedy=remedy,
         )
     return by_flag
 
@@ -164,7 +178,8 @@ HelpOption = Annotated[
 
 def common(
     verbose: Annotated[
-        bool, typer.Option("--verbose", metavar="", help="Show the traceback of an error.")
+        bool,
+        typer.Option("--verbose", metavar="", help="Show the traceback of an error."),
     ] = False,
     config: ConfigOption = None,
     help: HelpOption = False,

@@ -25,9 +25,15 @@ def devices(
 
     def text(result: Listing | Listings) -> str:
         if isinstance(result, Listings):
-            readings = [(str(host.host), host.nvidia) for host in result.hosts if host.nvidia]
+            readings = [
+                (str(host.host), host.nvidia) for host in result.hosts if host.nvidia
+            ]
             return hosts_text(readings)
-        return gpus_text(result.nvidia) if result.nvidia else simulated_text(result.simulated or ())
+        return (
+            gpus_text(result.nvidia)
+            if result.nvidia
+            else simulated_text(result.simulated or ())
+        )
 
     output = Output(reporting, text, shows_progress=False)
     hosts = connect_hosts(selected.hosts, selected.via)

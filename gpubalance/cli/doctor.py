@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def doctor(
     gpus: Devices,
     reporting: Unwatched,
-    settings: Annotated[Settings, Without("precision", "xla", "input", "data", "all_reduce")],
+    settings: Annotated[
+        Settings, Without("precision", "xla", "input", "data", "all_reduce")
+    ],
 ) -> None:
     """With --hosts, all hosts are checked in parallel.
 
@@ -82,7 +84,12 @@ def _paint() -> Paint:
     console = Console(file=sys.stdout)  # respects NO_COLOR, TERM=dumb and FORCE_COLOR
     if console.color_system is None or console.no_color:
         return lambda _, word: word
-    styles = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
+    styles = {
+        "ok": "green",
+        "warning": "yellow",
+        "failure": "bold red",
+        "skipped": "dim",
+    }
     return lambda status, word: Style.parse(styles[status]).render(
         word, color_system=ColorSystem.STANDARD
     )

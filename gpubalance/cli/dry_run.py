@@ -33,7 +33,9 @@ def dry_run(
             remedy="give another -o",
         )
     place = f"; this estimate is in {path}" if path else ""
-    output = Output(reporting, lambda result: _text(result) + place, shows_progress=False)
+    output = Output(
+        reporting, lambda result: _text(result) + place, shows_progress=False
+    )
     output.give(estimate(request))
 
 
@@ -41,13 +43,18 @@ def _text(estimated: Estimate) -> str:
     """Each phase with about how long it would take, and how long all of them."""
     settings = estimated.request.settings
     devices = [f"{device.label} {device.name}" for device in estimated.request.devices]
-    lines = prose(f"{settings.model}, {settings.precision}; {', '.join(devices)}", WIDTH)
+    lines = prose(
+        f"{settings.model}, {settings.precision}; {', '.join(devices)}", WIDTH
+    )
     if estimated.probed:
         plan = f"planned with the probe of {estimated.probed}; --fresh would make a new one"
         lines += prose(plan, WIDTH, "  ")
     no_head = ("", "")
     rows = [no_head]
-    rows += [(phase.name, f"about {format_duration(phase.seconds)}") for phase in estimated.phases]
+    rows += [
+        (phase.name, f"about {format_duration(phase.seconds)}")
+        for phase in estimated.phases
+    ]
     lines += table(rows, indent="  ")[1:]
     lines.append(f"about {format_duration(estimated.seconds)} in all; nothing was run")
     return "\n".join(lines)

@@ -50,7 +50,8 @@ def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
         )
     else:
         our_error = GpubalanceError(
-            f"a bug in gpubalance: {message}", remedy="report what --verbose adds to this"
+            f"a bug in gpubalance: {message}",
+            remedy="report what --verbose adds to this",
         )
     our_error.__cause__ = error
     return our_error
@@ -58,10 +59,12 @@ def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
 
 def _usage(arguments: Sequence[str]) -> str:
     """What to type instead of these arguments, which Typer can't read, or the help to look into."""
-    if arguments and arguments[0] in COMMANDS:  # of some of its errors Typer does not say it
+    # Of some of its errors Typer does not say it
+    if arguments and arguments[0] in COMMANDS:
         return f"{program()} {arguments[0]} --help"
     commands = [word for word in arguments if word in COMMANDS]
-    if commands and arguments[0].startswith("-"):  # an option of a command stands before it
+    # An option of a command stands before it
+    if commands and arguments[0].startswith("-"):
         options = list(arguments)
         options.remove(commands[0])
         reordered = shlex.join([commands[0], *options])
@@ -125,4 +128,6 @@ def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
     is_opened = any(argument.startswith(_OPENED) for argument in arguments)
     if not isinstance(error, EnvironmentFault) and not is_opened:
         without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
-        error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments, without)}")
+        error.remedy = error.remedy.replace(
+            RESUME, f"{RESUME}:\n{resuming(arguments, without)}"
+        )

@@ -23,7 +23,9 @@ def check_file(option: str, path: Path, *, overwrite: bool) -> None:
     trial = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         if path.exists() and not path.is_file():
-            raise UsageError(f"{option} {path} is not a file", remedy="give a file's name")
+            raise UsageError(
+                f"{option} {path} is not a file", remedy="give a file's name"
+            )
         if path.exists() and not overwrite:
             raise file_exists(option, path)
         with trial.open("wb") as file:
@@ -43,7 +45,9 @@ def file_exists(option: str, path: Path) -> UsageError:
     return UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")
 
 
-def write_file(option: str, path: Path, content: str | bytes, elsewhere: str = "") -> None:
+def write_file(
+    option: str, path: Path, content: str | bytes, elsewhere: str = ""
+) -> None:
     """Writes a file whole or not at all. Raises EnvironmentFault.
 
     `elsewhere` begins its remedy: where the result is instead.
@@ -54,7 +58,8 @@ def write_file(option: str, path: Path, content: str | bytes, elsewhere: str = "
         write_whole(path, content)
     except OSError as error:
         raise EnvironmentFault(
-            f"can't write {path}: {error.strerror}", remedy=f"{elsewhere}give another {option}"
+            f"can't write {path}: {error.strerror}",
+            remedy=f"{elsewhere}give another {option}",
         ) from None
 
 

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 _NOT_OPTIONS = {"model", "data", "json", "dry-run", "verbose"}
 
 
-def balance(build: object, data: object, watch: Watch | None, options: Mapping[str, Any]) -> Plan:
+def balance(
+    build: object, data: object, watch: Watch | None, options: Mapping[str, Any]
+) -> Plan:
     """Runs the command; `gpubalance.balance` documents it."""
     loaded = Command("balance", "")
-    known = {flag: option for flag, option in options_of(loaded) if flag not in _NOT_OPTIONS}
+    known = {
+        flag: option for flag, option in options_of(loaded) if flag not in _NOT_OPTIONS
+    }
     wanted = {name: value for name, value in options.items() if value is not None}
     try:
         values = by_name("balance: ", wanted, known.keys())
@@ -51,7 +55,9 @@ def _ignore(event: Event) -> None:
 
 
 def _name(value: object, argument: str) -> str | None:
-    return value if value is None or isinstance(value, str) else name_of(value, argument)
+    return (
+        value if value is None or isinstance(value, str) else name_of(value, argument)
+    )
 
 
 def name_of(function: object, argument: str) -> str:

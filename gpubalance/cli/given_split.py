@@ -41,7 +41,8 @@ class GivenSplit(Record):
         "Default: the whole batch.",
     )
     plan: Path | None = split_option(
-        "--plan PLAN.json", "Run what plan or balance wrote: its devices, batches and settings."
+        "--plan PLAN.json",
+        "Run what plan or balance wrote: its devices, batches and settings.",
     )
     force: bool = split_option(
         "--force",
@@ -62,14 +63,23 @@ class GivenSplit(Record):
         return RunRequest(**fields, split=split, measuring=measuring)
 
     def by_plan(
-        self, plan: Plan, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring
+        self,
+        plan: Plan,
+        machine: Machine,
+        gpus: Devices,
+        settings: Settings,
+        measuring: Measuring,
     ) -> RunRequest:
         """The run of a plan on the devices here.
 
         Raises UsageError for options that the plan replaces, PlanMismatch if the devices have
         changed, unless forced, and BadInput if its model or its samples must be named.
         """
-        from gpubalance.devices.planned import MAKE_ONE, nearest_devices, planned_devices
+        from gpubalance.devices.planned import (
+            MAKE_ONE,
+            nearest_devices,
+            planned_devices,
+        )
 
         only_names = Settings(model=settings.model, data=settings.data)
         if gpus.gpus or self.batches or self.micro_batches or settings != only_names:
@@ -111,7 +121,9 @@ class GivenSplit(Record):
             )
 
 
-def changed_data(plan: Plan, settings: Settings, balance: str, *, force: bool) -> list[Warning_]:
+def changed_data(
+    plan: Plan, settings: Settings, balance: str, *, force: bool
+) -> list[Warning_]:
     """A warning if the samples are not those the plan was made with.
 
     `balance` is the command that makes a plan for these. Raises PlanMismatch for samples from
@@ -121,7 +133,10 @@ def changed_data(plan: Plan, settings: Settings, balance: str, *, force: bool) -
     from gpubalance.settings.code import code_key
 
     planned = plan.settings
-    if planned.data is None or plan.code in ("", code_key(settings.model, settings.data)):
+    if planned.data is None or plan.code in (
+        "",
+        code_key(settings.model, settings.data),
+    ):
         return []
     why = (
         f"the plan is for the samples of {planned.data} as it was then, not for those of "

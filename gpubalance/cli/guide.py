@@ -38,7 +38,8 @@ def guide(
         say(_list(), sys.stdout)
     elif chapter not in names():
         raise UsageError(
-            f"the guide has no chapter {clean(chapter, 40)}", remedy="gpubalance guide lists them"
+            f"the guide has no chapter {clean(chapter, 40)}",
+            remedy="gpubalance guide lists them",
         )
     elif sys.stdout.isatty():
         _show(read_chapter(chapter).text)
@@ -65,7 +66,9 @@ def _show(text: str) -> None:
     class FoldedTable(TableElement):
         """A table that breaks long words, such as names of fields, which Rich would cut."""
 
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        def __rich_console__(
+            self, console: Console, options: ConsoleOptions
+        ) -> RenderResult:
             for part in super().__rich_console__(console, options):
                 if isinstance(part, Table):
                     for column in part.columns:

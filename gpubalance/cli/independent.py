@@ -84,7 +84,9 @@ def independent(
         following = ""
         # Without a joint split to compare with, the command that finds one.
         if result.complete and result.joint is None and result.model is not None:
-            following = command("balance", result.devices, result.settings, gpus.simulate)
+            following = command(
+                "balance", result.devices, result.settings, gpus.simulate
+            )
         return summed_up(result, independent_summary(result), following)
 
     machine = gpus.machine()

@@ -51,7 +51,11 @@ def job_of(
     an error the partial result is output. `watch` gets the same events as the progress, and no
     text is shown then.
     """
-    used = request.without_idle.devices if isinstance(request, RunRequest) else request.devices
+    used = (
+        request.without_idle.devices
+        if isinstance(request, RunRequest)
+        else request.devices
+    )
     warnings = [*machine_warnings(machine, used, strict=control.strict), *noted]
     shown = text if watch is None else lambda _: ""
     output = Output(reporting, shown, warnings, resumed=control.resume)
@@ -61,12 +65,18 @@ def job_of(
     with (
         held(used),
         connected(used),
-        board_in(reporting.tensorboard, name, request.settings, quiet=reporting.quiet) as board,
+        board_in(
+            reporting.tensorboard, name, request.settings, quiet=reporting.quiet
+        ) as board,
         journal_of(request, resume=control.resume) as journal,
     ):
         output.check_continues(journal)
         with output.left_by_an_error(), Progress(quiet=reporting.quiet) as progress:
-            listeners = [listener for listener in (progress, watch, board) if listener is not None]
+            listeners = [
+                listener
+                for listener in (progress, watch, board)
+                if listener is not None
+            ]
 
             def notify(event: Event) -> None:
                 for listener in listeners:

@@ -15,13 +15,18 @@ from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.launching import Launching
 
 PlanFile = Annotated[
-    Path, typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote.")
+    Path,
+    typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote."),
 ]
 Script = Annotated[
-    Path, typer.Argument(metavar="SCRIPT.py", help="Your training script, which loads that plan.")
+    Path,
+    typer.Argument(
+        metavar="SCRIPT.py", help="Your training script, which loads that plan."
+    ),
 ]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGS...", help="What the script is given.")
+    list[str] | None,
+    typer.Argument(metavar="ARGS...", help="What the script is given."),
 ]
 
 
@@ -47,11 +52,13 @@ def launch(
     reach_planned(planned, devices.hosts, devices.via)
     if str(script).startswith("-"):
         raise UsageError(
-            f"{script} comes after the plan", remedy="put launch's own options before PLAN.json"
+            f"{script} comes after the plan",
+            remedy="put launch's own options before PLAN.json",
         )
     if not are_reached() and not script.is_file():
         raise BadInput(
-            f"there is no script {script}", remedy="give the path of your training script"
+            f"there is no script {script}",
+            remedy="give the path of your training script",
         )
     one_at_a_time = threading.Lock()
 

@@ -138,7 +138,9 @@ class LiveScreen:
             event.devices, event.running, width, height
         )
 
-    def _split(self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]) -> LiveSplit:
+    def _split(
+        self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]
+    ) -> LiveSplit:
         """What is shown of a split; a new one, or one of other devices, replaces all before it."""
         # The same split without its pipeline: the screen shows it with the pipeline.
         if name == "held":
@@ -146,14 +148,18 @@ class LiveScreen:
         self._lines = lambda width, height: joint_lines(self._joint, width, height)
         split = self._joint.get(name)
         if split is None or split.batches != batches or split.devices != devices:
-            if not name or any(other.devices != devices for other in self._joint.values()):
+            if not name or any(
+                other.devices != devices for other in self._joint.values()
+            ):
                 self._joint.clear()
             split = LiveSplit(devices, batches)
             self._joint[name] = split
         return split
 
     def _own_row(self, device: Device, batch: int) -> DeviceRow:
-        self._lines = lambda width, height: own_lines(list(self._own.values()), width, height)
+        self._lines = lambda width, height: own_lines(
+            list(self._own.values()), width, height
+        )
         return self._own.setdefault(device.uuid, DeviceRow(device, batch))
 
     def _curve(self, device: Device) -> dict[int, CurvePoint]:

@@ -25,7 +25,11 @@ Following = tuple[str, tuple[str, ...]]
 
 
 def command(
-    name: str, devices: Sequence[Device], settings: Settings, simulate: str | None, *split: str
+    name: str,
+    devices: Sequence[Device],
+    settings: Settings,
+    simulate: str | None,
+    *split: str,
 ) -> str:
     """A command on these devices with these settings; the words of `split` come between the two."""
     words = [name, *_simulated(simulate), "--gpus"]
@@ -63,7 +67,9 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
     return run, script
 
 
-def layers_uses(path: Path | None, simulate: str | None, settings: Settings) -> Following:
+def layers_uses(
+    path: Path | None, simulate: str | None, settings: Settings
+) -> Following:
     """The command that draws the result in that file, and the lines that train in its stages.
 
     Both are empty without a file.
@@ -167,7 +173,9 @@ def _run_command(plan: Plan, simulate: str | None, path: Path | None) -> str:
     settings = plan.settings
     if path is None:
         devices = [plan.devices[number] for number in plan.split.used]
-        return command("run", devices, settings, simulate, *plan.split.without_idle.options.split())
+        return command(
+            "run", devices, settings, simulate, *plan.split.without_idle.options.split()
+        )
     words = ["run", *_simulated(simulate), "--plan", str(path)]
     if names_file_or_code(settings.model):
         words += ["--model", settings.model]

@@ -36,7 +36,8 @@ class Devices(Record):
         "ray: of a Ray cluster's nodes.",
     )
     via: str | None = devices_option(
-        "--via PREFIX", "The command that reaches a host. Default: ssh -o BatchMode=yes {host}."
+        "--via PREFIX",
+        "The command that reaches a host. Default: ssh -o BatchMode=yes {host}.",
     )
 
     def machine(self) -> Machine:
@@ -60,7 +61,9 @@ class RunControl(Record):
         default=False,
     )
     strict: bool = measuring_option(
-        "--strict", "Refuse a GPU that another process uses, instead of warning.", default=False
+        "--strict",
+        "Refuse a GPU that another process uses, instead of warning.",
+        default=False,
     )
     dry_run: bool = measuring_option(
         "--dry-run",
@@ -79,13 +82,15 @@ class Times(Record):
 
 class Epoch(Record):
     epoch: Annotated[int, Field(ge=1, le=10**12)] | None = split_option(
-        "--epoch N", "Samples in one of your epochs: the result says how long an epoch takes."
+        "--epoch N",
+        "Samples in one of your epochs: the result says how long an epoch takes.",
     )
 
 
 class Scripting(Record):
     script: Path | None = output_option(
-        "--script FILE", "Write a Python script that trains your model on your data with it."
+        "--script FILE",
+        "Write a Python script that trains your model on your data with it.",
     )
 
 
@@ -96,7 +101,9 @@ class Reporting(Record):
         "--json", "Print the result as JSON, and nothing else on stdout.", default=False
     )
     output: Path | None = output_option("--output -o FILE", "Write the result as JSON.")
-    overwrite: bool = output_option("--overwrite", "Replace FILE if it exists.", default=False)
+    overwrite: bool = output_option(
+        "--overwrite", "Replace FILE if it exists.", default=False
+    )
     quiet: bool = output_option("--quiet -q", "No progress on stderr.", default=False)
     tensorboard: Path | None = output_option(
         "--tensorboard DIR", "Write measurements there as they come, for TensorBoard."

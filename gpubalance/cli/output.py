@@ -49,7 +49,9 @@ class Output:
         self._continues = False
         if self._path is not None:
             self._replaces = self._replaces or is_estimate(self._path)
-            self._continues = not self._replaces and resumed and _is_unfinished(self._path)
+            self._continues = (
+                not self._replaces and resumed and _is_unfinished(self._path)
+            )
             self._replaces = self._replaces or self._continues
             check_file("-o", self._path, overwrite=self._replaces)
 
@@ -75,7 +77,9 @@ class Output:
         all the same and raises EnvironmentFault.
         """
         if self._noted:
-            result = result.model_copy(update={"warnings": (*self._noted, *result.warnings)})
+            result = result.model_copy(
+                update={"warnings": (*self._noted, *result.warnings)}
+            )
         document = result.model_dump_json(indent=2)
         printed = document if self._as_json else self._text(result)
         self._print_beside("")
@@ -86,13 +90,16 @@ class Output:
             was_read = say(printed, sys.stdout)
         if not was_read and self._path is None and journal is not None:
             journal.stays = True
-            self._print_beside("stdout was closed; rerun with --resume to print the result")
+            self._print_beside(
+                "stdout was closed; rerun with --resume to print the result"
+            )
         return result
 
     def _write(self, path: Path, document: str) -> None:
         if path.exists() and not self._replaces:
             raise EnvironmentFault(
-                f"another program created {path} meanwhile", remedy="the result is on stdout"
+                f"another program created {path} meanwhile",
+                remedy="the result is on stdout",
             )
         write_file("-o", path, document + "\n", "the result is on stdout; ")
 
@@ -111,7 +118,10 @@ def width() -> int:
 
 
 def summed_up(
-    result: Any, parts: Iterable[Part], next_command: str = "", script: Sequence[str] = ()
+    result: Any,
+    parts: Iterable[Part],
+    next_command: str = "",
+    script: Sequence[str] = (),
 ) -> str:
     """The text about a result, its warnings and those of its proof, and what can follow.
 
@@ -127,7 +137,12 @@ def summed_up(
 def say(text: str, stream: TextIO) -> bool:
     """Prints a text. Returns False if its reader has gone, which must not fail a measurement."""
     try:
-        print(text, end="\n" if text or stream is sys.stderr else "", file=stream, flush=True)
+        print(
+            text,
+            end="\n" if text or stream is sys.stderr else "",
+            file=stream,
+            flush=True,
+        )
         return True
     except OSError as error:
         # Python flushes it once more when it ends, and would complain.

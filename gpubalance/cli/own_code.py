@@ -36,7 +36,9 @@ def refuse_unusable(option: str, name: str) -> None:
     if not file.endswith(".py"):
         return
     module = _parsed(option, Path(file))
-    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    functions = {
+        node.name: node for node in module.body if isinstance(node, ast.FunctionDef)
+    }
     listed = f"it has: {', '.join(map(clean, functions)) or 'none'}"
     if not (place and wanted):
         likely = _likeliest(list(functions), _LIKELY[option])
@@ -47,7 +49,9 @@ def refuse_unusable(option: str, name: str) -> None:
     if wanted in functions:
         _refuse_arguments(option, name, functions[wanted])
     elif not _may_have(module, wanted):
-        raise BadInput(f"{clean(place)} has no function {clean(wanted)!r}", remedy=listed)
+        raise BadInput(
+            f"{clean(place)} has no function {clean(wanted)!r}", remedy=listed
+        )
 
 
 def _likeliest(functions: Sequence[str], words: Sequence[str]) -> str:
@@ -78,7 +82,11 @@ def _is_function(module: ast.Module, name: str) -> bool:
     for node in _run_by_import(module):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             is_function = True
-        elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+        elif (
+            isinstance(node, ast.Name)
+            and node.id == name
+            and isinstance(node.ctx, ast.Store)
+        ):
             is_function = False  # the target of an assignment, a loop or a `with`
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -102,10 +110,13 @@ def _parsed(option: str, file: Path) -> ast.Module:
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
         raise BadInput(
-            f"{option}: {clean(str(file))}{where}: {error.msg}", remedy="correct it there"
+            f"{option}: {clean(str(file))}{where}: {error.msg}",
+            remedy="correct it there",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{option}: {clean(str(file))} can't be read: {clean(str(error))}") from None
+        raise BadInput(
+            f"{option}: {clean(str(file))} can't be read: {clean(str(error))}"
+        ) from None
 
 
 def _refuse_arguments(option: str, name: str, function: ast.FunctionDef) -> None:
@@ -114,7 +125,9 @@ def _refuse_arguments(option: str, name: str, function: ast.FunctionDef) -> None
     arguments = function.args
     positional = arguments.posonlyargs + arguments.args
     needed = positional[: len(positional) - len(arguments.defaults)]
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+    for argument, default in zip(
+        arguments.kwonlyargs, arguments.kw_defaults, strict=True
+    ):
         if default is None:
             needed.append(argument)
     if needed:

@@ -64,8 +64,11 @@ def with_options(command: Command, common: Command) -> Command:
         return command(**arguments)
 
     parameters += unseen.values()
-    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
-    vars(called)["__signature__"] = Signature(keywords)  # what inspect, and so Typer, sees
+    keywords = [
+        parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters
+    ]
+    # What inspect, and so Typer, sees
+    vars(called)["__signature__"] = Signature(keywords)
     return called
 
 
@@ -81,7 +84,8 @@ def _record(annotation: Any) -> tuple[type[Record], list[str]] | None:
     for mark in marks:
         hidden.update(mark.names)
     names = []
-    for name in dict.fromkeys([*record.__annotations__, *record.model_fields]):  # its own first
+    # Its own first
+    for name in dict.fromkeys([*record.__annotations__, *record.model_fields]):
         if record.model_fields[name].json_schema_extra and name not in hidden:
             names.append(name)
     return record, names
@@ -112,7 +116,9 @@ def _options(record: type[Record], names: Sequence[str]) -> Iterator[Parameter]:
         else:
             default = kind(shown["typed"])
         annotation: Any = Annotated[typed, option]
-        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        yield Parameter(
+            name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
 
 
 def flag_of(record: type[Record], name: str) -> str:

@@ -60,7 +60,9 @@ def plan(
     joint = None
     if elsewhere.times is not None:
         if probe_file or gpus.simulate or gpus.hosts:
-            raise UsageError("--curve brings its own devices: give no probe, --simulate or --hosts")
+            raise UsageError(
+                "--curve brings its own devices: give no probe, --simulate or --hosts"
+            )
         probe = probe_of_times(elsewhere.times)
         devices = select(gpus.gpus, probe.devices)
     elif probe_file is not None:
@@ -75,7 +77,9 @@ def plan(
     output.give(job(probe, devices, split, joint))
 
 
-def _kept_probe(devices: Sequence[Device], settings: Settings, simulate: str | None) -> Probe:
+def _kept_probe(
+    devices: Sequence[Device], settings: Settings, simulate: str | None
+) -> Probe:
     """The best probe that is kept.
 
     Raises BadInput if these devices were not probed with these settings.

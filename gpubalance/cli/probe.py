@@ -34,7 +34,9 @@ def probe(
         following = ""
         refused = any(warning.code == "not-for-a-split" for warning in result.warnings)
         if result.complete and not refused:
-            following = command("balance", result.devices, result.settings, gpus.simulate)
+            following = command(
+                "balance", result.devices, result.settings, gpus.simulate
+            )
         return summed_up(result, probe_summary(result), following)
 
     machine = gpus.machine()

@@ -137,7 +137,9 @@ class Progress:
             self._print(lines)
 
     def _show(self, screen: LiveScreen, event: events.Event, lines: str) -> None:
-        stays = event.stays if isinstance(event, events.Doing) else isinstance(event, _STAY)
+        stays = (
+            event.stays if isinstance(event, events.Doing) else isinstance(event, _STAY)
+        )
         try:
             screen.show(event)
             if stays:

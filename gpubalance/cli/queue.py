@@ -20,7 +20,8 @@ _PLAIN = re.compile(r"[\w ./=,:@%+-]*")  # words, which a shell can read
 CommandsFile = Annotated[
     str,
     typer.Argument(
-        metavar="COMMANDS.txt", help="A file with a command a line; - reads them from stdin."
+        metavar="COMMANDS.txt",
+        help="A file with a command a line; - reads them from stdin.",
     ),
 ]
 
@@ -89,7 +90,8 @@ def _read(commands: str) -> tuple[str, ...]:
         fault = _fault(line)
         if fault:
             raise BadInput(
-                f"{name}: the shell can't read `{clean(line)}`: {clean(fault)}", remedy=_WHOLE
+                f"{name}: the shell can't read `{clean(line)}`: {clean(fault)}",
+                remedy=_WHOLE,
             )
     return tuple(lines)
 

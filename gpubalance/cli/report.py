@@ -27,23 +27,34 @@ _INSTALL = (
     "report …"
 )
 _CAN_WRITE = (
-    "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
+    "\nit can write a page (--html FILE), pictures (--png DIR) and tables "
+    "(--markdown, --csv)"
 )
 
 Results = Annotated[
     list[Path],
-    typer.Argument(metavar="RESULT.json", help="What commands that measure or plan wrote with -o."),
+    typer.Argument(
+        metavar="RESULT.json", help="What commands that measure or plan wrote with -o."
+    ),
 ]
 
 
 class ReportOptions(Record):
     """What is written, and where."""
 
-    html: Path | None = output_option("--html FILE", "Write a page with charts, in one file.")
-    png: Path | None = output_option("--png DIR", "Write each chart as a PNG into a folder.")
-    markdown: bool = output_option("--markdown", "Print the tables as Markdown.", default=False)
+    html: Path | None = output_option(
+        "--html FILE", "Write a page with charts, in one file."
+    )
+    png: Path | None = output_option(
+        "--png DIR", "Write each chart as a PNG into a folder."
+    )
+    markdown: bool = output_option(
+        "--markdown", "Print the tables as Markdown.", default=False
+    )
     csv: bool = output_option("--csv", "Print every number as CSV.", default=False)
-    overwrite: bool = output_option("--overwrite", "Replace files that exist.", default=False)
+    overwrite: bool = output_option(
+        "--overwrite", "Replace files that exist.", default=False
+    )
     quiet: bool = output_option("--quiet -q", "No progress on stderr.", default=False)
 
 
@@ -59,7 +70,8 @@ def report(results: Results, wanted: ReportOptions) -> None:
     is_drawn = wanted.html is not None or wanted.png is not None
     if wanted.markdown and wanted.csv:
         raise UsageError(
-            "--markdown and --csv both print on stdout", remedy="give one of them at a time"
+            "--markdown and --csv both print on stdout",
+            remedy="give one of them at a time",
         )
     if wanted.html is not None:
         _check_page(wanted.html, results, overwrite=wanted.overwrite)
@@ -81,7 +93,9 @@ def report(results: Results, wanted: ReportOptions) -> None:
 
 def _check_page(page: Path, results: Sequence[Path], *, overwrite: bool) -> None:
     if page.resolve() in [path.resolve() for path in results]:
-        raise UsageError(f"--html {page} is one of the results", remedy="give another --html")
+        raise UsageError(
+            f"--html {page} is one of the results", remedy="give another --html"
+        )
     check_file("--html", page, overwrite=overwrite)
 
 
@@ -89,7 +103,8 @@ def _check_installed() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise EnvironmentFault(
-            f"{' and '.join(missing)}, which draw the report, are not installed", remedy=_INSTALL
+            f"{' and '.join(missing)}, which draw the report, are not installed",
+            remedy=_INSTALL,
         )
 
 

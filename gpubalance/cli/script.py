@@ -91,7 +91,9 @@ def following_script(path: Path | None) -> tuple[str, ...]:
     return (clean_lines(f"{command}  # written by --script"),)
 
 
-def write_script(path: Path, plan: Plan, plan_file: Path | None, simulate: str | None) -> None:
+def write_script(
+    path: Path, plan: Plan, plan_file: Path | None, simulate: str | None
+) -> None:
     """Writes a script that trains in the current folder, wherever it is started.
 
     Raises EnvironmentFault.

@@ -54,7 +54,8 @@ def settings_on(devices: Sequence[Device], settings: Settings) -> Settings:
     """
     if settings.data is not None and settings.input == "host":
         raise UsageError(
-            "--input host is for random samples: --data has its own pipeline", remedy="leave it out"
+            "--input host is for random samples: --data has its own pipeline",
+            remedy="leave it out",
         )
     _refuse_names("--model", settings.model)
     _refuse_names("--data", settings.data or "")

@@ -13,7 +13,9 @@ from gpubalance.system.versions import Software, software
 
 def version_text() -> str:
     """The lines. It never fails."""
-    driver = within_or(Reading(problem="NVML does not answer"), lambda: read(gpus=False))
+    driver = within_or(
+        Reading(problem="NVML does not answer"), lambda: read(gpus=False)
+    )
     installed = software()
     lines = [
         f"gpubalance {__version__}",

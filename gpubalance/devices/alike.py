@@ -25,7 +25,14 @@ def first_alike(devices: Sequence[Device]) -> list[int]:
 
 def _kind(device: Device) -> Facts:
     facts = _speed_facts(device.uuid) if device.told_by_nvml else ()
-    return device.host, device.simulated, device.name, device.memory_bytes, device.profile, facts
+    return (
+        device.host,
+        device.simulated,
+        device.name,
+        device.memory_bytes,
+        device.profile,
+        facts,
+    )
 
 
 @cache  # what is announced and what is then probed must be the same devices

@@ -56,7 +56,9 @@ class Gpu(Record):
         if not self.mig:
             return () if self.unusable else (self.device,)
         slices = self.mig_slices
-        return tuple(self._device(own.uuid, own.name, own.memory_bytes) for own in slices)
+        return tuple(
+            self._device(own.uuid, own.name, own.memory_bytes) for own in slices
+        )
 
     def _device(self, uuid: str, name: str | None, memory_bytes: int | None) -> Device:
         return Device(

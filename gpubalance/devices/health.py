@@ -99,7 +99,9 @@ def peak_flops(uuid: str, precision: Precision) -> float | None:
 
 def nvidia_cards(folder: Path = _PCI) -> tuple[str, ...]:
     """Bus ids of NVIDIA's cards on the PCI bus, with or without a driver."""
-    return tuple(card.name for card in sorted(folder.glob("*")) if _is_nvidia_card(card))
+    return tuple(
+        card.name for card in sorted(folder.glob("*")) if _is_nvidia_card(card)
+    )
 
 
 def _is_nvidia_card(card: Path) -> bool:

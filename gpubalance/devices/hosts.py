@@ -26,7 +26,9 @@ from gpubalance.text import clean
 SSH = "ssh -o BatchMode=yes {host}"
 # All of a command's processes on a host, and those of another one soon after, share one login.
 _ONE_LOGIN = SSH.replace(
-    "-o", "-o ControlMaster=auto -o ControlPersist=60 -o ControlPath=~/.ssh/gpubalance-%C -o", 1
+    "-o",
+    "-o ControlMaster=auto -o ControlPersist=60 -o ControlPath=~/.ssh/gpubalance-%C -o",
+    1,
 )
 RAY = "ray"
 _HOST = "{host}"
@@ -65,7 +67,9 @@ def connect_hosts(hosts: str | None, via: str | None) -> tuple[str, ...]:
     """
     global _reach
     if hosts is None and via is not None:
-        raise UsageError("--via needs --hosts", remedy="name the hosts: --hosts alpha,beta")
+        raise UsageError(
+            "--via needs --hosts", remedy="name the hosts: --hosts alpha,beta"
+        )
     names: tuple[str, ...] = ()
     reach = Reach()
     if hosts is not None and hosts.partition("://")[0] == RAY:
@@ -107,11 +111,14 @@ def _names(hosts: str) -> tuple[str, ...]:
 def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
     if via is not None:
         raise UsageError(
-            "--via and a Ray cluster: Ray reaches its hosts itself", remedy="leave --via out"
+            "--via and a Ray cluster: Ray reaches its hosts itself",
+            remedy="leave --via out",
         )
     if importlib.util.find_spec(RAY) is None:
         remedy = "`pip install '.[ray]'` in gpubalance's checkout, on each host"
-        raise EnvironmentFault(f"--hosts {cluster}: Ray is not installed", remedy=remedy)
+        raise EnvironmentFault(
+            f"--hosts {cluster}: Ray is not installed", remedy=remedy
+        )
     # `auto` knows RAY_ADDRESS and starts no cluster
     address = "auto" if cluster == RAY else cluster
     joins = (sys.executable, str(Path(__file__).with_name("over_ray.py")), address)
@@ -125,12 +132,16 @@ def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
         )
     except subprocess.TimeoutExpired:
         why = f"Ray did not answer within {_RAY_ANSWERS_WITHIN_S:g} s"
-        raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER) from None
+        raise EnvironmentFault(
+            f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER
+        ) from None
     if done.returncode:
         why = clean(done.stderr.strip().rpartition("\n")[2], 200)
         raise EnvironmentFault(f"--hosts {cluster}: {why}", remedy=_NO_CLUSTER)
     words = (*joins, "on", _HOST, _GPUS)
-    return tuple(json.loads(done.stdout)), Reach("ray", words, options=("--hosts", cluster))
+    return tuple(json.loads(done.stdout)), Reach(
+        "ray", words, options=("--hosts", cluster)
+    )
 
 
 def are_reached() -> bool:
@@ -157,7 +168,9 @@ def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | No
     """
     if host is None or not are_reached():
         return None
-    words = [word.replace(_HOST, host).replace(_GPUS, str(gpus)) for word in _reach.words]
+    words = [
+        word.replace(_HOST, host).replace(_GPUS, str(gpus)) for word in _reach.words
+    ]
     return [*words, program, host]
 
 
@@ -169,7 +182,8 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
             "versions as here"
         )
         return EnvironmentFault(
-            f"{host} can't be reached: the process that Ray starts there {how}", remedy=by_ray
+            f"{host} can't be reached: the process that Ray starts there {how}",
+            remedy=by_ray,
         )
     typed = _reach.via.replace(_HOST, host)
     by_hand = (
@@ -177,7 +191,9 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
         "--version\n"
         "gpubalance is needed on each host, at the same place as here; --via names another command"
     )
-    return EnvironmentFault(f"{host} can't be reached: {typed} {how}", remedy=remedy or by_hand)
+    return EnvironmentFault(
+        f"{host} can't be reached: {typed} {how}", remedy=remedy or by_hand
+    )
 
 
 def check_installed(

@@ -57,7 +57,9 @@ def _link(card: Card, width_name: str, generation_name: str) -> PcieLink | None:
 def _width_in(folder: Path, device: Device) -> int:
     """The card's lanes by Linux, 0 if that does not say."""
     try:
-        text = (folder / (device.bus_id or "none") / "max_link_width").read_text().strip()
+        text = (
+            (folder / (device.bus_id or "none") / "max_link_width").read_text().strip()
+        )
     except OSError:
         return 0
     return int(text) if text.isdigit() else 0
@@ -80,7 +82,9 @@ def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, PcieLink]]:
                 if link is not None:
                     before = fastest.get(uuid, link)
                     width = max(before.width, link.width)
-                    fastest[uuid] = PcieLink(width, max(before.generation, link.generation))
+                    fastest[uuid] = PcieLink(
+                        width, max(before.generation, link.generation)
+                    )
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -74,7 +74,10 @@ def read_gpus() -> Reading:
 
 
 def find_machine(
-    simulate: int | str | Path | None, hosts: Sequence[str] = (), *, option: str = OPTION
+    simulate: int | str | Path | None,
+    hosts: Sequence[str] = (),
+    *,
+    option: str = OPTION,
 ) -> Machine:
     """The devices here, or simulated ones, which may be on these `hosts`.
 
@@ -102,7 +105,9 @@ def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> 
         )
     missing = [host for host in named if host not in hosts]
     if missing:
-        raise UsageError(f"--hosts has no {', '.join(missing)}, which {whose} devices are on")
+        raise UsageError(
+            f"--hosts has no {', '.join(missing)}, which {whose} devices are on"
+        )
 
 
 def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machine:
@@ -119,7 +124,9 @@ def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machi
     old = too_old(reading.driver_version, reading.cuda_driver_version, software().cuda)
     if old is not None:
         row = known_error("driver-too-old")
-        raise EnvironmentFault(whose + old, cause=row.cause, remedy=f"{row.remedy}\n{simulate}")
+        raise EnvironmentFault(
+            whose + old, cause=row.cause, remedy=f"{row.remedy}\n{simulate}"
+        )
     usable = tuple(device for gpu in reading.gpus for device in gpu.devices)
     if not usable:
         why = "; ".join(f"GPU {gpu.index}: {gpu.unusable}" for gpu in reading.gpus)

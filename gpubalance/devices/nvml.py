@@ -170,7 +170,10 @@ def _not_working(nvml: Any, error: Any) -> Reading:
 
 def _loaded_version() -> str:
     try:
-        return kernel_module_version(_KERNEL_MODULE.read_text(errors="replace")) or _UNKNOWN
+        return (
+            kernel_module_version(_KERNEL_MODULE.read_text(errors="replace"))
+            or _UNKNOWN
+        )
     except OSError:
         return _UNKNOWN
 
@@ -231,7 +234,9 @@ def _slices(card: Card) -> Iterator[MigSlice]:
             memory_bytes = None
             if memory and memory.total:
                 memory_bytes = memory.total
-            yield MigSlice(uuid=uuid, name=piece.text("Name"), memory_bytes=memory_bytes)
+            yield MigSlice(
+                uuid=uuid, name=piece.text("Name"), memory_bytes=memory_bytes
+            )
 
 
 def _processes(card: Card) -> tuple[GpuProcess, ...] | None:

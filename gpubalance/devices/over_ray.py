@@ -77,7 +77,9 @@ def main() -> None:
         ray = _joined(address)
         if what == "nodes":
             nodes = _nodes(ray)
-            with_gpus = [name for name, node in nodes.items() if node["Resources"].get("GPU")]
+            with_gpus = [
+                name for name, node in nodes.items() if node["Resources"].get("GPU")
+            ]
             os.write(out, json.dumps(sorted(with_gpus or nodes)).encode())
             return
         host, gpus, *program = words
@@ -89,7 +91,9 @@ def main() -> None:
 
 
 def _joined(address: str) -> Any:
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+    token = Path(
+        os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
+    ).expanduser()
     if "RAY_AUTH_TOKEN" in os.environ or token.is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is imported
     cluster = address
@@ -139,11 +143,13 @@ def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
         _give_up(f"says: the cluster has no node {host}")
     has = int(node["Resources"].get("GPU", 0))
     if has < gpus:
-        _give_up(f"says: of {gpus} GPUs that are asked for on {host} the cluster has {has}")
+        _give_up(
+            f"says: of {gpus} GPUs that are asked for on {host} the cluster has {has}"
+        )
     strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    actor = ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=4, scheduling_strategy=strategy)(
-        Relay
-    )
+    actor = ray.remote(
+        num_cpus=0, num_gpus=gpus, max_concurrency=4, scheduling_strategy=strategy
+    )(Relay)
     relay = actor.remote(program)
     try:
         ray.get(relay.__ray_ready__.remote(), timeout=_STARTS_WITHIN_S)

@@ -27,7 +27,9 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
     used = [plan.devices[number] for number in plan.split.used]
     named = [host for host in hosts_of(used) if host is not None]
     if hosts is None and named:
-        are_others = via is not None or plan.reached_by is not None or not used[0].simulated
+        are_others = (
+            via is not None or plan.reached_by is not None or not used[0].simulated
+        )
         if plan.reached_by == "ray" and via is None:
             hosts = "ray"
         elif are_others:
@@ -49,7 +51,10 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
 
 
 def planned_devices(
-    plan: Plan | Layers, used: Sequence[int], devices: Sequence[Device], remedy: str = MAKE_ONE
+    plan: Plan | Layers,
+    used: Sequence[int],
+    devices: Sequence[Device],
+    remedy: str = MAKE_ONE,
 ) -> tuple[Device, ...]:
     """The devices of a plan, or of a cut, as they are numbered here now.
 
@@ -75,7 +80,9 @@ def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:
     for number in plan.split.used:
         differences += _differences(plan.devices[number], devices[number])
     if differences:
-        yield warning("plan-forced", differences="; ".join(differences), advice=MAKE_ONE)
+        yield warning(
+            "plan-forced", differences="; ".join(differences), advice=MAKE_ONE
+        )
 
 
 def nearest_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]:

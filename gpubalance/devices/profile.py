@@ -39,7 +39,9 @@ class Profile(Record):
     Either all devices name a host or none does.
     """
 
-    device: Annotated[tuple[ProfileDevice, ...], Field(min_length=1, max_length=_MOST_DEVICES)]
+    device: Annotated[
+        tuple[ProfileDevice, ...], Field(min_length=1, max_length=_MOST_DEVICES)
+    ]
     joint: JointProfile = JointProfile()
 
     @model_validator(mode="after")
@@ -47,7 +49,9 @@ class Profile(Record):
         hosts = [device.host for device in self.device]
         if None in hosts and len(set(hosts)) > 1:
             number = hosts.index(None) + 1
-            raise ValueError(f"device {number} has no host, and other devices name theirs")
+            raise ValueError(
+                f"device {number} has no host, and other devices name theirs"
+            )
         return self
 
 
@@ -89,9 +93,13 @@ def simulated_devices(
     source = str(source)
     if source.isascii() and source.removeprefix("-").isdigit():
         if len(source) > 9 or not 1 <= int(source) <= _MOST_DEVICES:
-            raise UsageError(f"{option}{clean(source, 40)}: from 1 to {_MOST_DEVICES} devices")
+            raise UsageError(
+                f"{option}{clean(source, 40)}: from 1 to {_MOST_DEVICES} devices"
+            )
         places: Sequence[Host | None] = hosts or [None]
-        devices = [_plain(number, host) for host in places for number in range(int(source))]
+        devices = [
+            _plain(number, host) for host in places for number in range(int(source))
+        ]
         return tuple(devices), JointProfile()
     profile = load_profile(Path(source), option)
     return tuple(_on_their_hosts(profile.device)), profile.joint

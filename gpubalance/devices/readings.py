@@ -31,7 +31,9 @@ def read_gauges(card: Card, at_s: float) -> Moment:
     power_mw = card.ask("PowerUsage")
     return Moment(
         at_s=at_s,
-        temperature_c=card.ask("TemperatureV Temperature", card.nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=card.ask(
+            "TemperatureV Temperature", card.nvml.NVML_TEMPERATURE_GPU
+        ),
         power_w=None if power_mw is None else power_mw / 1000,
         sm_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_SM),
         memory_clock_mhz=card.ask("ClockInfo", card.nvml.NVML_CLOCK_MEM),

@@ -14,7 +14,9 @@ _UUID_KIND = re.compile(r"^(gpu|mig)-")
 _SHORTEST_PREFIX = 3
 
 
-def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Device, ...]:
+def select(
+    tokens: Sequence[str] | None, devices: Sequence[Device]
+) -> tuple[Device, ...]:
     """The devices that `tokens` name, in the tokens' order; all devices for None.
 
     A token is an index (`alpha:0` on a named host), a bus id, a UUID, or the beginning of a UUID:
@@ -29,7 +31,9 @@ def select(tokens: Sequence[str] | None, devices: Sequence[Device]) -> tuple[Dev
     for token in tokens:
         device = _only(token, devices)
         if device.uuid in chosen:
-            raise UsageError(f"{device.label} is named twice", remedy="name each device once")
+            raise UsageError(
+                f"{device.label} is named twice", remedy="name each device once"
+            )
         chosen[device.uuid] = device
     return tuple(chosen.values())
 
@@ -40,7 +44,9 @@ def _only(token: str, devices: Sequence[Device]) -> Device:
     if not matches:
         raise UsageError(f"there is no device {shown!r}", remedy=_choice(devices))
     if len(matches) > 1:
-        raise UsageError(f"{shown!r} names {len(matches)} devices", remedy=_choice(matches))
+        raise UsageError(
+            f"{shown!r} names {len(matches)} devices", remedy=_choice(matches)
+        )
     return matches[0]
 
 
@@ -54,7 +60,9 @@ def _matches(token: str, devices: Sequence[Device]) -> list[Device]:
     if by_index:
         return by_index
     bus_id = normal_bus_id(token)
-    by_bus = [device for device in devices if bus_id is not None and device.bus_id == bus_id]
+    by_bus = [
+        device for device in devices if bus_id is not None and device.bus_id == bus_id
+    ]
     if by_bus:
         return by_bus
     by_uuid = [device for device in devices if device.uuid.casefold() == token]
@@ -73,5 +81,8 @@ def _choice(devices: Sequence[Device]) -> str:
     if not devices:
         return "there are no devices here"
     rows = ["name one of these by index, UUID or bus id:"]
-    rows += [f"  {device.called}  {clean(device.name)}  {clean(device.uuid)}" for device in devices]
+    rows += [
+        f"  {device.called}  {clean(device.name)}  {clean(device.uuid)}"
+        for device in devices
+    ]
     return "\n".join(rows)

@@ -39,7 +39,9 @@ class _Stretch:
     def energy_j(self) -> float:
         """From the energy counter, else the integral of power; 0 if NVML provides neither."""
         # A counter that stood still was not updated yet: every GPU uses some power
-        return (_rise(self.first.energy_mj, self.last.energy_mj) or 0) / 1000 or self.integral_j
+        return (
+            _rise(self.first.energy_mj, self.last.energy_mj) or 0
+        ) / 1000 or self.integral_j
 
 
 class TelemetryRecorder:
@@ -170,7 +172,9 @@ class TelemetryRecorder:
         if reasons:
             all_reasons = tuple(sorted(set().union(*reasons)))
         energy_j = sum(stretch.energy_j for stretch in self._stretches)
-        duration_s = sum(stretch.last.at_s - stretch.first.at_s for stretch in self._stretches)
+        duration_s = sum(
+            stretch.last.at_s - stretch.first.at_s for stretch in self._stretches
+        )
         course = []
         for moment in self._moments:
             at_s = round(moment.at_s - origin_s, 3)

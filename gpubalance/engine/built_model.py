@@ -34,7 +34,9 @@ class BuiltModel:
         self._place = place
         with place.strategy.scope():
             self.model = models.make_model(settings)
-        self.source = data.samples_for(settings, self.model, place.strategy, device, seed=seed)
+        self.source = data.samples_for(
+            settings, self.model, place.strategy, device, seed=seed
+        )
         self.functions = Functions(self.model, place, xla=settings.xla)
         self.verdict = self._build(verdict)
 

@@ -87,7 +87,9 @@ def reduce(names: Sequence[str], nbytes: int) -> dict[str, Any]:
     values = strategy.experimental_distribute_values_from_function(on_device)
 
     def replica_sum(value: Any) -> Any:
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+        return tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, value
+        )
 
     @tf.function(autograph=False)
     def step(values: Any) -> Any:

@@ -39,10 +39,14 @@ def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
         return ()
     names = _NAMES.get(built_for[0], _NAMES[max(_NAMES)])
     cudnn_major, *_ = numbers(cudnn) or (9,)
-    return tuple(f"lib{name}" for name in (*names, f"cudnn.so.{cudnn_major}", "nccl.so.2"))
+    return tuple(
+        f"lib{name}" for name in (*names, f"cudnn.so.{cudnn_major}", "nccl.so.2")
+    )
 
 
-def load(name: str, packages: Path, environment: Mapping[str, str]) -> ctypes.CDLL | str:
+def load(
+    name: str, packages: Path, environment: Mapping[str, str]
+) -> ctypes.CDLL | str:
     """The library, or why it can't be loaded.
 
     Searches where TensorFlow does: LD_LIBRARY_PATH, NVIDIA's wheels under `packages` (the

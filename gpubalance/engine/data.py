@@ -96,7 +96,10 @@ def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
         most = int(_HELD_PART * memory / (batch * sample_bytes))
         while count > max(AT_ONCE, most):
             count -= 2
-    return [feed.deal(as_tensors(source.make(samples, salt=number))) for number in range(count)]
+    return [
+        feed.deal(as_tensors(source.make(samples, salt=number)))
+        for number in range(count)
+    ]
 
 
 def as_tensors(batch: Any) -> Any:
@@ -163,6 +166,8 @@ def _random_samples(model: Any, strategy: Any, device: str, *, seed: int) -> Sam
             return Samples(model, compile_for(model), seed=seed)
 
     def suits(targets: list[Target]) -> bool:
-        return parity.can_run(model, Samples(model, targets, seed=seed).make(2), strategy, device)
+        return parity.can_run(
+            model, Samples(model, targets, seed=seed).make(2), strategy, device
+        )
 
     return Samples(model, random_targets(model, suits), seed=seed)

@@ -94,7 +94,12 @@ def joined(data: tf.data.Dataset, global_batch: int) -> tf.data.Dataset:
     They serve to measure, not to train: what a user pads with, and whether a mask hides it, is
     unknown.
     """
-    return _with_weights(data).unbatch().padded_batch(global_batch).prefetch(tf.data.AUTOTUNE)
+    return (
+        _with_weights(data)
+        .unbatch()
+        .padded_batch(global_batch)
+        .prefetch(tf.data.AUTOTUNE)
+    )
 
 
 def _with_weights(data: tf.data.Dataset) -> tf.data.Dataset:

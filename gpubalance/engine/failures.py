@@ -14,9 +14,17 @@ from gpubalance.settings.settings import Settings
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's
 # errors.
-_OF_THE_DEVICE = (tf.errors.InternalError, tf.errors.UnavailableError, tf.errors.AbortedError)
+_OF_THE_DEVICE = (
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+)
 # What TensorFlow raises when another process of a cluster has ended or fallen silent.
-_OF_A_PEER = (*_OF_THE_DEVICE[1:], tf.errors.CancelledError, tf.errors.DeadlineExceededError)
+_OF_A_PEER = (
+    *_OF_THE_DEVICE[1:],
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 # The device that a copy goes to, whose memory is full: the key names the source first.
 _COPIED_TO = re.compile(r"Key: [^;\s]+;[0-9a-f]+;([^;\s]+);")
 _DEVICE = (
@@ -42,7 +50,9 @@ class TaskFailedError(Exception):
 def used_before(how: str) -> EnvironmentFault:
     """The error of a process whose TensorFlow, set up only once, lacks what a split needs."""
     row = known_error("used-before")
-    return EnvironmentFault(f"{row.message}, and {how}", cause=row.cause, remedy=row.remedy)
+    return EnvironmentFault(
+        f"{row.message}, and {how}", cause=row.cause, remedy=row.remedy
+    )
 
 
 def explain(
@@ -57,7 +67,9 @@ def explain(
         return error
     traceback.print_exception(error)
     if settings is None:
-        fault: GpubalanceError = EnvironmentFault(f"{type(error).__name__}: {_line(error)}")
+        fault: GpubalanceError = EnvironmentFault(
+            f"{type(error).__name__}: {_line(error)}"
+        )
     else:
         fault = _of_training(error, settings, names)
     if fault.remedy:
@@ -75,7 +87,9 @@ def tells_of_a_peer(error: BaseException) -> bool:
     return isinstance(error, _OF_A_PEER)
 
 
-def _of_training(error: BaseException, settings: Settings, names: Sequence[str]) -> GpubalanceError:
+def _of_training(
+    error: BaseException, settings: Settings, names: Sequence[str]
+) -> GpubalanceError:
     text = str(error)
     line = _line(error)
     model = settings.model
@@ -83,7 +97,9 @@ def _of_training(error: BaseException, settings: Settings, names: Sequence[str])
         return EnvironmentFault(
             f"this host's memory does not hold it: {line}", remedy="use smaller batches"
         )
-    cancelled = isinstance(error, tf.errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
+    cancelled = (
+        isinstance(error, tf.errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
+    )
     if cancelled or isinstance(error, tf.errors.ResourceExhaustedError):
         return OutOfMemory(line, replica=failing_replica(text, names))
     row = memory_row(error)
@@ -106,9 +122,13 @@ def _of_training(error: BaseException, settings: Settings, names: Sequence[str])
         remedy = ""
         if isinstance(error, ModuleNotFoundError):
             remedy = f"install {error.name}, or start in its folder"
-        return BadInput(f"--model {model} failed:\n{own_traceback(error)}", remedy=remedy)
+        return BadInput(
+            f"--model {model} failed:\n{own_traceback(error)}", remedy=remedy
+        )
     if settings.data:
-        return BadInput(f"--data {settings.data} does not fit the model {model}: {line}")
+        return BadInput(
+            f"--data {settings.data} does not fit the model {model}: {line}"
+        )
     return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
 
 

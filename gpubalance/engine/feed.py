@@ -70,10 +70,13 @@ class Feed:
         self.names = place.names
         self.here = place.here
         self.split = split
-        self.dealing: BatchSplit | None = None  # of the last batch that began to be dealt out
-        self._usual: tuple[BatchSplit, int] | None = None  # with its first batch's samples
+        # Of the last batch that began to be dealt out
+        self.dealing: BatchSplit | None = None
+        # With its first batch's samples
+        self._usual: tuple[BatchSplit, int] | None = None
         self._likes: dict[Any, str] = {}  # of all shapes that have come
-        self._layouts: dict[str, Layout] = {}  # the widest so far, by what batches are like
+        # The widest so far, by what batches are like
+        self._layouts: dict[str, Layout] = {}
         # One thread asks all iterators: several may be of the same generator, which can't be asked
         # by two at once.
         self._thread = ThreadPoolExecutor(1, "batches")
@@ -81,7 +84,9 @@ class Feed:
         # before the last one has ended, or each would wait for one more step.
         self._copies = ThreadPoolExecutor(_AHEAD, "copies")
         # Training and validation each have an iterator, and training continues after validation.
-        self._ahead: WeakKeyDictionary[Iterator[Any], deque[Future[Any]]] = WeakKeyDictionary()
+        self._ahead: WeakKeyDictionary[Iterator[Any], deque[Future[Any]]] = (
+            WeakKeyDictionary()
+        )
 
     def take(self, iterator: Iterator[Any]) -> tuple[Any, Dealt]:
         """The next global batch, as it came and dealt out. Raises StopIteration."""
@@ -98,7 +103,9 @@ class Feed:
         while len(ahead) < batches:
             # How it is dealt is decided now: what changes meanwhile would reach each process at
             # another batch.
-            ahead.append(self._thread.submit(self._next, iterator, self.split, self.least))
+            ahead.append(
+                self._thread.submit(self._next, iterator, self.split, self.least)
+            )
 
     def stop(self) -> None:
         """Forgets what is on its way, and leaves all iterators alone from now on."""
@@ -126,12 +133,15 @@ class Feed:
         """
         return self._arranged(batch, self.split, self.least)()
 
-    def _arranged(self, batch: Any, split: BatchSplit, least: int) -> Callable[[], Dealt]:
+    def _arranged(
+        self, batch: Any, split: BatchSplit, least: int
+    ) -> Callable[[], Dealt]:
         """How a batch is dealt out; calling what it returns brings it to the devices."""
         samples = samples_of(batch)
         if not samples:
             raise BadInput(
-                "the dataset produced an empty batch", remedy="leave it out of the dataset"
+                "the dataset produced an empty batch",
+                remedy="leave it out of the dataset",
             )
         devices = len(split.batches)
         whole = samples < least * devices
@@ -143,7 +153,9 @@ class Feed:
             places = _places(shares)
         with tf.device("/CPU:0"):
             here = tf.constant(places[self.here], tf.int32)
-            weights = tf.constant(_weights(shares, samples, whole=whole)[self.here], tf.float64)
+            weights = tf.constant(
+                _weights(shares, samples, whole=whole)[self.here], tf.float64
+            )
         layout = self._layout_of(batch)
         self.dealing = shares
         if self._usual is None or self._usual[0] != split:
@@ -159,7 +171,9 @@ class Feed:
     def _layout_of(self, batch: Any) -> Layout:
         shapes = _shapes(batch)
         if shapes not in self._likes:
-            kinds = tf.nest.map_structure(lambda part: (part.dtype.name, part.shape.rank), batch)
+            kinds = tf.nest.map_structure(
+                lambda part: (part.dtype.name, part.shape.rank), batch
+            )
             like = str(kinds)
             self._likes[shapes] = like
             self._widen(like, batch)
@@ -217,7 +231,9 @@ def _cut(batch: Any, place: Any) -> Any:
     return tf.nest.map_structure(lambda tensor: tensor[begin:end], batch)
 
 
-def _weights(shares: BatchSplit, samples: int, *, whole: bool) -> list[tuple[float, ...]]:
+def _weights(
+    shares: BatchSplit, samples: int, *, whole: bool
+) -> list[tuple[float, ...]]:
     """Each replica's weights in the global mean loss.
 
     They are its own, that of its first micro-batch and that of each other one; those of all
@@ -225,8 +241,12 @@ def _weights(shares: BatchSplit, samples: int, *, whole: bool) -> list[tuple[flo
     add the same rows to an embedding's gradient, which optimizers square before they add.
     """
     if whole:
-        return [(float(not replica),) * WEIGHTS for replica in range(len(shares.batches))]
-    sizes = zip(shares.batches, shares.first_micro_batches, shares.micro_batches, strict=True)
+        return [
+            (float(not replica),) * WEIGHTS for replica in range(len(shares.batches))
+        ]
+    sizes = zip(
+        shares.batches, shares.first_micro_batches, shares.micro_batches, strict=True
+    )
     return [tuple(size / samples for size in of_replica) for of_replica in sizes]
 
 

@@ -62,7 +62,9 @@ def survey(devices: Sequence[Device]) -> tuple[dict[str, str], bool | None]:
         return {device.uuid: reason for device in devices}, None
     _let_grow(gpus)
     missing = _left_out(devices, _numbers_here(devices))
-    return {device.uuid: f"{version} leaves it out" for device in missing}, _all_grow(gpus)
+    return {device.uuid: f"{version} leaves it out" for device in missing}, _all_grow(
+        gpus
+    )
 
 
 def wanted_libraries() -> dict[str, Any]:
@@ -80,11 +82,18 @@ def local_gpus() -> list[Any]:
     """TensorFlow's own descriptions of its GPUs: the only way to a bus id or a memory limit."""
     from tensorflow.python.client import device_lib
 
-    tf.config.list_logical_devices("GPU")  # first sets them up in the way that this process wants
-    return [device for device in device_lib.list_local_devices() if device.device_type == "GPU"]
+    # First sets them up in the way that this process wants
+    tf.config.list_logical_devices("GPU")
+    return [
+        device
+        for device in device_lib.list_local_devices()
+        if device.device_type == "GPU"
+    ]
 
 
-def numbers_of(devices: Sequence[Device], descriptions: Sequence[str]) -> list[int | None]:
+def numbers_of(
+    devices: Sequence[Device], descriptions: Sequence[str]
+) -> list[int | None]:
     """TensorFlow's number of each device by its descriptions of GPUs, None for one it leaves out.
 
     Devices are found by their PCI bus ids; if one is unknown, by their order in
@@ -95,7 +104,9 @@ def numbers_of(devices: Sequence[Device], descriptions: Sequence[str]) -> list[i
         bus_id = _BUS_ID.search(description)
         if bus_id:
             numbers[bus_id[1].lower()] = number
-    if len(numbers) < len(descriptions) or any(device.bus_id is None for device in devices):
+    if len(numbers) < len(descriptions) or any(
+        device.bus_id is None for device in devices
+    ):
         places = range(len(devices))
         return [place if place < len(descriptions) else None for place in places]
     return [numbers.get(str(device.bus_id).lower()) for device in devices]
@@ -116,13 +127,21 @@ def _all_grow(gpus: Sequence[Any]) -> bool:
 
 def _missing_libraries() -> str:
     """`; these libraries can't be loaded: libcudnn.so.9`; empty if all can."""
-    missing = [name for name, library in wanted_libraries().items() if isinstance(library, str)]
+    missing = [
+        name for name, library in wanted_libraries().items() if isinstance(library, str)
+    ]
     return f"; these libraries can't be loaded: {', '.join(missing)}" if missing else ""
 
 
 def _left_out(devices: Sequence[Device], numbers: Sequence[int | None]) -> list[Device]:
-    return [device for device, number in zip(devices, numbers, strict=True) if number is None]
+    return [
+        device
+        for device, number in zip(devices, numbers, strict=True)
+        if number is None
+    ]
 
 
 def _names(devices: Sequence[Device]) -> str:
-    return ", ".join(f"{device.label} ({device.name}, {device.uuid})" for device in devices)
+    return ", ".join(
+        f"{device.label} ({device.name}, {device.uuid})" for device in devices
+    )

@@ -61,7 +61,9 @@ def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
     return collectives.NCCL if by_nccl else collectives.RING
 
 
-def what_all_say(strategy: Any, cluster: Cluster | None) -> Callable[[float], tuple[float, ...]]:
+def what_all_say(
+    strategy: Any, cluster: Cluster | None
+) -> Callable[[float], tuple[float, ...]]:
     """A function that all processes call together; it returns all their numbers, by rank."""
     if cluster is None:
         return lambda number: (number,)

@@ -38,7 +38,9 @@ class Batches(Iterator[Any]):
 @cache
 def _start_dropping() -> None:
     # It ends with the program, which need not wait for it: what it still has to drop ends too.
-    threading.Thread(target=_drop, args=(_over,), name="drops iterators", daemon=True).start()
+    threading.Thread(
+        target=_drop, args=(_over,), name="drops iterators", daemon=True
+    ).start()
 
 
 def _drop(over: SimpleQueue[list[Any]]) -> None:

@@ -89,7 +89,11 @@ def users_parts(model: Any) -> list[str]:
     for layer in layers:
         graph = graph_of(layer)
         if graph is not None:
-            names += [node.operation.name for node in nodes_in_order(graph) if _mixes_samples(node)]
+            names += [
+                node.operation.name
+                for node in nodes_in_order(graph)
+                if _mixes_samples(node)
+            ]
     if type(model).compute_loss is not keras.Model.compute_loss:
         names.append("compute_loss")
     return names
@@ -112,7 +116,10 @@ def graph_of(operation: Any) -> Any | None:
     """The Functional that a model runs; None for a layer, and a model with a `call` of its own."""
     from keras.src.models.functional import Functional
 
-    if isinstance(operation, keras.Sequential) and type(operation).call is keras.Sequential.call:
+    if (
+        isinstance(operation, keras.Sequential)
+        and type(operation).call is keras.Sequential.call
+    ):
         return operation._functional
     if isinstance(operation, Functional) and type(operation).call is Functional.call:
         return operation
@@ -138,7 +145,9 @@ def run_as_graph(
     from keras.src.models.functional import operation_fn
 
     args, kwargs = arguments.fill_in(values)
-    return keras.tree.flatten(operation_fn(operation, training=training)(*args, **kwargs))  # type: ignore[no-any-return]
+    return keras.tree.flatten(
+        operation_fn(operation, training=training)(*args, **kwargs)
+    )  # type: ignore[no-any-return]
 
 
 def inputs_of(function: Any, data: Any) -> list[Any]:
@@ -173,7 +182,11 @@ def move_slots(optimizer: Any) -> None:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     variables = inner._trainable_variables
     for slots in vars(inner).values():
-        if isinstance(slots, list) and len(slots) == len(variables) and slots is not variables:
+        if (
+            isinstance(slots, list)
+            and len(slots) == len(variables)
+            and slots is not variables
+        ):
             for slot, variable in zip(slots, variables, strict=True):
                 if isinstance(slot, keras.Variable):
                     _, _, device = variable._value.device.rpartition("device:")

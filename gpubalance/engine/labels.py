@@ -77,10 +77,20 @@ def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Ta
     """
     outputs = model.outputs
     losses = losses_of(model._compile_loss)
-    are_known = all(isinstance(loss, str) or is_keras_own(function_of(loss)) for loss in losses)
-    if is_keras_own(type(model).train_step) and are_known and len(losses) == len(outputs):
-        return [_by_loss(loss, tensor) for loss, tensor in zip(losses, outputs, strict=True)]
-    candidates = [list(map(labels_for, outputs)) for labels_for in (_like_it, _usual, _classes)]
+    are_known = all(
+        isinstance(loss, str) or is_keras_own(function_of(loss)) for loss in losses
+    )
+    if (
+        is_keras_own(type(model).train_step)
+        and are_known
+        and len(losses) == len(outputs)
+    ):
+        return [
+            _by_loss(loss, tensor) for loss, tensor in zip(losses, outputs, strict=True)
+        ]
+    candidates = [
+        list(map(labels_for, outputs)) for labels_for in (_like_it, _usual, _classes)
+    ]
     for targets in candidates:
         if suits(targets):
             return targets
@@ -124,7 +134,9 @@ def _usual(tensor: Any) -> Target:
             "unknown"
         )
     if not tf.as_dtype(tensor.dtype).is_floating:
-        raise ValueError(f"output {tensor.name} is {tensor.dtype}: a loss needs real numbers")
+        raise ValueError(
+            f"output {tensor.name} is {tensor.dtype}: a loss needs real numbers"
+        )
     if activation == "softmax" and shape and (shape[-1] or 0) > 1:
         return _classes(tensor)
     if activation == "sigmoid":
@@ -143,7 +155,9 @@ def _loss_for(tensor: Any, label_shape: Shape) -> Any:
     if activation == "softmax" and fits:
         return keras.losses.CategoricalCrossentropy()
     if shape and (shape[-1] or 0) > 1 and _alike(label_shape, shape[:-1]):
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=activation != "softmax")
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=activation != "softmax"
+        )
     if not fits:
         raise ValueError(
             f"labels of shape {label_shape} a sample for the output {tensor.name}, "
@@ -169,13 +183,18 @@ def classes_of(model: Any, labels: Any) -> Iterator[tuple[str, Any, int]]:
             return
     try:
         ordered = in_order(model, labels)
-    except ValueError:  # is told when the model is compiled for them, or built with them
+    except ValueError:
+        # It is told when the model is compiled for them, or built with them.
         return
     for tensor, label in zip(model.outputs, ordered, strict=True):
         shape = _shape(tensor)
         label_shape = _shape(label)
         classes = tensor.shape[-1] or 0
-        if classes > 1 and not _alike(label_shape, shape) and _alike(label_shape, shape[:-1]):
+        if (
+            classes > 1
+            and not _alike(label_shape, shape)
+            and _alike(label_shape, shape[:-1])
+        ):
             yield tensor.name, label, classes
 
 
@@ -189,7 +208,9 @@ def _match(one: Shape, other: Shape) -> bool:
     if len(one) != len(other):
         return False
     pairs = zip(one, other, strict=True)
-    return all(size == other_size or None in (size, other_size) for size, other_size in pairs)
+    return all(
+        size == other_size or None in (size, other_size) for size, other_size in pairs
+    )
 
 
 def _activation(tensor: Any) -> str:

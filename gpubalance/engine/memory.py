@@ -12,7 +12,9 @@ from gpubalance.engine.gpus import local_gpus
 from gpubalance.settings.device import Device
 
 
-def memory_limits_bytes(devices: Sequence[Device], names: Sequence[str]) -> tuple[int | None, ...]:
+def memory_limits_bytes(
+    devices: Sequence[Device], names: Sequence[str]
+) -> tuple[int | None, ...]:
     """Bytes that TensorFlow's allocator may take of each device, None without a limit.
 
     A simulated device's are those of its profile.

@@ -33,8 +33,12 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
             f"--model {name} gave a value of type {type(model).__name__}, not a Keras model",
             remedy="return a Keras model there",
         )
-    own_samples = "give samples of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
-    problems = list(_problems(model, needs_shapes=settings.data is None, own_samples=own_samples))
+    own_samples = (
+        "give samples of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
+    )
+    problems = list(
+        _problems(model, needs_shapes=settings.data is None, own_samples=own_samples)
+    )
     if problems:
         problem, remedy = problems[0]
         raise BadInput(f"--model {name}{problem}", remedy=remedy)
@@ -76,13 +80,19 @@ def small_model() -> Any:
     It trains with SGD: Adam's update, traced for each weight on each device, would be three
     quarters of the start.
     """
-    model = _vgg("small", (1, 1, 1, 1), (2,) * 4, (8,) * 6, keras.layers.AveragePooling2D(4))
+    model = _vgg(
+        "small", (1, 1, 1, 1), (2,) * 4, (8,) * 6, keras.layers.AveragePooling2D(4)
+    )
     model.optimizer = keras.optimizers.SGD()
     return model
 
 
 def _vgg(
-    name: str, first: tuple[int, ...], second: tuple[int, ...], dense: tuple[int, ...], *before: Any
+    name: str,
+    first: tuple[int, ...],
+    second: tuple[int, ...],
+    dense: tuple[int, ...],
+    *before: Any,
 ) -> Any:
     layers = keras.layers
     body = [layers.Input((28, 28, 1)), *before]
@@ -118,7 +128,8 @@ def input_shapes(model: Any) -> tuple[tuple[int | None, ...], ...] | None:
     """The shape of a sample of each input, None for an open dimension; None if there are none."""
     try:
         tensors = tf.nest.flatten(model.inputs or ())
-    except (AttributeError, ValueError):  # a subclassed model, or a Sequential that is not built
+    except (AttributeError, ValueError):
+        # A subclassed model, or a Sequential that is not built
         return None
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors) or None
 
@@ -146,11 +157,15 @@ def _facts_of_optimizer(model: Any, parameters: int) -> dict[str, Any] | None:
     if inner is None or not inner.built or not parameters:
         return None
     # All but its scalars, such as the learning rate.
-    held = sum(math.prod(variable.shape) for variable in inner.variables if len(variable.shape))
+    held = sum(
+        math.prod(variable.shape) for variable in inner.variables if len(variable.shape)
+    )
     return {"name": type(inner).__name__, "per_weight": round(held / parameters, 2)}
 
 
-def _problems(model: Any, *, needs_shapes: bool, own_samples: str) -> Iterator[tuple[str, str]]:
+def _problems(
+    model: Any, *, needs_shapes: bool, own_samples: str
+) -> Iterator[tuple[str, str]]:
     """Why a model can't be trained, and what to do: for random samples its shapes must be known."""
     inputs = tf.nest.flatten(getattr(model, "inputs", None) or ())
     if needs_shapes and not (model.built and inputs):
@@ -165,7 +180,9 @@ def _problems(model: Any, *, needs_shapes: bool, own_samples: str) -> Iterator[t
             remedy = "leave the batch open: keras.Input(shape) without batch_size"
             yield f"{of_input} takes batches of {batch} only", remedy
         if needs_shapes and None in sizes:
-            remedy = "the Input its sizes: for random samples only the batch may be unknown"
+            remedy = (
+                "the Input its sizes: for random samples only the batch may be unknown"
+            )
             problem = f"{of_input} has the shape {tuple(tensor.shape)}"
             yield problem, f"{own_samples or 'give '}{remedy}"
     if model.built and not model.trainable_variables:

@@ -106,7 +106,9 @@ class PacedClock(Clock):
     _late = False
 
     def __post_init__(self) -> None:
-        self._times = ComputeTimes(self.profile, seed=noise_seed(self.seed, self.replica))
+        self._times = ComputeTimes(
+            self.profile, seed=noise_seed(self.seed, self.replica)
+        )
 
     def lacks(self, micro_batch: int) -> str:
         """Why the profile's memory does not hold this many samples; else empty."""
@@ -122,7 +124,9 @@ class PacedClock(Clock):
         if self._first_s is None:
             self._first_s = self.free_s = now
         elapsed_s = now - self._first_s
-        self._compute_s = self._times.next_s(int(batch), int(micro_batch), elapsed_s=elapsed_s)
+        self._compute_s = self._times.next_s(
+            int(batch), int(micro_batch), elapsed_s=elapsed_s
+        )
         if self.others_compute:
             self._compute_s *= self.joint.contention
         if xla:
@@ -202,14 +206,20 @@ def clocks(
 ) -> list[Clock]:
     """A clock for each replica, in order. In a cluster each process uses only its own."""
     others_compute = len(profiles) > 1
-    joint = joint.among(profiles) if others_compute else JointProfile(contention=joint.contention)
+    joint = (
+        joint.among(profiles)
+        if others_compute
+        else JointProfile(contention=joint.contention)
+    )
     together: list[PacedClock] = []
     all_clocks: list[Clock] = []
     for replica, profile in enumerate(profiles):
         if profile is None:
             all_clocks.append(Clock())
         else:
-            clock = PacedClock(replica, profile, joint, together, seed, others_compute, in_cluster)
+            clock = PacedClock(
+                replica, profile, joint, together, seed, others_compute, in_cluster
+            )
             together.append(clock)
             all_clocks.append(clock)
     return all_clocks

@@ -68,7 +68,9 @@ def place_of(
     return Place(
         strategy=build_strategy(names, summing.all_reduce, cluster),
         names=names,
-        clocks=tuple(clocks(profiles, joint, seed=seed, in_cluster=cluster is not None)),
+        clocks=tuple(
+            clocks(profiles, joint, seed=seed, in_cluster=cluster is not None)
+        ),
         labels=tuple(device.label for device in devices),
         cluster=cluster,
         summing=summing,
@@ -84,7 +86,9 @@ def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
         for device in devices:
             if device.index not in _simulated:
                 _simulated.append(device.index)
-        return use_devices(devices, cpus=[_simulated.index(device.index) for device in devices])
+        return use_devices(
+            devices, cpus=[_simulated.index(device.index) for device in devices]
+        )
     uuids = [device.uuid for device in devices]
     if not _shown:
         os.environ.update(gpu_environment(devices))

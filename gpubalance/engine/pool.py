@@ -26,7 +26,9 @@ class Pool:
 
     where: str  # what errors say that the samples come from
 
-    def __init__(self, begin_epoch: Callable[[], Iterator[Any]], *, looks_at: int = 1) -> None:
+    def __init__(
+        self, begin_epoch: Callable[[], Iterator[Any]], *, looks_at: int = 1
+    ) -> None:
         """`begin_epoch` gives all batches once more; `looks_at` are read now, if that is quick."""
         self._begin_epoch = begin_epoch
         self._batches = begin_epoch()

@@ -55,4 +55,6 @@ def _has_precision(layer: Any) -> bool:
     if isinstance(layer, keras.Model | keras.layers.InputLayer):
         return False
     own = layer._trainable_variables + layer._non_trainable_variables
-    return tf.as_dtype(layer.variable_dtype).is_floating and bool(own or not layer.built)
+    return tf.as_dtype(layer.variable_dtype).is_floating and bool(
+        own or not layer.built
+    )

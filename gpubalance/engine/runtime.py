@@ -31,7 +31,8 @@ def set_up(
 
     Raises EnvironmentFault if a device is missing: a run never falls back to the CPU.
     """
-    if not names_file_or_code(settings.model):  # the user's own trains by the user's own keras.json
+    # The user's own trains by the user's own keras.json
+    if not names_file_or_code(settings.model):
         keras.config.set_floatx("float32")
         keras.config.set_image_data_format("channels_last")
     keras.utils.set_random_seed(seed)
@@ -77,7 +78,9 @@ def _set_up_cpus(numbers: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"CPU:{number}" for number in numbers)
 
 
-def rounds(seconds: float, at_least: int, goes_on: Callable[[bool], bool] = bool) -> Iterator[None]:
+def rounds(
+    seconds: float, at_least: int, goes_on: Callable[[bool], bool] = bool
+) -> Iterator[None]:
     """Yields until `seconds` are over and `at_least` rounds are made.
 
     `goes_on` gives all processes of a cluster the same answer.

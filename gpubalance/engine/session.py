@@ -58,15 +58,21 @@ class Session:
         self._devices = tuple(devices)
         if cluster is not None:
             self._devices = (devices[cluster.rank],)
-        self._names = runtime.set_up(self._devices, settings, seed=seed, joins=self._in_cluster)
-        self._place = place_of(devices, self._names, joint, settings.summing, cluster, seed=seed)
+        self._names = runtime.set_up(
+            self._devices, settings, seed=seed, joins=self._in_cluster
+        )
+        self._place = place_of(
+            devices, self._names, joint, settings.summing, cluster, seed=seed
+        )
         self._all_say = hosts.what_all_say(self._place.strategy, cluster)
         self._limits = memory.memory_limits_bytes(self._devices, self._names)
         self._clocks = self._place.clocks[self._place.here]
         for clock in self._clocks:
             clock.counts_computed_steps = self._in_cluster
         self._time = DeviceTime(self._clocks)
-        self._built = BuiltModel(settings, self._place, self._names[0], verdict, seed=seed)
+        self._built = BuiltModel(
+            settings, self._place, self._names[0], verdict, seed=seed
+        )
         self.source = self._built.source
         self._supply = Supply(self._place, self.source)
         self._ended_s = 0.0  # when the host saw the end of the last timing
@@ -108,7 +114,9 @@ class Session:
         for _ in rounds:
             yield self._timing(steps, stamped=stamped)
 
-    def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Iterator[Pulled]:
+    def pull(
+        self, global_batch: int, *, seconds: float, at_least: int
+    ) -> Iterator[Pulled]:
         """Takes batches from the pipeline as fast as they come, and yields timings of that.
 
         It continues where the last call ended, if that was for the same size; the split's batches

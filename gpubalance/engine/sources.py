@@ -32,7 +32,9 @@ def sources(value: Any, until: Container[int] = ()) -> set[Any]:
             seen.add(tensor.op)
             todo += tensor.op.inputs
             if tensor.op.type == "Placeholder":
-                outside = [outer for outer, inner in tensor.graph.captures if inner is tensor]
+                outside = [
+                    outer for outer, inner in tensor.graph.captures if inner is tensor
+                ]
                 todo += outside
                 if not outside:
                     origins.add(SAMPLES)

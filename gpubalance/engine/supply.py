@@ -33,11 +33,15 @@ class Supply:
         self.is_held = False
         self.cycle = 1
         self._batches: Iterator[Any] | None = None
-        self._pulled: tuple[int, Iterator[Any]] | None = None  # a size, and batches of it
+        # A size, and batches of it
+        self._pulled: tuple[int, Iterator[Any]] | None = None
 
     def has(self, split: BatchSplit, *, held: bool) -> bool:
         """Whether it gives batches of this split, which are held on the devices or not."""
-        return self._batches is not None and (split, held) == (self.feed.split, self.is_held)
+        return self._batches is not None and (split, held) == (
+            self.feed.split,
+            self.is_held,
+        )
 
     def begin(self, split: BatchSplit) -> None:
         """Forgets the batches of the split before."""

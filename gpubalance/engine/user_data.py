@@ -62,7 +62,9 @@ class UserData(Pool):
         if not self._is_arrays and not is_dataset:
             gave = f"{self.where} gave a value of type {type(self._given).__name__}"
             raise BadInput(f"{gave}, which is not a dataset", remedy=_FORMS)
-        super().__init__(lambda: self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1)
+        super().__init__(
+            lambda: self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1
+        )
 
     def usual_remedies(self) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines of the user's code."""
@@ -158,7 +160,9 @@ class UserData(Pool):
             )
         samples_of(batch)
         is_usual = not self._is_own_step and bool(getattr(self._model, "outputs", None))
-        for name, part in zip(("inputs", "labels", "sample weights"), parts, strict=False):
+        for name, part in zip(
+            ("inputs", "labels", "sample weights"), parts, strict=False
+        ):
             for values in tf.nest.flatten(part):
                 self._check_values(name, values, is_usual=is_usual)
         if is_usual:
@@ -181,7 +185,8 @@ class UserData(Pool):
         for output, label, classes in classes_of(self._model, labels):
             low = int(tf.reduce_min(label))
             high = int(tf.reduce_max(label))
-            if low < 0 or high >= classes:  # the loss is NaN on a GPU, and an error on a CPU
+            # The loss is NaN on a GPU, and an error on a CPU
+            if low < 0 or high >= classes:
                 raise BadInput(
                     f"{self.where} gives labels from {low} to {high}, where the model's output "
                     f"{output} has {classes} classes: 0 to {classes - 1}",

@@ -56,7 +56,8 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
             if inspect.isfunction(own) and own.__module__ == module.__name__:
                 names.append(own_name)
         raise BadInput(
-            f"{place} has no function {attribute!r}", remedy=f"it has: {', '.join(names) or 'none'}"
+            f"{place} has no function {attribute!r}",
+            remedy=f"it has: {', '.join(names) or 'none'}",
         )
     if callable(value) and not isinstance(value, keras.Model):
         _refuse_arguments(option, name, value)
@@ -115,7 +116,8 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
             raise refused[0] from None
         if isinstance(error, GpubalanceError):  # such as one of `load_plan`
             raise BadInput(
-                f"importing {place} makes a split, which failed: {error.message}", remedy=guard
+                f"importing {place} makes a split, which failed: {error.message}",
+                remedy=guard,
             ) from None
         raise
 
@@ -132,8 +134,10 @@ def _load_file(name: str, option: str, harmless: AbstractContextManager[None]) -
         return _LOADED[key]
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look it up by its name
-    sys.path.append(str(path.parent.resolve()))  # so that it finds the modules beside it
+    # Dataclasses and pickle look it up by its name
+    sys.modules.setdefault(path.stem, module)
+    # So that it finds the modules beside it
+    sys.path.append(str(path.parent.resolve()))
     with harmless:
         spec.loader.exec_module(module)
     _LOADED[key] = module

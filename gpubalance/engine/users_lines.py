@@ -65,7 +65,9 @@ def own_frames(error: BaseException) -> str:
         places.append((file if is_rooted else f"/{file}", int(line), name))
     own = [place for place in dict.fromkeys(places) if not _is_of_library(place[0])]
     # Without columns: no expression is underlined.
-    return "".join(traceback.format_list([traceback.FrameSummary(*place) for place in own]))
+    return "".join(
+        traceback.format_list([traceback.FrameSummary(*place) for place in own])
+    )
 
 
 def reason_of(error: BaseException) -> str:

@@ -22,12 +22,16 @@ class Chapter:
 def names() -> list[str]:
     """Every chapter's name, in alphabetical order."""
     files = resources.files(__package__).iterdir()
-    return sorted(file.name.removesuffix(".md") for file in files if file.name.endswith(".md"))
+    return sorted(
+        file.name.removesuffix(".md") for file in files if file.name.endswith(".md")
+    )
 
 
 def read_chapter(name: str) -> Chapter:
     """The chapter of that name. Raises FileNotFoundError."""
-    text = resources.files(__package__).joinpath(f"{name}.md").read_text(encoding="utf-8")
+    text = (
+        resources.files(__package__).joinpath(f"{name}.md").read_text(encoding="utf-8")
+    )
     title, summary, _ = text.split("\n\n", 2)
     return Chapter(name, title.removeprefix("# "), summary, _COMMENT.sub("", text))
 

@@ -32,7 +32,9 @@ def check(request: RunRequest, watch: Watch) -> ModelCheck:
         model=facts.model,
         own_batch=facts.own_batch,
         refused=facts.verdict.refused,
-        warnings=tuple(warning("not-exact", text=text) for text in facts.verdict.warned),
+        warnings=tuple(
+            warning("not-exact", text=text) for text in facts.verdict.warned
+        ),
     )
     with attach_partial(lambda: found):
         refuse(facts)

@@ -81,10 +81,14 @@ def machine_over(hosts: Sequence[Host]) -> Machine:
                     f"{other} and {listing.host} are one machine", remedy="name it once"
                 )
             devices[device.uuid] = device.model_copy(update={"host": listing.host})
-    return Machine(tuple(devices.values()), JointProfile(), ", ".join(dict.fromkeys(drivers)))
+    return Machine(
+        tuple(devices.values()), JointProfile(), ", ".join(dict.fromkeys(drivers))
+    )
 
 
-def devices_left(devices: Sequence[Device]) -> tuple[frozenset[int], list[EnvironmentFault]]:
+def devices_left(
+    devices: Sequence[Device],
+) -> tuple[frozenset[int], list[EnvironmentFault]]:
     """The numbers of those devices that can be used now, and why hosts can't be reached."""
     hosts = [host for host in hosts_of(devices) if host is not None and are_reached()]
     if not hosts and devices[0].simulated:
@@ -117,7 +121,9 @@ def list_devices(simulate: str | None, hosts: Sequence[Host], watch: Watch) -> L
     """
     if simulate is not None:
         simulated = find_machine(simulate, hosts).devices
-        return Listing(environment=environment_here(None), nvidia=None, simulated=simulated)
+        return Listing(
+            environment=environment_here(None), nvidia=None, simulated=simulated
+        )
     reading = read_gpus()
     usable = [gpu.device for gpu in reading.gpus if not gpu.unusable]
     if usable:

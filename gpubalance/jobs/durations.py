@@ -83,7 +83,11 @@ def _usual_s(request: MeasureRequest) -> dict[str, float]:
             return {"rounds": rounds_s, "proof": splits * windows_s}
         case LayersRequest():
             rounds_s = start_s + _ROUNDS * (request.round_s + _WINDOW_S)
-            return {"blocks": devices * _BLOCKS_S, "rounds": rounds_s, "proof": windows_s}
+            return {
+                "blocks": devices * _BLOCKS_S,
+                "rounds": rounds_s,
+                "proof": windows_s,
+            }
         case IndependentRequest():
             return {"independent": devices * start_s + (devices + 1) * windows_s}
         case RunRequest():

@@ -16,7 +16,9 @@ from gpubalance.settings.launching import LaunchedSplit, Launching, TrainingProg
 from gpubalance.workers.hosts import Tell
 
 
-def launch(plan: Plan, command: Sequence[str], tell: Tell, how: Launching | None = None) -> int:
+def launch(
+    plan: Plan, command: Sequence[str], tell: Tell, how: Launching | None = None
+) -> int:
     """Runs the command in all processes until they end.
 
     Returns the exit code of the first that failed, else 0. A plan for one host takes one process,
@@ -33,14 +35,18 @@ def launch(plan: Plan, command: Sequence[str], tell: Tell, how: Launching | None
     elif how.at_least > 1:
         raise UsageError("--at-least is for --restarts", remedy="give --restarts N too")
     if how.at_least > len(plan.devices):
-        raise UsageError(f"--at-least {how.at_least}, and the plan has {len(plan.devices)} devices")
+        raise UsageError(
+            f"--at-least {how.at_least}, and the plan has {len(plan.devices)} devices"
+        )
     return _Launch(plan, command, tell, how).run()
 
 
 class _Launch:
     """The starts of one launch, and what was seen in them."""
 
-    def __init__(self, plan: Plan, command: Sequence[str], tell: Tell, how: Launching) -> None:
+    def __init__(
+        self, plan: Plan, command: Sequence[str], tell: Tell, how: Launching
+    ) -> None:
         self._plan = plan
         self._command = command
         self._tell = tell
@@ -65,7 +71,9 @@ class _Launch:
             restarts += 1
             time.sleep(end.lives_on_s)
             self._split = self._split_left(end)
-            self._say(f"restart {restarts} of {self._how.restarts}: {self._described(self._split)}")
+            self._say(
+                f"restart {restarts} of {self._how.restarts}: {self._described(self._split)}"
+            )
         if end.error is not None:
             raise end.error
         return end.code
@@ -116,16 +124,24 @@ class _Launch:
         if batch == self._plan.global_batch:
             return f"{', '.join(parts)}, the global batch of {batch:,} as before"
         before = self._plan.global_batch
-        return f"{', '.join(parts)}: of a global batch of {before:,} they hold {batch:,}"
+        return (
+            f"{', '.join(parts)}: of a global batch of {before:,} they hold {batch:,}"
+        )
 
     def _reported(self, progress: TrainingProgress) -> None:
         """Says once a start how its training begins."""
-        if not self._how.restarts or not progress.epoch or not self._begins.acquire(blocking=False):
+        if (
+            not self._how.restarts
+            or not progress.epoch
+            or not self._begins.acquire(blocking=False)
+        ):
             return
         if self._split is not None:
             self._say(f"it goes on with epoch {progress.epoch}")
         elif not progress.backs_up:
-            self._say("fit has no BackupAndRestore among its callbacks: a restart begins anew")
+            self._say(
+                "fit has no BackupAndRestore among its callbacks: a restart begins anew"
+            )
 
     def _say(self, text: str) -> None:
         self._tell(text, "launch", "stderr")

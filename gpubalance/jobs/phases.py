@@ -98,7 +98,9 @@ class Phases:
     def _end(self) -> None:
         """Notes how long the present phase took, in all if it came more than once."""
         if self._number is not None:
-            self._took_s[self._phases[self._number].key] += self._clock() - self._phase_began_s
+            self._took_s[self._phases[self._number].key] += (
+                self._clock() - self._phase_began_s
+            )
 
     @property
     def _next(self) -> int:

@@ -58,13 +58,18 @@ def _its_probe(result: Plan | Run, probes: Sequence[Source]) -> Source | None:
             return probe, f"the probe of {probe.created} that is kept here"
     for probe, name in probes:
         if _has(probe, result) and probe.settings.alone == result.settings.alone:
-            return probe, f"{name}, which is not the probe that this {result.kind} was made with"
+            return (
+                probe,
+                f"{name}, which is not the probe that this {result.kind} was made with",
+            )
     return None
 
 
 def _has(probe: Probe, result: Plan | Run) -> bool:
     """Whether every device with samples is in the probe."""
-    return all(find_device(probe, result.devices[number]) for number in result.split.used)
+    return all(
+        find_device(probe, result.devices[number]) for number in result.split.used
+    )
 
 
 def _is_its_own(probe: Probe, result: Plan | Run) -> bool:

@@ -43,7 +43,9 @@ def run(
     watch(PhaseBegun("run"))
     party = party_for(used, watch, limit, journal=journal)
     has_data = request.settings.data is not None
-    job = JointRun(request, Measurer(party, journal, watch), solo, from_pipeline=has_data)
+    job = JointRun(
+        request, Measurer(party, journal, watch), solo, from_pipeline=has_data
+    )
     with attach_partial(job.findings.result), lost_gpus_told(used.devices), party:
         party.start()
         check_facts(party.facts, request, planned)

@@ -56,7 +56,11 @@ def run_once(
     if len(hosts_of(devices)) == 1:
         groups = [list(devices)]
     codes: list[Future[int]] = []
-    with ThreadPoolExecutor(len(groups)) as threads, connected(devices), ExitStack() as started:
+    with (
+        ThreadPoolExecutor(len(groups)) as threads,
+        connected(devices),
+        ExitStack() as started,
+    ):
         scripts = [started.enter_context(Script(group)) for group in groups]
         addresses = tuple(script.greeted().address for script in scripts)
         try:
@@ -67,7 +71,9 @@ def run_once(
                         cluster = Cluster(addresses=addresses, rank=rank)
                     script.run(command, cluster, launched)
                 for script in scripts:
-                    codes.append(threads.submit(script.code, tell, reported, deadline_s))
+                    codes.append(
+                        threads.submit(script.code, tell, reported, deadline_s)
+                    )
             for ended in as_completed(codes):
                 if ended.exception() or ended.result():
                     # Or the training might go on on a host that no longer answers
@@ -78,19 +84,25 @@ def run_once(
             for script in scripts:
                 script.signal(getattr(interrupt, "number", signal.SIGINT))
             wait(codes, 2 * GRACE_S)
-            raise Interrupted.by(interrupt, remedy="all its processes have ended") from None
+            raise Interrupted.by(
+                interrupt, remedy="all its processes have ended"
+            ) from None
     return End(0, "all have ended", TrainingProgress())
 
 
 def _failed(scripts: Sequence[Script], codes: Sequence[Future[int]], first: int) -> End:
     """The end of processes of which that one was the first that failed."""
-    progress = max((script.progress for script in scripts), key=lambda known: known.place)
+    progress = max(
+        (script.progress for script in scripts), key=lambda known: known.place
+    )
     lives_on_s = max(script.lives_on_s for script in scripts)
     error = codes[first].exception()
     if error is None:
         code = codes[first].result()
         signed = _BY_SIGNAL - code if code > _BY_SIGNAL else code
-        return End(code, f"the process of {scripts[first].label} {ending(signed)}", progress)
+        return End(
+            code, f"the process of {scripts[first].label} {ending(signed)}", progress
+        )
     if not isinstance(error, GpubalanceError):
         raise error
     if isinstance(error, DeadlinePassed):

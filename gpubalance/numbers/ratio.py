@@ -38,7 +38,9 @@ class Ratio(NamedTuple):
         return "slower" if high < 1 / (1 + MATTERS) else "no difference"
 
 
-def ratio(value: float, times_s: Sequence[float], baseline_times_s: Sequence[float]) -> Ratio:
+def ratio(
+    value: float, times_s: Sequence[float], baseline_times_s: Sequence[float]
+) -> Ratio:
     """The ratio of two throughputs, `value`, with its interval from both runs' step times."""
     return _welch(value, [spread(times_s), spread(baseline_times_s)])
 
@@ -52,7 +54,9 @@ def ratio_of_sums(
     return _welch(value, [spread_of_sum(parts), spread_of_sum(baseline)])
 
 
-def mean_ratio(parts: Sequence[tuple[float, Sequence[float], Sequence[float]]]) -> Ratio:
+def mean_ratio(
+    parts: Sequence[tuple[float, Sequence[float], Sequence[float]]],
+) -> Ratio:
     """The geometric mean of independent ratios, each (value, times, baseline's times)."""
     logarithms = [math.log(value) for value, *_ in parts]
     value = math.exp(sum(logarithms) / len(parts))

@@ -24,7 +24,8 @@ _FAR = 5.0
 _FEW = 5
 _BATCHES = 5
 _MOST_CORRELATED = 0.95
-_LEAST_INDEPENDENT = 3  # independent samples that any series is worth, however it wanders
+# Independent samples that any series is worth, however it wanders
+_LEAST_INDEPENDENT = 3
 
 
 def median(samples: Sequence[float]) -> float:
@@ -135,7 +136,9 @@ def spread_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> Spread | No
     return Spread(error / total, freedom)
 
 
-def interval_of_sum(parts: Sequence[tuple[float, Sequence[float]]]) -> tuple[float, float] | None:
+def interval_of_sum(
+    parts: Sequence[tuple[float, Sequence[float]]],
+) -> tuple[float, float] | None:
     """A 95 % confidence interval of a sum of rates; None if a part has too few samples."""
     known = spread_of_sum(parts)
     if known is None:

@@ -64,7 +64,9 @@ def is_steady(samples: Sequence[float]) -> bool:
     At most one in twenty steady series with a correlation of up to 0.7 is called unsteady:
     `scripts/bench compare`.
     """
-    return not (has_trend(samples) and _rises_beyond_noise(samples)) and not _shifts(samples)
+    return not (has_trend(samples) and _rises_beyond_noise(samples)) and not _shifts(
+        samples
+    )
 
 
 def _slope(samples: Sequence[float]) -> float:
@@ -79,7 +81,9 @@ def _slope(samples: Sequence[float]) -> float:
 def _rises_beyond_noise(samples: Sequence[float]) -> bool:
     slope = _slope(samples)
     noise = spread([sample * math.exp(-slope * i) for i, sample in enumerate(samples)])
-    return noise is not None and abs(slope) * len(samples) >= _TREND_ERRORS * noise.error
+    return (
+        noise is not None and abs(slope) * len(samples) >= _TREND_ERRORS * noise.error
+    )
 
 
 def _shifts(samples: Sequence[float]) -> bool:
@@ -108,7 +112,10 @@ def _shifts(samples: Sequence[float]) -> bool:
     noise = spread(levelled)
     error = noise.error * n / math.sqrt(cut * (n - cut)) if noise else 0.0
     change = after / before
-    return abs(change - 1) >= _SHIFT_MATTERS and abs(math.log(change)) >= _SHIFT_ERRORS * error
+    return (
+        abs(change - 1) >= _SHIFT_MATTERS
+        and abs(math.log(change)) >= _SHIFT_ERRORS * error
+    )
 
 
 def _distance(samples: Sequence[float]) -> float:

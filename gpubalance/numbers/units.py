@@ -42,7 +42,9 @@ def parse_bytes(text: object) -> int:
         unit = match[2].upper()
     size = number * _BINARY[unit]
     if not 0 <= size < 2**63:
-        raise ValueError(f"{text!r} is not a size: it must be 0 or more, and less than 8 EiB")
+        raise ValueError(
+            f"{text!r} is not a size: it must be 0 or more, and less than 8 EiB"
+        )
     return round(size)
 
 

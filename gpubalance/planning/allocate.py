@@ -42,7 +42,8 @@ def allocate(problem: Problem) -> Allocation:
     bar = problem.value(best) * (1 - problem.within)
     low = 0
     high = problem.micro_batches
-    while high - low > 1:  # the best never falls with K: a split for K is one for K + 1 too
+    # The best never falls with K: a split for K is one for K + 1 too
+    while high - low > 1:
         middle = (low + high) // 2
         fewer = allocated(replace(problem, micro_batches=middle, within=0.0))
         if fewer and problem.value(fewer) >= bar:
@@ -109,7 +110,9 @@ def only(problem: Problem, devices: Set[int]) -> Problem:
     return replace(problem, loads=tuple(loads))
 
 
-def bound_by_sync(problem: Problem, allocation: Allocation, devices: Set[int]) -> Allocation:
+def bound_by_sync(
+    problem: Problem, allocation: Allocation, devices: Set[int]
+) -> Allocation:
     """A split of some devices: the others have no samples only for the sync that they may cost."""
     binds = list(allocation.binds)
     for device, load in enumerate(problem.loads):

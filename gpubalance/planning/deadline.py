@@ -23,7 +23,12 @@ Value: TypeAlias = Callable[[Floats, Floats], Floats]
 
 
 def best_deadline(
-    fleet: Fleet, value: Value, *, alone: bool = False, above: float = 0.0, at_once: int = _AT_ONCE
+    fleet: Fleet,
+    value: Value,
+    *,
+    alone: bool = False,
+    above: float = 0.0,
+    at_once: int = _AT_ONCE,
 ) -> tuple[float, float]:
     """The deadline T, in seconds, with the highest value of (G(T), T), and that value.
 
@@ -100,7 +105,9 @@ def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, deadlines, size))
 
 
-def _in_order(fleet: Fleet, low: Floats, high: Floats, *, alone: bool) -> tuple[Floats, Floats]:
+def _in_order(
+    fleet: Fleet, low: Floats, high: Floats, *, alone: bool
+) -> tuple[Floats, Floats]:
     """When each granule in some intervals is done, and G from then on.
 
     At an interval's start each kind has done `low` granules, at its end `high`. Of several granules
@@ -109,7 +116,9 @@ def _in_order(fleet: Fleet, low: Floats, high: Floats, *, alone: bool) -> tuple[
     counts = (high - low).astype(np.intp)
     each = counts.ravel()
     interval, kind = np.indices(counts.shape).reshape(2, -1).repeat(each, axis=1)
-    units = np.arange(1.0, len(kind) + 1) - np.repeat(np.cumsum(each) - each - low.ravel(), each)
+    units = np.arange(1.0, len(kind) + 1) - np.repeat(
+        np.cumsum(each) - each - low.ravel(), each
+    )
     times_s = fleet.time_s(units, kind)
     if alone:
         return times_s, units

@@ -25,7 +25,9 @@ class Trained(NamedTuple):
     @property
     def least_s(self) -> float:
         """Its time on the device that is fastest with it."""
-        return min((time_s for time_s in self.times_s if time_s is not None), default=0.0)
+        return min(
+            (time_s for time_s in self.times_s if time_s is not None), default=0.0
+        )
 
 
 class _Load(NamedTuple):
@@ -36,7 +38,9 @@ class _Load(NamedTuple):
     working: int = 0
 
 
-def place_models(models: Sequence[Trained], memory: Sequence[int | None]) -> tuple[int, ...] | None:
+def place_models(
+    models: Sequence[Trained], memory: Sequence[int | None]
+) -> tuple[int, ...] | None:
     """The device of each model for which the last device ends soonest; None if they do not fit.
 
     `memory` has the bytes of each device, None without a limit. Exact for up to some ten models:
@@ -77,7 +81,9 @@ def _ways(
 ) -> list[tuple[int, _Load]]:
     """The devices on which the model fits, with their loads then, the soonest to end first."""
     ways = []
-    for device, (load, time_s, limit) in enumerate(zip(loads, model.times_s, memory, strict=True)):
+    for device, (load, time_s, limit) in enumerate(
+        zip(loads, model.times_s, memory, strict=True)
+    ):
         if time_s is None:
             continue
         held = load.held + model.held[device]

@@ -71,7 +71,11 @@ class Fleet:
         return self._in_piece_s(units, self._piece(self._begins, units, kinds))
 
     def _piece(
-        self, begins: Floats, reached: Floats, kinds: Ints | slice, moved: Floats | float = 0.0
+        self,
+        begins: Floats,
+        reached: Floats,
+        kinds: Ints | slice,
+        moved: Floats | float = 0.0,
     ) -> Ints | slice:
         """The last piece that begins before what each kind has reached, by bisection.
 
@@ -95,7 +99,10 @@ class Fleet:
         return time_s
 
     def _units_in(
-        self, deadlines_s: Floats, begun_s: Floats | float = 0.0, kinds: Ints | slice = _ALL
+        self,
+        deadlines_s: Floats,
+        begun_s: Floats | float = 0.0,
+        kinds: Ints | slice = _ALL,
     ) -> Floats:
         """The most granules, up to the limit, that are done by a deadline if begun at `begun_s`.
 
@@ -105,7 +112,9 @@ class Fleet:
         after_s = np.nextafter(deadlines_s, np.inf)
         at = self._piece(self._low_s, after_s, kinds, begun_s)
         with np.errstate(all="ignore"):  # a flat piece: all of it
-            units = (after_s - (begun_s + self._low_s.ravel()[at])) / self._slope_s.ravel()[at]
+            units = (
+                after_s - (begun_s + self._low_s.ravel()[at])
+            ) / self._slope_s.ravel()[at]
         units += self._begins.ravel()[at] + _ROUNDED
         units = np.floor(np.minimum(np.fmax(units, 0.0), self.limit[kinds]))
         is_late = begun_s + self._in_piece_s(units, at) > deadlines_s
@@ -149,7 +158,9 @@ class Fleet:
             is_able = (units <= self._micro_batches * size) & (time_s <= deadline_s)
             as_soon = even_s <= time_s * (1 + TIE)
             chosen = np.where(is_open & is_able, np.where(as_soon, even, size), chosen)
-            chosen_s = np.where(is_open & is_able, np.where(as_soon, even_s, time_s), chosen_s)
+            chosen_s = np.where(
+                is_open & is_able, np.where(as_soon, even_s, time_s), chosen_s
+            )
         return chosen, chosen_s
 
     def most(self, deadlines_s: Floats) -> Floats:

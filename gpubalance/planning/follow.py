@@ -69,7 +69,8 @@ class Follower:
 
     def begin(self) -> None:
         """Begins another training, whose batches may have another size."""
-        self._steps: deque[StepTimes] = deque(maxlen=_WINDOWS[-1])  # of the present split
+        # Of the present split
+        self._steps: deque[StepTimes] = deque(maxlen=_WINDOWS[-1])
         self._count = 0  # of all of these, the latest or not
         self._before: Sequence[StepTimes] = ()  # why the split was changed last
         self._patience = 0  # stamped steps before the next change

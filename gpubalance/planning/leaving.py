@@ -49,7 +49,9 @@ def _settled(
 
 def _value(problem: Problem, devices: Devices, sync_s: float) -> float:
     """The value of the devices' best split if all sets take that sync; 0 without a split."""
-    one_sync = replace(only(problem, devices), sync=Syncs(otherwise_s=sync_s), within=0.0)
+    one_sync = replace(
+        only(problem, devices), sync=Syncs(otherwise_s=sync_s), within=0.0
+    )
     allocation = allocated(one_sync)
     if allocation is None:
         return 0.0
@@ -69,7 +71,11 @@ def _smaller(problem: Problem, above: float) -> list[Devices]:
     by_host = [hosts[host] for host in sorted(hosts)]
     sets = set()
     for units in ([{number} for number in able], by_host):
-        spare = [unit for unit in units if _value(problem, frozenset(able) - unit, 0.0) > above]
+        spare = [
+            unit
+            for unit in units
+            if _value(problem, frozenset(able) - unit, 0.0) > above
+        ]
         for away in _unions(_weakest(problem.loads, spare)):
             if len(able) - len(away) > 1:
                 sets.add(frozenset(able) - away)

@@ -98,7 +98,9 @@ def _last_within(
     """The largest batch from `low` to `high` that fits, by a rising function; `high` if below."""
     if high <= low:
         return high
-    return low + bisect.bisect_right(range(low + 1, high + 1), Fraction(memory_bytes), key=bytes_of)
+    return low + bisect.bisect_right(
+        range(low + 1, high + 1), Fraction(memory_bytes), key=bytes_of
+    )
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ def joint_bytes(gradient_bytes: int, devices: int, pack_bytes: int) -> int:
     return min(at_once_bytes, gradient_bytes + _PACKS_AT_ONCE * pack_bytes)
 
 
-def joint_limit(points: Points, fits: int, *, memory_bytes: int | None, extra_bytes: int) -> int:
+def joint_limit(
+    points: Points, fits: int, *, memory_bytes: int | None, extra_bytes: int
+) -> int:
     """The largest batch, up to `fits`, that leaves `extra_bytes` of the device's memory free.
 
     Predicted by the curve through the measured (batch, peak bytes) points. If the memory is

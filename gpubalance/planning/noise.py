@@ -74,7 +74,9 @@ def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
     t2 = t95(count - 1) ** 2 / count
     a = signal**2 - t2 * statistics.variance(signals)
     if signal <= 0 or a <= 0:
-        return NoiseScale(None, None, f"{count} steps do not tell the gradient from its noise")
+        return NoiseScale(
+            None, None, f"{count} steps do not tell the gradient from its noise"
+        )
     if variance <= 0:
         return NoiseScale(None, None, "the gradients of all parts are alike")
     b = variance * signal - t2 * statistics.covariance(variances, signals)

@@ -31,7 +31,9 @@ def within_bounds(pack_bytes: int) -> int:
     return min(max(pack_bytes, LEAST_BYTES), MOST_BYTES)
 
 
-def packs_of(values: Sequence[tuple[Hashable, int]], pack_bytes: int) -> list[list[int]]:
+def packs_of(
+    values: Sequence[tuple[Hashable, int]], pack_bytes: int
+) -> list[list[int]]:
     """The numbers of the values in each pack, in the order in which the packs are summed.
 
     A value is its type and its bytes. The last values come first, as the backward pass begins with

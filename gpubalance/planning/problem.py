@@ -80,7 +80,9 @@ class Problem:
 
     def value(self, allocation: Allocation) -> float:
         """The split's value by the objective."""
-        return float(self.objective(allocation.split.global_batch, allocation.step_time_s))
+        return float(
+            self.objective(allocation.split.global_batch, allocation.step_time_s)
+        )
 
 
 @dataclass(frozen=True)

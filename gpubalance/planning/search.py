@@ -173,7 +173,9 @@ class _Search:
                 self._peaks[trial.batch] = trial.memory_peak_bytes
         else:
             asked_for = trial.memory_peak_bytes or 0
-            self._failed[rung] = rung in self._failed or asked_for > (self._memory or math.inf)
+            self._failed[rung] = rung in self._failed or asked_for > (
+                self._memory or math.inf
+            )
         if rung not in (self._low, self._high):
             self._move(rung, trial.fits)
         elif trial.fits:
@@ -215,7 +217,9 @@ class _Search:
         low = self._low
         high = self._high
         if low and low not in self._fitted:
-            return self._grid.batch(low), "only a larger batch was run, which is no multiple"
+            return self._grid.batch(
+                low
+            ), "only a larger batch was run, which is no multiple"
         if high is None or self._failed[high] or not self._joined:
             return None
         batch = self._grid.batch(high)
@@ -246,7 +250,10 @@ class _Search:
         elif self._memory is not None and len(self._peaks) == 1:
             ((batch, peak),) = self._peaks.items()
             least = self._grid.rung(self._memory * batch // max(1, peak))
-            yield max(self._low + 1, least), "fits even if all of the memory grows with the batch"
+            yield (
+                max(self._low + 1, least),
+                "fits even if all of the memory grows with the batch",
+            )
 
     def _by_forecast(self, predicted: Forecast) -> Iterator[tuple[int, str]]:
         low = self._low
@@ -259,7 +266,10 @@ class _Search:
         if safe < best:
             yield safe, f"{reason}; a safe step towards it"
         yield best, reason
-        yield max(self._grid.rung(predicted.doubt - 1), low) + 1, "the smallest that should fail"
+        yield (
+            max(self._grid.rung(predicted.doubt - 1), low) + 1,
+            "the smallest that should fail",
+        )
 
     def _blind(self) -> tuple[int, str]:
         """The next rung between the ends if memory predicts none."""

@@ -49,18 +49,23 @@ class Solver:
         """The solution; `allocate` states the problem and the method."""
         deadline_s, worth = best_deadline(self._fleet, self._value(self._sync_s))
         above = worth * (1 + TIE)
-        alone_s, worth_alone = best_deadline(self._fleet, self._value(0.0), alone=True, above=above)
+        alone_s, worth_alone = best_deadline(
+            self._fleet, self._value(0.0), alone=True, above=above
+        )
         if worth_alone:
             return self._allocation(alone_s, alone=True)
         return self._allocation(deadline_s, alone=False)
 
     def _allocation(self, deadline_s: float, *, alone: bool) -> Allocation:
-        deadline_s = max(deadline_s, self._first_s)  # a required device counts from 0 s on
+        # A required device counts from 0 s on
+        deadline_s = max(deadline_s, self._first_s)
         units = self._units(deadline_s, alone=alone)
         deadline_s *= 1 + _ROUNDING
         sizes, times_s = self._fleet.micro_batches(units, deadline_s)
         used = units > 0
-        computes_s = np.where(used, times_s - self._fleet.update_s[self._fleet.kind_of], 0.0)
+        computes_s = np.where(
+            used, times_s - self._fleet.update_s[self._fleet.kind_of], 0.0
+        )
         step_time_s = float(times_s.max())
         if used.sum() > 1:
             step_time_s += self._sync_s
@@ -78,7 +83,9 @@ class Solver:
         gives all to the first device of the first kind that can do so many.
         """
         kinds = self._fleet.kind_of
-        before, by = self._fleet.most(deadline_s * np.array([1 - _ROUNDING, 1 + _ROUNDING]))
+        before, by = self._fleet.most(
+            deadline_s * np.array([1 - _ROUNDING, 1 + _ROUNDING])
+        )
         if alone:
             by *= self._fleet.may_be_alone
             total = min(self._most, by.max())
@@ -161,7 +168,9 @@ class Solver:
             return
         wanted, rest = divmod(problem.global_batch, multiple)
         if rest or not self._least <= wanted <= self._most:
-            error = NoSplitError(f"no split has a global batch of {problem.global_batch}")
+            error = NoSplitError(
+                f"no split has a global batch of {problem.global_batch}"
+            )
             below = min(wanted, int(self._most))
             if below >= self._least:
                 error.below = below * multiple

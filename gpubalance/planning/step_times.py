@@ -27,10 +27,14 @@ class StepTimes:
         """
         totals_s = [sum(step.compute_s) for step in steps]
         total_s = median(totals_s)
-        computes_s = [total_s * median(parts) for parts in zip(*map(parts_of, steps), strict=True)]
+        computes_s = [
+            total_s * median(parts) for parts in zip(*map(parts_of, steps), strict=True)
+        ]
         updates_s = map(median, zip(*(step.update_s for step in steps), strict=True))
         syncs_s = [step.sync_s for step in steps]
-        return cls(steps[-1].split, tuple(computes_s), tuple(updates_s), median(syncs_s))
+        return cls(
+            steps[-1].split, tuple(computes_s), tuple(updates_s), median(syncs_s)
+        )
 
     @property
     def busy_s(self) -> tuple[float, ...]:

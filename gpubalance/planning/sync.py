@@ -57,7 +57,9 @@ class Syncs:
         """The smallest measured set that has all these devices; an empty one if there is none."""
         around = [devices for devices in self.measured if devices >= used]
         return min(
-            around, key=lambda devices: (len(devices), self.measured[devices]), default=frozenset()
+            around,
+            key=lambda devices: (len(devices), self.measured[devices]),
+            default=frozenset(),
         )
 
     def _slow(self, devices: frozenset[int]) -> Set[int]:

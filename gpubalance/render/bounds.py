@@ -23,12 +23,16 @@ def bounds_text(plan: Plan) -> str:
     all_waited_for = all(share.binds in _WAITED_FOR for share in shares)
     labels_by_reason: dict[str, list[str]] = {}
     for share in shares:
-        reason = _REASONS[share.binds].format(limit=share.limit, multiple=plan.batch_multiple)
+        reason = _REASONS[share.binds].format(
+            limit=share.limit, multiple=plan.batch_multiple
+        )
         if all_waited_for:
             reason = _bound_of_all(plan)
         labels_by_reason.setdefault(reason, []).append(plan.label(share.device))
     reasons = sorted(labels_by_reason, key=lambda reason: reason.startswith("could"))
-    return "; ".join(f"{', '.join(labels_by_reason[reason])} {reason}" for reason in reasons)
+    return "; ".join(
+        f"{', '.join(labels_by_reason[reason])} {reason}" for reason in reasons
+    )
 
 
 def _bound_of_all(plan: Plan) -> str:
@@ -51,7 +55,9 @@ def left_out_text(plan: Plan, left_out: LeftOut) -> str:
     label = plan.label(left_out.device)
     share = plan.shares[left_out.device]
     if share.limit < plan.batch_multiple:
-        return f"{label} is left out: it has no room for a batch of {plan.batch_multiple}"
+        return (
+            f"{label} is left out: it has no room for a batch of {plan.batch_multiple}"
+        )
     if left_out.gain is None:
         return f"{label} has no samples"
     why = f", as it {_REASONS['sync']}" if share.binds == "sync" else ""

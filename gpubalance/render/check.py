@@ -26,7 +26,9 @@ def check_summary(check: ModelCheck) -> Iterator[Part]:
 def model_text(model: Model, data: str | None, own_batch: int | None) -> str:
     """The model's weights, what an all-reduce moves, and the batches of the data, in a line."""
     size = format_bytes(model.gradient_bytes)
-    weights = f"{model.name}: {model.parameters:,} parameters to train, gradients of {size}"
+    weights = (
+        f"{model.name}: {model.parameters:,} parameters to train, gradients of {size}"
+    )
     if data is None:
         return f"{weights}; random samples"
     if own_batch:

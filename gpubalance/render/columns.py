@@ -13,7 +13,14 @@ from gpubalance.settings.record import Record, Shown
 Cell = str | int | float | bool | None
 
 # The unit in a field's name, which its label leaves out, and the one that people see.
-_SUFFIXES = {"_s": "ms", "_bytes": "GiB", "_c": "°C", "_w": "W", "_j": "J", "_mhz": "MHz"}
+_SUFFIXES = {
+    "_s": "ms",
+    "_bytes": "GiB",
+    "_c": "°C",
+    "_w": "W",
+    "_j": "J",
+    "_mhz": "MHz",
+}
 # Records that are figures themselves: a table has them without being asked for their fields.
 _FIGURE_RECORDS = {StepTime, Throughput, SoloRate, StepSpread}
 # Fields that are no figures: the device heads its row, the others say which result it is.
@@ -48,11 +55,17 @@ class Column(NamedTuple):
 
 
 def named(
-    key: str, shown: Shown, value: Callable[[Any], Cell] = lambda _: None, *, text: bool = False
+    key: str,
+    shown: Shown,
+    value: Callable[[Any], Cell] = lambda _: None,
+    *,
+    text: bool = False,
 ) -> Column:
     """The column of that name: its label and unit are those of `shown`, else what the name says."""
     suffix = next((suffix for suffix in _SUFFIXES if key.endswith(suffix)), "")
-    label = key.removesuffix(suffix).replace("_", " ").replace("micro batch", "micro-batch")
+    label = (
+        key.removesuffix(suffix).replace("_", " ").replace("micro batch", "micro-batch")
+    )
     if shown.unit is not None:
         unit = shown.unit
     elif text:
@@ -86,7 +99,8 @@ def _figures_of(kind: type[Record]) -> Iterator[str]:
         if any(get_origin(part) is tuple for part in parts):
             is_figure = field.annotation == Interval or str in parts
         else:
-            is_figure = _records(parts) <= _FIGURE_RECORDS  # a plain value has no records
+            # A plain value has no records
+            is_figure = _records(parts) <= _FIGURE_RECORDS
         if is_figure and name not in _LEFT_OUT:
             yield name
 
@@ -100,7 +114,9 @@ def _parts(annotation: Any) -> list[Any]:
 
 
 def _records(parts: list[Any]) -> set[type[Record]]:
-    return {part for part in parts if isinstance(part, type) and issubclass(part, Record)}
+    return {
+        part for part in parts if isinstance(part, type) and issubclass(part, Record)
+    }
 
 
 def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
@@ -110,7 +126,9 @@ def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
     parts = _parts(field.annotation)
     records = _records(parts)
     # The parts of an Annotated are its metadata too.
-    shown = _joined(part for part in (*field.metadata, *parts) if isinstance(part, Shown))
+    shown = _joined(
+        part for part in (*field.metadata, *parts) if isinstance(part, Shown)
+    )
     base = name.removesuffix("_s").removesuffix("_ci95")
     if StepTime in records:
         yield from _step_time_columns(name, base, shown)
@@ -122,7 +140,9 @@ def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
         yield named(f"{name}_batch", Shown("at batch"), _reader(name, "batch"))
     elif records:
         (record,) = records
-        inner_columns = columns_of(record, inner_name) if inner_name else columns_of(record)
+        inner_columns = (
+            columns_of(record, inner_name) if inner_name else columns_of(record)
+        )
         for column in inner_columns:
             yield column._replace(value=_within(name, column.value))
     elif field.annotation == Interval:
@@ -160,7 +180,9 @@ def _joined(all_shown: Iterable[Shown]) -> Shown:
     return joined
 
 
-def _ends(base: str, unit: str | None, *path: str, suffix: str = "") -> Iterator[Column]:
+def _ends(
+    base: str, unit: str | None, *path: str, suffix: str = ""
+) -> Iterator[Column]:
     """Both ends of an interval, as `BASE_from` and `BASE_to`."""
     for place, end in enumerate(("from", "to")):
         shown = Shown(f"{end} (95 %)", unit)

@@ -39,7 +39,9 @@ class _Pair(NamedTuple):
     against: Against
     names: tuple[str, str]
 
-    def devices(self, ratio: DeviceRatio) -> tuple[ComparedDevice | None, ComparedDevice | None]:
+    def devices(
+        self, ratio: DeviceRatio
+    ) -> tuple[ComparedDevice | None, ComparedDevice | None]:
         """The device in each result; None if it is missing there."""
         before = after = None
         if ratio.baseline is not None:
@@ -190,7 +192,9 @@ def _figures(pair: _Pair, width: int) -> list[str]:
     rows += _rows([_GLOBAL, *_compared(ComparedResult)], pair.first, pair.other)
     for ratio in pair.against.devices:
         before, after = pair.devices(ratio)
-        titles = [f"{device.label} {device.name}" for device in (before, after) if device]
+        titles = [
+            f"{device.label} {device.name}" for device in (before, after) if device
+        ]
         rows.append([shorten(" → ".join(dict.fromkeys(titles)), width)])
         batches = [_batch(before), _batch(after)]
         if any(batches):
@@ -233,7 +237,10 @@ def _batch(device: ComparedDevice | None) -> str:
 
 
 def _rows(
-    columns: Sequence[Column], first: Record | None, other: Record | None, indent: str = ""
+    columns: Sequence[Column],
+    first: Record | None,
+    other: Record | None,
+    indent: str = "",
 ) -> Iterator[list[str]]:
     """A row for each figure that either has; the cells of a device that is missing are empty."""
     for column in columns:

@@ -29,7 +29,9 @@ def batch_of(record: Any) -> str:
     return share_text(record.batch, record.micro_batch)
 
 
-def device_table(devices: Sequence[Device], records: Sequence[Any], leads: Leads) -> TextTable:
+def device_table(
+    devices: Sequence[Device], records: Sequence[Any], leads: Leads
+) -> TextTable:
     """A row for each record: its device, its leads, and its fields that have a brief name.
 
     Beside compute stands how much of the step it is. Names, which have no head, make room for the

@@ -21,7 +21,10 @@ def gpus_text(reading: Reading) -> str:
         return f"{reading.remedy}\nwithout a GPU: --simulate FILE or --simulate N"
     driver = reading.driver_version or NOT_AVAILABLE
     cuda = reading.cuda_driver_version or NOT_AVAILABLE
-    rows = [("GPU", "name", "bus id", "compute", "memory", "free"), *map(_gpu_row, reading.gpus)]
+    rows = [
+        ("GPU", "name", "bus id", "compute", "memory", "free"),
+        *map(_gpu_row, reading.gpus),
+    ]
     head, *gpu_lines = table(rows, left=(0, 1, 2))
     lines = [f"driver {driver}, CUDA {cuda}", head]
     for line, gpu in zip(gpu_lines, reading.gpus, strict=True):
@@ -33,7 +36,9 @@ def gpus_text(reading: Reading) -> str:
 
 def hosts_text(hosts: Sequence[tuple[str, Reading]]) -> str:
     """Each host's GPUs under its name."""
-    texts = [f"{host}\n{reading.problem or gpus_text(reading)}" for host, reading in hosts]
+    texts = [
+        f"{host}\n{reading.problem or gpus_text(reading)}" for host, reading in hosts
+    ]
     return "\n\n".join(texts)
 
 
@@ -78,7 +83,9 @@ def _simulated_row(device: Device) -> tuple[str, ...]:
     if profile is None:
         unknown = [NOT_AVAILABLE] * 3
         return (device.label, name, "its own time", *unknown)
-    takes = f"{format_seconds(profile.alpha_s)} + {format_seconds(profile.beta_s)} · batch"
+    takes = (
+        f"{format_seconds(profile.alpha_s)} + {format_seconds(profile.beta_s)} · batch"
+    )
     if profile.curve:
         (smallest, least_s), *_, (largest, most_s) = profile.curve
         takes = f"{format_seconds(least_s)} of {smallest} to {format_seconds(most_s)} of {largest}"

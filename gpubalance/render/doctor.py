@@ -25,7 +25,10 @@ def checkup_text(
     `paint` may colour a status.
     """
     if isinstance(checkup, Checkups):
-        texts = [f"{host.host}\n{checkup_text(host, columns, paint)}" for host in checkup.hosts]
+        texts = [
+            f"{host.host}\n{checkup_text(host, columns, paint)}"
+            for host in checkup.hosts
+        ]
         return "\n\n".join(texts)
     width = max(_LEAST, columns)
     longest = max((len(check.what) for check in checkup.checks), default=0)

@@ -46,7 +46,9 @@ def all_losses(devices: Sequence[Device], gap: SoloGap) -> list[Loss]:
     return losses
 
 
-def large_losses(devices: Sequence[Device], gap: SoloGap, most: int | None = None) -> list[Loss]:
+def large_losses(
+    devices: Sequence[Device], gap: SoloGap, most: int | None = None
+) -> list[Loss]:
     """The parts of at least 0.1 % of the solo sum; with `most`, so many of them, the largest.
 
     What is left stands last, as `REST`, if it adds up to that.
@@ -69,4 +71,6 @@ def gap_text(devices: Sequence[Device], gap: SoloGap) -> str:
         return ""
     losses.sort(key=lambda loss: (loss.cause == REST, -abs(loss.rate)))
     causes = [f"{loss.text.removeprefix('−')} {loss.cause}" for loss in losses]
-    return f"lost against the devices alone ({per_s(gap.solo_sum)}): {', '.join(causes)}"
+    return (
+        f"lost against the devices alone ({per_s(gap.solo_sum)}): {', '.join(causes)}"
+    )

@@ -47,7 +47,9 @@ def columns(began_s: float, hparams: HParams) -> Summary:
         # all have.
         differs = name.startswith("batch")
         data_type = f"DATA_TYPE_{_TYPES[type(value)]}"
-        table.hparam_infos.append(api_pb2.HParamInfo(name=name, type=data_type, differs=differs))
+        table.hparam_infos.append(
+            api_pb2.HParamInfo(name=name, type=data_type, differs=differs)
+        )
     for tag, title in _METRICS.items():
         name = api_pb2.MetricName(tag=tag)
         table.metric_infos.append(api_pb2.MetricInfo(name=name, display_name=title))

@@ -71,7 +71,11 @@ def _answer(result: Independent) -> Iterator[str]:
 
 
 def _why_not_at_once(result: Independent) -> str:
-    left = [result.label(replica.device) for replica in result.replicas if replica.failure is None]
+    left = [
+        result.label(replica.device)
+        for replica in result.replicas
+        if replica.failure is None
+    ]
     if len(left) > 1:
         return " yet"
     if left:
@@ -116,7 +120,11 @@ def contention_texts(result: Independent) -> Iterator[str]:
     if not result.measured:
         return
     contended = [replica for replica in result.measured if is_contended(replica)]
-    ends = [replica.contention_ci95[1] for replica in result.measured if replica.contention_ci95]
+    ends = [
+        replica.contention_ci95[1]
+        for replica in result.measured
+        if replica.contention_ci95
+    ]
     measured = f"measured at once for {format_duration(result.overlap_s)}"
     if len(ends) < len(result.measured):
         measured += ": too few timings to tell contention from chance"

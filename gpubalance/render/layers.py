@@ -21,7 +21,9 @@ _LEAST_COLUMNS = 20
 _MUCH = 0.1  # of a step
 
 
-def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: int) -> str:
+def cut_done_text(
+    tried: LayersRound, devices: Sequence[Device], global_batch: int
+) -> str:
     """`round 1: GPU:0 blocks 0–8, GPU:1 9–17: step 661 ms, predicted 642 ms, 775 samples/s`."""
     stages = segments_text(tried, [device.label for device in devices])
     head = f"round {tried.number}: blocks {stages}"
@@ -35,11 +37,16 @@ def cut_done_text(tried: LayersRound, devices: Sequence[Device], global_batch: i
 
 def segments_text(tried: LayersRound, labels: Sequence[str]) -> str:
     """`GPU:0 0–8, GPU:1 9–17`."""
-    texts = [f"{labels[device]} {run_text(first, last)}" for first, last, device in tried.segments]
+    texts = [
+        f"{labels[device]} {run_text(first, last)}"
+        for first, last, device in tried.segments
+    ]
     return ", ".join(texts)
 
 
-def pipe_window_text(number: int, of: int, throughput: float, step_time_s: float) -> str:
+def pipe_window_text(
+    number: int, of: int, throughput: float, step_time_s: float
+) -> str:
     """`window 1 of 3: 775 samples/s, step 661 ms`."""
     return f"window {number} of {of}: {per_s(throughput)}, step {format_seconds(step_time_s)}"
 
@@ -92,7 +99,9 @@ def _idle(result: Layers) -> Iterator[str]:
     for stage in result.stages:
         idle = (stage.bubble_s + stage.transfer_s) / result.step_time_s.median
         if stage is not slowest and idle > result.bubble_bound + _MUCH:
-            idles = f"{result.label(stage.device)} idles {format_percent(idle)} of a step"
+            idles = (
+                f"{result.label(stage.device)} idles {format_percent(idle)} of a step"
+            )
             waits = f"it waits for {result.label(slowest.device)}, whose stage takes longest"
             yield f"{idles}: {waits}; {why}"
 
@@ -137,7 +146,9 @@ def _timeline_row(spans: Iterator[Span], column_s: float, columns: int) -> str:
     covered = [defaultdict[str, float](float) for _ in range(columns)]
     for kind, start_s, end_s, number in spans:
         sign = _SIGNS[kind][(number or 0) % len(_SIGNS[kind])]
-        for column in range(int(start_s / column_s), min(columns, int(end_s / column_s) + 1)):
+        for column in range(
+            int(start_s / column_s), min(columns, int(end_s / column_s) + 1)
+        ):
             column_end_s = min(end_s, (column + 1) * column_s)
             covered[column][sign] += column_end_s - max(start_s, column * column_s)
     row = ""

@@ -19,7 +19,11 @@ from gpubalance.results.telemetry import Moment
 from gpubalance.settings.device import Device
 
 # What a step is, from left to right, with its sign and colour.
-_STEP = {"compute, update": ("█", "green"), "waits": ("░", "yellow"), "sync": ("·", "dim")}
+_STEP = {
+    "compute, update": ("█", "green"),
+    "waits": ("░", "yellow"),
+    "sync": ("·", "dim"),
+}
 _LONGEST_BAR = 30
 _SHORTEST_BAR = 8
 _NAME_WIDTH = 22
@@ -123,7 +127,9 @@ def joint_lines(splits: Mapping[str, LiveSplit], width: int, height: int) -> lis
         lines.append(_total_line(f"even split {batches}", even.rates, width))
     if split.rows[0].compute_s is not None:
         lines += map(Text, prose(_waiting(split), width))
-        names = [Text.assemble(sign, (f" {name}", "dim")) for name, sign in _STEP.items()]
+        names = [
+            Text.assemble(sign, (f" {name}", "dim")) for name, sign in _STEP.items()
+        ]
         legend = Text("  ").join(names)
         if legend.cell_len <= width:
             lines.append(legend)

@@ -14,7 +14,13 @@ from gpubalance.render.run import measured_text, run_headline, run_summary
 from gpubalance.render.step import step_text
 from gpubalance.render.table import BLANK, Part, TextTable, sparkline
 from gpubalance.render.worth import epoch_text, most_fed
-from gpubalance.results.plan import LearningRate, Plan, Predicted, Round, SplitPrediction
+from gpubalance.results.plan import (
+    LearningRate,
+    Plan,
+    Predicted,
+    Round,
+    SplitPrediction,
+)
 from gpubalance.settings.batch_split import share_text
 from gpubalance.settings.device import Device
 
@@ -69,7 +75,9 @@ def _prediction(plan: Plan, epoch: int | None) -> Iterator[Part]:
     predicted = plan.predicted
     gives = "is predicted to give"
     yield plan_headline(plan)
-    yield from gain_sentences(predicted, predicted, plan.split, gives, plan.batch_multiple)
+    yield from gain_sentences(
+        predicted, predicted, plan.split, gives, plan.batch_multiple
+    )
     if epoch is not None:
         rates = {}
         if predicted.even is not None:
@@ -87,9 +95,8 @@ def _prediction(plan: Plan, epoch: int | None) -> Iterator[Part]:
 def _at_even(best: SplitPrediction) -> str:
     """What the best split gives with the even split's global batch, which the plan's is not."""
     rate = per_s(best.throughput)
-    return (
-        f"the even split's --global-batch {best.split.global_batch}: {best.split}, {rate} predicted"
-    )
+    wanted = f"the even split's --global-batch {best.split.global_batch}"
+    return f"{wanted}: {best.split}, {rate} predicted"
 
 
 def _goodput(predicted: Predicted, noise_scale: float) -> Iterator[Part]:
@@ -149,7 +156,9 @@ def _advice(plan: Plan) -> str:
         return ""
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"
-    tuned = f"if yours was tuned for batch {rate.from_batch}, multiply by {_factors(rate)}"
+    tuned = (
+        f"if yours was tuned for batch {rate.from_batch}, multiply by {_factors(rate)}"
+    )
     return f"learning rate: {tuned}; otherwise pass --from-batch"
 
 

@@ -60,7 +60,11 @@ def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
 
 def _figures(point: CurvePoint) -> tuple[str, str, str]:
     memory = format_bytes(point.memory_peak_bytes)
-    return format_rate(point.throughput.median), format_seconds(point.step_time_s.median), memory
+    return (
+        format_rate(point.throughput.median),
+        format_seconds(point.step_time_s.median),
+        memory,
+    )
 
 
 def _bar(part: float, width: int) -> str:
@@ -194,7 +198,9 @@ def _limit(limit: BatchLimit) -> str:
     why = "oom"
     if failed:
         why = failed[-1]
-    return f"batch limit: {limit.fits} trains, {limit.fails} does not ({_OUTCOMES[why]})"
+    return (
+        f"batch limit: {limit.fits} trains, {limit.fails} does not ({_OUTCOMES[why]})"
+    )
 
 
 def _model(model: StepTimeModel, update_s: float | None) -> str:

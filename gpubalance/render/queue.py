@@ -48,7 +48,10 @@ def ended_text(device: Device, command: QueuedCommand, next_on: Device | None) -
 
 
 def running_lines(
-    devices: Sequence[Device], running: Sequence[RunningCommand], width: int, height: int
+    devices: Sequence[Device],
+    running: Sequence[RunningCommand],
+    width: int,
+    height: int,
 ) -> list[Text]:
     """What each device runs, since when, and the last line that this printed, if there is room."""
     now_s = time.monotonic()
@@ -146,7 +149,11 @@ def _commands(result: Queue) -> TextTable:
         cells = ["", "", ""]
         if command.tries:
             last = command.tries[-1]
-            cells = [result.label(last.device), length_text(last.duration_s), str(last.exit)]
+            cells = [
+                result.label(last.device),
+                length_text(last.duration_s),
+                str(last.exit),
+            ]
         rows.append([f"{command.number:03}", *cells, clean(command.command, _LONGEST)])
     *columns, _ = zip(*rows, strict=True)
     room = WIDTH - sum(max(map(len, column)) + 2 for column in columns)

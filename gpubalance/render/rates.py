@@ -10,7 +10,9 @@ from gpubalance.results.plan import Predicted
 from gpubalance.results.run import Baselines, InputPipeline, Run, alone_in_use
 from gpubalance.settings.batch_split import BatchSplit
 
-_NOTHING_USUAL = "no usual remedy is missing: do less for each sample, or do it once, beforehand"
+_NOTHING_USUAL = (
+    "no usual remedy is missing: do less for each sample, or do it once, beforehand"
+)
 
 
 def per_s(rate: float | None) -> str:

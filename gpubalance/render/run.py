@@ -34,7 +34,9 @@ def measured_text(devices: Sequence[Device], measured: Measurement) -> str:
         batch = batch_of(replica)
         rate = per_s(replica.throughput)
         compute = format_seconds(replica.compute_s)
-        texts.append(f"{devices[replica.device].label} [{batch}] {rate} compute {compute}")
+        texts.append(
+            f"{devices[replica.device].label} [{batch}] {rate} compute {compute}"
+        )
     rate = per_s(measured.throughput.median)
     step = format_seconds(measured.step_time_s.median)
     sync = format_seconds(measured.sync_s)

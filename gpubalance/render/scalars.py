@@ -11,7 +11,10 @@ from gpubalance.results.common import StepTime
 from gpubalance.results.telemetry import Telemetry
 
 PREFIX = "gpubalance"
-_GAUGES = {name: name for name in ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")}
+_GAUGES = {
+    name: name
+    for name in ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")
+}
 
 # TensorBoard's run ("" for all of a command), seconds since 1970, a step, and TensorBoard's own
 # record of what is said there. Within a run and a tag, steps always rise.
@@ -43,14 +46,18 @@ class RunWindow(NamedTuple):
         for step_s, at_s in zip(self.times.samples, self.times.at_s, strict=True):
             step += self.times.steps_per_sample
             end_s = self._wall_s(at_s)
-            yield scalar(self.run, end_s, step, _tag("samples_per_s", label), samples / step_s)
+            yield scalar(
+                self.run, end_s, step, _tag("samples_per_s", label), samples / step_s
+            )
             yield scalar(self.run, end_s, step, _tag("step_time_s", label), step_s)
 
     def figure(self, name: str, value: float, label: str = "") -> Summary:
         """A figure that holds for all these steps, at their end."""
         return scalar(self.run, self.now_s, self.last, _tag(name, label), value)
 
-    def figures(self, record: Any, fields: Mapping[str, str], label: str = "") -> Iterator[Summary]:
+    def figures(
+        self, record: Any, fields: Mapping[str, str], label: str = ""
+    ) -> Iterator[Summary]:
         """Those of a record's figures that are known."""
         for name, field in fields.items():
             value = getattr(record, field)
@@ -73,7 +80,9 @@ class RunWindow(NamedTuple):
             for name in _GAUGES:
                 value = getattr(reading, name)
                 if value is not None:
-                    course[name, step] = scalar(self.run, wall_s, step, _tag(name, label), value)
+                    course[name, step] = scalar(
+                        self.run, wall_s, step, _tag(name, label), value
+                    )
         yield from course.values() or self.figures(telemetry, _GAUGES, label)
 
     def _wall_s(self, at_s: float) -> float:
@@ -93,7 +102,12 @@ def scalar(run: str, wall_s: float, step: int, tag: str, value: float) -> Summar
     """One point of a chart."""
     from tensorboard.compat.proto.summary_pb2 import Summary as SummaryPb
 
-    return run, wall_s, step, SummaryPb(value=[SummaryPb.Value(tag=tag, simple_value=value)])
+    return (
+        run,
+        wall_s,
+        step,
+        SummaryPb(value=[SummaryPb.Value(tag=tag, simple_value=value)]),
+    )
 
 
 def _tag(name: str, label: str) -> str:

@@ -33,7 +33,9 @@ def step_text(step: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
         terms += _measured_terms(step)
     text = f"step {format_seconds(step_s)} = {' + '.join(terms)}"
     if isinstance(step, Run) and step.excess_s > _SHOWN * step_s:
-        text += f" − {format_seconds(step.excess_s)} (steps that were timed were slower)"
+        text += (
+            f" − {format_seconds(step.excess_s)} (steps that were timed were slower)"
+        )
     if are_several:
         text += f"; imbalance {step.imbalance:.3f} (1 = they finish together)"
     return text

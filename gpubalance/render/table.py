@@ -89,7 +89,9 @@ def lines_of(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
     return lines
 
 
-def prose(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
+def prose(
+    text: str, width: int, indent: str = "", hanging: str | None = None
+) -> list[str]:
     """A sentence wrapped to the width, though not behind a ±; lines after the first are indented.
 
     Words stay whole, as a path that is cut in two can't be copied.

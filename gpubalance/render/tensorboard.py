@@ -68,7 +68,9 @@ class Summaries:
         run = _run(what, part.device)
         return list(self._of_device(run, part.device, part, now_s))
 
-    def round(self, tried: Round, devices: Sequence[Device], now_s: float) -> list[Summary]:
+    def round(
+        self, tried: Round, devices: Sequence[Device], now_s: float
+    ) -> list[Summary]:
         """A split that `balance` has just tried, which may have run out of memory."""
         run = f"round-{tried.number}"
         summaries = list(self._tried(run, devices, tried, now_s))
@@ -102,7 +104,11 @@ class Summaries:
         return [row_ended(run, now_s, fits=True) for run in self._runs.values()]
 
     def _tried(
-        self, run: str, devices: Sequence[Device], split: Measurement | Round, now_s: float
+        self,
+        run: str,
+        devices: Sequence[Device],
+        split: Measurement | Round,
+        now_s: float,
     ) -> Iterator[Summary]:
         """The row of a split, and what its first window measured."""
         hparams = self._hparams(devices, split)
@@ -120,7 +126,9 @@ class Summaries:
             yield columns(began_s, hparams)
         yield row_begun(run, began_s, hparams, self._group)
 
-    def _hparams(self, devices: Sequence[Device], split: Measurement | Round) -> HParams:
+    def _hparams(
+        self, devices: Sequence[Device], split: Measurement | Round
+    ) -> HParams:
         hparams: dict[str, str | float | bool] = {}
         for device, batch in zip(devices, split.batches, strict=True):
             hparams[f"batch/{device.label}"] = batch

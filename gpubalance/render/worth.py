@@ -74,7 +74,9 @@ def _worth(run: Run, best: SoloBest, most: float) -> str:
     bests = reversed(run.baselines.solo_best or (best,))
     other = max(bests, key=lambda other: other.at_global_batch or 0.0)
     at_batch = other.at_global_batch or 0.0
-    is_for_its_batch = best.batch > run.global_batch and 0 < at_batch < (1 - _CLEARLY) * alone
+    is_for_its_batch = (
+        best.batch > run.global_batch and 0 < at_batch < (1 - _CLEARLY) * alone
+    )
     if word == _WORTH or not is_for_its_batch:
         if word == _NOT_WORTH:
             return f"{text}: {word}, use {label} alone"
@@ -147,7 +149,9 @@ def epoch_text(epoch: int, rates: Mapping[str, float], most: float) -> str:
 
     `most` is the samples per second that the devices can be fed.
     """
-    times = [f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates.items()]
+    times = [
+        f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates.items()
+    ]
     text = f"an epoch of {epoch:,} samples: {', '.join(times)}"
     if max(rates.values()) > most:
         text += "; your input pipeline gives them no faster"

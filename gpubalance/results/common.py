@@ -24,7 +24,9 @@ _FORMER = ("largest_even", "best_at_largest_even")
 _LARGEST = 10**18
 Exact = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 # No measurement is more exact than seven digits, which keep a file readable.
-Number = Annotated[Exact, PlainSerializer(lambda x: float(f"{x:.7g}"), return_type=float)]
+Number = Annotated[
+    Exact, PlainSerializer(lambda x: float(f"{x:.7g}"), return_type=float)
+]
 # A time in seconds, or a rate per second.
 Positive = Annotated[Number, Field(gt=1e-12, lt=1e12)]
 # A part of a whole, or of another figure.
@@ -42,7 +44,9 @@ Devices = Annotated[tuple[Device, ...], Field(min_length=1)]
 
 def unsound(field: str, what: str) -> PydanticCustomError:
     """The error of fields that don't agree, for a validator to raise; `field` is a path to one."""
-    return PydanticCustomError("unsound", "{field}: {what}", {"field": field, "what": what})
+    return PydanticCustomError(
+        "unsound", "{field}: {what}", {"field": field, "what": what}
+    )
 
 
 def without_former(fields: Any) -> Any:
@@ -199,7 +203,9 @@ class Model(Record):
         return len(shapes) <= 2 and len(optimizers) <= 2
 
 
-def _device_numbers(fields: Iterable[tuple[Any, Any]], path: str = "") -> Iterator[tuple[str, int]]:
+def _device_numbers(
+    fields: Iterable[tuple[Any, Any]], path: str = ""
+) -> Iterator[tuple[str, int]]:
     """Each `device` in a record and those within it, with its path."""
     for name, value in fields:
         if name == "device":

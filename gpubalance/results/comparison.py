@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from gpubalance.numbers.ratio import Verdict
-from gpubalance.results.common import Interval, Number, Part, Ratio, Result, Throughput, Warning_
+from gpubalance.results.common import (
+    Interval,
+    Number,
+    Part,
+    Ratio,
+    Result,
+    Throughput,
+    Warning_,
+)
 from gpubalance.results.probe import SoloRate
 from gpubalance.results.run import StepSpread
 from gpubalance.settings.record import Record, Shown
@@ -64,7 +72,9 @@ class ComparedResult(Record):
     sync_s: Annotated[Number | None, Shown(has_ratio=False)] = None
     imbalance: Ratio | None = None
     speedup_over_even: Annotated[Ratio | None, Shown("× even split")] = None
-    even_global_batch: Annotated[int | None, Shown("  its batch", has_ratio=False)] = None
+    even_global_batch: Annotated[int | None, Shown("  its batch", has_ratio=False)] = (
+        None
+    )
     scaling_efficiency: Annotated[Part | None, Shown("of solo sum")] = None
     devices: tuple[ComparedDevice, ...]
     not_quiet: str | None = None

@@ -43,7 +43,10 @@ class SoloGap(Record):
 
 
 def divide_gap(
-    devices: Sequence[DeviceRun], step_time_s: float, slow_s: float = 0.0, xla: float = 0.0
+    devices: Sequence[DeviceRun],
+    step_time_s: float,
+    slow_s: float = 0.0,
+    xla: float = 0.0,
 ) -> SoloGap:
     """The parts of Σ rᵢ − B/T, cause by cause, so that the differences add up.
 

@@ -91,4 +91,6 @@ class Independent(OfModel):
     @property
     def measured(self) -> tuple[OwnModel, ...]:
         """The devices that were measured at once, which `throughput` adds up."""
-        return tuple(replica for replica in self.replicas if replica.throughput is not None)
+        return tuple(
+            replica for replica in self.replicas if replica.throughput is not None
+        )

@@ -122,7 +122,9 @@ class StepTimeline(Record):
         orders: list[list[Task]] = [[] for _ in range(devices)]
         for done in sorted(self.tasks, key=attrgetter("start_s")):
             if done.micro_batch < micro_batches:
-                orders[done.device].append(Task(done.segment, done.kind, done.micro_batch))
+                orders[done.device].append(
+                    Task(done.segment, done.kind, done.micro_batch)
+                )
         return orders
 
     def spans(self, device: int) -> Iterator[Span]:
@@ -239,7 +241,9 @@ class Layers(OfModel):
             batches = f"{self.micro_batches} of {self.micro_batch}"
             raise unsound("global_batch", f"{self.global_batch}, not {batches}")
         for number, block in enumerate(self.blocks):
-            check_length(f"blocks.{number}.compute_s", len(block.compute_s), len(self.devices))
+            check_length(
+                f"blocks.{number}.compute_s", len(block.compute_s), len(self.devices)
+            )
         blocks: list[int] = []
         for first, last, _ in self.segments:
             blocks += range(first, last + 1)

@@ -212,7 +212,9 @@ class Plan(OfSplit, OfModel):
         """Whether the balance that made it came to its end: the proof, and the user's data."""
         if self.balance is None:
             return True
-        data_is_measured = bool(self.pipeline and self.pipeline.held) or not self.settings.data
+        data_is_measured = (
+            bool(self.pipeline and self.pipeline.held) or not self.settings.data
+        )
         return self.run is not None and self.run.complete and data_is_measured
 
     @model_validator(mode="after")
@@ -223,18 +225,29 @@ class Plan(OfSplit, OfModel):
         check_length("micro_batches", len(self.micro_batches), count)
         if self.global_batch != sum(self.batches):
             raise unsound(
-                "global_batch", f"{self.global_batch}, where the batches are {sum(self.batches)}"
+                "global_batch",
+                f"{self.global_batch}, where the batches are {sum(self.batches)}",
             )
-        shares = [(share.device, share.batch, share.micro_batch) for share in self.shares]
-        if shares != list(zip(range(count), self.batches, self.micro_batches, strict=True)):
+        shares = [
+            (share.device, share.batch, share.micro_batch) for share in self.shares
+        ]
+        if shares != list(
+            zip(range(count), self.batches, self.micro_batches, strict=True)
+        ):
             raise unsound("shares", "not those of batches and micro_batches")
         used = len(self.split.used)
-        for name, devices in {"even": used, "best_at_even": used, "best_at_own": count}.items():
+        for name, devices in {
+            "even": used,
+            "best_at_even": used,
+            "best_at_own": count,
+        }.items():
             split = getattr(self.predicted, name)
             if split is not None:
                 check_length(f"predicted.{name}.batches", len(split.batches), devices)
         if self.balance and self.balance.solo_gap:
-            check_length("balance.solo_gap.slowdown", len(self.balance.solo_gap.slowdown), count)
+            check_length(
+                "balance.solo_gap.slowdown", len(self.balance.solo_gap.slowdown), count
+            )
         return self
 
 

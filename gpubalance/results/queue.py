@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from gpubalance.results.common import Count, Number, OfDevices, Positive, Ratio, Warning_
+from gpubalance.results.common import (
+    Count,
+    Number,
+    OfDevices,
+    Positive,
+    Ratio,
+    Warning_,
+)
 from gpubalance.settings.record import Record, Shown
 
 

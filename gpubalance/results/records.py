@@ -46,7 +46,9 @@ _KINDS = {
     "run": _Kind(Run, "a run", "gpubalance run -o {}"),
     "probe": _Kind(Probe, "a probe", "gpubalance probe -o {}"),
     "plan": _Kind(Plan, "a plan", "gpubalance balance -o {}"),
-    "independent": _Kind(Independent, "a result of independent", "gpubalance independent -o {}"),
+    "independent": _Kind(
+        Independent, "a result of independent", "gpubalance independent -o {}"
+    ),
     "layers": _Kind(Layers, "a result of layers", "gpubalance layers -o {}"),
     "queue": _Kind(Queue, "a queue", "gpubalance queue COMMANDS.txt -o {}"),
     "noise": _Kind(Noise, "a noise scale", "the callback split.monitor(noise={!r})"),
@@ -107,7 +109,9 @@ def _read(path: Path, names: Container[str], wanted: _Kind) -> Record:
         raise BadInput(f"{path} is not {wanted.called}", remedy=wanted.writes())
     if name not in names:
         called = _KINDS[name].called if name in _KINDS else clean(f"a {name}", 40)
-        raise BadInput(f"{path} is {called}, not {wanted.called}", remedy=wanted.writes())
+        raise BadInput(
+            f"{path} is {called}, not {wanted.called}", remedy=wanted.writes()
+        )
     version = document.get("schema_version")
     if version != SCHEMA_VERSION:
         version_text = clean(repr(version), 40)
@@ -131,7 +135,9 @@ def _document(path: Path, wanted: _Kind) -> Any:
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))
     except ValueError as error:  # cut off, no JSON, no UTF-8, or deeper than 200 levels
-        raise BadInput(f"{path} is not JSON: {clean(str(error))}", remedy=remedy) from None
+        raise BadInput(
+            f"{path} is not JSON: {clean(str(error))}", remedy=remedy
+        ) from None
 
 
 def _harmless(value: Any) -> Any:

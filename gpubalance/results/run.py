@@ -118,7 +118,9 @@ class SoloBest(Record):
         return (self.xla_ratio or 0.0) > 1
 
 
-def alone_in_use(bests: Sequence[SoloBest] | None, batches: Sequence[int]) -> float | None:
+def alone_in_use(
+    bests: Sequence[SoloBest] | None, batches: Sequence[int]
+) -> float | None:
     """Samples per second that the devices with samples give alone, added up; None if unknown."""
     if not bests:
         return None

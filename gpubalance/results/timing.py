@@ -29,7 +29,9 @@ class Timing(Record):
 
     steps: Annotated[int, Field(ge=1, le=10**9)]
     seconds: Duration
-    ended_s: Annotated[float, Field(ge=-1e12, le=1e12)] = Field(default_factory=time.monotonic)
+    ended_s: Annotated[float, Field(ge=-1e12, le=1e12)] = Field(
+        default_factory=time.monotonic
+    )
     input_wait_s: Seconds
     compute_s: tuple[Duration, ...] | None = None
     update_s: tuple[Seconds, ...] | None = None

@@ -92,7 +92,10 @@ _ROWS = {
         "{device}: TensorFlow does not report its memory, so no margin could be kept free",
         "give the profile a memory, or leave out --margin",
     ),
-    "not-exact": ("{text}", "gpubalance guide refused says what a split trains exactly"),
+    "not-exact": (
+        "{text}",
+        "gpubalance guide refused says what a split trains exactly",
+    ),
     "not-for-a-split": ("gpubalance balance will refuse this model: {why}", "{advice}"),
     "even-split-out-of-memory": (
         "{what}, in turns with the run's split: there is no even split to compare with",
@@ -132,7 +135,10 @@ _ROWS = {
         "the devices were measured at the same time: they may have disturbed each other",
         "leave out --parallel for what each can do alone",
     ),
-    "pipeline-unknown": ("the input pipeline was not measured alone: {why}", "{advice}"),
+    "pipeline-unknown": (
+        "the input pipeline was not measured alone: {why}",
+        "{advice}",
+    ),
     "sync-unknown": (
         "the plan assumes that sync takes no time: "
         "no balance by this probe that measured it is kept here",

@@ -51,7 +51,9 @@ class BatchSplit:
         Raises ValueError when there are fewer samples than devices.
         """
         if not 0 < devices <= global_batch:
-            raise ValueError(f"{global_batch} samples can't be shared among {devices} devices")
+            raise ValueError(
+                f"{global_batch} samples can't be shared among {devices} devices"
+            )
         batch, rest = divmod(global_batch, devices)
         return cls((batch + 1,) * rest + (batch,) * (devices - rest))
 
@@ -155,7 +157,9 @@ def share_text(batch: int, micro_batch: int) -> str:
     return f"{batch} = {pieces_text(batch, micro_batch)}"
 
 
-def proportional_split(samples: int, weights: Sequence[int], least: int = 1) -> tuple[int, ...]:
+def proportional_split(
+    samples: int, weights: Sequence[int], least: int = 1
+) -> tuple[int, ...]:
     """Shares of `samples` in proportion to the weights, by largest remainders.
 
     Of equals the first gets more. Every device with a weight gets at least `least` samples if there

@@ -16,7 +16,9 @@ from gpubalance.settings.record import Record, first_fault
 from gpubalance.text import clean
 
 _VARIABLE = "TF_CONFIG"
-_Addresses = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+_Addresses = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)
+]
 
 
 def _with_a_port(address: str) -> str:
@@ -27,7 +29,9 @@ def _with_a_port(address: str) -> str:
 
 
 Address = Annotated[
-    str, Field(pattern=r"^[^\s:]+:\d{1,5}$", max_length=260), AfterValidator(_with_a_port)
+    str,
+    Field(pattern=r"^[^\s:]+:\d{1,5}$", max_length=260),
+    AfterValidator(_with_a_port),
 ]
 
 

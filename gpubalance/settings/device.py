@@ -14,7 +14,9 @@ from gpubalance.settings.record import Bytes, Record, Seconds
 # A name comes from outside: it must not look like an option, a path or a shell's syntax. ssh takes
 # `user@name` too.
 _USER = r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?"
-Host = Annotated[str, Field(pattern=rf"^{_USER}[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=253)]
+Host = Annotated[
+    str, Field(pattern=rf"^{_USER}[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=253)
+]
 
 
 class DriftPoint(Record):
@@ -57,7 +59,9 @@ class DeviceProfile(Record):
     memory_per_sample: Bytes = 0
     noise: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     drift: tuple[DriftPoint, ...] = ()
-    xla_factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = None
+    xla_factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = (
+        None
+    )
 
     def compute_s(self, batch: int, micro_batch: int | None = None) -> float:
         """Seconds of a step's compute of `batch` samples, of so many at a time.
@@ -73,7 +77,9 @@ class DeviceProfile(Record):
     def _at_once_s(self, batch: int) -> float:
         if not self.curve:
             return self.alpha_s + self.beta_s * batch
-        number = bisect_left(self.curve, batch, 1, len(self.curve) - 1, key=itemgetter(0))
+        number = bisect_left(
+            self.curve, batch, 1, len(self.curve) - 1, key=itemgetter(0)
+        )
         (left, low_s), (right, high_s) = self.curve[number - 1 : number + 1]
         slope_s = (high_s - low_s) / (right - left)
         if batch > right:
@@ -134,12 +140,16 @@ class JointProfile(Record):
     sync_s: Seconds = 0.0
     extra_memory: Bytes = 0
     contention: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
-    link_bytes_per_s: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
+    link_bytes_per_s: (
+        Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None
+    ) = None
     link_latency_s: Seconds = 0.0
 
     def among(self, profiles: Iterable[DeviceProfile | None]) -> JointProfile:
         """What a joint run of these devices adds: the longest sync of any of them counts."""
-        longest_s = max((profile.sync_s for profile in profiles if profile), default=0.0)
+        longest_s = max(
+            (profile.sync_s for profile in profiles if profile), default=0.0
+        )
         return self.model_copy(update={"sync_s": max(self.sync_s, longest_s)})
 
 

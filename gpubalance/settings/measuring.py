@@ -10,7 +10,15 @@ from pydantic import Field
 from gpubalance.settings.choices import Baseline
 from gpubalance.settings.device import Device
 from gpubalance.settings.options import measuring_option
-from gpubalance.settings.record import Count, Multiple, Record, Repeats, Room, WithinDay, WithinHour
+from gpubalance.settings.record import (
+    Count,
+    Multiple,
+    Record,
+    Repeats,
+    Room,
+    WithinDay,
+    WithinHour,
+)
 
 # What follows in a pipeline if windows of five timings don't settle the result.
 _LONGEST_WINDOW_S = 10.0
@@ -101,7 +109,9 @@ class Tracing(Record):
 
     def of(self, device: Device) -> Tracing:
         """That of one device among several."""
-        return self.model_copy(update={"name": f"{self.name}-{device.label.replace(':', '-')}"})
+        return self.model_copy(
+            update={"name": f"{self.name}-{device.label.replace(':', '-')}"}
+        )
 
 
 class Probing(Limits):

@@ -9,7 +9,13 @@ from pydantic import Field
 
 
 def option(
-    panel: str, flags: str, about: str, default: Any = None, *, typed: str = "", **bounds: Any
+    panel: str,
+    flags: str,
+    about: str,
+    default: Any = None,
+    *,
+    typed: str = "",
+    **bounds: Any,
 ) -> Any:
     """A field that people set on the command line, where it stands in that `panel` of the help.
 
@@ -18,7 +24,12 @@ def option(
     """
     names = flags.split()
     value = "" if names[-1].startswith("-") else names.pop()
-    shown: Any = {"panel": panel, "flags": names, "value": value, "typed": typed or default}
+    shown: Any = {
+        "panel": panel,
+        "flags": names,
+        "value": value,
+        "typed": typed or default,
+    }
     return Field(default, description=about, json_schema_extra=shown, **bounds)
 
 

@@ -10,7 +10,15 @@ from pydantic import BeforeValidator, Field
 
 from gpubalance.settings.measuring import EACH
 from gpubalance.settings.options import measuring_option, split_option
-from gpubalance.settings.record import Count, Multiple, Record, Repeats, Room, Seconds, WithinHour
+from gpubalance.settings.record import (
+    Count,
+    Multiple,
+    Record,
+    Repeats,
+    Room,
+    Seconds,
+    WithinHour,
+)
 
 _MOST_MICRO_BATCHES = 1024
 
@@ -59,7 +67,8 @@ class PlanRequest(Record):
         typed="off",
     )
     batch_multiple: Multiple | None = split_option(
-        "--batch-multiple N", "Make each batch a multiple of this. Default: the probe's."
+        "--batch-multiple N",
+        "Make each batch a multiple of this. Default: the probe's.",
     )
     margin_bytes: Room = split_option(
         "--margin SIZE",
@@ -90,7 +99,9 @@ class Rounds(Record):
     a probe of these devices and settings is stored, `each` even devices that are equal.
     """
 
-    rounds: Repeats = measuring_option("--rounds N", "Measure at most this many splits.", 10)
+    rounds: Repeats = measuring_option(
+        "--rounds N", "Measure at most this many splits.", 10
+    )
     fresh: bool = measuring_option(
         "--fresh",
         "Probe again, even if these devices were probed with these settings before.",
@@ -124,7 +135,9 @@ class Cutting(Rounds):
         le=_MOST_MICRO_BATCHES,
     )
     cuts: tuple[str, ...] = split_option(
-        "--cuts LAYER…", "Cut before these layers, and nowhere else. Default: anywhere.", ()
+        "--cuts LAYER…",
+        "Cut before these layers, and nowhere else. Default: anywhere.",
+        (),
     )
     margin_bytes: Room = split_option(
         "--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0
@@ -132,7 +145,9 @@ class Cutting(Rounds):
     force: bool = split_option(
         "--force", "Cut the model even if it is faster uncut.", default=False
     )
-    rounds: Repeats = measuring_option("--rounds N", "Measure at most this many cuts.", 5)
+    rounds: Repeats = measuring_option(
+        "--rounds N", "Measure at most this many cuts.", 5
+    )
     round_s: WithinHour = measuring_option(
         "--round-duration S", "Seconds to measure each cut that is tried.", 3.0
     )

@@ -24,7 +24,9 @@ class Queueing(Record):
         "--resume", "Run only what did not succeed in an earlier run.", default=False
     )
     pull: bool = queue_option(
-        "--pull", "Start the next command wherever a device is free, however slow.", default=False
+        "--pull",
+        "Start the next command wherever a device is free, however slow.",
+        default=False,
     )
 
 

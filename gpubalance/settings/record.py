@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-_UNKNOWN = "extra_forbidden"  # pydantic's type of fault for a field that the record doesn't have
+# pydantic's type of fault for a field that the record doesn't have
+_UNKNOWN = "extra_forbidden"
 _LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
 
 
 def _with_its_unit(size: object) -> int:
     """Bytes. Raises ValueError for an invalid size, and for a number whose unit was forgotten."""
-    if isinstance(size, str) and size.strip().isdecimal() and 0 < int(size) < _LEAST_BYTES:
+    if (
+        isinstance(size, str)
+        and size.strip().isdecimal()
+        and 0 < int(size) < _LEAST_BYTES
+    ):
         number = size.strip()
         raise ValueError(
             f"{number} is {number} bytes: give a unit, {number}MiB, or {number}B if you mean it"
@@ -28,7 +33,8 @@ def _with_its_unit(size: object) -> int:
     return parse_bytes(size)
 
 
-Name = Annotated[str, Field(max_length=4000)]  # the bound has pydantic refuse what is not UTF-8
+# The bound has pydantic refuse what is not UTF-8
+Name = Annotated[str, Field(max_length=4000)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Multiple = Annotated[int, Field(ge=1, le=10**6)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
@@ -58,7 +64,9 @@ class Record(BaseModel):
     """A frozen record that rejects unknown fields."""
 
     # Built at its first use: a command uses few of the records, and a worker fewer.
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True
+    )
 
 
 def first_fault(error: ValidationError) -> str:

@@ -33,7 +33,8 @@ def refuse_together(
         )
     if len(hosts_of(named or devices)) == 1 and all_reduce == "ring":
         raise UsageError(
-            "--all-reduce ring is for several hosts, and the devices are on one", remedy="use auto"
+            "--all-reduce ring is for several hosts, and the devices are on one",
+            remedy="use auto",
         )
     # TensorFlow sums two groups of n // 2 devices, and so drops what the last device has:
     # `aggregate_gradients_using_hierarchical_copy` in its cross_device_utils.py.

@@ -47,7 +47,9 @@ class RunRequest(Request):
     def without_idle(self) -> RunRequest:
         """The same run without the devices that have no samples."""
         devices = tuple(self.devices[i] for i in self.split.used)
-        return self.model_copy(update={"devices": devices, "split": self.split.without_idle})
+        return self.model_copy(
+            update={"devices": devices, "split": self.split.without_idle}
+        )
 
 
 class IndependentRequest(Request):
@@ -135,4 +137,6 @@ class LayersRequest(Cutting, Request):
         )
 
 
-MeasureRequest = RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
+MeasureRequest = (
+    RunRequest | ProbeRequest | BalanceRequest | IndependentRequest | LayersRequest
+)

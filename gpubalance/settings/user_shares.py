@@ -23,11 +23,19 @@ def shares_of(
     """
     remedy = f"give one whole number per device, in {order} order (0 skips a device)"
     for name, values in ((what, sizes), ("micro-batches", micro_batches)):
-        if not isinstance(values, Iterable) or any(type(size) is not int for size in values):
-            raise UsageError(f"{name} are a list of whole numbers, not {values!r}", remedy=remedy)
+        if not isinstance(values, Iterable) or any(
+            type(size) is not int for size in values
+        ):
+            raise UsageError(
+                f"{name} are a list of whole numbers, not {values!r}", remedy=remedy
+            )
     if len(sizes) != devices:
-        raise UsageError(f"{what}: {len(sizes)} given for {devices} devices", remedy=remedy)
+        raise UsageError(
+            f"{what}: {len(sizes)} given for {devices} devices", remedy=remedy
+        )
     try:
         return BatchSplit(tuple(sizes), tuple(micro_batches))
     except ValueError as error:
-        raise UsageError(str(error).replace("batches", what, 1), remedy=remedy) from None
+        raise UsageError(
+            str(error).replace("batches", what, 1), remedy=remedy
+        ) from None

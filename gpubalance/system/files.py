@@ -37,7 +37,9 @@ def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
             remedy = meant(path, remedy)
         raise BadInput(f"can't read {name}: {why}", remedy=remedy) from None
     if len(content) > most:
-        raise BadInput(f"{name} is larger than {most >> 20} MiB: that is not {what}", remedy=remedy)
+        raise BadInput(
+            f"{name} is larger than {most >> 20} MiB: that is not {what}", remedy=remedy
+        )
     return content
 
 
@@ -51,7 +53,9 @@ def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         why = f"{path} is not TOML: {clean(str(error))}"
-        raise BadInput(why, remedy=f"correct it there, or give another {what}") from None
+        raise BadInput(
+            why, remedy=f"correct it there, or give another {what}"
+        ) from None
 
 
 def meant(path: Path, remedy: str) -> str:
@@ -61,11 +65,14 @@ def meant(path: Path, remedy: str) -> str:
     """
     try:
         there = list(itertools.islice(path.parent.iterdir(), _MOST_LISTED))
-    except (OSError, ValueError):  # a name that the system rejects; another user's folder
+    except (OSError, ValueError):
+        # A name that the system rejects; another user's folder
         return remedy
     if path in there:
         return remedy
-    by_stem = {other.stem.lower(): str(other) for other in there if other.suffix == path.suffix}
+    by_stem = {
+        other.stem.lower(): str(other) for other in there if other.suffix == path.suffix
+    }
     stems = difflib.get_close_matches(path.stem.lower(), by_stem, n=2)
     if not stems:
         return remedy

@@ -109,7 +109,9 @@ def delete_oldest(folder: Path, pattern: str, most: int) -> None:
     Logs of living processes stay.
     """
     with contextlib.suppress(OSError):  # another process may do so too
-        by_age = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name))
+        by_age = sorted(
+            folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name)
+        )
         for old in by_age[:-most]:
             log = _LOG.match(old.name)
             if log and _lives(log[1]):  # a gpubalance may run for a whole night

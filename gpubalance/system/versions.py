@@ -55,7 +55,9 @@ def least_cudnn() -> str | None:
     return None
 
 
-def too_old(driver: str | None, serves: str | None, built_for: str | None) -> str | None:
+def too_old(
+    driver: str | None, serves: str | None, built_for: str | None
+) -> str | None:
     """Why a driver that serves CUDA up to `serves` can't run TensorFlow; None if it can.
 
     A driver serves every CUDA of its own major version (minor-version compatibility), and older

@@ -43,7 +43,9 @@ class BatchEnds:
     def of(self, hook: str) -> Callable[..., None]:
         """The method that calls all callbacks' methods of this name."""
 
-        def call_all(callbacks: Any, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        def call_all(
+            callbacks: Any, batch: int, logs: Mapping[str, Any] | None = None
+        ) -> None:
             """`callbacks` is the CallbackList."""
             late: Any = LogsReadLate(logs or {})
             for callback in callbacks.callbacks:

@@ -21,7 +21,9 @@ def change_text(change: SplitChange, labels: Sequence[str]) -> str:
     most = max(moved, key=abs)
     if abs(most) > _MOVED:
         slower = "slower" if most > 0 else "faster"
-        text += f", {labels[moved.index(most)]} became {format_percent(abs(most))} {slower}"
+        text += (
+            f", {labels[moved.index(most)]} became {format_percent(abs(most))} {slower}"
+        )
     return f"{text}; {change.gain:.2f} × what the old split now gives"
 
 

@@ -26,7 +26,9 @@ _LATEST, _OFTEN = 20, 4
 class CompiledSteps:
     """Trains a model's steps with its `functions`: with XLA, if they have it, what comes often."""
 
-    def __init__(self, split: DeviceSplit, model: Any, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, split: DeviceSplit, model: Any, warn: Callable[[str], None]
+    ) -> None:
         self.functions = Functions(model, split.place, xla=uses_xla(model, split.plan))
         self._is_quiet = False
         self._split = split

@@ -15,7 +15,9 @@ from gpubalance.errors import BadInput
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
 
 
-def in_batches_of(global_batch: int | None, model: Any, options: dict[str, Any]) -> None:
+def in_batches_of(
+    global_batch: int | None, model: Any, options: dict[str, Any]
+) -> None:
     """Changes a Keras method's arguments so that datasets and arrays come in batches of that size.
 
     Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they
@@ -39,7 +41,11 @@ def in_batches_of(global_batch: int | None, model: Any, options: dict[str, Any])
             options[name] = data.prefetch(tf.data.AUTOTUNE)
         else:
             options[name] = regrouped(data, model, global_batch)
-    if global_batch and _is_array(options.get("x")) and options.get("batch_size") is None:
+    if (
+        global_batch
+        and _is_array(options.get("x"))
+        and options.get("batch_size") is None
+    ):
         options["batch_size"] = global_batch
 
 
@@ -51,7 +57,9 @@ def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
     data = options.get("x")
     size = options.get("batch_size")
     if data is None:
-        raise BadInput("there is no data: x is None", remedy="give arrays, x and y, or a dataset")
+        raise BadInput(
+            "there is no data: x is None", remedy="give arrays, x and y, or a dataset"
+        )
     if isinstance(data, tf.data.Dataset):
         steps = options.get("steps_per_epoch" if trains else "steps")
         if steps is None and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:

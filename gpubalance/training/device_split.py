@@ -54,7 +54,8 @@ class DeviceSplit(Trainer):
         self.simulate: Simulate = None  # what the plan was loaded with
         self.stamping_monitor: Any = None  # the Monitor of the call that trains
         self.warned: set[str] = set()
-        if len(self.devices) > 1 and "keras" in sys.modules:  # else the scope will load it
+        # Else the scope will load it
+        if len(self.devices) > 1 and "keras" in sys.modules:
             from gpubalance.training import own_fit
 
             own_fit.expect(self)

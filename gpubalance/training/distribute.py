@@ -57,7 +57,8 @@ def copied(model: Any, scope: Any, *, compiled: bool = True) -> Any:
     kinds = {type(layer).__name__: type(layer) for layer in layers}
     try:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what the file lacks: `compile_it` has it
+            # About what the file lacks: `compile_it` has it
+            warnings.simplefilter("ignore")
             file = str(Path(folder) / "model.keras")
             model.save(file)
             compile_it = _compiled(model) if compiled else None
@@ -73,7 +74,9 @@ def copied(model: Any, scope: Any, *, compiled: bool = True) -> Any:
         if "could not be loaded" in str(error) and not has_weights:
             why = "its layers have no weights before its first batch"
             remedy = f"call it once before, model(x[:1]), or {remedy}"
-        raise BadInput(f"Keras can't copy the model {model.name}: {why}", remedy=remedy) from error
+        raise BadInput(
+            f"Keras can't copy the model {model.name}: {why}", remedy=remedy
+        ) from error
     return copy
 
 

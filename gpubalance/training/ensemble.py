@@ -88,7 +88,9 @@ class Ensemble:
         def work(device: int) -> None:
             for number, place in enumerate(self.placement):
                 if place == device:
-                    outputs[number] = self._predicted(number, device, data, options, size)
+                    outputs[number] = self._predicted(
+                        number, device, data, options, size
+                    )
 
         used = sorted(set(self.placement))
         with ThreadPoolExecutor(len(used)) as threads:
@@ -107,7 +109,9 @@ class Ensemble:
         began_s = time.perf_counter()
         with tf.device(self._names[device]):
             outputs = self._there[number].predict(data, **options)
-        sleep_until(began_s + self._paced_s(device, len(keras.tree.flatten(outputs)[0]), size))
+        sleep_until(
+            began_s + self._paced_s(device, len(keras.tree.flatten(outputs)[0]), size)
+        )
         return outputs
 
     def _paced_s(self, device: int, samples: int, size: int) -> float:
@@ -127,7 +131,11 @@ class Ensemble:
         alike: dict[object, Trained] = {}
         for number, model in enumerate(self._models):
             layers = tuple(map(type, model._flatten_layers()))
-            kind = (type(model), layers, tuple(weight.shape for weight in model.weights))
+            kind = (
+                type(model),
+                layers,
+                tuple(weight.shape for weight in model.weights),
+            )
             held = self._held(number)
             if kind not in alike:
                 alike[kind] = self._measured(number, batch, size, held, limits)
@@ -136,9 +144,12 @@ class Ensemble:
         placement = place_models(trained, limits)
         if placement is None:
             raise NothingFits(
-                "the models do not fit on the devices together", remedy="leave some of them out"
+                "the models do not fit on the devices together",
+                remedy="leave some of them out",
             )
-        self._there = [self._on(number, device) for number, device in enumerate(placement)]
+        self._there = [
+            self._on(number, device) for number, device in enumerate(placement)
+        ]
         self.placement = placement
         self._size = size
 
@@ -180,7 +191,12 @@ class Ensemble:
         )
 
     def _measured(
-        self, number: int, batch: Any, size: int, held: Sequence[int], limits: Sequence[int | None]
+        self,
+        number: int,
+        batch: Any,
+        size: int,
+        held: Sequence[int],
+        limits: Sequence[int | None],
     ) -> Trained:
         """The time of a batch on each device that may hold it, and what it takes beside weights."""
         import tensorflow as tf
@@ -235,7 +251,8 @@ def _mean(outputs: Sequence[Any]) -> Any:
         shapes.add(str(keras.tree.map_structure(lambda array: array.shape, output)))
     if len(shapes) > 1:
         raise BadInput(
-            "the models' outputs differ in shape, so they have no mean", remedy="leave mean= out"
+            "the models' outputs differ in shape, so they have no mean",
+            remedy="leave mean= out",
         )
     return keras.tree.map_structure(lambda *arrays: sum(arrays) / len(arrays), *outputs)
 

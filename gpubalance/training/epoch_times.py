@@ -64,7 +64,10 @@ class EpochTimes:
 
     @classmethod
     def of(
-        cls, epoch: int, steps: Sequence[StampedStep], changes: Sequence[SplitChange] = ()
+        cls,
+        epoch: int,
+        steps: Sequence[StampedStep],
+        changes: Sequence[SplitChange] = (),
     ) -> EpochTimes:
         """The medians of an epoch's steps.
 

@@ -15,7 +15,8 @@ class EventLog:
 
     def __init__(self, log_dir: str | Path) -> None:
         """Raises TensorFlow's error for a folder that can't be written."""
-        tf.io.gfile.makedirs(log_dir)  # its error names the folder, which a writer's does not
+        # Its error names the folder, which a writer's does not
+        tf.io.gfile.makedirs(log_dir)
         self._writer = tf.summary.create_file_writer(os.fspath(log_dir))
 
     def write(self, step: int, values: Mapping[str, float | str | None]) -> None:

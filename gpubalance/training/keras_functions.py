@@ -131,7 +131,9 @@ class KerasFunctions(ABC):
             ):
                 # A regrouped dataset does not know its length, so Keras warns when it ends.
                 if options.get("steps_per_epoch", options.get("steps")) is None:
-                    warnings.filterwarnings("ignore", message="Your input ran out of data")
+                    warnings.filterwarnings(
+                        "ignore", message="Your input ran out of data"
+                    )
                 yield
         finally:
             self.is_open = False
@@ -159,7 +161,9 @@ class KerasFunctions(ABC):
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         """Does the same for `evaluate`."""
 
-    def _several(self, iterator: Iterator[Any], step: Callable[[Iterator[Any]], Any]) -> Any:
+    def _several(
+        self, iterator: Iterator[Any], step: Callable[[Iterator[Any]], Any]
+    ) -> Any:
         logs = None
         for _ in range(self.model.steps_per_execution):
             try:
@@ -185,7 +189,9 @@ def _on_the_host(begin: Callable[..., None]) -> Callable[..., None]:
 def _batches_of(epochs: Any) -> Any:
     """One epoch's batches, of Keras' iterator over epochs; the next need not wait for its end."""
     import tensorflow as tf
-    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+    from keras.src.trainers.data_adapters.generator_data_adapter import (
+        GeneratorDataAdapter,
+    )
 
     from gpubalance.engine.iterators import Batches
 
@@ -200,7 +206,10 @@ def _batches_of(epochs: Any) -> Any:
 
 
 def keras_method_arguments(
-    method: Callable[..., Any], model: Any, arguments: Sequence[Any], options: dict[str, Any]
+    method: Callable[..., Any],
+    model: Any,
+    arguments: Sequence[Any],
+    options: dict[str, Any],
 ) -> dict[str, Any]:
     """The arguments of a model's method, by name."""
     bound = inspect.signature(method).bind(model, *arguments, **options).arguments
@@ -221,5 +230,11 @@ def check_model(model: Any, call: str) -> None:
 
 def _compiled(model: Any) -> list[Any]:
     """The objects that are replaced when the model is compiled again."""
-    names = ("optimizer", "_compile_loss", "_compile_metrics", "run_eagerly", "jit_compile")
+    names = (
+        "optimizer",
+        "_compile_loss",
+        "_compile_metrics",
+        "run_eagerly",
+        "jit_compile",
+    )
     return [getattr(model, name, None) for name in names]

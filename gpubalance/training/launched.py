@@ -27,7 +27,8 @@ class Reports:
         if self._pipe is None:
             return
         self._progress = self._progress.model_copy(update=changes)
-        with contextlib.suppress(OSError):  # nobody listens any more, and this process will end
+        # Nobody listens any more, and this process will end
+        with contextlib.suppress(OSError):
             os.write(self._pipe, self._progress.model_dump_json().encode() + b"\n")
 
     def note_step(self, *, trains: bool = False) -> None:

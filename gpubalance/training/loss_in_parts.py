@@ -20,7 +20,9 @@ from gpubalance.training.warn import warn_user
 _NEAR = 1e-4
 
 
-def check_loss(model: Any, samples: int, most: int, losses: Callable[[slice], Any]) -> None:
+def check_loss(
+    model: Any, samples: int, most: int, losses: Callable[[slice], Any]
+) -> None:
     """Tries the loss of up to `most` of a batch's samples, and what layers add to it, in two parts.
 
     `losses` gives an array of the loss and of what each layer adds, for a slice of the samples.
@@ -48,7 +50,9 @@ def check_loss(model: Any, samples: int, most: int, losses: Callable[[slice], An
 
 def _refuse_or_warn(model: Any, *, of_layers: bool, is_sum: bool) -> None:
     if of_layers:
-        names = [layer.name for layer in model._flatten_layers() if not is_keras_own(layer)]
+        names = [
+            layer.name for layer in model._flatten_layers() if not is_keras_own(layer)
+        ]
         what = f"what layers of the model {model.name} add to its loss (own layers: "
         remedy = "add_loss(ops.mean(loss))"
     else:

@@ -58,7 +58,9 @@ def unlike(
 def _are_alike(step: Fingerprint, other: Fingerprint) -> bool:
     *heavy, (_, light) = step
     *other_heavy, (_, other_light) = other
-    return heavy == other_heavy and max(light, other_light) <= _ALIKE * min(light, other_light)
+    return heavy == other_heavy and max(light, other_light) <= _ALIKE * min(
+        light, other_light
+    )
 
 
 def _operations(step: Iterable[tuple[str, int]]) -> str:

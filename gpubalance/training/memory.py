@@ -50,7 +50,8 @@ def out_of_memory(
         less = _less(devices, own, tried, replica, trains=trains)
     report = OutOfMemory(f"{where} ran out of memory {having}", replica=replica)
     report.remedy = (
-        f"{less}; gpubalance balance --margin 1GiB makes a plan that leaves more memory free"
+        f"{less}; gpubalance balance --margin 1GiB makes a plan that leaves more memory "
+        "free"
     )
     row = memory_row(error)
     if row is not None:
@@ -76,7 +77,12 @@ def stage_out_of_memory(
 
 
 def _less(
-    devices: Sequence[Device], own: BatchSplit, tried: BatchSplit, replica: int, *, trains: bool
+    devices: Sequence[Device],
+    own: BatchSplit,
+    tried: BatchSplit,
+    replica: int,
+    *,
+    trains: bool,
 ) -> str:
     """What to type: the split's own batches, or half of that device's.
 

@@ -80,7 +80,11 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             self.gain = self._follower.gain
             self._say(gain_text(changes, self.gain))
         if self.noise:
-            print_msg(noise_text(noise_scale(self._norms), self._split.shares, self._split.plan))
+            print_msg(
+                noise_text(
+                    noise_scale(self._norms), self._split.shares, self._split.plan
+                )
+            )
 
     def note(self, number: int, stamps: Any, split: BatchSplit) -> None:
         """Takes a stamped step by its number, and changes the split once that is worth it."""
@@ -103,7 +107,11 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._write(times)
         if isinstance(self.noise, str | Path):
             self._write_noise(Path(self.noise))
-        if not self._follower and times.imbalance > _FITS_UP_TO and not self._has_warned:
+        if (
+            not self._follower
+            and times.imbalance > _FITS_UP_TO
+            and not self._has_warned
+        ):
             self._has_warned = True
             warnings.warn(self._no_longer_fits(times), stacklevel=2)
 
@@ -128,7 +136,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         text = change_text(change, self._labels)
         # Below Keras' progress bar, which has no end yet.
         self._say(text, before="\n" if self.params.get("verbose") == 1 else "")
-        values: dict[str, float | str | None] = {"split": text, "split_gain": change.gain}
+        values: dict[str, float | str | None] = {
+            "split": text,
+            "split_gain": change.gain,
+        }
         for label, batch in zip(self._labels, change.after.batches, strict=True):
             values[f"batch/{label}"] = batch
         if self._log:
@@ -157,7 +168,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _write(self, times: EpochTimes) -> None:
         if self._log is None:
             return
-        values = {name: getattr(times, name) for name in ("sync_s", "imbalance", "noise_scale")}
+        values = {
+            name: getattr(times, name)
+            for name in ("sync_s", "imbalance", "noise_scale")
+        }
         for name in ("compute_s", "update_s", "wait_s"):
             for label, value in zip(self._labels, getattr(times, name), strict=True):
                 values[f"{name}/{label}"] = value

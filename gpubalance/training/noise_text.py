@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from gpubalance.numbers.units import format_percent, three_digits
-from gpubalance.planning.noise import NoiseScale, efficiency, goodput, learning_rate_factor
+from gpubalance.planning.noise import (
+    NoiseScale,
+    efficiency,
+    goodput,
+    learning_rate_factor,
+)
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 
@@ -22,7 +27,11 @@ def noise_text(noise: NoiseScale, split: BatchSplit, plan: Plan | None) -> str:
         f"noise scale {three_digits(noise.value)} ({low} to {high}): at a global batch of {batch} "
         f"each sample is worth {worth}"
     )
-    if plan is None or not plan.predicted.by_global_batch or plan.split.without_idle != split:
+    if (
+        plan is None
+        or not plan.predicted.by_global_batch
+        or plan.split.without_idle != split
+    ):
         return text
     return f"{text}; {_better(noise.value, plan)}"
 

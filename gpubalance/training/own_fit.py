@@ -16,7 +16,8 @@ from gpubalance.training.warn import warn_user
 
 # The split that a model was compiled for; a strategy may serve several splits of the same devices.
 _SPLIT = "_gpubalance_split"
-_WITHOUT_XLA = "_gpubalance_without_xla"  # whether it was compiled with jit_compile=False
+# Whether it was compiled with jit_compile=False
+_WITHOUT_XLA = "_gpubalance_without_xla"
 # The latest split of several devices, until a model is compiled for it or it is gone (then None).
 _waiting: list[Callable[[], Any]] = []
 
@@ -60,7 +61,9 @@ def _by_the_first(save: Any) -> Any:
         if split is None or split.is_first:
             return save(model, filepath, *arguments, **options)
         with tempfile.TemporaryDirectory() as folder:
-            return save(model, str(Path(folder) / Path(filepath).name), *arguments, **options)
+            return save(
+                model, str(Path(folder) / Path(filepath).name), *arguments, **options
+            )
 
     return method
 
@@ -73,7 +76,9 @@ def _of_the_split(keras_method: Any) -> Any:
             if keras_method.__name__ == "fit":
                 _warn_outside(model)
             return keras_method(model, *arguments, **options)
-        return getattr(model, _SPLIT, latest).call(keras_method, model, arguments, options)
+        return getattr(model, _SPLIT, latest).call(
+            keras_method, model, arguments, options
+        )
 
     return method
 
@@ -82,7 +87,9 @@ def _noted(compile_: Any) -> Any:
     @functools.wraps(compile_)
     def method(model: Any, *arguments: Any, **options: Any) -> None:
         compile_(model, *arguments, **options)
-        by_name = inspect.signature(compile_).bind(model, *arguments, **options).arguments
+        by_name = (
+            inspect.signature(compile_).bind(model, *arguments, **options).arguments
+        )
         setattr(model, _WITHOUT_XLA, by_name.get("jit_compile", "auto") is False)
         split = _split_here(model)
         if split is not None:
@@ -109,13 +116,21 @@ def uses_xla(model: Any, plan: Any) -> bool:
     """
     if model.jit_compile:
         return True
-    return plan is not None and plan.settings.xla and not getattr(model, _WITHOUT_XLA, False)
+    return (
+        plan is not None
+        and plan.settings.xla
+        and not getattr(model, _WITHOUT_XLA, False)
+    )
 
 
 def _warn_outside(model: Any) -> None:
     """Warns once of a model built outside the scope, while a split still waits for its model."""
     split = _waiting[0]() if _waiting else None
-    if split is None or hasattr(model, _SPLIT) or model._distribute_strategy is not None:
+    if (
+        split is None
+        or hasattr(model, _SPLIT)
+        or model._distribute_strategy is not None
+    ):
         return
     _waiting.clear()
     warn_user(

@@ -25,7 +25,9 @@ class Pipelined(Trainer):
 
     called = "layers"
 
-    def __init__(self, result: Layers, devices: Sequence[Device], joint: JointProfile) -> None:
+    def __init__(
+        self, result: Layers, devices: Sequence[Device], joint: JointProfile
+    ) -> None:
         super().__init__()
         self.result = result
         self.devices = tuple(devices)

@@ -15,7 +15,11 @@ from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.cut_model import CutModel
-from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
+from gpubalance.engine.pipeline.micro_batches import (
+    MicroBatch,
+    micro_batch_of,
+    refuse_model,
+)
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.planning.pipeline.problem import Segment
@@ -26,7 +30,8 @@ from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.loss_in_parts import check_loss, uncounted
 from gpubalance.training.memory import ran_out, stage_out_of_memory
 
-Parts = tuple[Any, ...]  # (inputs,), (inputs, labels) or (inputs, labels, sample weights)
+# (inputs,), (inputs, labels) or (inputs, labels, sample weights)
+Parts = tuple[Any, ...]
 
 
 class PipelinedSteps(KerasFunctions):
@@ -47,7 +52,9 @@ class PipelinedSteps(KerasFunctions):
         refuse_model(model)
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         segments = tuple(Segment(*segment) for segment in result.segments)
-        self._pipeline = Pipeline(CutModel(model, self._blocks(), segments, names, optimizer))
+        self._pipeline = Pipeline(
+            CutModel(model, self._blocks(), segments, names, optimizer)
+        )
         self._pipeline.follow(devices, joint, result.micro_batch)
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
@@ -67,7 +74,9 @@ class PipelinedSteps(KerasFunctions):
         """
         starts = [0, *accumulate(block.calls for block in self._result.blocks)]
         calls = starts.pop()
-        if calls == len(self._calls.calls) and self._calls.in_the_way().keys().isdisjoint(starts):
+        if calls == len(
+            self._calls.calls
+        ) and self._calls.in_the_way().keys().isdisjoint(starts):
             blocks = Blocks(self._calls, tuple(starts))
             weights = [block.weights_bytes for block in blocks.graph.blocks]
             if weights == [block.weights_bytes for block in self._result.blocks]:
@@ -133,7 +142,9 @@ class PipelinedSteps(KerasFunctions):
         except TaskFailedError as failed:
             cause = failed.__cause__
             if ran_out(cause):
-                raise stage_out_of_memory(self._result, self._devices, failed) from cause
+                raise stage_out_of_memory(
+                    self._result, self._devices, failed
+                ) from cause
             raise (cause or failed) from None
 
     def _try(self, parts: Parts) -> None:
@@ -149,7 +160,9 @@ class PipelinedSteps(KerasFunctions):
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""
         with tf.device("/CPU:0"):
-            return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
+            return tf.nest.map_structure(
+                lambda *parts: tf.concat(parts, axis=0), *outputs
+            )
 
     def _logged(self, parts: Parts, outputs: Any, loss: float) -> Any:
         """Keras' metrics and logs for all samples of a batch at once."""
@@ -157,7 +170,9 @@ class PipelinedSteps(KerasFunctions):
         with tf.device("/CPU:0"):
             return self._logs(inputs, labels, outputs, tf.constant(loss))
 
-    def _metrics(self, inputs: Any, labels: Sequence[Any], outputs: Any, loss: Any) -> Any:
+    def _metrics(
+        self, inputs: Any, labels: Sequence[Any], outputs: Any, loss: Any
+    ) -> Any:
         samples = tf.shape(tf.nest.flatten(inputs)[0])[0]
         self.model._loss_tracker.update_state(loss, sample_weight=samples)
         weights = labels[1] if len(labels) > 1 else None

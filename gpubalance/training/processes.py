@@ -17,10 +17,15 @@ from gpubalance.training.data import UNKNOWN_SIZE
 
 _BATCHES_COMPARED = 3
 _SAME_FILES = (
-    "read the same files in every process: a split gives each device its part of the same batches"
+    "read the same files in every process: a split gives each device its part of the "
+    "same batches"
 )
 # The callbacks that write what all processes have. In a checkpoint all must take part: see own_fit.
-_WRITERS = (keras.callbacks.CSVLogger, keras.callbacks.RemoteMonitor, keras.callbacks.TensorBoard)
+_WRITERS = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
 
 
 class Alike:
@@ -43,7 +48,8 @@ class Alike:
         self._asks = False
         for what, size in sizes.items():
             of_all = self._all(size)
-            if UNKNOWN_SIZE in of_all:  # an unknown length is compared before each step instead
+            # An unknown length is compared before each step instead
+            if UNKNOWN_SIZE in of_all:
                 self._asks = True
             else:
                 self._refuse(of_all, f"the {what} is not as long in all processes:")
@@ -52,7 +58,8 @@ class Alike:
         """Compares the next batch's samples, 0 at the end of the data. Called before each step."""
         if self._asks:
             self._refuse(
-                self._all(samples), "the data is not as long in all processes: the next batch has"
+                self._all(samples),
+                "the data is not as long in all processes: the next batch has",
             )
 
     def check(self, batch: Any, model: Any) -> None:
@@ -62,7 +69,10 @@ class Alike:
         """
         if not self._left:
             return
-        if self._left == _BATCHES_COMPARED and getattr(model, "optimizer", None) is not None:
+        if (
+            self._left == _BATCHES_COMPARED
+            and getattr(model, "optimizer", None) is not None
+        ):
             self._refuse(
                 self._all(model.optimizer.iterations.numpy()),
                 "the processes have not trained for as many steps before:",
@@ -70,7 +80,9 @@ class Alike:
                 "saved model",
             )
         self._left -= 1
-        others = [label for label, _ in self._unlike_the_first(self._all(_digest(batch)))]
+        others = [
+            label for label, _ in self._unlike_the_first(self._all(_digest(batch)))
+        ]
         if others:
             raise BadInput(
                 f"the data of {', '.join(others)} is not that of {self._labels[0]}: every process "
@@ -83,7 +95,9 @@ class Alike:
         """Whether `own` is true in any process."""
         return any(self._all(own))
 
-    def _refuse(self, numbers: Sequence[float], what: str, remedy: str = _SAME_FILES) -> None:
+    def _refuse(
+        self, numbers: Sequence[float], what: str, remedy: str = _SAME_FILES
+    ) -> None:
         """Raises BadInput if not all have the same number: `600 in alpha:0, 450 in beta:0`."""
         others = self._unlike_the_first(numbers)
         if others:
@@ -99,7 +113,9 @@ class Alike:
 
 def _digest(batch: Any) -> int:
     """A 32-bit checksum of a batch's values, which a float64 holds exactly."""
-    return zlib.crc32(pickle.dumps([values.numpy() for values in keras.tree.flatten(batch)]))
+    return zlib.crc32(
+        pickle.dumps([values.numpy() for values in keras.tree.flatten(batch)])
+    )
 
 
 class _End(NamedTuple):
@@ -125,7 +141,8 @@ _ENDS = {
         "stop_evaluating", ("on_test_begin", "on_test_batch_begin", "on_test_batch_end")
     ),
     "predict": _End(
-        "stop_predicting", ("on_predict_begin", "on_predict_batch_begin", "on_predict_batch_end")
+        "stop_predicting",
+        ("on_predict_begin", "on_predict_batch_begin", "on_predict_batch_end"),
     ),
 }
 
@@ -191,7 +208,9 @@ def quiet(bound: dict[str, Any]) -> None:
     for callback in keras.tree.flatten(bound.get("callbacks") or []):
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             callbacks.append(
-                _Restore(callback.backup_dir, callback.save_freq, callback.double_checkpoint)
+                _Restore(
+                    callback.backup_dir, callback.save_freq, callback.double_checkpoint
+                )
             )
         elif not isinstance(callback, _WRITERS):
             callbacks.append(callback)

@@ -76,7 +76,8 @@ def check_monitor(shares: BatchSplit, every: Any, noise: Any) -> None:
     """Raises UsageError for what no monitor can do, EnvironmentFault for a file it can't write."""
     if not isinstance(every, int) or every < 1:
         raise UsageError(
-            f"a monitor can't stamp every {every!r} steps", remedy="every=1 stamps each of them"
+            f"a monitor can't stamp every {every!r} steps",
+            remedy="every=1 stamps each of them",
         )
     if noise and sum(shares.counts) < 2:
         raise UsageError(

@@ -85,7 +85,8 @@ class Split(DeviceSplit):
         check_choice("gradients", gradients, Gradients)
         if pack_bytes is not None and not (type(pack_bytes) is int and pack_bytes >= 0):
             raise UsageError(
-                f"pack_bytes is {pack_bytes!r}", remedy="give a number of bytes, or None"
+                f"pack_bytes is {pack_bytes!r}",
+                remedy="give a number of bytes, or None",
             )
         if precision is not None:
             check_choice("precision", precision, Precision)
@@ -132,7 +133,10 @@ class Split(DeviceSplit):
         from gpubalance.training import own_fit
         from gpubalance.training.measured import use_measured
 
-        if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy:
+        if (
+            tf.distribute.has_strategy()
+            and tf.distribute.get_strategy() is not strategy
+        ):
             raise BadInput(
                 "a split's scope was entered inside the scope of other devices",
                 remedy="un-indent it",
@@ -172,7 +176,9 @@ class Split(DeviceSplit):
         check_monitor(self.shares, every, noise)
         from gpubalance.training.monitor import Monitor
 
-        return Monitor(self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir)
+        return Monitor(
+            self, every=every, rebalance=rebalance, noise=noise, log_dir=log_dir
+        )
 
     def _functions_for(self, model: Any) -> KerasFunctions:
         from gpubalance.training.steps import Steps

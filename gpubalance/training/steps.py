@@ -47,7 +47,8 @@ class Steps(KerasFunctions):
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
         self._counted_steps = 0  # of which a monitor wants every so many-th stamped
-        self._is_due = False  # whether the next one must be, as the last one does not count
+        # Whether the next one must be, as the last one does not count
+        self._is_due = False
         # Until a call's first batch these are as follows.
         self._is_built = False
         self._has_labels = True
@@ -78,7 +79,8 @@ class Steps(KerasFunctions):
             if self._has_labels or not _OF_NOTHING.search(str(error)):
                 raise
             raise BadInput(
-                "the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)"
+                "the data has no labels (y)",
+                remedy="give x and y, or a dataset of (x, y)",
             ) from error
         finally:
             self._feed.stop()
@@ -121,7 +123,8 @@ class Steps(KerasFunctions):
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "test")
         launched.reports.note_step()
-        self._begun = BatchSplit(dealt.shares.batches)  # a test step does not accumulate
+        # A test step does not accumulate
+        self._begun = BatchSplit(dealt.shares.batches)
         return self._functions.test(dealt)
 
     def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
@@ -146,7 +149,9 @@ class Steps(KerasFunctions):
         self._alike.check(batch, self.model)
         if not self._is_built:
             self._build(batch, dealt, trains=what == "train")
-        if self._tries_left[what] and (self._place.replicas > 1 or dealt.shares.accumulates):
+        if self._tries_left[what] and (
+            self._place.replicas > 1 or dealt.shares.accumulates
+        ):
             self._try(what, batch, dealt.shares)
             return self._feed.deal(batch)  # once more, by what that found
         self._feed.look_ahead(iterator)
@@ -160,7 +165,9 @@ class Steps(KerasFunctions):
         if trains:
             self._warn_of_another_model()
             if not self._split.takes_any_batch:
-                self._warn(data.other_batches(dealt.shares.batches, self._split.global_batch))
+                self._warn(
+                    data.other_batches(dealt.shares.batches, self._split.global_batch)
+                )
 
     def _try(self, what: str, batch: Any, shares: BatchSplit) -> None:
         """Tries the step in parts on a batch, and on a few later ones while that does not tell.
@@ -171,8 +178,12 @@ class Steps(KerasFunctions):
         largest = max(shares.micro_batches)
         decomposition = self._functions.try_in_parts(what, batch, share=largest)
         if decomposition.refused is not None:
-            raise BadInput(decomposition.refused.message, remedy=decomposition.refused.remedy)
-        self._tries_left[what] = 0 if decomposition.is_known else self._tries_left[what] - 1
+            raise BadInput(
+                decomposition.refused.message, remedy=decomposition.refused.remedy
+            )
+        self._tries_left[what] = (
+            0 if decomposition.is_known else self._tries_left[what] - 1
+        )
         self._feed.least = max(self._feed.least, decomposition.least)
         for text in decomposition.warned:
             self._warn(text)
@@ -198,7 +209,9 @@ class Steps(KerasFunctions):
         users_data = options["x"]
         wanted = None if split.takes_any_batch else split.global_batch
         data.in_batches_of(wanted, self.model, options)
-        is_regrouped = options["x"] is not users_data and is_batched(users_data, self.model)
+        is_regrouped = options["x"] is not users_data and is_batched(
+            users_data, self.model
+        )
         if trains and is_regrouped and not has_open_shapes(users_data, self.model):
             self._warn(data.regrouping(users_data, split.global_batch))
         # Or one process would wait for ever for those that ended.
@@ -220,7 +233,11 @@ class Steps(KerasFunctions):
     def _warn_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
         """Warns of a model, or a step of it, that the plan was not measured with."""
         if self._split.plan is not None:
-            self._warn(measured.unlike(self._split.plan, self.model, self._split.simulate, step))
+            self._warn(
+                measured.unlike(
+                    self._split.plan, self.model, self._split.simulate, step
+                )
+            )
 
     def _warn(self, text: str) -> None:
         """Warns once of a text that is not empty; of several processes only the first warns."""
@@ -245,7 +262,9 @@ def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
     elif elsewhere is not None:
         what = f"the layer {elsewhere} of the model {model.name} was built"
     elif getattr(inner, "_distribution_strategy", strategy) is not strategy:
-        what = f"the optimizer of the model {model.name} was made, or the model compiled,"
+        what = (
+            f"the optimizer of the model {model.name} was made, or the model compiled,"
+        )
         remedy = (
             "compile it again, with a new optimizer, in the scope: with split.scope(): "
             "model.compile(…)"
@@ -253,7 +272,8 @@ def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
     else:
         return
     raise BadInput(
-        f"{what} outside this split's scope(): its variables are elsewhere", remedy=remedy
+        f"{what} outside this split's scope(): its variables are elsewhere",
+        remedy=remedy,
     )
 
 

@@ -23,7 +23,9 @@ _KINDS: dict[str, type[GpubalanceError]] = {"refused": Refused, "input": BadInpu
 
 
 def failed_reply(
-    error: BaseException, training: Open | None, memory_peaks: Callable[[], tuple[int | None, ...]]
+    error: BaseException,
+    training: Open | None,
+    memory_peaks: Callable[[], tuple[int | None, ...]],
 ) -> Failed:
     """The worker's reply for an error; `training` is what its model was made for, if it trains.
 
@@ -35,7 +37,9 @@ def failed_reply(
         place = {"replica": error.device, "doing": error.doing}
         if error.__cause__ is None:
             return Failed(fault="hang", message=str(error), **place)
-        return failed_reply(error.__cause__, training, memory_peaks).model_copy(update=place)
+        return failed_reply(error.__cause__, training, memory_peaks).model_copy(
+            update=place
+        )
     settings = None
     names: list[str] = []
     if training is not None:
@@ -74,7 +78,9 @@ def error_of(
     where = "the run" if replica is None else devices[replica].label
     remedy = f"the worker's whole log is {log}"
     if failed.fault == "hang":
-        return DeadlinePassed(f"{where} hangs in {failed.doing}", remedy=remedy, log=tail(log))
+        return DeadlinePassed(
+            f"{where} hangs in {failed.doing}", remedy=remedy, log=tail(log)
+        )
     if failed.fault == "memory":
         return _out_of_memory(failed, where, replica, split, tail(log))
     kind = _KINDS.get(failed.fault, EnvironmentFault)
@@ -97,9 +103,12 @@ def _out_of_memory(
         when = "while the model was built"
     fault = None
     if failed.disguised:
-        fault = EnvironmentFault(failed.message, cause=failed.cause, remedy=failed.remedy, log=log)
+        fault = EnvironmentFault(
+            failed.message, cause=failed.cause, remedy=failed.remedy, log=log
+        )
         if split is None and not failed.doing:
-            return fault  # of a model that is built: there is no smaller batch that could tell
+            # Of a model that is built: there is no smaller batch that could tell
+            return fault
     return OutOfMemory(
         f"{where} ran out of memory {when}",
         replica=replica,

@@ -29,7 +29,8 @@ from gpubalance.workers.process import Process
 _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
 _LONGER = "give it longer, --deadline SECONDS, or see what its device, its data and its network do"
 _OURS = (
-    "import sys; sys.path[:] = filter(None, sys.path); from gpubalance.__main__ import main; main()"
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from gpubalance.__main__ import main; main()"
 )
 
 
@@ -79,7 +80,10 @@ class Script(Process):
         self.progress = TrainingProgress()
 
     def run(
-        self, command: Sequence[str], cluster: Cluster | None, launched: LaunchedSplit | None = None
+        self,
+        command: Sequence[str],
+        cluster: Cluster | None,
+        launched: LaunchedSplit | None = None,
     ) -> None:
         """Starts the script `command`, with its words, at its place in the cluster."""
         environment = worker_environment(self._devices)
@@ -103,9 +107,13 @@ class Script(Process):
         until_s = math.inf
         while True:
             try:
-                message = self.message(until_s - time.monotonic(), "training", FromScript)
+                message = self.message(
+                    until_s - time.monotonic(), "training", FromScript
+                )
             except DeadlinePassed:
-                raise DeadlinePassed(f"no step came for {deadline_s:g} s", remedy=_LONGER) from None
+                raise DeadlinePassed(
+                    f"no step came for {deadline_s:g} s", remedy=_LONGER
+                ) from None
             if isinstance(message, Ended):
                 return message.code if message.code >= 0 else 128 - message.code
             if message.stream != "report":
@@ -123,7 +131,9 @@ class Script(Process):
 
 
 def ask(
-    words: Mapping[Host, Sequence[str]], kind: type[Answer], within_s: float = _ANSWERS_WITHIN_S
+    words: Mapping[Host, Sequence[str]],
+    kind: type[Answer],
+    within_s: float = _ANSWERS_WITHIN_S,
 ) -> dict[Host, Answer | EnvironmentFault]:
     """The record that `gpubalance` prints on each host with that host's words, or why not.
 
@@ -162,10 +172,14 @@ def _all_answer(
     """The record that each host's command prints, given to a process there, or why not."""
     until_s = time.monotonic() + within_s
     with ThreadPoolExecutor(len(hosts)) as threads, ExitStack() as stack:
-        processes = {host: stack.enter_context(Process(f"ask-{host}", host)) for host in hosts}
+        processes = {
+            host: stack.enter_context(Process(f"ask-{host}", host)) for host in hosts
+        }
         for host, words in commands(processes).items():
             processes[host].start({}, words)
-        answers = threads.map(lambda host: _answer(host, processes[host], kind, until_s), processes)
+        answers = threads.map(
+            lambda host: _answer(host, processes[host], kind, until_s), processes
+        )
         return dict(zip(processes, answers, strict=True))
 
 
@@ -182,7 +196,9 @@ def _answer(
             error.message, cause=error.cause, remedy=error.remedy, log=error.log
         )
     try:
-        return kind.model_validate({**json.loads("\n".join(printed["stdout"])), "host": host})
+        return kind.model_validate(
+            {**json.loads("\n".join(printed["stdout"])), "host": host}
+        )
     except ValidationError:
         return other_gpubalance(host)
     except (ValueError, TypeError, RecursionError):
@@ -202,7 +218,9 @@ def _no_record(host: Host, lines: Sequence[str], code: int) -> EnvironmentFault:
     """The error for what the gpubalance there has printed on stderr instead."""
     for line in lines:
         if line.startswith("error: "):
-            return EnvironmentFault(f"{host}: {clean(line.removeprefix('error: '), 500)}")
+            return EnvironmentFault(
+                f"{host}: {clean(line.removeprefix('error: '), 500)}"
+            )
     how = f"ended with exit code {code}"
     if lines:
         how += f": {clean(lines[-1], 200)}"

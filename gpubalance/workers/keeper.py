@@ -76,11 +76,17 @@ class ChildProcess:
     """The process: the script of these `words`, or without any a worker."""
 
     def __init__(
-        self, replies: LineWriter, environment: dict[str, str | None], folder: str, words: list[str]
+        self,
+        replies: LineWriter,
+        environment: dict[str, str | None],
+        folder: str,
+        words: list[str],
     ) -> None:
         self._replies = replies
         variables = {**os.environ, **environment}
-        self._environment = {name: text for name, text in variables.items() if text is not None}
+        self._environment = {
+            name: text for name, text in variables.items() if text is not None
+        }
         self._printing: list[threading.Thread] = []
         self._requests: LineWriter | None = None
         self._gone = threading.Event()
@@ -108,7 +114,9 @@ class ChildProcess:
             ("stderr", process.stderr),
             ("report", reports),
         ):
-            thread = threading.Thread(target=self._pass_on, args=(stream, pipe), daemon=True)
+            thread = threading.Thread(
+                target=self._pass_on, args=(stream, pipe), daemon=True
+            )
             thread.start()
             self._printing.append(thread)
         return process

@@ -24,7 +24,10 @@ def merged(replies: Sequence[Any]) -> AnyReply:
             peaks = _of_all(replies, "memory_peak_bytes")
             late = [reply.late_part for reply in replies if reply.late_part is not None]
             return first.model_copy(
-                update={"memory_peak_bytes": peaks, "late_part": max(late, default=None)}
+                update={
+                    "memory_peak_bytes": peaks,
+                    "late_part": max(late, default=None),
+                }
             )
         case Pulled():  # a step waits for the slowest pipeline
             return max(replies, key=lambda pulled: pulled.seconds / pulled.batches)  # type: ignore[no-any-return]

@@ -240,7 +240,9 @@ class Failed(Record):
 
 
 Check = Survey | Inspect | Copy | Reduce
-AnyRequest = Open | Measure | Stop | Pull | CountFlops | Trace | TimeBlocks | Pipe | Check
+AnyRequest = (
+    Open | Measure | Stop | Pull | CountFlops | Trace | TimeBlocks | Pipe | Check
+)
 
 _OfMeasuring = Timing | Measured | Pulled | PulledAll | BlockTimed
 _OfChecks = Surveyed | Inspected | Copied | Reduced

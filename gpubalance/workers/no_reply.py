@@ -12,12 +12,15 @@ from gpubalance.text import clean
 from gpubalance.workers.log import tail
 
 _STARTING = (
-    "TensorFlow is still being loaded, or the function that builds the model does not return"
+    "TensorFlow is still being loaded, or the function that builds the model does not "
+    "return"
 )
 _LONGER = "give it longer: --deadline SECONDS"
 
 
-def silent(doing: str, within_s: float, log: Path, *, has_answered: bool) -> DeadlinePassed:
+def silent(
+    doing: str, within_s: float, log: Path, *, has_answered: bool
+) -> DeadlinePassed:
     """The error for a worker that said nothing in that time."""
     error = DeadlinePassed(
         f"the worker said nothing for {within_s:g} s while {doing}",

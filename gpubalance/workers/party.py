@@ -168,16 +168,22 @@ class Party:
             limits: list[int | None] = []
             for ready in facts:
                 limits += ready.memory_limit_bytes
-            self.facts = facts[0].model_copy(update={"memory_limit_bytes": tuple(limits)})
+            self.facts = facts[0].model_copy(
+                update={"memory_limit_bytes": tuple(limits)}
+            )
 
     def _opening(self, numbers: Sequence[int]) -> str:
         all_settings = [self._builds[number].settings for number in numbers]
-        models = " and ".join(dict.fromkeys(settings.model for settings in all_settings))
+        models = " and ".join(
+            dict.fromkeys(settings.model for settings in all_settings)
+        )
         devices = [device for number in numbers for device in self.groups[number]]
         names = ", ".join(f"{device.label} {device.name}" for device in devices)
         text = f"starting TensorFlow, building {models} on {names}"
         if any(settings.model_is_code for settings in all_settings):
-            text += f"; what it prints is kept in {self._workers[min(numbers)].process.log}"
+            text += (
+                f"; what it prints is kept in {self._workers[min(numbers)].process.log}"
+            )
         return text
 
     # --------------------------------------------------------------------------------------- ask
@@ -199,9 +205,13 @@ class Party:
         numbers = range(len(self.groups)) if among is None else among
         self.failures = {}
         self._start(numbers)
-        return self._at_once(work, [number for number in numbers if number in self._workers])
+        return self._at_once(
+            work, [number for number in numbers if number in self._workers]
+        )
 
-    def _at_once(self, work: Callable[[int, Worker], T], numbers: Sequence[int]) -> dict[int, T]:
+    def _at_once(
+        self, work: Callable[[int, Worker], T], numbers: Sequence[int]
+    ) -> dict[int, T]:
         answers: dict[int, T] = {}
 
         def attempt(number: int) -> None:
@@ -222,7 +232,9 @@ class Party:
                 try:
                     # An interrupt in `submit` would leave a thread that nobody waits for.
                     with signals_held():
-                        attempts = [threads.submit(attempt, number) for number in numbers]
+                        attempts = [
+                            threads.submit(attempt, number) for number in numbers
+                        ]
                     for future in attempts:
                         future.result()
                 except BaseException:
@@ -277,7 +289,12 @@ def _end(workers: dict[int, Worker]) -> None:
 
 def _survives(worker: Worker, error: GpubalanceError) -> bool:
     simulated = all(device.simulated for device in worker.devices)
-    return isinstance(error, OutOfMemory) and worker.is_open and simulated and worker.process.lives
+    return (
+        isinstance(error, OutOfMemory)
+        and worker.is_open
+        and simulated
+        and worker.process.lives
+    )
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:

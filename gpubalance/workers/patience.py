@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from gpubalance.settings.record import Record
 from gpubalance.workers.check_messages import Copy, Inspect, Reduce, Survey
-from gpubalance.workers.messages import CountFlops, Measure, Open, Pipe, Pull, TimeBlocks, Trace
+from gpubalance.workers.messages import (
+    CountFlops,
+    Measure,
+    Open,
+    Pipe,
+    Pull,
+    TimeBlocks,
+    Trace,
+)
 
 # TensorFlow, from a slow disk, and the GPUs; counted before the first answer
 LOADS_WITHIN_S = 180.0

@@ -17,7 +17,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance, unreachable
+from gpubalance.devices.hosts import (
+    check_installed,
+    command_on,
+    other_gpubalance,
+    unreachable,
+)
 from gpubalance.errors import EnvironmentFault, PartialResult
 from gpubalance.remedies import match_log
 from gpubalance.settings.device import Host
@@ -44,9 +49,12 @@ _LIVES_ON_S = 15.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not
 # start before.
 _DIES_WITHIN_S = 30.0
-_LACKS = "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
+_LACKS = (
+    "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
+)
 _TERMINALS = (
-    "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of srun"
+    "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of "
+    "srun"
 )
 
 _started: set[Process] = set()
@@ -68,7 +76,12 @@ class Process:
     """
 
     def __init__(
-        self, purpose: str, host: Host | None, limit: TimeLimit = NO_LIMIT, *, gpus: int = 0
+        self,
+        purpose: str,
+        host: Host | None,
+        limit: TimeLimit = NO_LIMIT,
+        *,
+        gpus: int = 0,
     ) -> None:
         """Reaches the host. Waits for nothing past the end of `limit`; Ray reserves `gpus` GPUs.
 
@@ -100,12 +113,17 @@ class Process:
                     start_new_session=True,
                 )
                 assert self._keeper.stdin and self._keeper.stdout  # noqa: S101,PT018  (pipes)
-                self._requests = LineWriter(self._keeper.stdin, beats=command is not None)
+                self._requests = LineWriter(
+                    self._keeper.stdin, beats=command is not None
+                )
                 self._replies = self._keeper.stdout
                 self._reader = LineReader(self._replies)
                 _started.add(self)
-        except (OSError, RuntimeError) as error:  # RuntimeError: there is no room for a thread
-            raise self._unreachable(f"can't be run: {getattr(error, 'strerror', error)}") from None
+        except (OSError, RuntimeError) as error:
+            # RuntimeError: there is no room for a thread.
+            raise self._unreachable(
+                f"can't be run: {getattr(error, 'strerror', error)}"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -123,13 +141,17 @@ class Process:
         """Whether the process has not ended, and was not killed."""
         return not self._is_ended and self._keeper.poll() is None
 
-    def start(self, environment: Mapping[str, str | None], words: Sequence[str] = ()) -> None:
+    def start(
+        self, environment: Mapping[str, str | None], words: Sequence[str] = ()
+    ) -> None:
         """Starts a worker, or Python with these words, in this folder.
 
         A variable that is None is taken away.
         """
         folder = str(current_folder())
-        self.send(Start(environment=dict(environment), folder=folder, words=tuple(words)))
+        self.send(
+            Start(environment=dict(environment), folder=folder, words=tuple(words))
+        )
 
     def send(self, request: Record) -> None:
         """Sends a request.
@@ -160,7 +182,9 @@ class Process:
         line = self._line(within_s)
         if line is None:
             self._limit.check()
-            raise no_reply.silent(doing, within_s, self.log, has_answered=self.has_answered)
+            raise no_reply.silent(
+                doing, within_s, self.log, has_answered=self.has_answered
+            )
         if not line and self._host:
             raise self._lost(f"the connection {self._how_it_ended()}")
         if not line:
@@ -223,7 +247,9 @@ class Process:
             looks = looks + 1 if lines is None else 0
             if looks > _LOST_AFTER and self._host and self._hello:
                 self.lives_on_s = _LIVES_ON_S
-                raise self._lost(f"nothing has come from it for {_LOST_AFTER * _LOOKS_EVERY_S:g} s")
+                raise self._lost(
+                    f"nothing has come from it for {_LOST_AFTER * _LOOKS_EVERY_S:g} s"
+                )
             self._lines.extend(filter(None, lines or ()))
             if dead and lines is None:  # what it started may still hold the pipe
                 return b""
@@ -239,7 +265,9 @@ class Process:
         if self._host:
             error = unreachable(self._host, how, remedy)
         else:
-            error = EnvironmentFault(f"can't start a worker: its process {how}", remedy=_LACKS)
+            error = EnvironmentFault(
+                f"can't start a worker: its process {how}", remedy=_LACKS
+            )
         error.log = tail(self.log)
         row = match_log(error.log)
         if self._host and row is not None:

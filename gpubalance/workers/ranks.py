@@ -26,7 +26,9 @@ from gpubalance.workers.process import Process
 _GRACE_S = 3.0
 
 
-def worker_process(devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT) -> Process:
+def worker_process(
+    devices: Sequence[Device], purpose: str, limit: TimeLimit = NO_LIMIT
+) -> Process:
     """A worker's process with these devices, all on one host, which loads TensorFlow.
 
     Raises EnvironmentFault if it can't start.
@@ -45,7 +47,9 @@ class Ranks:
     explains the others is reported with its device.
     """
 
-    def __init__(self, devices: Sequence[Device], purpose: str, limit: TimeLimit) -> None:
+    def __init__(
+        self, devices: Sequence[Device], purpose: str, limit: TimeLimit
+    ) -> None:
         """Raises EnvironmentFault if a process can't be started."""
         self._devices = tuple(devices)
         self._threads = ThreadPoolExecutor(len(devices))
@@ -144,11 +148,18 @@ class Ranks:
         if cause.fault == "memory":
             peaks: list[int | None] = [None] * len(self._members)
             peaks[rank : rank + 1] = cause.memory_peak_bytes or [None]
-            return cause.model_copy(update={"replica": rank, "memory_peak_bytes": tuple(peaks)})
-        faults = [answer.fault for answer in answers.values() if isinstance(answer, Failed)]
-        if faults.count(cause.fault) == len(self._members):  # it concerns no single device
+            return cause.model_copy(
+                update={"replica": rank, "memory_peak_bytes": tuple(peaks)}
+            )
+        faults = [
+            answer.fault for answer in answers.values() if isinstance(answer, Failed)
+        ]
+        # It concerns no single device
+        if faults.count(cause.fault) == len(self._members):
             return cause
-        return cause.model_copy(update={"message": f"{self._devices[rank].label}: {cause.message}"})
+        return cause.model_copy(
+            update={"message": f"{self._devices[rank].label}: {cause.message}"}
+        )
 
     def _naming_device(self, rank: int, error: GpubalanceError) -> GpubalanceError:
         """The error, which names the rank's device unless it names its host or concerns no rank."""
@@ -182,7 +193,9 @@ class Ranks:
         code = "peer-lost" if lost else "silent"
         row = known_error(code)
         remedy = f"{row.remedy}\nwhat its threads do is in its log, {self.log}"
-        return DeadlinePassed(message, cause=row.cause, remedy=remedy, log=tail(self.log))
+        return DeadlinePassed(
+            message, cause=row.cause, remedy=remedy, log=tail(self.log)
+        )
 
     def _held_up_by(self, silent: Sequence[int]) -> tuple[Sequence[int], str]:
         """Which ranks the others wait for, all silent ones if that is unknown, and why.
@@ -203,7 +216,10 @@ class Ranks:
             return silent, "each waits for the others, or for the network between them"
         who = "it" if len(blamed) == 1 else "each"
         if dumb:
-            return blamed, f"the others wait, as {who} does not answer from another thread either"
+            return (
+                blamed,
+                f"the others wait, as {who} does not answer from another thread either",
+            )
         return blamed, f"the others wait, as {who} has not computed its gradients"
 
     def _labels(self, ranks: Sequence[int]) -> str:

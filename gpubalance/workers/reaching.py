@@ -21,12 +21,17 @@ def main() -> None:
     """Ends when all have connected, or after that time."""
     own, *others = sys.argv[1:]
     until_s = time.monotonic() + WITHIN_S
-    with _listening(own, len(others)) as server, ThreadPoolExecutor(len(others) + 1) as threads:
+    with (
+        _listening(own, len(others)) as server,
+        ThreadPoolExecutor(len(others) + 1) as threads,
+    ):
         problems = threads.map(lambda other: _problem(other, until_s), others)
         _be_reached(server, len(others), until_s)
         unreached = dict(zip(others, problems, strict=True))
     told = {address: why for address, why in unreached.items() if why}
-    sys.stdout.write(json.dumps({"address": own, "clock_s": time.time(), "unreached": told}) + "\n")
+    sys.stdout.write(
+        json.dumps({"address": own, "clock_s": time.time(), "unreached": told}) + "\n"
+    )
 
 
 def _listening(address: str, count: int) -> socket.socket:

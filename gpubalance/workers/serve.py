@@ -157,7 +157,9 @@ class _Serving:
             case Pull():
                 yield from session.pull(**fields)
                 joined_from = session.source.joined_from(request.global_batch)
-                yield PulledAll(remedies=session.source.usual_remedies(), joined_from=joined_from)
+                yield PulledAll(
+                    remedies=session.source.usual_remedies(), joined_from=joined_from
+                )
             case Trace():
                 yield Traced(missing=session.trace(**fields))
             case TimeBlocks():
@@ -188,7 +190,10 @@ class _Serving:
 def _open(request: Open) -> Session | LayersSession:
     settings = request.settings
     cluster = request.cluster
-    if request.code is not None and code_key(settings.model, settings.data) != request.code:
+    if (
+        request.code is not None
+        and code_key(settings.model, settings.data) != request.code
+    ):
         files = " or ".join(filter(None, (settings.model, settings.data)))
         own = request.devices[cluster.rank if cluster else 0]
         message = f"{files} on {own.host} is not the same as here, or is missing"
@@ -217,7 +222,10 @@ def _load_engine() -> Failed | None:
         row = match(str(error)) or broken
         message = f"{broken.message}: {type(error).__name__}: {error}"
         return Failed(
-            fault="environment", message=message[:1000], cause=row.cause, remedy=row.remedy
+            fault="environment",
+            message=message[:1000],
+            cause=row.cause,
+            remedy=row.remedy,
         )
     return None
 
@@ -232,7 +240,9 @@ def _checked(request: Check) -> Record:
         return Inspected(**checks.inspect())
     names = runtime.use_devices(request.devices)
     if isinstance(request, Copy):
-        return Copied(**checks.copy(names[request.source], names[request.target], request.nbytes))
+        return Copied(
+            **checks.copy(names[request.source], names[request.target], request.nbytes)
+        )
     return Reduced(**checks.reduce(names, request.nbytes))
 
 

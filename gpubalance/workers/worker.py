@@ -59,7 +59,11 @@ class Worker:
     process: Process | Ranks
 
     def __init__(
-        self, devices: Sequence[Device], purpose: str, deadline_s: float | None, limit: TimeLimit
+        self,
+        devices: Sequence[Device],
+        purpose: str,
+        deadline_s: float | None,
+        limit: TimeLimit,
     ) -> None:
         if len(hosts_of(devices)) > 1:
             self.process = Ranks(devices, purpose, limit)
@@ -79,7 +83,11 @@ class Worker:
     def open(self, build: Build) -> None:
         """Builds the model on the devices, or in the host's memory."""
         self.settings = build.settings
-        code = code_key(build.settings.model, build.settings.data) if are_reached() else None
+        code = (
+            code_key(build.settings.model, build.settings.data)
+            if are_reached()
+            else None
+        )
         request = Open(devices=self.devices, code=code, **dict(build))
         self.facts = self.ask(request, Ready)
         self.is_open = True
@@ -109,7 +117,9 @@ class Worker:
         OutOfMemory, and DeadlinePassed for a hanging device, name the device and what it was doing.
         """
         patience_s = PATIENCE_PART * (self._deadline_s or FIRST_STEP_WITHIN_S)
-        return self.replies(request.model_copy(update={"patience_s": patience_s}), Timing, Measured)
+        return self.replies(
+            request.model_copy(update={"patience_s": patience_s}), Timing, Measured
+        )
 
     def ask(self, request: AnyRequest, wanted: type[Reply]) -> Reply:
         """The worker's reply if it is of the wanted kind; otherwise raises what the reply says."""
@@ -147,7 +157,9 @@ class Worker:
             if isinstance(reply, Failed):
                 raise error_of(reply, self.devices, split, log)
             if not isinstance(reply, kinds):
-                raise PartialResult("the worker's message does not fit the request", log=tail(log))
+                raise PartialResult(
+                    "the worker's message does not fit the request", log=tail(log)
+                )
             if isinstance(reply, Timing):
                 slowest_s = max(slowest_s or 0.0, reply.seconds / reply.steps)
                 if key is not None:
@@ -160,19 +172,26 @@ class Worker:
         # Over hosts there is no other
         if isinstance(self.process, Process) and len(self.devices) > 1:
             other = "auto" if self.settings.all_reduce == "one-device" else "one-device"
-            hint = f"try another all-reduce, which may be what hangs: --all-reduce {other}"
+            hint = (
+                f"try another all-reduce, which may be what hangs: --all-reduce {other}"
+            )
             error.remedy = f"{hint}\n{error.remedy}"
 
     def _check(self, reply: Timing | Measured, number: int, request: Measure) -> None:
         """Raises PartialResult for fewer timings than were asked for, or values for each device."""
         is_whole = True
         if isinstance(reply, Measured):
-            is_whole = number >= request.at_least and self._has_each(reply.memory_peak_bytes)
+            is_whole = number >= request.at_least and self._has_each(
+                reply.memory_peak_bytes
+            )
         elif request.stamped:
-            is_whole = self._has_each(reply.compute_s) and self._has_each(reply.update_s)
+            is_whole = self._has_each(reply.compute_s) and self._has_each(
+                reply.update_s
+            )
         if not is_whole:
             raise PartialResult(
-                "the worker returned fewer timings than requested", log=tail(self.process.log)
+                "the worker returned fewer timings than requested",
+                log=tail(self.process.log),
             )
 
     def _has_each(self, values: Sequence[float | None] | None) -> bool:

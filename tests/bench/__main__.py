@@ -20,7 +20,17 @@ from tests.cli.program import ROOT
 
 # Each is a module with a main() that yields the lines, or a function of another one with its name.
 BENCHES = (
-    *("startup", "limit", "plan", "engine", "balance", "exact", "training", "compare", "campaign"),
+    *(
+        "startup",
+        "limit",
+        "plan",
+        "engine",
+        "balance",
+        "exact",
+        "training",
+        "compare",
+        "campaign",
+    ),
     *(
         "layers",
         "cuts",
@@ -101,12 +111,15 @@ def main(words: list[str]) -> None:
     today = datetime.now(timezone.utc)
     memory = psutil.virtual_memory().total / 2**30
     print(
-        f"{today:%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used", flush=True
+        f"{today:%Y-%m-%d}, {psutil.cpu_count()} cores, {memory:.0f} GiB, no GPU used",
+        flush=True,
     )
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="2")
     for name, numbers in asked:
         bench = import_module(f"tests.bench.{_IN.get(name, name)}")
-        for line in getattr(bench, name.replace("-", "_") if name in _IN else "main")(*numbers):
+        for line in getattr(bench, name.replace("-", "_") if name in _IN else "main")(
+            *numbers
+        ):
             print(f"{name}: {line}", flush=True)
 
 

@@ -63,7 +63,8 @@ def _row(name: str, plan: Plan) -> str:
     split = plan.split
     columns = (
         name,
-        str(split) + (": the others are left out" if len(split.used) < len(split.batches) else ""),
+        str(split)
+        + (": the others are left out" if len(split.used) < len(split.batches) else ""),
         f"{run.throughput.median:.0f}",
         f"{run.speedup_over_even:.3f}" if even else "",
         f"{run.global_batch}, {even.global_batch}" if even else "",
@@ -79,12 +80,21 @@ def _plain() -> Iterator[str]:
     busy = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
         measured("probe", *_CPUS, "--max-batch", str(_GLOBAL), "--duration", "1")
-        of_global = ("--global-batch", str(_GLOBAL), "--duration", "8", "--windows", "2")
+        of_global = (
+            "--global-batch",
+            str(_GLOBAL),
+            "--duration",
+            "8",
+            "--windows",
+            "2",
+        )
         found = _plan("balance", *_CPUS, *of_global).batches[0]
         best = max(_SCANNED, key=_rate)
         # The best of a scan is partly luck, so the two splits are measured again, in turns.
         figure = judged(
-            in_turns(partial(_rate, found), partial(_rate, best)), Wanted(0.95), _MOST_TURNS
+            in_turns(partial(_rate, found), partial(_rate, best)),
+            Wanted(0.95),
+            _MOST_TURNS,
         )
     finally:
         busy.kill()
@@ -95,7 +105,11 @@ def _plain() -> Iterator[str]:
 
 
 def _rate(first: int) -> float:
-    used = {gpu: batch for gpu, batch in (("0", first), ("1", _GLOBAL - first)) if batch}
+    used = {
+        gpu: batch for gpu, batch in (("0", first), ("1", _GLOBAL - first)) if batch
+    }
     split = ("--gpus", *used, "--batches", *map(str, used.values()))
-    run = measured("run", *_CPUS, *split, "--baseline", "none", "--duration", "6", "--windows", "1")
+    run = measured(
+        "run", *_CPUS, *split, "--baseline", "none", "--duration", "6", "--windows", "1"
+    )
     return Run.model_validate_json(run).throughput.median

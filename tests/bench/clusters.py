@@ -83,7 +83,11 @@ def ssh(hosts: Hosts) -> Iterator[Way]:
     with made(Path("/run/sshd")), ExitStack() as servers:
 
         def serve(host: Host) -> None:
-            _serve(servers, [*host.within, "/usr/sbin/sshd", "-D", "-e", "-f", config], hosts)
+            _serve(
+                servers,
+                [*host.within, "/usr/sbin/sshd", "-D", "-e", "-f", config],
+                hosts,
+            )
 
         for host in hosts.all:
             serve(host)
@@ -95,14 +99,18 @@ def ssh(hosts: Hosts) -> Iterator[Way]:
 def _end_connections(hosts: Hosts) -> None:
     """Ends those that all commands share, which ssh keeps for a minute."""
     for host in hosts.all:
-        hosts.typed(["ssh", "-oControlPath=~/.ssh/gpubalance-%C", "-O", "exit", host.name])
+        hosts.typed(
+            ["ssh", "-oControlPath=~/.ssh/gpubalance-%C", "-O", "exit", host.name]
+        )
 
 
 @contextmanager
 def srun(hosts: Hosts) -> Iterator[Way]:
     """A slurmctld on the first host, a slurmd on each, munge, and an allocation of all hosts."""
     folder, first = hosts.folder, hosts.all[0]
-    nodes = [f"NodeName={host.name} NodeAddr={host.address} CPUs=1\n" for host in hosts.all]
+    nodes = [
+        f"NodeName={host.name} NodeAddr={host.address} CPUs=1\n" for host in hosts.all
+    ]
     config = folder / "slurm.conf"
     settings = _SLURM.format(folder=folder, name=gethostname(), address=first.address)
     config.write_text(settings + "".join(nodes))
@@ -115,7 +123,9 @@ def srun(hosts: Hosts) -> Iterator[Way]:
             inside = [*host.slowed, "nsenter", f"--net=/run/netns/{host.name}"]
             if host is first:
                 _serve(servers, [*inside, "slurmctld", "-D", "-f", config], hosts)
-            _serve(servers, [*inside, "slurmd", "-D", "-f", config, "-N", host.name], hosts)
+            _serve(
+                servers, [*inside, "slurmd", "-D", "-f", config, "-N", host.name], hosts
+            )
         allocate = ["salloc", f"-N{len(hosts.all)}", "--no-shell", "--immediate=5"]
         _until_answered(hosts, allocate, variables)
         job = hosts.typed(["squeue", "-h", "-o", "%i"], **variables).stdout.strip()
@@ -127,7 +137,11 @@ def _munged(folder: Path) -> list[object]:
     key = folder / "munge.key"
     key.touch(0o600)
     key.write_bytes(os.urandom(1024))
-    files = {"key-file": key, "pid-file": folder / "munge.pid", "log-file": folder / "munge.log"}
+    files = {
+        "key-file": key,
+        "pid-file": folder / "munge.pid",
+        "log-file": folder / "munge.log",
+    }
     files |= {"socket": folder / "munge.socket", "seed-file": folder / "munge.seed"}
     options = [f"--{name}={path}" for name, path in files.items()]
     return ["munged", "--foreground", "--force", *options]
@@ -140,7 +154,12 @@ def ray(hosts: Hosts) -> Iterator[Way]:
     address = f"{first.address}:6379"
     program = Path(sys.executable).with_name("ray")
     start = [program, "start", "--block", "--num-cpus=0", "--disable-usage-stats"]
-    head = ["--head", "--port=6379", "--include-dashboard=false", f"--temp-dir={hosts.folder}/ray"]
+    head = [
+        "--head",
+        "--port=6379",
+        "--include-dashboard=false",
+        f"--temp-dir={hosts.folder}/ray",
+    ]
     nodes = [sys.executable, over_ray.__file__, address, "nodes"]
     with ExitStack() as servers:
         for host in hosts.all:
@@ -174,11 +193,16 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def _until_answered(
-    hosts: Hosts, words: Sequence[str], variables: Mapping[str, str] | None = None, with_: str = ""
+    hosts: Hosts,
+    words: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    with_: str = "",
 ) -> None:
     """Types that until it ends well and prints that text. Raises NotServedError."""
     until_s = time.monotonic() + _STARTS_WITHIN_S
-    while (done := hosts.typed(words, **(variables or {}))).returncode or with_ not in done.stdout:
+    while (
+        done := hosts.typed(words, **(variables or {}))
+    ).returncode or with_ not in done.stdout:
         if time.monotonic() > until_s:
             raise NotServedError(f"{words[0]}: {done.stderr.strip()}")
         time.sleep(0.5)

@@ -31,14 +31,24 @@ _TIMES = 3
 _PAIR = ("--simulate", str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
 # Each command with the seconds in which it should end.
 _FIRST_HOUR: dict[str, tuple[float, tuple[str, ...]]] = {
-    "run of the README": (75, ("run", *_PAIR, "--gpus", "0", "1", "--batches", "820", "568")),
+    "run of the README": (
+        75,
+        ("run", *_PAIR, "--gpus", "0", "1", "--batches", "820", "568"),
+    ),
     "balance of the pair": (100, ("balance", *_PAIR)),
     "balance of quick-pair": (30, ("balance", "--simulate", QUICK_PAIR)),
     "probe of the pair": (40, ("probe", *_PAIR)),
-    "run of 16 plain CPU devices": (40, ("run", "--simulate", "16", "--batches", *["8"] * 16)),
+    "run of 16 plain CPU devices": (
+        40,
+        ("run", "--simulate", "16", "--batches", *["8"] * 16),
+    ),
     "layers of the guide": (
         50,
-        ("layers", "--simulate", str(ROOT / "configs/gtx1080ti-gtx1080-large-model.toml")),
+        (
+            "layers",
+            "--simulate",
+            str(ROOT / "configs/gtx1080ti-gtx1080-large-model.toml"),
+        ),
     ),
 }
 
@@ -50,13 +60,17 @@ def startup() -> Iterator[str]:
         (["--help"], ["--help"], 1.3),
         (["run", "--help"], ["one", "--help"], 1.5),
     ):
-        ratios = in_turns(partial(_seconds, [PROGRAM, *ours]), partial(_seconds, [*bare, *theirs]))
+        ratios = in_turns(
+            partial(_seconds, [PROGRAM, *ours]), partial(_seconds, [*bare, *theirs])
+        )
         figure = judged(ratios, Wanted(most=most), 48)
         yield f"gpubalance {' '.join(ours)} over a bare Typer and Rich program's: {figure}"
 
 
 def _seconds(command: list[str]) -> float:
-    return seconds(partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL))
+    return seconds(
+        partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+    )
 
 
 def minutes() -> Iterator[str]:

@@ -52,8 +52,12 @@ def main() -> Iterator[str]:
         f"pairs of drawn runs that are called different: of the same ({same}), with one 3 % "
         f"slower ({slower})"
     )
-    for name, measuring, correlation in product(_SPLITS, (None, _SHORT), (0.0, 0.5, 0.9)):
-        draw = partial(called_different, name, correlation=correlation, measuring=measuring)
+    for name, measuring, correlation in product(
+        _SPLITS, (None, _SHORT), (0.0, 0.5, 0.9)
+    ):
+        draw = partial(
+            called_different, name, correlation=correlation, measuring=measuring
+        )
         own = ", ".join(judged_shares(draw, _CALLED, _MOST))
         yield f"{name}, {'--duration 3' if measuring else 'default'}, ρ {correlation}: {own}"
     for between in _BETWEEN:
@@ -82,9 +86,16 @@ def called_different(
 
     def run(seed: int, slower: float = 1.0) -> Run:
         off = Random(f"{name} {seed}").gauss(1.0, between)
-        devices, joint = noisy_devices(ROOT / "configs" / f"{name}.toml", _NOISE, slower * off)
+        devices, joint = noisy_devices(
+            ROOT / "configs" / f"{name}.toml", _NOISE, slower * off
+        )
         return drawn_run(
-            devices, joint, _SPLITS[name], seed=seed, correlation=correlation, measuring=measuring
+            devices,
+            joint,
+            _SPLITS[name],
+            seed=seed,
+            correlation=correlation,
+            measuring=measuring,
         )
 
     same = slower = 0
@@ -125,7 +136,9 @@ def _series() -> Iterator[str]:
         "detectable, found",
         "called unsteady",
     )
-    yield ", ".join(f"{name} ({wanted})" for name, wanted in zip(names, _KEPT, strict=True))
+    yield ", ".join(
+        f"{name} ({wanted})" for name, wanted in zip(names, _KEPT, strict=True)
+    )
     for count, correlation in product(_COUNTS, _CORRELATIONS):
         draw = partial(promises, count, correlation, _SERIES)
         yield f"{count} timings, ρ {correlation}: {', '.join(judged_shares(draw, _KEPT, _MOST))}"
@@ -151,7 +164,9 @@ def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kep
         found.append(_ratio(slow, [time / gain for time in fast]))
     return Kept(
         covered=Share(sum(low <= 1 <= high for low, high in intervals), draws),
-        called_different=Share(sum(pair.verdict != "no difference" for pair in pairs), draws),
+        called_different=Share(
+            sum(pair.verdict != "no difference" for pair in pairs), draws
+        ),
         found=Share(sum(pair.verdict == "faster" for pair in found), draws),
         called_unsteady=Share(sum(not is_steady(one) for one in firsts), draws),
     )
@@ -180,7 +195,9 @@ def _drawn(series: int, count: int, correlation: float, seed: int = 0) -> np.nda
     fresh = np.random.default_rng(seed).standard_normal((series, count))
     off = fresh.copy()
     for i in range(1, count):
-        off[:, i] = correlation * off[:, i - 1] + (1 - correlation**2) ** 0.5 * fresh[:, i]
+        off[:, i] = (
+            correlation * off[:, i - 1] + (1 - correlation**2) ** 0.5 * fresh[:, i]
+        )
     return 1 + _NOISE * off
 
 
@@ -197,10 +214,20 @@ def _real() -> str:
         paths = [Path(name, f"{seed}.json") for seed in range(_REAL_RUNS)]
         profile = Path(name, "pair.toml")
         profile.write_text(_REAL)
-        of = ("--simulate", str(profile), "--batches", "120", "80", "--baseline", "none")
+        of = (
+            "--simulate",
+            str(profile),
+            "--batches",
+            "120",
+            "80",
+            "--baseline",
+            "none",
+        )
         for seed, path in enumerate(paths):
             path.write_text(
-                measured("run", *of, "--windows", "3", "--duration", "4", "--seed", str(seed))
+                measured(
+                    "run", *of, "--windows", "3", "--duration", "4", "--seed", str(seed)
+                )
             )
         found = [
             gpubalance("compare", *map(str, paths[n:]), "--json").stdout
@@ -208,9 +235,13 @@ def _real() -> str:
         ]
         rates = [json.loads(path.read_text())["throughput"]["median"] for path in paths]
     pairs = [
-        pair.ratio for item in found for pair in Comparison.model_validate_json(item).against_first
+        pair.ratio
+        for item in found
+        for pair in Comparison.model_validate_json(item).against_first
     ]
-    different = sum(pair is not None and pair.verdict != "no difference" for pair in pairs)
+    different = sum(
+        pair is not None and pair.verdict != "no difference" for pair in pairs
+    )
     return (
         f"{_REAL_RUNS} real runs: of {len(pairs)} pairs {different} called different; "
         f"throughput differs by {statistics.stdev(rates) / statistics.mean(rates):.2%} "

@@ -42,7 +42,8 @@ def fast() -> Any:
     import tensorflow as tf
 
     options = tf.data.Options()
-    options.threading.private_threadpool_size = 16  # else calls at once are limited to the cores
+    # Else calls at once are limited to the cores
+    options.threading.private_threadpool_size = 16
     data = _batches().with_options(options)
     return data.map(_decode, num_parallel_calls=8).prefetch(tf.data.AUTOTUNE)
 
@@ -87,9 +88,13 @@ def main() -> Iterator[str]:
                 f"{len(found)} runs"
             )
         for name in ("slow", "fast"):
-            figure = judged(in_processes("tests.bench.data", str(pair), name), Wanted(0.95), _MOST)
+            figure = judged(
+                in_processes("tests.bench.data", str(pair), name), Wanted(0.95), _MOST
+            )
             yield f"Split.fit over run --data, the {name} pipeline: {figure}, in processes"
-    most, keras_own = (float(printed("tests.bench.data", who)) for who in ("split", "keras"))
+    most, keras_own = (
+        float(printed("tests.bench.data", who)) for who in ("split", "keras")
+    )
     yield (
         f"the longest of {_EPOCHS} epochs beyond its steps: {most:.2f} s; wanted at most 0.5; "
         f"Keras' {keras_own:.2f}"
@@ -113,7 +118,14 @@ def _pipeline(pair: str, function: str) -> InputPipeline:
         "--windows",
         "1",
     )
-    data = ("--model", "small", "--data", f"tests.bench.data:{function}", "--duration", "2")
+    data = (
+        "--model",
+        "small",
+        "--data",
+        f"tests.bench.data:{function}",
+        "--duration",
+        "2",
+    )
     return known(Run.model_validate_json(measured("run", *split, *data)).pipeline)
 
 
@@ -140,7 +152,9 @@ def _longest_s(who: str) -> float:
         model = keras.Sequential(
             [keras.Input((16,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(4)]
         )
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.compile(
+            "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        )
     ends_s: list[float] = []
     callback = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda *_, **__: time.sleep(_STEP_S),

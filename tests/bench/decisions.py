@@ -98,7 +98,8 @@ class Machine:
         if len(used) < 2:
             return 0.0
         return max(
-            self.joint.sync_s, *(known(self.devices[device].profile).sync_s for device in used)
+            self.joint.sync_s,
+            *(known(self.devices[device].profile).sync_s for device in used),
         )
 
     @cached_property
@@ -111,16 +112,22 @@ class Machine:
         kind = random.choice(["free", "free", "global batch", "accumulate"])
         if kind == "global batch":
             most = sum(limit_of(device) for device in self.devices)
-            return PlanRequest(accumulate=1, global_batch=random.randint(8, most // 16) * _MULTIPLE)
+            return PlanRequest(
+                accumulate=1, global_batch=random.randint(8, most // 16) * _MULTIPLE
+            )
         return PlanRequest(accumulate="auto" if kind == "accumulate" else 1)
 
     def offset(self, device: Device, size: int) -> float:
         """A device's time with `size` samples at a time, over that of its line."""
-        return 1 + Random(f"{self.seed} {device.uuid} {size}").uniform(-self.off, self.off)
+        return 1 + Random(f"{self.seed} {device.uuid} {size}").uniform(
+            -self.off, self.off
+        )
 
     def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
         """Seconds of compute and update, without noise."""
-        return self._compute_s(device, batch, micro_batch) + known(device.profile).update_s
+        return (
+            self._compute_s(device, batch, micro_batch) + known(device.profile).update_s
+        )
 
     def _compute_s(self, device: Device, batch: int, micro_batch: int) -> float:
         profile = known(device.profile)
@@ -144,7 +151,9 @@ class Machine:
     @cached_property
     def probe(self) -> Probe:
         probe = probe_of(self.devices, multiple=_MULTIPLE)
-        alone = tuple(self._alone(one, probe.devices[one.device]) for one in probe.probes)
+        alone = tuple(
+            self._alone(one, probe.devices[one.device]) for one in probe.probes
+        )
         return probe.model_copy(update={"probes": alone})
 
     def _alone(self, one: DeviceProbe, device: Device) -> DeviceProbe:
@@ -168,8 +177,12 @@ class Machine:
             plan=self.wanted,
             measuring=Measuring(baseline="none"),
         )
-        party = party_of(self.devices, self.joint, seed=self.seed, offset=offset or self.offset)
-        together = Together(request, self.probe.model, cast("Party", party), watch, nothing_kept())
+        party = party_of(
+            self.devices, self.joint, seed=self.seed, offset=offset or self.offset
+        )
+        together = Together(
+            request, self.probe.model, cast("Party", party), watch, nothing_kept()
+        )
         rounds = BalanceRounds(together, self.probe)
         try:
             return find_and_prove(rounds)
@@ -202,7 +215,9 @@ def _residuals(search: Search) -> list[list[float]]:
     record = json.loads(Path(os.environ[RECORD]).read_text(encoding="utf-8"))[search]
     found = []
     for points in record.values():
-        batches, times = np.array([point for point in points if point[0] >= _MULTIPLE]).T
+        batches, times = np.array(
+            [point for point in points if point[0] >= _MULTIPLE]
+        ).T
         line = np.polyfit(batches, times, 1, w=1 / times)
         found.append((times / np.polyval(line, batches)).tolist())
     return found
@@ -269,13 +284,19 @@ def outcome(machine: Machine) -> Outcome:
         device = machine.devices[number]
         true[number] = {batch: machine.time_s(device, batch, batch) for batch in times}
     optimum = _optimum(machine, plan, true, machine.sync_s)
-    best_known = _optimum(machine, plan, measured_s, lambda used: sync_s if len(used) > 1 else 0.0)
+    best_known = _optimum(
+        machine, plan, measured_s, lambda used: sync_s if len(used) > 1 else 0.0
+    )
     return Outcome(
-        below, 1 - ended / optimum, 1 - proof_of(plan).throughput.median / best_known, rounds
+        below,
+        1 - ended / optimum,
+        1 - proof_of(plan).throughput.median / best_known,
+        rounds,
     )
 
 
-Times = dict[int, dict[int, float]]  # seconds of compute and update, by device and batch
+# Seconds of compute and update, by device and batch
+Times = dict[int, dict[int, float]]
 
 
 def _measured_times(how: Balance) -> tuple[Times, float]:
@@ -294,7 +315,9 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
             found[replica.device][replica.batch].append(replica.busy_s)
     times = {}
     for device, by_batch in found.items():
-        times[device] = {batch: statistics.mean(took) for batch, took in by_batch.items()}
+        times[device] = {
+            batch: statistics.mean(took) for batch, took in by_batch.items()
+        }
     several = [measurement for measurement in measured if len(measurement.replicas) > 1]
     if not several:
         return times, 0.0
@@ -306,7 +329,10 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
 
 
 def _optimum(
-    machine: Machine, plan: Plan, taken_s: Times, sync_s: Callable[[Sequence[int]], float]
+    machine: Machine,
+    plan: Plan,
+    taken_s: Times,
+    sync_s: Callable[[Sequence[int]], float],
 ) -> float:
     """The most samples per second by brute force.
 
@@ -317,17 +343,27 @@ def _optimum(
     for share, one in zip(plan.shares, machine.probe.probes, strict=True):
         line = known(one.step_time_model).planned
         taken = taken_s.get(share.device, {})
-        factor = statistics.mean([t / line.step_time_s(b) for b, t in taken.items()] or [1.0])
+        factor = statistics.mean(
+            [t / line.step_time_s(b) for b, t in taken.items()] or [1.0]
+        )
         table = {
-            b: factor * line.step_time_s(b) for b in range(_MULTIPLE, share.limit + 1, _MULTIPLE)
+            b: factor * line.step_time_s(b)
+            for b in range(_MULTIPLE, share.limit + 1, _MULTIPLE)
         }
         tables.append({**table, **taken})
     wanted = machine.wanted.global_batch
     best = 0.0
     numbers = range(len(tables))
-    sets = [used for count in range(1, len(tables) + 1) for used in combinations(numbers, count)]
+    sets = [
+        used
+        for count in range(1, len(tables) + 1)
+        for used in combinations(numbers, count)
+    ]
     for deadline in sorted(t for table in tables for t in table.values()):
-        most = [max((b for b, t in table.items() if t <= deadline), default=0) for table in tables]
+        most = [
+            max((b for b, t in table.items() if t <= deadline), default=0)
+            for table in tables
+        ]
         for used in sets:
             total = sum(most[device] for device in used)
             if total and (wanted is None or total >= wanted):
@@ -338,16 +374,24 @@ def _optimum(
 def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
     yield f"{machines} drawn machines a row"
     for off, updates in ((0.0, False), (0.02, False), (0.03, False), (0.03, True)):
-        found = [outcome(Machine(seed + number, off, updates)) for number in range(machines)]
+        found = [
+            outcome(Machine(seed + number, off, updates)) for number in range(machines)
+        ]
         yield f"±{off:.0%}{', updates' if updates else ''}: {_figures(found)}"
     for search in get_args(Search):
         if RECORD in os.environ:
-            stepped = [SteppedMachine(seed + n, 0.0, search=search) for n in range(machines // 4)]
+            stepped = [
+                SteppedMachine(seed + n, 0.0, search=search)
+                for n in range(machines // 4)
+            ]
             yield f"real steps, {search}: {_figures(list(map(outcome, stepped)))}"
         else:
             yield f"real steps, {search}: left out, as {RECORD} names no file"
     yield _links(
-        [outcome(Machine(seed + number, 0.0, links=True)) for number in range(machines // 4)]
+        [
+            outcome(Machine(seed + number, 0.0, links=True))
+            for number in range(machines // 4)
+        ]
     )
 
 
@@ -375,4 +419,6 @@ def _figures(found: list[Outcome]) -> str:
 
 
 def _over(bound: float, parts: Sequence[float]) -> str:
-    return f"{sum(part > bound for part in parts)} of {len(parts)}, worst {max(parts):.1%}"
+    return (
+        f"{sum(part > bound for part in parts)} of {len(parts)}, worst {max(parts):.1%}"
+    )

@@ -75,9 +75,14 @@ def _layers() -> list[Any]:
 def _many_metrics() -> Any:
     import keras
 
-    more = [keras.metrics.SparseTopKCategoricalAccuracy(k, name=f"top_{k}") for k in range(2, 9)]
+    more = [
+        keras.metrics.SparseTopKCategoricalAccuracy(k, name=f"top_{k}")
+        for k in range(2, 9)
+    ]
     return compiled(
-        _layers(), optimizer="adam", metrics=["accuracy", *more, "sparse_categorical_accuracy"]
+        _layers(),
+        optimizer="adam",
+        metrics=["accuracy", *more, "sparse_categorical_accuracy"],
     )
 
 
@@ -85,7 +90,9 @@ def _perceptual() -> Any:
     import keras
     from keras import layers, ops
 
-    eye = keras.Sequential([keras.Input((10,)), *(layers.Dense(512, "tanh") for _ in range(2))])
+    eye = keras.Sequential(
+        [keras.Input((10,)), *(layers.Dense(512, "tanh") for _ in range(2))]
+    )
     return compiled(
         _layers(),
         lambda y, p: ops.mean((eye(ops.one_hot(y[:, 0], 10)) - eye(p)) ** 2, axis=-1),
@@ -117,10 +124,14 @@ def data() -> Any:
 
 def _told(name: str, steps: int = 2, **options: Any) -> Ours:
     model = f"tests.bench.engine:model_{list(MODELS).index(name)}"
-    return Ours(_BATCHES, data="tests.bench.engine:data", model=model, steps=steps, **options)
+    return Ours(
+        _BATCHES, data="tests.bench.engine:data", model=model, steps=steps, **options
+    )
 
 
-def _fit(batches: Sequence[int], simulate: str = "2", *own: Callable[[], Any]) -> SplitFit:
+def _fit(
+    batches: Sequence[int], simulate: str = "2", *own: Callable[[], Any]
+) -> SplitFit:
     return SplitFit(Split(batches=batches, simulate=simulate), *own)
 
 
@@ -151,7 +162,9 @@ ENGINE = {
         lambda: (Ours(_EVEN), KerasFit(sum(_EVEN))), Wanted(1.0), 8
     ),
     **{
-        f"told over trained, {one}, samples/s": Row(partial(_told_and_trained, one), _ALIKE, 4, 12)
+        f"told over trained, {one}, samples/s": Row(
+            partial(_told_and_trained, one), _ALIKE, 4, 12
+        )
         for one in MODELS
     },
     **{
@@ -177,7 +190,10 @@ TRAINING = {
 def main() -> Iterator[str]:
     yield from _judged(ENGINE)
     for name in MODELS:
-        peaks = zip(*(in_processes(_HERE, what, name) for what in ("told", "trained")), strict=True)
+        peaks = zip(
+            *(in_processes(_HERE, what, name) for what in ("told", "trained")),
+            strict=True,
+        )
         yield (
             f"told over trained, {name}, peak memory: "
             f"{judged((a / b for a, b in peaks), _ALIKE, 24)}"
@@ -202,5 +218,7 @@ def _peak_bytes(what: str, name: str) -> float:
 
 if __name__ == "__main__":
     print(
-        _peak_bytes(*sys.argv[1:]) if sys.argv[2:] else {**ENGINE, **TRAINING}[sys.argv[1]].ratio()
+        _peak_bytes(*sys.argv[1:])
+        if sys.argv[2:]
+        else {**ENGINE, **TRAINING}[sys.argv[1]].ratio()
     )

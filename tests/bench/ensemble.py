@@ -30,11 +30,15 @@ def main() -> Iterator[str]:
     x = np.random.default_rng(0).normal(size=(1024, 32, 32, 3)).astype("float32")
     ensemble = gpubalance.Ensemble(models, gpus=[0, 1], simulate=QUICK_PAIR)
     own = [model.predict(x, verbose=0) for model in models]
-    off = max(abs(one - its).max() for one, its in zip(ensemble.predict(x), own, strict=True))
+    off = max(
+        abs(one - its).max() for one, its in zip(ensemble.predict(x), own, strict=True)
+    )
     placement = ensemble.placement
     alone = []
     for device in sorted(set(placement)):
-        its = [model for model, on in zip(models, placement, strict=True) if on == device]
+        its = [
+            model for model, on in zip(models, placement, strict=True) if on == device
+        ]
         alone.append(gpubalance.Ensemble(its, gpus=[device], simulate=QUICK_PAIR))
     one_by_one = partial(seconds, lambda: [its.predict(x) for its in alone])
     ratio = ratio_of(partial(seconds, lambda: ensemble.predict(x)), one_by_one, _TIMES)

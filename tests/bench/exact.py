@@ -37,30 +37,42 @@ def main() -> Iterator[str]:
     )
     for name, case in CASES.items():
         lasts = {
-            split: (SAMPLES,) if "outputs" in name else tried for split, tried in _TRIED.items()
+            split: (SAMPLES,) if "outputs" in name else tried
+            for split, tried in _TRIED.items()
         }
         case = replace(case, options={"epochs": _EPOCHS, **case.options})
         one = {
-            last: alone(case, last) for last in sorted(set(sum(lasts.values(), ())), reverse=True)
+            last: alone(case, last)
+            for last in sorted(set(sum(lasts.values(), ())), reverse=True)
         }
         of_splits = [
-            (simulated(batches), one[last]) for batches, tried in lasts.items() for last in tried
+            (simulated(batches), one[last])
+            for batches, tried in lasts.items()
+            for last in tried
         ]
         found = [
-            compared(case, split.scope(), split.fit, expected) for split, expected in of_splits
+            compared(case, split.scope(), split.fit, expected)
+            for split, expected in of_splits
         ]
         yield (
             f"{name}: {_worst(found)}; Keras' own fit at 50/50: "
             f"{_keras(case, next(iter(one.values())))}"
         )
         if name in _SENT_AS_BF16:
-            sent = [simulated(batches, summing=Summing(gradients="bf16")) for batches in _TRIED]
-            found = [compared(case, split.scope(), split.fit, one[80]) for split in sent]
+            sent = [
+                simulated(batches, summing=Summing(gradients="bf16"))
+                for batches in _TRIED
+            ]
+            found = [
+                compared(case, split.scope(), split.fit, one[80]) for split in sent
+            ]
             yield f"{name}, gradients as bf16: {_worst(found)}"
 
 
 def _worst(found: list[Differences]) -> str:
-    return f"{max(one.weights for one in found):.1e}, {max(one.logs for one in found):.1e}"
+    return (
+        f"{max(one.weights for one in found):.1e}, {max(one.logs for one in found):.1e}"
+    )
 
 
 def _keras(case: Case, expected: Alone) -> str:

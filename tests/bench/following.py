@@ -73,11 +73,18 @@ def _costs(devices: Sequence[Device], joint: JointProfile) -> Iterator[float]:
 
 def _waited(devices: Sequence[Device], joint: JointProfile) -> Iterator[str]:
     """How many stamped steps pass between the slowdown and the first change, by noise."""
-    for noise, correlation in ((0.01, 0.0), (0.02, _CORRELATION), (_NOISE, 0.0), (_NOISE, 0.7)):
+    for noise, correlation in (
+        (0.01, 0.0),
+        (0.02, _CORRELATION),
+        (_NOISE, 0.0),
+        (_NOISE, 0.7),
+    ):
         changed = []
         for seed in range(_SEEDS):
             noisy, _ = noisy_devices(ROOT / "configs" / f"{_CONFIG}.toml", noise)
-            training = DrawnTraining(noisy, joint, _EVEN, seed=seed, correlation=correlation)
+            training = DrawnTraining(
+                noisy, joint, _EVEN, seed=seed, correlation=correlation
+            )
             training.train_until(_HOT_S)
             slow_from = training.steps
             while not training.changes:

@@ -71,7 +71,17 @@ def results(content: bytes, how: int) -> None:
     file = Path("given.json")
     file.write_bytes(content)
     given = str(file)
-    run = ("run", "--plan", str(file), "--simulate", PAIR, "--duration", "0.1", "--windows", "1")
+    run = (
+        "run",
+        "--plan",
+        str(file),
+        "--simulate",
+        PAIR,
+        "--duration",
+        "0.1",
+        "--windows",
+        "1",
+    )
     commands = (
         ("plan", given),
         ("plan", given, "--json", "--accumulate", "off"),
@@ -95,7 +105,9 @@ def huge(kind: str, opening: bytes) -> None:
     file = Path(f"huge.{kind}")
     file.write_bytes(opening)
     os.truncate(file, _HUGE)
-    command = ("plan", str(file)) if kind == "json" else ("devices", "--simulate", str(file))
+    command = (
+        ("plan", str(file)) if kind == "json" else ("devices", "--simulate", str(file))
+    )
     assert _use(*command) == 4, f"{command}: not refused"
     file.unlink()
 
@@ -103,7 +115,12 @@ def huge(kind: str, opening: bytes) -> None:
 def profiles(content: bytes, command: str) -> None:
     Path("given.toml").write_bytes(content)
     if command:
-        _use(command, "--simulate", "given.toml", *(("--dry-run",) if command == "probe" else ()))
+        _use(
+            command,
+            "--simulate",
+            "given.toml",
+            *(("--dry-run",) if command == "probe" else ()),
+        )
         return
     with within_time(), contextlib.suppress(GpubalanceError):
         simulated_devices("given.toml")
@@ -148,7 +165,8 @@ def journals(content: bytes) -> None:
 
 
 def _use(*arguments: str) -> int:
-    arguments = tuple(word.replace("\0", "") for word in arguments)  # a command line can't have it
+    # A command line can't have it
+    arguments = tuple(word.replace("\0", "") for word in arguments)
     Path(PAIR).write_text(_PAIR_TEXT)
     done = program(arguments)
     done.check(*arguments)
@@ -176,12 +194,24 @@ _DEVICE_COMMANDS = (
 Strategies = tuple[st.SearchStrategy[Any], ...]
 TARGETS: dict[str, tuple[float, Callable[..., None], Strategies]] = {
     "results": (0.25, results, (drawn.files, st.integers(0, 23))),
-    "profiles": (0.15, profiles, (drawn.profiles, st.sampled_from(["", "", "devices", "probe"]))),
-    "configs": (0.10, configs, (drawn.configs, st.sampled_from(["plan", "devices", "run"]))),
+    "profiles": (
+        0.15,
+        profiles,
+        (drawn.profiles, st.sampled_from(["", "", "devices", "probe"])),
+    ),
+    "configs": (
+        0.10,
+        configs,
+        (drawn.configs, st.sampled_from(["plan", "devices", "run"])),
+    ),
     "command lines": (0.20, command_lines, (drawn.command_lines(),)),
     "worker messages": (0.15, messages, (drawn.messages,)),
     "journals": (0.10, journals, (drawn.journals,)),
-    "device names": (0.05, device_names, (drawn.scripts(), st.sampled_from(_DEVICE_COMMANDS))),
+    "device names": (
+        0.05,
+        device_names,
+        (drawn.scripts(), st.sampled_from(_DEVICE_COMMANDS)),
+    ),
 }
 
 
@@ -200,16 +230,23 @@ def run(
         check(*values)
 
     for part, begin in enumerate(range(0, max(1, count), _AT_A_TIME)):
-        configured = settings(_QUIET, max_examples=min(_AT_A_TIME, max(1, count - begin)))
+        configured = settings(
+            _QUIET, max_examples=min(_AT_A_TIME, max(1, count - begin))
+        )
         try:
-            hypothesis.seed(seed + part)(configured(given(st.tuples(*strategies))(test)))()
+            hypothesis.seed(seed + part)(
+                configured(given(st.tuples(*strategies))(test))
+            )()
         except Exception as error:  # noqa: BLE001  (any error is a finding)
             where = (
                 ""
                 if isinstance(error, AssertionError)
                 else "".join(traceback.format_exception(error)[-6:])
             )
-            return cases, f"{error} {' '.join(getattr(error, '__notes__', []))[-3000:]} {where}"
+            return (
+                cases,
+                f"{error} {' '.join(getattr(error, '__notes__', []))[-3000:]} {where}",
+            )
     return cases, ""
 
 
@@ -249,7 +286,9 @@ def main(count: int = 100_000, seed: int | None = None) -> Iterator[str]:
         faults += 1
         yield f"FAILED memory grew by {more >> 20} MiB"
     took = time.monotonic() - began
-    reached = ", ".join(f"{number_of} {what}" for what, number_of in sorted(REACHED.items()))
+    reached = ", ".join(
+        f"{number_of} {what}" for what, number_of in sorted(REACHED.items())
+    )
     yield (
         f"{cases} cases in {took:.0f} s, {faults} with a fault; memory grew by {more >> 20} MiB; "
         f"accepted: {reached}"

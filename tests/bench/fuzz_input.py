@@ -43,7 +43,16 @@ ESCAPES = (
 )
 text = st.one_of(
     sampled_from(
-        [*ESCAPES, "", " ", "x" * 10_000, "SIM-0", "GPU:0", "évil.py:build", "__import__('os')"]
+        [
+            *ESCAPES,
+            "",
+            " ",
+            "x" * 10_000,
+            "SIM-0",
+            "GPU:0",
+            "évil.py:build",
+            "__import__('os')",
+        ]
     ),
     st.text(max_size=20),
     st.lists(sampled_from([*ESCAPES, "GeForce", "-", "0"]), max_size=5).map("".join),
@@ -51,7 +60,18 @@ text = st.one_of(
 number = st.one_of(
     sampled_from([0, -1, 1, 2, 8, 10**9, 10**9 + 1, 2**31, 2**63, 10**30, 10**400]),
     sampled_from(
-        [0.0, -0.0, 1e-320, 1e-9, 0.5, 1e308, -1e308, float("nan"), float("inf"), float("-inf")]
+        [
+            0.0,
+            -0.0,
+            1e-320,
+            1e-9,
+            0.5,
+            1e308,
+            -1e308,
+            float("nan"),
+            float("inf"),
+            float("-inf"),
+        ]
     ),
     st.integers(),
     st.floats(),
@@ -59,11 +79,23 @@ number = st.one_of(
 scalar = st.one_of(st.none(), st.booleans(), number, text)
 structure = st.recursive(
     scalar,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4)
+    ),
     max_leaves=8,
 )
 keys = sampled_from(
-    ["kind", "schema_version", "device", "joint", "name", "batches", "devices", "drift", "alpha_s"]
+    [
+        "kind",
+        "schema_version",
+        "device",
+        "joint",
+        "name",
+        "batches",
+        "devices",
+        "drift",
+        "alpha_s",
+    ]
 )
 document = st.dictionaries(keys | text, structure, max_size=6)
 
@@ -91,7 +123,9 @@ def change(draw: Any, content: Any) -> None:
     how = draw(sampled_from(("replace", "replace", "replace", "drop", "double")))
     if how == "replace":
         content[key] = draw(
-            number if isinstance(old, int | float) and draw(st.booleans()) else structure
+            number
+            if isinstance(old, int | float) and draw(st.booleans())
+            else structure
         )
     elif how == "drop":
         del content[key]
@@ -107,7 +141,9 @@ def any_json(draw: Any) -> bytes:
     if draw(st.integers(0, 4)) == 0:
         depth = draw(sampled_from([10, 150, 250, 1000, 5000, 100_000]))
         opening, closing = draw(
-            sampled_from([("[", "]"), ('{"a":', "}"), ('{"kind":"plan","devices":[', "]}")])
+            sampled_from(
+                [("[", "]"), ('{"a":', "}"), ('{"kind":"plan","devices":[', "]}")]
+            )
         )
         whole: bool = draw(st.booleans())
         return f"{opening * depth}{'0' + closing * depth if whole else ''}".encode()
@@ -116,12 +152,16 @@ def any_json(draw: Any) -> bytes:
         if draw(st.booleans())
         else {}
     )
-    return _spoiled(draw, json.dumps(head | draw(document)).encode("utf-8", "surrogatepass"))
+    return _spoiled(
+        draw, json.dumps(head | draw(document)).encode("utf-8", "surrogatepass")
+    )
 
 
 def _spoiled(draw: Any, content: bytes) -> bytes:
     """The content as it is, cut off, or with some bytes changed."""
-    how = draw(sampled_from(("as it is", "as it is", "as it is", "cut", "byte", "mark")))
+    how = draw(
+        sampled_from(("as it is", "as it is", "as it is", "cut", "byte", "mark"))
+    )
     if how == "as it is" or not content:
         return content
     at = draw(st.integers(0, len(content) - 1))
@@ -133,7 +173,9 @@ def _spoiled(draw: Any, content: bytes) -> bytes:
     return content[:at] + instead + content[at + 1 :]
 
 
-_TABLES = sampled_from(["[joint]", "[[device]]", "[run]", "[plan]", "[nothing]", "[[]]"])
+_TABLES = sampled_from(
+    ["[joint]", "[[device]]", "[run]", "[plan]", "[nothing]", "[[]]"]
+)
 _LITERALS = (
     *(
         "nan",
@@ -161,7 +203,9 @@ _LITERALS = (
     ),
 )
 _nested = st.integers(1, 3000).map(lambda depth: "[" * depth + "]" * depth)
-literal = st.one_of(sampled_from(_LITERALS), number.map(repr), text.map(json.dumps), _nested)
+literal = st.one_of(
+    sampled_from(_LITERALS), number.map(repr), text.map(json.dumps), _nested
+)
 
 
 @st.composite
@@ -196,12 +240,17 @@ def scripts(draw: Any) -> str:
         field = draw(sampled_from((*_TEXTS, *_NUMBERS)))
         if field in _NUMBERS:
             value = draw(
-                sampled_from(["0 0", "1 1", "-1", "15", "999", "18446744073709551615 0", "4 3"])
+                sampled_from(
+                    ["0 0", "1 1", "-1", "15", "999", "18446744073709551615 0", "4 3"]
+                )
             )
         else:
-            said = draw(st.one_of(text, text, number.map(str), sampled_from(["1", "999", "15"])))
+            said = draw(
+                st.one_of(text, text, number.map(str), sampled_from(["1", "999", "15"]))
+            )
             value = "".join(
-                f"\\x{byte:02x}" for byte in said.encode("utf-8", "surrogatepass")[:2000]
+                f"\\x{byte:02x}"
+                for byte in said.encode("utf-8", "surrogatepass")[:2000]
             )
         if field == "process compute":
             pid = draw(sampled_from(["1", "77", "self"]))
@@ -223,7 +272,9 @@ _WINDOW = Window(
     throttled=((), ("sw-thermal",)),
     late_part=0.5,
 )
-_ROUND = TriedSplit(split=SPLIT, measured=measurement((8, 8), step_time(0.2)), limits=((0, 8),))
+_ROUND = TriedSplit(
+    split=SPLIT, measured=measurement((8, 8), step_time(0.2)), limits=((0, 8),)
+)
 _DONE = Measured(memory_peak_bytes=_PEAKS, late_part=0.0)
 _SAID = (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(step=1e9))
 _TALK = [json.loads(to_line(one)) for one in _SAID]
@@ -252,21 +303,31 @@ def talk() -> list[bytes]:
 
 
 # Meaningless, or with one thing wrong or none.
-_spoiled_talk = _changed(_TALK).map(lambda lines: b"".join(_line(line) + b"\n" for line in lines))
+_spoiled_talk = _changed(_TALK).map(
+    lambda lines: b"".join(_line(line) + b"\n" for line in lines)
+)
 _spoiled_entry = sampled_from(_ENTRIES).flatmap(_changed).map(_line)
 files = st.one_of(mutated_json(), mutated_json(), any_json())
 messages = st.one_of(any_json(), _spoiled_talk, _spoiled_talk, st.binary(max_size=200))
-journals = st.lists(any_json() | _spoiled_entry | _spoiled_entry, max_size=4).map(b"\n".join)
+journals = st.lists(any_json() | _spoiled_entry | _spoiled_entry, max_size=4).map(
+    b"\n".join
+)
 
 _KEYS_OF_PROFILES = (*DeviceProfile.model_fields, "sync_s")
-_PROFILES = tuple(path.read_text() for path in sorted((ROOT / "configs").glob("*.toml")))
+_PROFILES = tuple(
+    path.read_text() for path in sorted((ROOT / "configs").glob("*.toml"))
+)
 profiles = mutated_toml(_PROFILES, _KEYS_OF_PROFILES)
 
 _COMMANDS: Any = typer.main.get_command(app)
 # Every flag of every command, as the program has them.
 _FLAGS = {
     name: sorted(
-        {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        {
+            flag
+            for param in command.params
+            for flag in (*param.opts, *param.secondary_opts)
+        }
     )
     for name, command in _COMMANDS.commands.items()
 }
@@ -287,7 +348,9 @@ configs = mutated_toml((_CONFIG,), tuple(sorted(_KEYS)))
 
 # Paths are in the current folder only, to touch nobody's files.
 _WORDS = st.one_of(
-    sampled_from(["--", "=", ",", PAIR, "0", "1", "0,1", "820", "568", "2", "small", "GPU-1080"]),
+    sampled_from(
+        ["--", "=", ",", PAIR, "0", "1", "0,1", "820", "568", "2", "small", "GPU-1080"]
+    ),
     sampled_from(["auto", "512MiB", "nan", "1e400"]),
     text.map(lambda word: word.replace("/", "|")),
     number.map(str),
@@ -302,12 +365,18 @@ def command_lines(draw: Any) -> list[str]:
     known = [flag for flag in _FLAGS[command] if flag not in _NOT_THESE]
     words = [
         command,
-        *(("--simulate", draw(sampled_from([PAIR, "2"]))) if draw(st.booleans()) else ()),
+        *(
+            ("--simulate", draw(sampled_from([PAIR, "2"])))
+            if draw(st.booleans())
+            else ()
+        ),
     ]
     for _ in range(draw(st.integers(0, 5))):
         flag = draw(sampled_from([*known, "--no-such", ""]))
         values = draw(st.lists(_WORDS, max_size=2))
         words += (
-            [f"{flag}={values[0]}"] if values and draw(st.integers(0, 3)) == 0 else [flag, *values]
+            [f"{flag}={values[0]}"]
+            if values and draw(st.integers(0, 3)) == 0
+            else [flag, *values]
         )
     return words

@@ -80,7 +80,9 @@ def _install() -> Generator[str, None, str]:
     """Installs what is missing, and tells so before; returns why it can't be measured, if so."""
     if os.geteuid():
         return "who makes hosts, quotas and servers is root"
-    missing = {package for program, package in _NEEDED.items() if not shutil.which(program)}
+    missing = {
+        package for program, package in _NEEDED.items() if not shutil.which(program)
+    }
     if missing and shutil.which("apt-get"):
         names = sorted(missing)
         yield f"installs {' '.join(names)} of Debian's packages, which stay"
@@ -94,7 +96,9 @@ def _install() -> Generator[str, None, str]:
 
 def _apt_get(*words: str) -> None:
     quietly = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "-qq", *words], env=quietly, stdout=subprocess.DEVNULL, check=False)
+    subprocess.run(
+        ["apt-get", "-qq", *words], env=quietly, stdout=subprocess.DEVNULL, check=False
+    )
 
 
 def _leave(number: int, _: object) -> None:
@@ -130,7 +134,9 @@ class _User:
         """What the command prints. Raises NotServedError if it fails."""
         done = self._hosts.typed([PROGRAM, *words], **self._way.variables)
         if done.returncode:
-            raise NotServedError(f"{' '.join(words)}: {done.returncode}: {done.stderr[-2000:]}")
+            raise NotServedError(
+                f"{' '.join(words)}: {done.returncode}: {done.stderr[-2000:]}"
+            )
         return done.stdout
 
 
@@ -141,7 +147,9 @@ def _commands(user: _User, parts: Sequence[float]) -> Iterator[str]:
     yield f"devices: {listed.count('its own time')} of {len(parts)}"
     checkups = Checkups.model_validate_json(user.types("doctor", "--json", *user.plain))
     statuses = [check.status for host in checkups.hosts for check in host.checks]
-    counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
+    counts = ", ".join(
+        f"{statuses.count(status)} {status}" for status in sorted(set(statuses))
+    )
     yield f"doctor: {counts}"
     model = ("--model", f"{ROOT}/tests/bench/models.py:{_MODEL}")
     batch = ("--global-batch", _GLOBAL_BATCH)
@@ -167,7 +175,9 @@ def _of_plan(plan: Plan, parts: Sequence[float]) -> Iterator[str]:
     yield f"{split}: {off:.1%} of the batch off; wanted {_OFF}: {_OFF.decision(off, off)}"
     run = known(plan.run)
     low, high = known(run.speedup_ci95)
-    ratio = f"{known(run.speedup_over_even):.3f} × the even split ({low:.3f} to {high:.3f})"
+    ratio = (
+        f"{known(run.speedup_over_even):.3f} × the even split ({low:.3f} to {high:.3f})"
+    )
     yield f"{ratio}; wanted {_OVER_EVEN}: {_OVER_EVEN.decision(low, high)}"
 
 

@@ -57,7 +57,9 @@ class Done(NamedTuple):
         ):
             json.loads(self.out)
         else:
-            assert not ESCAPE.search(self.out), f"an escape on stdout: {told}\n{self.out!r}"
+            assert not ESCAPE.search(self.out), (
+                f"an escape on stdout: {told}\n{self.out!r}"
+            )
         if self.code not in (0, 130, 143) and self.err:
             assert "error: " in self.err, told
 
@@ -76,7 +78,11 @@ def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
     stand_in.write_text(f"#!/bin/sh\necho '{hello}'\n{worker}\n")
     stand_in.chmod(0o755)
     executable = sys.executable
-    variables = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "TERM": "dumb"}
+    variables = {
+        "HOME": str(folder),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "TERM": "dumb",
+    }
     with placed(folder, variables):
         sys.executable = str(stand_in)
         try:
@@ -90,7 +96,9 @@ def placed(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
     """Sets the current folder and variables, and undoes what a program changes in this process."""
     before = dict(os.environ)
     cwd = Path.cwd()
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    handlers = {
+        n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
     os.environ.update(COLUMNS="80", **variables)
     os.chdir(folder)
     try:
@@ -140,7 +148,11 @@ def program(arguments: Sequence[str]) -> Done:
     sys.argv = ["gpubalance", *arguments]
     code = 0
     try:
-        with within_time(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            within_time(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             main()
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0

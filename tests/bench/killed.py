@@ -78,7 +78,9 @@ class Kill(NamedTuple):
 class Program:
     """One run of the program in its own folder. All its processes carry a unique mark."""
 
-    def __init__(self, folder: Path, variables: Mapping[str, str], *arguments: str) -> None:
+    def __init__(
+        self, folder: Path, variables: Mapping[str, str], *arguments: str
+    ) -> None:
         self.folder, self.variables, self.output = (
             folder,
             variables,
@@ -91,8 +93,18 @@ class Program:
             "TMPDIR": str(folder),
             _MARK: self.output.name,
         }
-        of_pair = ("--simulate", "fast.toml", "--model", TINY, "-o", str(self.output), "--json")
-        self.process = start(*arguments, *of_pair, cwd=folder, environment={**variables, **own})
+        of_pair = (
+            "--simulate",
+            "fast.toml",
+            "--model",
+            TINY,
+            "-o",
+            str(self.output),
+            "--json",
+        )
+        self.process = start(
+            *arguments, *of_pair, cwd=folder, environment={**variables, **own}
+        )
 
     def processes(self) -> list[psutil.Process]:
         """All living processes with the mark; a zombie counts as dead."""
@@ -116,7 +128,11 @@ class Program:
         """
         while self.process.poll() is None:
             # Keepers are no victims.
-            others = [p.pid for p in self.processes() if self.process.pid not in (p.pid, p.ppid())]
+            others = [
+                p.pid
+                for p in self.processes()
+                if self.process.pid not in (p.pid, p.ppid())
+            ]
             chosen = [self.process.pid] if victim == "parent" else sorted(others)
             with suppress(ProcessLookupError):
                 if chosen:
@@ -139,5 +155,9 @@ class Program:
                 if result.complete
                 else None
             )
-        run = result.balance.run if isinstance(result, Plan) and result.balance else result
+        run = (
+            result.balance.run
+            if isinstance(result, Plan) and result.balance
+            else result
+        )
         return run.batches if isinstance(run, Run) and run.complete else None

@@ -26,7 +26,16 @@ from pathlib import Path
 from random import Random
 
 from gpubalance.results.records import read_result
-from tests.bench.killed import COMMANDS, ENGINE, PROBE, SIGNALS, VICTIMS, Found, Kill, Program
+from tests.bench.killed import (
+    COMMANDS,
+    ENGINE,
+    PROBE,
+    SIGNALS,
+    VICTIMS,
+    Found,
+    Kill,
+    Program,
+)
 from tests.cli.program import own
 from tests.stand_in import engine
 
@@ -39,7 +48,9 @@ _FINISHED = re.compile(
 )
 
 
-def kills(count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS)) -> Iterator[Kill]:
+def kills(
+    count: int, random: Random, commands: Sequence[str] = tuple(COMMANDS)
+) -> Iterator[Kill]:
     """Kills of every command, victim and signal in equal numbers.
 
     Their order and their moments are random.
@@ -61,19 +72,25 @@ class Undisturbed:
     found: dict[str, Found | None] = field(default_factory=dict)
 
 
-def undisturbed(folder: Path, variables: Mapping[str, str], commands: Sequence[str]) -> Undisturbed:
+def undisturbed(
+    folder: Path, variables: Mapping[str, str], commands: Sequence[str]
+) -> Undisturbed:
     """Runs each command once in `folder`; a balance gets a kept probe of both devices first."""
     known = Undisturbed(folder / "state", variables)
     if "balance" in commands:
         _by_itself(folder, variables, PROBE)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ended = pool.map(lambda name: _by_itself(folder, variables, COMMANDS[name]), commands)
+        ended = pool.map(
+            lambda name: _by_itself(folder, variables, COMMANDS[name]), commands
+        )
         for name, program in zip(commands, ended, strict=True):
             known.seconds[name], known.found[name] = program.elapsed_s, program.found
     return known
 
 
-def _by_itself(folder: Path, variables: Mapping[str, str], command: Sequence[str]) -> Program:
+def _by_itself(
+    folder: Path, variables: Mapping[str, str], command: Sequence[str]
+) -> Program:
     """Runs a command that must end well."""
     program = Program(folder, variables, *command)
     _, err = program.wait()
@@ -117,12 +134,15 @@ def disturb(kill: Kill, known: Undisturbed) -> Seen:
         out, err = program.wait()
         # It was faster than the undisturbed run, which other work had slowed down.
         if not seen.killed:
-            known.seconds[kill.command] = min(known.seconds[kill.command], program.elapsed_s)
+            known.seconds[kill.command] = min(
+                known.seconds[kill.command], program.elapsed_s
+            )
         _look_for_orphans(program, seen)
         _look_at_the_end(program, seen, out, err)
         _look_at_files(program, seen)
         seen.told = set(_FINISHED.findall(err))
-        if program.found is None:  # else a whole result was written, however the program ended then
+        # Else a whole result was written, however the program ended then
+        if program.found is None:
             _resume(program, seen, known.found[kill.command])
     return seen
 
@@ -132,7 +152,9 @@ def _look_for_orphans(program: Program, seen: Seen) -> None:
     while (left := program.processes()) and time.monotonic() - began < _ENDS_WITHIN_S:
         time.sleep(0.05)
     seen.gone_s = time.monotonic() - began
-    seen.expect(not left, f"{len(left)} processes are left after {_ENDS_WITHIN_S:.0f} s")
+    seen.expect(
+        not left, f"{len(left)} processes are left after {_ENDS_WITHIN_S:.0f} s"
+    )
     for process in left:
         process.kill()
 
@@ -140,7 +162,11 @@ def _look_for_orphans(program: Program, seen: Seen) -> None:
 def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
     victim = seen.kill.victim
     number = seen.kill.number
-    if seen.killed and (victim, number) == ("parent", signal.SIGINT) and _in_python(err):
+    if (
+        seen.killed
+        and (victim, number) == ("parent", signal.SIGINT)
+        and _in_python(err)
+    ):
         return
     code = program.process.returncode
     if not seen.killed:
@@ -169,7 +195,10 @@ def _in_python(err: str) -> bool:
 def _look_at_files(program: Program, seen: Seen) -> None:
     """Checks that the output, kept probes and all but a journal's last line are whole or absent."""
     state = program.folder / "state"
-    for path in [*state.rglob("probes/*.json"), *program.folder.glob(program.output.name)]:
+    for path in [
+        *state.rglob("probes/*.json"),
+        *program.folder.glob(program.output.name),
+    ]:
         try:
             read_result(path)
         except Exception as error:  # noqa: BLE001  (whatever is wrong with it)
@@ -190,15 +219,22 @@ def _resume(killed: Program, seen: Seen, wanted: Found | None) -> None:
 
     It must end as if nothing had happened.
     """
-    program = Program(killed.folder, killed.variables, *COMMANDS[seen.kill.command], "--resume")
+    program = Program(
+        killed.folder, killed.variables, *COMMANDS[seen.kill.command], "--resume"
+    )
     _, err = program.wait()
     if program.process.returncode:
-        seen.faults.append(f"--resume ended with {program.process.returncode}: {err[-500:]}")
+        seen.faults.append(
+            f"--resume ended with {program.process.returncode}: {err[-500:]}"
+        )
         return
     lost = sorted(seen.told - set(_FINISHED.findall(err)))
     seen.expect(not lost, f"told to be finished, and lost: {lost}")
     found = program.found
-    seen.expect(found is not None and found == wanted, f"--resume found {found}, and not {wanted}")
+    seen.expect(
+        found is not None and found == wanted,
+        f"--resume found {found}, and not {wanted}",
+    )
     seen.resumed = not seen.faults
 
 
@@ -215,13 +251,17 @@ def main(
         tempfile.TemporaryDirectory(prefix="gpubalance-kills-") as name,
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
-        known = undisturbed(Path(name), variables, sorted({kill.command for kill in planned}))
+        known = undisturbed(
+            Path(name), variables, sorted({kill.command for kill in planned})
+        )
         seconds = ", ".join(f"{c} {s:.1f} s" for c, s in known.seconds.items())
         yield (
             f"{count} kills, seed {seed}; undisturbed {seconds}, split {known.found.get('balance')}"
         )
         try:
-            for number, one in enumerate(pool.map(lambda kill: disturb(kill, known), planned)):
+            for number, one in enumerate(
+                pool.map(lambda kill: disturb(kill, known), planned)
+            ):
                 seen.append(one)
                 for fault in one.faults:
                     yield f"FAILED {number} ({one.kill}): {fault[-600:]}"
@@ -232,14 +272,18 @@ def main(
     yield figures(seen)
 
 
-def kills_without_tensorflow(count: int = 1000, seed: int | None = None) -> Iterator[str]:
+def kills_without_tensorflow(
+    count: int = 1000, seed: int | None = None
+) -> Iterator[str]:
     """The same with workers that do not load TensorFlow, so that an hour has many more kills."""
     with tempfile.TemporaryDirectory(prefix="gpubalance-engine-") as name:
         yield from main(count, seed, engine(Path(name), ENGINE))
 
 
 def figures(seen: list[Seen]) -> str:
-    hit = Counter(f"{one.kill.victim} {one.kill.number.name}" for one in seen if one.killed)
+    hit = Counter(
+        f"{one.kill.victim} {one.kill.number.name}" for one in seen if one.killed
+    )
     failed = sum(bool(one.faults) for one in seen)
     resumed = Counter(one.kill.command for one in seen if one.resumed)
     return (

@@ -35,7 +35,14 @@ _SMALL = (
     "transformer",
 )
 _DEEP = ("MobileNetV2", "EfficientNetB0", "DenseNet121", "ResNet50")
-_DRIFTING = ("regularised", "unet", "transformer", "EfficientNetB0", "MobileNetV2", "ResNet50")
+_DRIFTING = (
+    "regularised",
+    "unet",
+    "transformer",
+    "EfficientNetB0",
+    "MobileNetV2",
+    "ResNet50",
+)
 _LIMIT_MIB = 300
 _WIDTH = 1400
 _DEPTH = 8
@@ -56,7 +63,9 @@ def main() -> Iterator[str]:
         "stages"
     )
     with ThreadPoolExecutor(2) as processes:
-        for found in processes.map(lambda names: _process("exact", *names), (_SMALL, *zip(_DEEP))):
+        for found in processes.map(
+            lambda names: _process("exact", *names), (_SMALL, *zip(_DEEP))
+        ):
             yield from found
     yield (
         "as TensorFlow runs them: a first step's gradients in 3 stages, their difference by their "
@@ -68,7 +77,9 @@ def main() -> Iterator[str]:
     memory = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_ENABLE_ONEDNN_OPTS": "0"}
     yield from _process("peak", **memory)
     memory["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(_LIMIT_MIB)
-    told = ", ".join(line for name in _PARTS for line in _process("part", name, **memory))
+    told = ", ".join(
+        line for name in _PARTS for line in _process("part", name, **memory)
+    )
     yield f"Adam on {_DEPTH} layers of {_WIDTH}² weights within {_LIMIT_MIB} MiB: {told}"
 
 
@@ -80,7 +91,9 @@ def _devices(*, graph_optimizer: bool = True) -> None:
     """Three CPU devices, that do not share their threads' work."""
     import tensorflow as tf
 
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not graph_optimizer})
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": not graph_optimizer}
+    )
     tf.config.threading.set_inter_op_parallelism_threads(8)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     logical("CPU", [None] * 3)
@@ -93,7 +106,10 @@ def _maker(name: str) -> Callable[[], Any]:
     if hasattr(zoo, name):
         return getattr(zoo, name)  # type: ignore[no-any-return]
     return partial(
-        getattr(keras.applications, name), weights=None, input_shape=(64, 64, 3), classes=10
+        getattr(keras.applications, name),
+        weights=None,
+        input_shape=(64, 64, 3),
+        classes=10,
     )
 
 
@@ -111,7 +127,9 @@ def exact(*names: str) -> Iterator[str]:
     for name in names:
         found = [_outputs(_maker(name)())]
         for told, optimizer in optimizers.items():
-            train = partial(trained, _maker(name), optimizer, micro_batches=3, steps=_STEPS)
+            train = partial(
+                trained, _maker(name), optimizer, micro_batches=3, steps=_STEPS
+            )
             two, three = (train(stages=count).weights for count in (2, 3))
             found.append(f"{told} {two:.1g} and {three:.1g}")
             keras.backend.clear_session()
@@ -126,7 +144,9 @@ def _outputs(model: Any) -> str:
     expected = keras.tree.flatten(model(inputs, training=False))
     pairs = zip(cut_outputs(model, calls, blocks.starts, inputs), expected, strict=True)
     worst = max(float(np.abs(mine - its).max()) for mine, its in pairs)
-    return f"{len(calls.calls)} calls in {len(blocks.starts)} blocks, outputs {worst:.1g}"
+    return (
+        f"{len(calls.calls)} calls in {len(blocks.starts)} blocks, outputs {worst:.1g}"
+    )
 
 
 def drifts(*names: str) -> Iterator[str]:
@@ -142,7 +162,9 @@ def drifts(*names: str) -> Iterator[str]:
 
     _devices()
     for name in names:
-        found = trained(_maker(name), partial(Gradients, 1.0), micro_batches=3, steps=1, move=True)
+        found = trained(
+            _maker(name), partial(Gradients, 1.0), micro_batches=3, steps=1, move=True
+        )
         keras.backend.clear_session()
         yield (
             f"{name}: {_part(found.model, found.twin):.1g}, itself "
@@ -153,7 +175,8 @@ def drifts(*names: str) -> Iterator[str]:
 def _part(one: Any, other: Any) -> float:
     """The norm of the difference of their weights, by that of the weights."""
     both = (
-        [weight.numpy().ravel() for weight in model.trainable_variables] for model in (one, other)
+        [weight.numpy().ravel() for weight in model.trainable_variables]
+        for model in (one, other)
     )
     mine, its = map(np.concatenate, both)
     return float(np.linalg.norm(mine - its) / np.linalg.norm(its))
@@ -165,7 +188,9 @@ def peak() -> Iterator[str]:
     import tensorflow as tf
 
     _devices()
-    found = trained(lambda: zoo.unet(64, 8), keras.optimizers.SGD, steps=1, micro_batches=8)
+    found = trained(
+        lambda: zoo.unet(64, 8), keras.optimizers.SGD, steps=1, micro_batches=8
+    )
     tf.config.experimental.reset_memory_stats("CPU:0")
     found.again()
     yield f"peak of a U-Net's step, 8 micro-batches in 3 stages: {_peak_mib()} MiB"
@@ -194,7 +219,9 @@ def part(name: str) -> Iterator[str]:
     calls, blocks, samples = graph_of(model)
     try:
         segments = [Segment(*_PARTS[name], 0)]
-        pipeline = Pipeline(CutModel(model, blocks, segments, ["CPU:0"], keras.optimizers.Adam()))
+        pipeline = Pipeline(
+            CutModel(model, blocks, segments, ["CPU:0"], keras.optimizers.Adam())
+        )
         micro = micro_batch_of(samples.make(64), calls)
         time_alone(pipeline, calls, micro, seconds=0, at_least=2)
         yield f"the {name} {_peak_mib()} MiB"

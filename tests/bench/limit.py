@@ -36,7 +36,9 @@ class Case:
 
     def try_batch(self, batch: int, _: str = "") -> TriedBatch:
         fits = self.fits(batch)
-        return TriedBatch(batch, fits, self.memory(batch) if fits and self.known else None)
+        return TriedBatch(
+            batch, fits, self.memory(batch) if fits and self.known else None
+        )
 
 
 def _by_chance(case: Case, random: Random, *, believing: bool) -> TryBatch:
@@ -47,7 +49,11 @@ def _by_chance(case: Case, random: Random, *, believing: bool) -> TryBatch:
     known: dict[int, TriedBatch] = {}
 
     def try_batch(batch: int, _: str = "") -> TriedBatch:
-        trial = TriedBatch(batch, False) if random.random() < _CHANCE else case.try_batch(batch)
+        trial = (
+            TriedBatch(batch, False)
+            if random.random() < _CHANCE
+            else case.try_batch(batch)
+        )
         return known.setdefault(batch, trial) if believing else trial
 
     return try_batch
@@ -66,7 +72,9 @@ def rounded(base: int, slope: int, limit: int, random: Random) -> Memory:
 def rounded_parts(base: int, slope: int, limit: int, random: Random) -> Memory:
     """Up to eight tensors, each rounded up to 2 MiB."""
     slopes = [slope // n for n in range(1, random.randint(2, 9))]
-    return lambda batch: base + sum(-(-part * batch // _STEP) * _STEP for part in slopes)
+    return lambda batch: (
+        base + sum(-(-part * batch // _STEP) * _STEP for part in slopes)
+    )
 
 
 def doubling(base: int, slope: int, limit: int, random: Random) -> Memory:
@@ -113,7 +121,16 @@ def scratch(base: int, slope: int, limit: int, random: Random) -> Memory:
 
 SHAPES = {
     shape.__name__: shape
-    for shape in (linear, rounded, rounded_parts, doubling, convex, plateau, falling, scratch)
+    for shape in (
+        linear,
+        rounded,
+        rounded_parts,
+        doubling,
+        convex,
+        plateau,
+        falling,
+        scratch,
+    )
 }
 
 
@@ -126,14 +143,18 @@ def case(shape: str, random: Random, *, limit: int, multiple: int, slope: int) -
     apart = random.choice([2, 2 ** (1 / 3)])
     grid = Grid(multiple)
     sizes = {grid.batch(grid.rung(round(last / apart**n))) for n in range(60)} - {0}
-    points = tuple((size, memory(size)) for size in sorted(sizes) if memory(size) <= memory_bytes)
+    points = tuple(
+        (size, memory(size)) for size in sorted(sizes) if memory(size) <= memory_bytes
+    )
     return Case(memory, memory_bytes, multiple, points)
 
 
 def random_case(shape: str, random: Random) -> Case:
     """A case with a limit of 10 to 100,000 samples on a device of 8 to 80 GB."""
     limit = int(10 ** random.uniform(1, 5))
-    slope = max(1, int(random.choice([8, 11, 24, 80]) * 1e9 * random.uniform(0.2, 0.9)) // limit)
+    slope = max(
+        1, int(random.choice([8, 11, 24, 80]) * 1e9 * random.uniform(0.2, 0.9)) // limit
+    )
     return case(shape, random, limit=limit, multiple=random.choice([1, 8]), slope=slope)
 
 
@@ -156,7 +177,9 @@ def main() -> Iterator[str]:
     yield f"{'memory':15}{'tries':>12}{'out of memory':>16}{'not exact':>11}"
     every = []
     for shape in SHAPES:
-        cases = [random_case(shape, Random(f"{shape} {seed}")) for seed in range(_CASES)]
+        cases = [
+            random_case(shape, Random(f"{shape} {seed}")) for seed in range(_CASES)
+        ]
         yield f"{shape:15}{_figures(cases)}"
         every += cases
     yield f"memory known, {_of_chance(every)}"
@@ -173,10 +196,14 @@ def _of_chance(cases: list[Case]) -> str:
         wrong = 0
         tries = 0
         for number, case in enumerate(cases):
-            limit = by_prediction(case, _by_chance(case, Random(number), believing=believing))
+            limit = by_prediction(
+                case, _by_chance(case, Random(number), believing=believing)
+            )
             wrong += limit.fails is not None and case.fits(limit.fails)
             tries += (
-                len({trial.batch for trial in limit.trials}) if believing else len(limit.trials)
+                len({trial.batch for trial in limit.trials})
+                if believing
+                else len(limit.trials)
             )
         of = f"{wrong} of {len(cases)} wrong, {tries / len(cases):.2f} tries"
         told += f"; {'each believed' if believing else 'as it is'}: {of}"
@@ -204,7 +231,10 @@ def _figures(cases: list[Case]) -> str:
 def joined(case: Case, limit: Limit) -> bool:
     """Whether the two ends of the limit are neighbours."""
     grid = Grid(case.multiple)
-    return limit.fails is not None and grid.rung(limit.fails) - grid.rung(limit.fits or 0) == 1
+    return (
+        limit.fails is not None
+        and grid.rung(limit.fails) - grid.rung(limit.fits or 0) == 1
+    )
 
 
 def _mean_and_most(counts: list[int]) -> str:

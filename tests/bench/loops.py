@@ -42,7 +42,11 @@ class Ours:
         simulated, joint = simulated_devices(simulate)
         settings = Settings(model=model, data=data, precision=precision, xla=xla)
         self._session = Session(devices or simulated, settings, joint, seed=0)
-        self._split, self._steps, self._seconds = BatchSplit(tuple(batches)), steps, seconds
+        self._split, self._steps, self._seconds = (
+            BatchSplit(tuple(batches)),
+            steps,
+            seconds,
+        )
         self._pipeline = data is not None
 
     def throughput(self) -> float:
@@ -51,7 +55,9 @@ class Ours:
             list(self._measure(0.0, 1))
         samples = list(self._measure(self._seconds, 2))
         seconds = sum(sample.seconds for sample in samples)
-        return float(self._split.global_batch * sum(sample.steps for sample in samples) / seconds)
+        return float(
+            self._split.global_batch * sum(sample.steps for sample in samples) / seconds
+        )
 
     def _measure(self, seconds: float, at_least: int) -> Iterator[Any]:
         how: dict[str, Any] = {
@@ -59,7 +65,9 @@ class Ours:
             "stamped": False,
             "pipeline": self._pipeline,
         }
-        return self._session.measure(self._split, seconds=seconds, at_least=at_least, **how)
+        return self._session.measure(
+            self._split, seconds=seconds, at_least=at_least, **how
+        )
 
 
 def small() -> Any:
@@ -110,7 +118,9 @@ class BareLoop:
 
         @tf.function(autograph=False)
         def step(values: Any) -> Any:
-            return strategy.reduce("SUM", strategy.run(train, args=(values,)), axis=None)
+            return strategy.reduce(
+                "SUM", strategy.run(train, args=(values,)), axis=None
+            )
 
         self._step = step
 
@@ -167,7 +177,12 @@ class KerasFit:
             on_train_batch_begin=begins,
             on_epoch_end=lambda *_, **__: times.append(time.perf_counter()),
         )
-        self.fit(steps_per_epoch=self._steps + _SETS_UP, epochs=1, verbose=0, callbacks=[clock])
+        self.fit(
+            steps_per_epoch=self._steps + _SETS_UP,
+            epochs=1,
+            verbose=0,
+            callbacks=[clock],
+        )
         began_s, ended_s = times
         seconds = ended_s - began_s
         rate = self._global_batch * self._steps / seconds
@@ -199,7 +214,9 @@ class SplitFit(KerasFit):
     The split sets the devices up: make it before anything else uses TensorFlow.
     """
 
-    def __init__(self, split: Split, make: Make = small, data: Make | None = None) -> None:
+    def __init__(
+        self, split: Split, make: Make = small, data: Make | None = None
+    ) -> None:
         self._split = split
         super().__init__(split.global_batch, make=make, data=data)
 
@@ -213,7 +230,9 @@ class SplitFit(KerasFit):
 def _samples(count: int) -> Any:
     import tensorflow as tf
 
-    return tf.random.uniform((count, 28, 28, 1)), tf.random.uniform((count, 1), 0, 10, tf.int32)
+    return tf.random.uniform((count, 28, 28, 1)), tf.random.uniform(
+        (count, 1), 0, 10, tf.int32
+    )
 
 
 def repeated(count: int) -> Any:

@@ -48,7 +48,15 @@ def line_about(hosts: Hosts, way: Way) -> str:
     script = hosts.folder / "survives.py"
     script.write_text(_TRAINS)
     restarts = ("--restarts", str(len(_LOSSES)))
-    words = [PROGRAM, "launch", *restarts, plan, str(script), plan, hosts.all[-1].address]
+    words = [
+        PROGRAM,
+        "launch",
+        *restarts,
+        plan,
+        str(script),
+        plan,
+        hosts.all[-1].address,
+    ]
     with _coming_back(hosts, way):
         done = hosts.typed(words)
     trained = re.findall(r"trained (\d+) steps", done.stdout)
@@ -58,7 +66,9 @@ def line_about(hosts: Hosts, way: Way) -> str:
     wanted = _EPOCHS * _STEPS
     met = "met" if int(trained[-1]) == wanted and off < _TOLERANCE else "missed"
     lost = ", ".join(_LOSSES)
-    weights = f"weights {off:.1e} off those of an undisturbed training, wanted {_TOLERANCE}"
+    weights = (
+        f"weights {off:.1e} off those of an undisturbed training, wanted {_TOLERANCE}"
+    )
     return f"lost {lost}; trained {trained[-1]} of {wanted} steps, {weights}: {met}"
 
 
@@ -121,7 +131,12 @@ def train(plan: str, loses_at: str) -> None:
     loss = callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, _: ended.append(epoch), on_train_batch_end=lose
     )
-    how = {"epochs": _EPOCHS, "shuffle": False, "verbose": 0, "callbacks": [backup, loss]}
+    how = {
+        "epochs": _EPOCHS,
+        "shuffle": False,
+        "verbose": 0,
+        "callbacks": [backup, loss],
+    }
     split.fit(model, *data(), **how)
     if split.is_first:
         np.savez(folder / "weights.npz", *model.get_weights())
@@ -152,7 +167,12 @@ def _off(folder: Path) -> float:
         restore = keras.callbacks.BackupAndRestore(
             str(folder / f"backup-{number}"), double_checkpoint=True
         )
-        how = {"epochs": _EPOCHS, "shuffle": False, "verbose": 0, "callbacks": [restore]}
+        how = {
+            "epochs": _EPOCHS,
+            "shuffle": False,
+            "verbose": 0,
+            "callbacks": [restore],
+        }
         model.fit(*data(), _BATCH, **how)
         for name, weight in zip(found.files, model.get_weights(), strict=True):
             off = max(off, float(np.max(np.abs(found[name] - weight))))

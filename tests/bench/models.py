@@ -15,10 +15,19 @@ def convnet() -> Any:
     """
     from keras.layers import Conv2D, Dense, Flatten, MaxPooling2D
 
-    first = [Conv2D(48, 3, activation="relu"), Conv2D(64, 3, activation="relu"), MaxPooling2D()]
+    first = [
+        Conv2D(48, 3, activation="relu"),
+        Conv2D(64, 3, activation="relu"),
+        MaxPooling2D(),
+    ]
     second = [Conv2D(64, 3, activation="relu"), MaxPooling2D()]
     return _compiled(
-        *first, *second, Flatten(), Dense(384, "relu"), Dense(384, "relu"), Dense(10, "softmax")
+        *first,
+        *second,
+        Flatten(),
+        Dense(384, "relu"),
+        Dense(384, "relu"),
+        Dense(10, "softmax"),
     )
 
 
@@ -33,7 +42,10 @@ def few_weights() -> Any:
         MaxPooling2D(),
     ]
     return _compiled(
-        *first, Conv2D(64, 3, activation="relu"), GlobalAveragePooling2D(), Dense(10, "softmax")
+        *first,
+        Conv2D(64, 3, activation="relu"),
+        GlobalAveragePooling2D(),
+        Dense(10, "softmax"),
     )
 
 

@@ -35,7 +35,9 @@ def hosts_with_links(*rates: str | None) -> Iterator[list[str]]:
 
 def address_of(name: str) -> str:
     """The address of such a host."""
-    shown = subprocess.check_output(["ip", "-n", name, "-j", "-4", "address", "show", "eth0"])
+    shown = subprocess.check_output(
+        ["ip", "-n", name, "-j", "-4", "address", "show", "eth0"]
+    )
     ((card,),) = (card["addr_info"] for card in json.loads(shown))
     return str(card["local"])
 
@@ -71,5 +73,16 @@ def _ip(*words: str) -> None:
 
 def _limit(rate: str, *device: str, within: tuple[str, ...] = ()) -> None:
     """Limits what the device sends."""
-    command = [*within, "tc", "qdisc", "add", *device, "root", "tbf", "rate", rate, *_SHAPED]
+    command = [
+        *within,
+        "tc",
+        "qdisc",
+        "add",
+        *device,
+        "root",
+        "tbf",
+        "rate",
+        rate,
+        *_SHAPED,
+    ]
     subprocess.run(command, check=True, capture_output=True)

@@ -49,7 +49,9 @@ def _curve(random: Random) -> Curve:
     """A random device with fourteen points an octave apart, each off its line by some per cent."""
     exactly = _line(random)
     sizes = [2**n for n in range(14)]
-    return monotone_curve([(b, exactly.step_time_s(b) * random.uniform(0.97, 1.03)) for b in sizes])
+    return monotone_curve(
+        [(b, exactly.step_time_s(b) * random.uniform(0.97, 1.03)) for b in sizes]
+    )
 
 
 # Kinds of devices, and what is asked of so many.
@@ -75,13 +77,17 @@ def plan() -> Iterator[str]:
         "devices"
     )
     for name in _CASES:
-        taken = [_seconds(allocate, [_split(name, count)] * _TIMES) for count in _DEVICES]
+        taken = [
+            _seconds(allocate, [_split(name, count)] * _TIMES) for count in _DEVICES
+        ]
         yield f"{name:42}" + "".join(f"{one:>9.3f}" for one in taken)
 
 
 def _split(name: str, devices: int) -> Problem:
     random, (device, of) = Random(devices), _CASES[name]
-    loads = tuple(Load(device(random), random.randint(100, _LIMIT)) for _ in range(devices))
+    loads = tuple(
+        Load(device(random), random.randint(100, _LIMIT)) for _ in range(devices)
+    )
     return Problem(loads, **{"sync": Syncs(otherwise_s=0.05), **of(devices)})
 
 
@@ -103,7 +109,9 @@ def cuts() -> Iterator[str]:
             [_cut(blocks, devices, count, seed) for seed in range(_TIMES)]
             for count in _MICRO_BATCHES
         ]
-        yield f"{blocks:6} {devices:7}  " + "  ".join(f"{_seconds(place, of):5.2f}" for of in asked)
+        yield f"{blocks:6} {devices:7}  " + "  ".join(
+            f"{_seconds(place, of):5.2f}" for of in asked
+        )
     worse = [_worse(seed) for seed in range(_DRAWN)]
     over = sum(one > _MORE for one in worse)
     yield (
@@ -119,18 +127,26 @@ def _cut(blocks: int, devices: int, micro_batches: int, seed: int) -> cut.CutPro
     The devices' memory together is scarce.
     """
     random = Random(seed)
-    edges = tuple(cut.Edge(n, (n + 1,), random.randrange(10**4)) for n in range(blocks - 1))
+    edges = tuple(
+        cut.Edge(n, (n + 1,), random.randrange(10**4)) for n in range(blocks - 1)
+    )
     base_s = [random.uniform(0.5, 2) * 1e-3 for _ in range(blocks)]
-    fixed, live = (tuple(random.uniform(low, 5 * low) for _ in range(blocks)) for low in (1.0, 0.5))
+    fixed, live = (
+        tuple(random.uniform(low, 5 * low) for _ in range(blocks)) for low in (1.0, 0.5)
+    )
     loads = []
     for number in range(devices):
         slower = random.uniform(0.5, 2)
         memory = (3.0 + 0.75 * number) * blocks
         times_s = tuple(slower * one for one in base_s)
         backward_s = tuple(2 * one for one in times_s)
-        loads.append(cut.BlockLoad(times_s, backward_s, (0.0,) * blocks, fixed, live, memory))
+        loads.append(
+            cut.BlockLoad(times_s, backward_s, (0.0,) * blocks, fixed, live, memory)
+        )
     graph = replace(chain_graph(blocks), edges=edges)
-    return cut.CutProblem(graph, tuple(loads), 8, micro_batches, latency_s=1e-4, bytes_per_s=1e9)
+    return cut.CutProblem(
+        graph, tuple(loads), 8, micro_batches, latency_s=1e-4, bytes_per_s=1e9
+    )
 
 
 def _worse(seed: int) -> float:

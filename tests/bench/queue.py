@@ -50,15 +50,17 @@ def _line(
     ratios = []
     possible = []
     for number in range(queues):
-        of = speeds or tuple(1 / random.uniform(1, 4) for _ in range(random.choice((2, 3))))
+        of = speeds or tuple(
+            1 / random.uniform(1, 4) for _ in range(random.choice((2, 3)))
+        )
         spread = _SPREADS[number % len(_SPREADS)]
         queue = drawn(random, counts=counts, speeds=of, spread=spread, probed=probed)
         pulled_s = makespan_s(queue, pull=True)
         ratios.append(makespan_s(queue) / pulled_s)
         possible.append(best_s(queue) / pulled_s)
-    gains = [ratio for ratio, best in zip(ratios, possible, strict=True) if best < _TO_GAIN] or [
-        1.0
-    ]
+    gains = [
+        ratio for ratio, best in zip(ratios, possible, strict=True) if best < _TO_GAIN
+    ] or [1.0]
     return (
         f"{name:45} mean {np.mean(ratios):.3f}, worst {max(ratios):.2f}, best {min(ratios):.2f}; "
         f"best possible {np.mean(possible):.3f}; {len(gains)} where that is below {_TO_GAIN}: "

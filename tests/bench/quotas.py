@@ -56,9 +56,14 @@ def _hierarchy() -> tuple[Path, int]:
         mount = Path(folder)
         if kind == "cgroup" and "cpu" in options.split(","):
             return mount, 1
-        if kind == "cgroup2" and "cpu" in (mount / "cgroup.controllers").read_text().split():
+        if (
+            kind == "cgroup2"
+            and "cpu" in (mount / "cgroup.controllers").read_text().split()
+        ):
             return mount, 2
-    raise NoQuotasError("no CPU quotas here: the kernel's cpu controller is not mounted")
+    raise NoQuotasError(
+        "no CPU quotas here: the kernel's cpu controller is not mounted"
+    )
 
 
 def _limit(group: Path, version: int, quota_us: int) -> None:

@@ -58,7 +58,9 @@ class RuleMachine(Machine):
     @property
     def given(self) -> Given:
         """What the rules of others know."""
-        return Given(known(self.wanted.global_batch), tuple(map(limit_of, self.devices)))
+        return Given(
+            known(self.wanted.global_batch), tuple(map(limit_of, self.devices))
+        )
 
     def offset(self, device: Device, size: int) -> float:  # noqa: ARG002
         return 1.0
@@ -137,7 +139,8 @@ def ends(machine: RuleMachine) -> dict[str, End]:
     return found
 
 
-Course = list[tuple[int, float]]  # steps spent before, and the true throughput from then on
+# Steps spent before, and the true throughput from then on
+Course = list[tuple[int, float]]
 
 
 def _of_ours(machine: RuleMachine) -> tuple[int, Course]:
@@ -177,7 +180,9 @@ def _of_others(rule: Rule, machine: RuleMachine, most: int) -> Course:
         spent += ask.steps * (len(ask.split) if ask.alone else 1)
         if spent >= most and course:
             return course
-        taken = [mean_s(number, batch, ask.steps) for number, batch in enumerate(ask.split)]
+        taken = [
+            mean_s(number, batch, ask.steps) for number, batch in enumerate(ask.split)
+        ]
         ask = asks.send(taken)
 
 
@@ -198,7 +203,9 @@ def best_rate(machine: RuleMachine) -> float:
     all_times = []
     for device in machine.devices:
         sizes = np.arange(1, limit_of(device) + 1)
-        times = np.array([machine.time_s(device, int(size), int(size)) for size in sizes])
+        times = np.array(
+            [machine.time_s(device, int(size), int(size)) for size in sizes]
+        )
         order = np.argsort(times, kind="stable")
         sorted_s = times[order]
         largest = np.maximum.accumulate(sizes[order])

@@ -91,7 +91,9 @@ def dbs(given: Given) -> Generator[Ask, Sequence[float], None]:
     split = given.equal()
     while True:
         times = yield Ask(split)
-        split = given.rounded([batch / s for batch, s in zip(split, times, strict=True)])
+        split = given.rounded(
+            [batch / s for batch, s in zip(split, times, strict=True)]
+        )
 
 
 def omnilearn(given: Given) -> Generator[Ask, Sequence[float], None]:
@@ -164,7 +166,9 @@ def _evened(given: Given, models: Sequence[Model]) -> Split:
         middle = (low + high) / 2
         most = sum(int(np.searchsorted(table, middle, "right")) for table in tables)
         low, high = (low, middle) if most >= given.global_batch else (middle, high)
-    return given.rounded([max(1, int(np.searchsorted(t, high, "right"))) for t in tables])
+    return given.rounded(
+        [max(1, int(np.searchsorted(t, high, "right"))) for t in tables]
+    )
 
 
 def cannikin(given: Given) -> Generator[Ask, Sequence[float], None]:
@@ -179,7 +183,9 @@ def cannikin(given: Given) -> Generator[Ask, Sequence[float], None]:
         for device, seconds in enumerate(times):
             seen[device][split[device]].append(seconds)
         if min(len(of) for of in seen) < 2:
-            rates = [batch / seconds for batch, seconds in zip(split, times, strict=True)]
+            rates = [
+                batch / seconds for batch, seconds in zip(split, times, strict=True)
+            ]
             new = given.rounded(rates)
             if new == split:  # already even: no line is known, and none is needed
                 new = split

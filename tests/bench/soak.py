@@ -47,7 +47,12 @@ class Level(NamedTuple):
         process = psutil.Process()
         # Up to this number of logs is kept; more files are leaks.
         files = max(_LOGS_KEPT, sum(1 for path in folder.rglob("*") if path.is_file()))
-        return cls(process.memory_info().rss, process.num_fds(), threading.active_count(), files)
+        return cls(
+            process.memory_info().rss,
+            process.num_fds(),
+            threading.active_count(),
+            files,
+        )
 
     def __str__(self) -> str:
         return (
@@ -90,7 +95,11 @@ def steps(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     done = 0
     while done < count:
         request = RunRequest(
-            devices=devices, split=split, settings=settings, joint=joint, measuring=measuring
+            devices=devices,
+            split=split,
+            settings=settings,
+            joint=joint,
+            measuring=measuring,
         )
         done += run(request, lambda _: None, nothing_kept()).steps
         yield done, Level.now(folder)

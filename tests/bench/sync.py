@@ -47,11 +47,17 @@ def main() -> Iterator[str]:
                 prefix = folder / "prefix.sh"
                 prefix.write_text(f'{_ONE_CORE_EACH} "$@"\n')
                 yield from _over(
-                    folder, names, f"sh {prefix} {{host}}", f"a link of {_RATE}", _FASTER
+                    folder,
+                    names,
+                    f"sh {prefix} {{host}}",
+                    f"a link of {_RATE}",
+                    _FASTER,
                 )
         except NoNamespacesError as error:
             yield f"not over a link: {error}"
-        yield from _over(folder, ["alpha", "beta"], "env ON={host}", "loopback", _NO_SLOWER)
+        yield from _over(
+            folder, ["alpha", "beta"], "env ON={host}", "loopback", _NO_SLOWER
+        )
     for name in MODELS:
         on_one = in_processes("tests.bench.sync", name)
         yield f"{name}, two devices of one host, Split.fit: {judged(on_one, _NO_SLOWER, _MOST)}"
@@ -78,7 +84,15 @@ class _Runs:
     """Pairs of runs over hosts, in packs and all at once, and the sync that each tells."""
 
     def __init__(self, hosts: Sequence[str], via: str, model: str) -> None:
-        self._asked = ["run", "--simulate", "1", "--hosts", ",".join(hosts), "--via", via]
+        self._asked = [
+            "run",
+            "--simulate",
+            "1",
+            "--hosts",
+            ",".join(hosts),
+            "--via",
+            via,
+        ]
         self._asked += [
             "--model",
             f"tests.bench.models:{model}",
@@ -103,12 +117,16 @@ class _Runs:
         return f"sync {format_seconds(in_packs)}, all at once {format_seconds(at_once)}"
 
     def _run(self, syncs_s: list[float], *more: str) -> float:
-        found: dict[str, Any] = json.loads(measured(*self._asked, *more, PYTHONPATH=str(ROOT)))
+        found: dict[str, Any] = json.loads(
+            measured(*self._asked, *more, PYTHONPATH=str(ROOT))
+        )
         syncs_s.append(found["sync_s"])
         return float(found["throughput"]["median"])
 
 
-def _trained(folder: Path, hosts: Sequence[str], via: str, model: str) -> Iterator[float]:
+def _trained(
+    folder: Path, hosts: Sequence[str], via: str, model: str
+) -> Iterator[float]:
     """Endless ratios, each of two processes that train in turns: see synced.py."""
     paced = of_config("two-hosts")[0][::2]
     made = plan(probe_of(paced), paced, PlanRequest(global_batch=2 * BATCH, sync_s=0.0))
@@ -116,8 +134,19 @@ def _trained(folder: Path, hosts: Sequence[str], via: str, model: str) -> Iterat
     path = folder / f"{'-'.join(hosts)}.json"
     path.write_text(made.model_copy(update={"devices": plain}).model_dump_json())
     script = folder / "train.py"  # whose folder Python looks into first
-    script.write_text("import sys\nfrom tests.bench.synced import main\nmain(*sys.argv[1:])\n")
-    command = [PROGRAM, "launch", "--via", via, str(path), str(script), model, ",".join(hosts)]
+    script.write_text(
+        "import sys\nfrom tests.bench.synced import main\nmain(*sys.argv[1:])\n"
+    )
+    command = [
+        PROGRAM,
+        "launch",
+        "--via",
+        via,
+        str(path),
+        str(script),
+        model,
+        ",".join(hosts),
+    ]
     while True:
         said = printed_by(command, PYTHONPATH=str(ROOT))
         yield float(said.rpartition("|")[2])
@@ -130,7 +159,11 @@ def _on_one_host(name: str) -> float:
         return repeated(2 * BATCH)
 
     in_packs, at_once = (
-        SplitFit(Split(batches=(BATCH, BATCH), simulate=2, pack_bytes=size), MODELS[name], data)
+        SplitFit(
+            Split(batches=(BATCH, BATCH), simulate=2, pack_bytes=size),
+            MODELS[name],
+            data,
+        )
         for size in (None, 0)
     )
     return ratio_of(in_packs.throughput, at_once.throughput, 4)

@@ -41,7 +41,9 @@ def rate(
         )
         keras.utils.set_random_seed(1)  # all processes read the same batches
         data = repeated(split.global_batch)
-        split.fit(model, data, steps_per_epoch=steps, epochs=2, verbose=0, callbacks=[told])
+        split.fit(
+            model, data, steps_per_epoch=steps, epochs=2, verbose=0, callbacks=[told]
+        )
         before, now = ends
         return steps / (now - before)
 

@@ -59,11 +59,18 @@ def in_processes(module: str, *words: str) -> Iterator[float]:
 
 def measured(*arguments: str, given: str = "", **variables: str) -> str:
     """The JSON of a command of the program, which must end well; `given` is its input."""
-    command = [PROGRAM, *arguments, "--json", *(["--quiet"] if arguments[0] != "plan" else [])]
+    command = [
+        PROGRAM,
+        *arguments,
+        "--json",
+        *(["--quiet"] if arguments[0] != "plan" else []),
+    ]
     return _run(command, variables, input=given, stdout=subprocess.PIPE)
 
 
 def _run(command: list[str], variables: dict[str, str], **how: Any) -> str:
     return str(
-        subprocess.run(command, env=os.environ | variables, check=True, text=True, **how).stdout
+        subprocess.run(
+            command, env=os.environ | variables, check=True, text=True, **how
+        ).stdout
     )

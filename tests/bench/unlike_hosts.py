@@ -72,7 +72,9 @@ class Hosts:
         """As `--hosts` takes them."""
         return ",".join(host.name for host in self.all)
 
-    def typed(self, words: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    def typed(
+        self, words: Sequence[str], **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a command on the first host as a user there, with these variables besides."""
         return subprocess.run(
             [*self._prefix(), *words],
@@ -96,7 +98,11 @@ class Hosts:
         groups = [self.group, *(host.group for host in self.all)]
         processes = {_name_of(pid) for group in groups for pid in pids_in(group)}
         sockets = {socket for host in self.all for socket in _listening(host.name)}
-        files = {str(path) for name in ("tmp", "work") for path in (self.folder / name).rglob("*")}
+        files = {
+            str(path)
+            for name in ("tmp", "work")
+            for path in (self.folder / name).rglob("*")
+        }
         return Left(frozenset(processes), frozenset(sockets), frozenset(files))
 
 
@@ -132,7 +138,9 @@ def _name_of(pid: int) -> str:
 
 
 def _listening(host: str) -> Iterator[str]:
-    shown = subprocess.check_output(["ip", "netns", "exec", host, "ss", "-Htln"], text=True)
+    shown = subprocess.check_output(
+        ["ip", "netns", "exec", host, "ss", "-Htln"], text=True
+    )
     for line in shown.splitlines():
         yield f"{host} {line.split()[3]}"
 

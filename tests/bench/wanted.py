@@ -89,7 +89,9 @@ class Share:
         """Wilson's (1927) 95 % interval of the fraction."""
         spread = _Z**2 / self.of
         middle = self.part + spread / 2
-        half = _Z * math.sqrt(self.part * (1 - self.part) / self.of + spread / self.of / 4)
+        half = _Z * math.sqrt(
+            self.part * (1 - self.part) / self.of + spread / self.of / 4
+        )
         return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
@@ -108,7 +110,8 @@ def judged_shares(
             count_of_all = sum(share.count for share in each)
             shares.append(Share(count_of_all, sum(share.of for share in each)))
         decisions = [
-            one.decision(*share.interval) for share, one in zip(shares, wanted, strict=True)
+            one.decision(*share.interval)
+            for share, one in zip(shares, wanted, strict=True)
         ]
         if "not decided" not in decisions:
             break

@@ -38,7 +38,11 @@ def broken(
     package = folder / "broken" / name
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(f"raise {error}\n")
-    return {"PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])}
+    return {
+        "PYTHONPATH": os.pathsep.join(
+            [str(package.parent), os.environ.get("PYTHONPATH", "")]
+        )
+    }
 
 
 def heed_signals() -> None:
@@ -51,7 +55,9 @@ def heed_signals() -> None:
 
 
 def start(
-    *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [PROGRAM, *arguments],
@@ -131,7 +137,9 @@ def lives(process: psutil.Process) -> bool:
 
 
 def interrupted(
-    process: subprocess.Popen[str], code: int = 130, number: signal.Signals = signal.SIGINT
+    process: subprocess.Popen[str],
+    code: int = 130,
+    number: signal.Signals = signal.SIGINT,
 ) -> tuple[str, str]:
     """What a program prints that gets this signal.
 
@@ -148,7 +156,9 @@ def interrupted(
 
 def own(err: str) -> str:
     """The program's own lines, without the lines of a worker's log that it quotes."""
-    return "\n".join(line for line in err.splitlines() if not line.lstrip().startswith("| "))
+    return "\n".join(
+        line for line in err.splitlines() if not line.lstrip().startswith("| ")
+    )
 
 
 def run_json(*arguments: str) -> dict[str, Any]:

@@ -32,7 +32,10 @@ class Seen:
 
 
 def command_in_terminal(
-    command: Sequence[str], columns: int, *, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    columns: int,
+    *,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[int, Seen]:
     """Runs any command with its three streams on a terminal of 24 lines.
 

@@ -29,7 +29,11 @@ SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
             "batch of 128\n  → the nearest that is possible: 64",
         ),
         ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
-        ("--global-batch 100000", 2, "a global batch of 100,000 is too large: at most "),
+        (
+            "--global-batch 100000",
+            2,
+            "a global batch of 100,000 is too large: at most ",
+        ),
     ],
 )
 def test_what_is_not_possible_is_told_before_anything_is_measured(
@@ -63,7 +67,8 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(
     done = here(*command, *SHORT, "-o", str(tmp_path / "expected.json"), code=0)
     assert json.loads((tmp_path / "expected.json").read_text())["kind"] == "plan"
     told = re.findall(
-        r"(?m)^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$", done.stderr
+        r"(?m)^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$",
+        done.stderr,
     )
     assert told == [(str(number), name) for number, name in enumerate(names, 1)]
 
@@ -100,12 +105,18 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
     told = here(*command)
     assert after.batches == balance.batches != before.batches
     assert after.sync_s == pytest.approx(balance.sync_s)
-    assert [share.limit for share in after.shares] == [share.limit for share in balance.shares]
-    assert after.predicted.throughput == pytest.approx(balance.predicted.throughput, rel=0.02)
+    assert [share.limit for share in after.shares] == [
+        share.limit for share in balance.shares
+    ]
+    assert after.predicted.throughput == pytest.approx(
+        balance.predicted.throughput, rel=0.02
+    )
     assert "sync-unknown" not in told.stdout
     assert "learning rate: if yours was tuned for batch " in told.stdout
     assert plan_of("plan", str(file)).batches == after.batches
-    assert [device.index for device in plan_of("plan", str(file), "--gpus", "1").devices] == [1]
+    assert [
+        device.index for device in plan_of("plan", str(file), "--gpus", "1").devices
+    ] == [1]
     uncut = plan_of(*command, "--accumulate", "auto")
     refused = here("layers", "--simulate", QUICK_PAIR)
     assert (
@@ -115,28 +126,41 @@ def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
     based = f"based on what the balance of {balance.created} measured of these devices together"
     assert based in " ".join(told.stdout.split())
     learning = plan_of(*command, "--noise-scale", "30").predicted
-    assert learning.by_goodput[0].goodput == max(one.goodput for one in learning.by_goodput)
+    assert learning.by_goodput[0].goodput == max(
+        one.goodput for one in learning.by_goodput
+    )
     fewer = plan_of(*command, "--max-global-batch", "160", "--sync", "0.02")
-    assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (160, 0.02, balance.created)
+    assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (
+        160,
+        0.02,
+        balance.created,
+    )
     # A later balance that had no use for the second device has found nothing.
     # No balance says anything of other devices.
     assert (
-        here("balance", "--simulate", QUICK_PAIR, *SHORT, "--max-global-batch", "8").returncode == 0
+        here(
+            "balance", "--simulate", QUICK_PAIR, *SHORT, "--max-global-batch", "8"
+        ).returncode
+        == 0
     )
     assert plan_of(*command).balanced == balance.created
     assert plan_of(*command, "--gpus", "0").balanced is None
     # A plan has no --all-reduce of its own: it is for the one whose sync was measured.
     assert (
-        here("balance", "--simulate", QUICK_PAIR, *SHORT, "--all-reduce", "hierarchical").returncode
+        here(
+            "balance", "--simulate", QUICK_PAIR, *SHORT, "--all-reduce", "hierarchical"
+        ).returncode
         == 0
     )
-    assert [plan_of("plan", *by).settings.all_reduce for by in (command[1:], [str(file)])] == [
-        "hierarchical"
-    ] * 2
+    assert [
+        plan_of("plan", *by).settings.all_reduce for by in (command[1:], [str(file)])
+    ] == ["hierarchical"] * 2
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_path: Path) -> None:
+def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "plan.json"
     scale = 60
     done = here(
@@ -153,23 +177,38 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(tmp_pat
     plan = Plan.model_validate_json(file.read_text())
     assert plan.run is not None
     measured = {
-        r.split: r.measured.throughput.median for r in known(plan.balance).rounds if r.measured
+        r.split: r.measured.throughput.median
+        for r in known(plan.balance).rounds
+        if r.measured
     }
-    best = max(rate / (1 + split.global_batch / scale) for split, rate in measured.items())
+    best = max(
+        rate / (1 + split.global_batch / scale) for split, rate in measured.items()
+    )
     assert measured[plan.split] / (1 + plan.global_batch / scale) > 0.97 * best
-    fastest = next(one for one in plan.predicted.by_goodput if one.of == "most samples/s")
+    fastest = next(
+        one for one in plan.predicted.by_goodput if one.of == "most samples/s"
+    )
     assert plan.global_batch < fastest.global_batch
     assert "goodput at global batches of " in done.stdout
     page = tmp_path / "page.html"
     assert here("report", str(file), "--html", str(page)).returncode == 0
-    assert "what a sample is worth, and goodput over the global batch" in page.read_text()
+    assert (
+        "what a sample is worth, and goodput over the global batch" in page.read_text()
+    )
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_the_lines_of_a_script_train_as_was_measured() -> None:
     """A plan in a file says it itself."""
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
-    summed = ("--all-reduce", "one-device", "--pack-bytes", "4MiB", "--gradients", "bf16")
+    summed = (
+        "--all-reduce",
+        "one-device",
+        "--pack-bytes",
+        "4MiB",
+        "--gradients",
+        "bf16",
+    )
     unusual = ("--precision", "mixed_float16", *summed)
     done = here("balance", "--simulate", QUICK_PAIR, *SHORT, *unusual, code=0)
     told = " ".join(done.stdout.split())
@@ -199,17 +238,33 @@ def holds(device, size):
     ids=["much sync", "little", "no memory for others"],
 )
 def test_other_packs_are_tried_where_sync_is_much_of_a_step(
-    usual: float, too_many: int, chosen: int, engine_that: Callable[[str], None], tmp_path: Path
+    usual: float,
+    too_many: int,
+    chosen: int,
+    engine_that: Callable[[str], None],
+    tmp_path: Path,
 ) -> None:
     engine_that(PACKS.format(usual=usual, too_many=too_many))
     path = tmp_path / "plan.json"
     done = here(
-        "balance", "--simulate", "2", "--max-global-batch", "256", *SHORT, "-o", str(path), code=0
+        "balance",
+        "--simulate",
+        "2",
+        "--max-global-batch",
+        "256",
+        *SHORT,
+        "-o",
+        str(path),
+        code=0,
     )
     plan = Plan.model_validate_json(path.read_text())
     assert plan.settings.pack_bytes == chosen
     assert proof_of(plan).pack_bytes == chosen
-    assert ("trying smaller and larger packs than 1.00 MiB" in done.stderr) == (usual > 0.001)
+    assert ("trying smaller and larger packs than 1.00 MiB" in done.stderr) == (
+        usual > 0.001
+    )
     # A run of the plan, and a training with it, have the same.
-    run = here("run", "--simulate", "2", "--plan", str(path), *SHORT[:4], "--json", code=0)
+    run = here(
+        "run", "--simulate", "2", "--plan", str(path), *SHORT[:4], "--json", code=0
+    )
     assert json.loads(run.stdout)["pack_bytes"] == chosen

@@ -38,7 +38,10 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
         "mine: 21 parameters to train, gradients of 84 B; train.py:arrays gives samples"
         in done.stdout
     )
-    assert "next: gpubalance balance --model train.py:build --data train.py:arrays" in done.stdout
+    assert (
+        "next: gpubalance balance --model train.py:build --data train.py:arrays"
+        in done.stdout
+    )
 
     refused = gpubalance(*own, "train.py:summing", "--json", cwd=tmp_path, code=4)
     found = ModelCheck.model_validate(json.loads(refused.stdout))
@@ -53,9 +56,13 @@ def test_a_balance_says_it_before_it_measures() -> None:
     done = here("balance", "--simulate", QUICK_PAIR, "--model", TINY, *SHORT, code=0)
     lines = done.stderr.splitlines()
     (told,) = [
-        number for number, line in enumerate(lines) if "parameters to train, gradients of" in line
+        number
+        for number, line in enumerate(lines)
+        if "parameters to train, gradients of" in line
     ]
-    assert told < next(number for number, line in enumerate(lines) if " batch 8: " in line)
+    assert told < next(
+        number for number, line in enumerate(lines) if " batch 8: " in line
+    )
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -64,7 +71,10 @@ def test_a_balance_with_a_kept_probe_says_it_too() -> None:
     here("balance", *asked, code=0)
     lines = here("balance", *asked, code=0).stderr.splitlines()
     assert any("planning with the probe of" in line for line in lines)
-    assert len([line for line in lines if "parameters to train, gradients of" in line]) == 1
+    assert (
+        len([line for line in lines if "parameters to train, gradients of" in line])
+        == 1
+    )
 
 
 @pytest.mark.usefixtures("in_process")

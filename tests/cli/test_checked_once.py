@@ -38,28 +38,40 @@ def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(_MODEL)
     few = ("--max-global-batch", "64", "--duration", "0.2", "--windows", "1")
-    gpubalance("balance", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0)
+    gpubalance(
+        "balance", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0
+    )
     assert len(set((tmp_path / "checked").read_text().split())) == 1
 
 
-def test_of_workers_that_begin_at_the_same_time_one_checks_the_model(tmp_path: Path) -> None:
+def test_of_workers_that_begin_at_the_same_time_one_checks_the_model(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "model.py"
     file.write_text(_MODEL)
     few = ("--max-batch", "8", "--duration", "0.2", "--parallel")
-    gpubalance("probe", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0)
+    gpubalance(
+        "probe", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0
+    )
     assert len(set((tmp_path / "checked").read_text().split())) == 1
 
 
 def test_what_was_found_is_left_for_resume_and_what_could_not_be_tried_is_not() -> None:
     settings, other = (Settings(model=f"model.py:{name}") for name in ("net", "other"))
     found = Decomposition(
-        variables={3: 1}, logs={"loss": 1}, exponents=(0, 1), least=2, step={"MatMul": 4}
+        variables={3: 1},
+        logs={"loss": 1},
+        exponents=(0, 1),
+        least=2,
+        step={"MatMul": 4},
     )
     with Journal("a", "a test", resume=False) as journal:
         journal.stays = True
         verdicts = KeptVerdicts(journal)
         verdicts.note(settings, found)
-        verdicts.note(other, Decomposition(warned=("it can't be tried",), is_known=False))
+        verdicts.note(
+            other, Decomposition(warned=("it can't be tried",), is_known=False)
+        )
         assert verdicts.of(settings) == found
     again = KeptVerdicts(Journal("a", "a test", resume=True))
     assert again.of(settings) == found

@@ -16,13 +16,17 @@ def test_a_gate_prints_the_comparison_and_exits_with_9(tmp_path: Path) -> None:
         Path(path).write_text(run.model_dump_json())
     assert here("compare", a, b, "--fail-slower", "5%").returncode == 0
     kept = tmp_path / "kept.json"
-    done = here("compare", a, b, slow, "--fail-slower", "5", "--json", "-o", str(kept), code=9)
+    done = here(
+        "compare", a, b, slow, "--fail-slower", "5", "--json", "-o", str(kept), code=9
+    )
     assert "slow file.json is " in done.stderr
     assert "more than --fail-slower 5%" in done.stderr
     found = Comparison.model_validate_json(done.stdout)
     assert Comparison.model_validate_json(kept.read_text()) == found
     assert json.loads(done.stdout)["kind"] == "comparison"
-    assert [against.ratio and against.ratio.verdict for against in found.against_first] == [
+    assert [
+        against.ratio and against.ratio.verdict for against in found.against_first
+    ] == [
         "no difference",
         "slower",
     ]

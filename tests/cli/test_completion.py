@@ -30,7 +30,9 @@ _gpubalance_completion gpubalance
 
 
 @pytest.fixture(scope="module", autouse=True)
-def path_with_broken_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def path_with_broken_tensorflow(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
     """Puts a broken TensorFlow before the real one, as nothing here may load it."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in broken(tmp_path_factory.mktemp("path")).items():
@@ -47,13 +49,19 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def variables(more: dict[str, str]) -> dict[str, str]:
-    without = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    without = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "CUDA_VISIBLE_DEVICES"
+    }
     return without | {"PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}"} | more
 
 
 def said(command: list[str], more: dict[str, str]) -> str:
     """The stdout of a process that must say nothing on stderr."""
-    done = subprocess.run(command, env=variables(more), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env=variables(more), capture_output=True, text=True, timeout=60
+    )
     assert done.stderr == ""
     return done.stdout
 
@@ -62,7 +70,9 @@ def ask_program(instruction: str, **more: str) -> str:
     return said([PROGRAM], {"_GPUBALANCE_COMPLETE": instruction, **more})
 
 
-def completed(script: Path, *words: str, more: dict[str, str] | None = None) -> list[str]:
+def completed(
+    script: Path, *words: str, more: dict[str, str] | None = None
+) -> list[str]:
     """What bash offers for the last word."""
     asked = [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words]
     return said(asked, {"SCRIPT": str(script), **(more or {})}).splitlines()
@@ -91,13 +101,17 @@ def completed(script: Path, *words: str, more: dict[str, str] | None = None) -> 
         (("guide", "tr"), ["train", "troubles"]),
     ],
 )
-def test_what_bash_offers(script: Path, words: tuple[str, ...], offered: list[str]) -> None:
+def test_what_bash_offers(
+    script: Path, words: tuple[str, ...], offered: list[str]
+) -> None:
     assert completed(script, *words) == offered
 
 
 def test_commands_and_flags_where_nothing_is_typed_yet(script: Path) -> None:
     assert {"devices", "probe", "balance", "plan", "run"} <= set(completed(script, ""))
-    assert {"--gpus", "--batches", "--config", "--help"} <= set(completed(script, "run", ""))
+    assert {"--gpus", "--batches", "--config", "--help"} <= set(
+        completed(script, "run", "")
+    )
     assert {"probe", "train"} <= set(completed(script, "guide", ""))
 
 
@@ -108,7 +122,11 @@ def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(
     assert completed(script, "run", "--gpus", "", more=gpus) == ["0", "1"]
     assert completed(script, "run", "--hosts", "alpha", "--gpus", "", more=gpus) == []
     line = "gpubalance run --gpus 0 "
-    asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args", **gpus}
+    asked = {
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        **gpus,
+    }
     assert ask_program("complete_fish", **asked) == "1\tNVIDIA GeForce GTX 1080\n"
     assert '"1":"NVIDIA GeForce GTX 1080"' in ask_program("complete_zsh", **asked)
 
@@ -116,7 +134,11 @@ def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_nothing_is_said_of_a_line_that_makes_no_sense(shell: str) -> None:
     line = "gpubalance run --gpus --plan 'x"
-    asked = {"_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line, "COMP_CWORD": "not a number"}
+    asked = {
+        "_TYPER_COMPLETE_ARGS": line,
+        "COMP_WORDS": line,
+        "COMP_CWORD": "not a number",
+    }
     assert "rror" not in ask_program(f"complete_{shell}", **asked)
 
 
@@ -126,13 +148,17 @@ def test_each_word_that_fish_is_told_is_on_one_line_in_a_narrow_terminal_too() -
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         "COLUMNS": "30",
     }
-    assert all(line.startswith("-") for line in ask_program("complete_fish", **asked).splitlines())
+    assert all(
+        line.startswith("-")
+        for line in ask_program("complete_fish", **asked).splitlines()
+    )
 
 
 def test_it_installs_itself(tmp_path: Path) -> None:
     """In a home of the test's. The shell is the one that the program is called from."""
     installed = said(
-        [BASH, "--norc", "-c", f"{PROGRAM} --install-completion; true"], {"HOME": str(tmp_path)}
+        [BASH, "--norc", "-c", f"{PROGRAM} --install-completion; true"],
+        {"HOME": str(tmp_path)},
     )
     assert "bash completion installed in" in installed
     assert ".bash_completions/gpubalance.sh" in (tmp_path / ".bashrc").read_text()
@@ -142,7 +168,8 @@ def test_it_installs_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flag", ["--install-completion", "--show-completion"])
 def test_a_word_beside_it_changes_nothing(flag: str, tmp_path: Path) -> None:
     refused = said(
-        [BASH, "--norc", "-c", f"{PROGRAM} {flag} false 2>&1; true"], {"HOME": str(tmp_path)}
+        [BASH, "--norc", "-c", f"{PROGRAM} {flag} false 2>&1; true"],
+        {"HOME": str(tmp_path)},
     )
     assert f"error: {flag} takes no arguments" in refused
     assert not list(tmp_path.iterdir())
@@ -152,5 +179,9 @@ def test_the_models_are_those_of_keras(tensorflow: Any) -> None:
     """Their names are read in its package, as Keras takes seconds to load."""
     import keras
 
-    models = {name for name, model in vars(keras.applications).items() if inspect.isfunction(model)}
+    models = {
+        name
+        for name, model in vars(keras.applications).items()
+        if inspect.isfunction(model)
+    }
     assert models | {"probe", "small"} == set(known(offers("--model", str))())

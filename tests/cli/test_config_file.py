@@ -32,10 +32,14 @@ def parsed(name: str, arguments: list[str]) -> dict[str, Any]:
     """The parameters with which a command is called."""
     command = COMMANDS[name]
     needed = [
-        __file__ for param in command.params if isinstance(param, TyperArgument) and param.required
+        __file__
+        for param in command.params
+        if isinstance(param, TyperArgument) and param.required
     ]
     with PROGRAM.make_context("gpubalance", [name]) as root:
-        return command.make_context(name, [*arguments, "--", *needed], parent=root).params
+        return command.make_context(
+            name, [*arguments, "--", *needed], parent=root
+        ).params
 
 
 def value_of(option: TyperOption) -> tuple[str, Any]:
@@ -71,7 +75,10 @@ def test_each_flag_of_each_command_means_the_same_in_a_file(
     by_hand = parsed(name, arguments)
     assert by_hand != parsed(name, [])
     path = tmp_path / "config.toml"
-    texts = [f"[{name}]\n{flag} = {written}\n", f"{flag.replace('-', '_')} = {written}\n"]
+    texts = [
+        f"[{name}]\n{flag} = {written}\n",
+        f"{flag.replace('-', '_')} = {written}\n",
+    ]
     for text in texts:
         path.write_text(text)
         assert parsed(name, ["--config", str(path)]) == by_hand
@@ -85,7 +92,12 @@ def test_the_command_line_is_above_it_and_a_commands_own_table_above_all_command
         "model = 'probe'\nseed = 3\n[run]\nmodel = 'small'\ngpus = [0, 1]\nxla = true\n"
     )
     run = parsed("run", ["--config", str(path), "--gpus", "1", "--no-xla"])
-    assert (run["model"], run["seed"], run["gpus"], run["xla"]) == ("small", "3", ["1"], False)
+    assert (run["model"], run["seed"], run["gpus"], run["xla"]) == (
+        "small",
+        "3",
+        ["1"],
+        False,
+    )
     assert parsed("probe", ["--config", str(path)])["model"] == "probe"
 
 
@@ -95,7 +107,10 @@ def test_the_command_line_is_above_it_and_a_commands_own_table_above_all_command
 def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(f"[run]\n{text}\n")
-    assert ",".join(parsed("run", ["--config", str(path)])["gpus"]).replace(" ", ",") == "0,1"
+    assert (
+        ",".join(parsed("run", ["--config", str(path)])["gpus"]).replace(" ", ",")
+        == "0,1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +133,11 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
             "there are: hosts, json, simulate, verbose",
         ),
         ("config = 'other.toml'", ": config: there is no such", "there are: "),
-        ("[run]\nno-xla = true", ": [run] no-xla: there is no such", "did you mean xla?"),
+        (
+            "[run]\nno-xla = true",
+            ": [run] no-xla: there is no such",
+            "did you mean xla?",
+        ),
         ("[run", " is not TOML", ""),
         ("x = " + "[" * 100_000, " is not TOML", ""),
         ("#" * (1 << 20) + "\n", " is larger than 1 MiB", ""),
@@ -141,7 +160,12 @@ def test_what_is_wrong_is_told_with_its_place(
 
 def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "binary", tmp_path / "missing", tmp_path, Path("/dev/zero")):
+    for path in (
+        tmp_path / "binary",
+        tmp_path / "missing",
+        tmp_path,
+        Path("/dev/zero"),
+    ):
         with pytest.raises(BadInput):
             defaults(path, COMMANDS)
 
@@ -159,7 +183,9 @@ def test_a_plan_with_the_flags_of_a_file(tmp_path: Path, before: bool) -> None:
         "quiet = true\nbatch_multiple = 16\n[plan]\nsync = 0.006\noutput = 'plan.json'\n"
     )
     config = ("--config", str(path))
-    words = [*config, "plan", "probe.json"] if before else ["plan", "probe.json", *config]
+    words = (
+        [*config, "plan", "probe.json"] if before else ["plan", "probe.json", *config]
+    )
     here(*words, "--global-batch", "256", code=0, cwd=tmp_path)
     plan = Plan.model_validate_json((tmp_path / "plan.json").read_text())
     assert (plan.batch_multiple, plan.sync_s, plan.global_batch) == (16, 0.006, 256)
@@ -169,7 +195,12 @@ PAIR = ("--simulate", "2")
 WRONG = [
     ("[run]\nwindows = 0", (), 2, "--windows '0' should be greater than or equal to 1"),
     ("[run]\nwindows = true", (), 2, "--windows 'True' should be a valid integer"),
-    ("precision = 'float31'", (), 2, "--precision 'float31' should be 'float32', 'tf32', "),
+    (
+        "precision = 'float31'",
+        (),
+        2,
+        "--precision 'float31' should be 'float32', 'tf32', ",
+    ),
     ("[run]\nxla = 'maybe'", (), 2, "invalid value for '--xla': "),
     ("[run]\ngpus = [[0]]", PAIR, 2, "there is no device '[0]'"),
     ("[run.gpus]\nzero = 0", PAIR, 2, "there is no device "),

@@ -59,13 +59,19 @@ def test_a_balance_that_ends_before_its_pipeline_is_measured_goes_on_there(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
     engine_that("def pulled(samples): __import__('os')._exit(9)")
-    balanced = partial(here, "balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", cwd=folder)
+    balanced = partial(
+        here, "balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", cwd=folder
+    )
     assert "--resume continues it" in balanced().stderr
-    assert known(Plan.model_validate_json((folder / "plan.json").read_text()).run).complete
+    assert known(
+        Plan.model_validate_json((folder / "plan.json").read_text()).run
+    ).complete
     engine_that("def pulled(samples): return samples / 100")
     balanced("--resume", code=0)
     assert (
-        known(Plan.model_validate_json((folder / "plan.json").read_text()).pipeline).held
+        known(
+            Plan.model_validate_json((folder / "plan.json").read_text()).pipeline
+        ).held
         is not None
     )
     assert "plan.json exists" in balanced("--resume", code=2).stderr
@@ -73,7 +79,16 @@ def test_a_balance_that_ends_before_its_pipeline_is_measured_goes_on_there(
 
 def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> None:
     made = here(
-        "balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json", code=0, cwd=folder
+        "balance",
+        *PAIR,
+        *DATA,
+        *SHORT,
+        "--epoch",
+        "1000",
+        "-o",
+        "plan.json",
+        code=0,
+        cwd=folder,
     )
     plan = Plan.model_validate_json((folder / "plan.json").read_text())
     pipeline = known(plan.pipeline)
@@ -90,13 +105,18 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     for done in (made, again):
         assert done.stdout.startswith(binds)
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
-        assert "10.0 s with this split; your input pipeline gives them no faster" in " ".join(
-            done.stdout.split()
+        assert (
+            "10.0 s with this split; your input pipeline gives them no faster"
+            in " ".join(done.stdout.split())
         )
-    assert "another device is not worth it until that gives more" in " ".join(made.stdout.split())
+    assert "another device is not worth it until that gives more" in " ".join(
+        made.stdout.split()
+    )
 
     path = folder / "mine.py"
-    path.write_text(FILE.replace("    dataset()\n", "    pass\n    dataset()  # to train\n"))
+    path.write_text(
+        FILE.replace("    dataset()\n", "    pass\n    dataset()  # to train\n")
+    )
     assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = here("plan", *PAIR, *DATA, code=4, cwd=folder)
@@ -134,12 +154,16 @@ def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_af
         "--global-batch 64 keeps it"
     ) in (" ".join(done.stdout.split()))
     assert done.stderr.index("your batch of 64 → ") < done.stderr.index("round 1")
-    same = here("balance", *PAIR, *DATA, *SHORT, "--global-batch", "64", code=0, cwd=folder)
+    same = here(
+        "balance", *PAIR, *DATA, *SHORT, "--global-batch", "64", code=0, cwd=folder
+    )
     assert "your batch of 64" not in same.stderr
     assert "global batch 64, as before: the learning rate stays" in same.stdout
     asked = here("plan", *PAIR, *DATA, "--from-batch", "100", code=0, cwd=folder)
     text = " ".join(asked.stdout.split())
-    assert "steps an epoch; --global-batch 64 keeps it and is predicted to give " in text
+    assert (
+        "steps an epoch; --global-batch 64 keeps it and is predicted to give " in text
+    )
     assert "learning rate: if yours was tuned for batch 100, multiply by " in text
 
 
@@ -149,7 +173,10 @@ def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples_where_there_ar
     engine_that("def loss_is_finite(): return False")
     told = here("run", *PAIR, *DATA, *SHORT, code=4, cwd=folder).stderr
     assert "random" not in told
-    assert "there is no NaN among the first samples of --data mine.py:dataset, so look for" in told
+    assert (
+        "there is no NaN among the first samples of --data mine.py:dataset, so look for"
+        in told
+    )
     assert (
         "inputs are random numbers from 0 to 1"
         in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr
@@ -157,7 +184,17 @@ def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples_where_there_ar
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:
-    done = here("probe", *PAIR, *DATA, "--max-batch", "32", "-o", "probe.json", code=0, cwd=folder)
+    done = here(
+        "probe",
+        *PAIR,
+        *DATA,
+        "--max-batch",
+        "32",
+        "-o",
+        "probe.json",
+        code=0,
+        cwd=folder,
+    )
     probe = json.loads((folder / "probe.json").read_text())
     assert probe["pipeline"]["binds"]
     assert done.stdout.startswith("your input pipeline gives 100 samples/s")

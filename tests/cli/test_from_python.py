@@ -23,7 +23,12 @@ from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
 from tests.tiny import net
 
-BRIEF: dict[str, Any] = {"windows": 1, "duration": 0.5, "round_duration": 0.5, "global_batch": 64}
+BRIEF: dict[str, Any] = {
+    "windows": 1,
+    "duration": 0.5,
+    "round_duration": 0.5,
+    "global_batch": 64,
+}
 SCRIPT = f"""
 import sys
 import time
@@ -55,13 +60,19 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_balances_its_own_functions_and_trains_with_the_plan(tmp_path: Path) -> None:
+def test_a_script_balances_its_own_functions_and_trains_with_the_plan(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     settings = Settings(model="train.py:build", data="train.py:dataset")
     code = code_key(f"{script}:build", f"{script}:dataset")
     devices = simulated_devices(QUICK_PAIR)[0]
-    save(probe_of(devices).model_copy(update={"settings": settings, "model": None, "code": code}))
+    save(
+        probe_of(devices).model_copy(
+            update={"settings": settings, "model": None, "code": code}
+        )
+    )
     command = [sys.executable, str(script), QUICK_PAIR]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
@@ -76,10 +87,14 @@ def test_a_script_balances_its_own_functions_and_trains_with_the_plan(tmp_path: 
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_watch_gets_the_events_and_nothing_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_watch_gets_the_events_and_nothing_is_shown(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     events: list[Event] = []
-    plan = gpubalance.balance("small", simulate=QUICK_PAIR, watch=events.append, **BRIEF)
+    plan = gpubalance.balance(
+        "small", simulate=QUICK_PAIR, watch=events.append, **BRIEF
+    )
     assert plan.global_batch == 64
     assert any(isinstance(event, RoundDone) for event in events)
     assert capfd.readouterr() == ("", "")
@@ -120,7 +135,12 @@ def typed() -> Callable[[], Any]:
         (typed(), {}, BadInput, "and build is not"),
         (net, {"data": 3}, BadInput, "a value of type int is not"),
         (net, {"gpus": {0: 1}}, UsageError, "there is no device"),
-        (net, {"windows": 0}, UsageError, "--windows '0' should be greater than or equal to 1"),
+        (
+            net,
+            {"windows": 0},
+            UsageError,
+            "--windows '0' should be greater than or equal to 1",
+        ),
         (net, {"margin": "x"}, UsageError, "'x' is not a size"),
         (
             net,

@@ -20,7 +20,9 @@ def test_the_help_of_a_command_has_each_of_its_options_and_an_example(
     assert (done.code, done.err) == (0, "")
     for param in COMMANDS[name].params:
         for flag in (
-            (*param.opts, *param.secondary_opts) if param.param_type_name == "option" else ()
+            (*param.opts, *param.secondary_opts)
+            if param.param_type_name == "option"
+            else ()
         ):
             assert f" {flag} " in done.out
     assert f"Example: gpubalance {name}" in done.out
@@ -54,11 +56,11 @@ def test_every_command_that_an_error_names_is_typed_as_the_program_was_started(
 
 def test_the_programs_help_loads_no_command_and_no_request() -> None:
     """They would take as long as the rest of the program."""
-    code = (
-        "import sys; from gpubalance.cli.app import main; sys.argv[1:] = ['--help']\ntry: main()\n"
-    )
+    code = "import sys; from gpubalance.cli.app import main; sys.argv[1:] = ['--help']\ntry: main()\n"
     code += "finally: print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     loaded = set(done.stderr.split())
     assert "gpubalance.cli.app" in loaded
     assert not loaded & {

@@ -79,9 +79,14 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     assert [device.host for device in run.devices] == ["alpha", "beta"]
     for device, replica in zip(run.devices, run.replicas, strict=True):
         profile = known(device.profile)
-        assert replica.compute_s >= profile.alpha_s + profile.beta_s * replica.batch - 1e-6
-        assert replica.memory_peak_bytes == profile.memory_at(replica.batch, JOINT.extra_memory)
-    assert run.sync_s >= 0.8 * JOINT.sync_s  # it is what medians of other parts leave of a step
+        assert (
+            replica.compute_s >= profile.alpha_s + profile.beta_s * replica.batch - 1e-6
+        )
+        assert replica.memory_peak_bytes == profile.memory_at(
+            replica.batch, JOINT.extra_memory
+        )
+    # It is what medians of other parts leave of a step
+    assert run.sync_s >= 0.8 * JOINT.sync_s
     assert run.complete
     assert known(run.pipeline).alone.median > run.throughput.median
 
@@ -95,7 +100,10 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
 def test_plain_devices_on_hosts() -> None:
     hosts = ("--simulate", "1", "--hosts", "alpha,beta", "--via", "env ON={host}")
     listed = here("devices", *hosts, code=0)
-    assert re.findall(r"^(\w+:\d) +CPU", listed.stdout, re.MULTILINE) == ["alpha:0", "beta:0"]
+    assert re.findall(r"^(\w+:\d) +CPU", listed.stdout, re.MULTILINE) == [
+        "alpha:0",
+        "beta:0",
+    ]
     done = here("run", *hosts, "--batches", "8", "4", *SHORT, "--json", code=0)
     run = Run.model_validate_json(done.stdout)
     assert [(device.host, device.profile) for device in run.devices] == [
@@ -113,7 +121,15 @@ def test_some_devices_of_some_hosts() -> None:
         ("alpha", 1),
     ]
     probe = here(
-        "probe", "--simulate", TWO_HOSTS, "--gpus", "beta:0", "--max-batch", "16", "--json", code=0
+        "probe",
+        "--simulate",
+        TWO_HOSTS,
+        "--gpus",
+        "beta:0",
+        "--max-batch",
+        "16",
+        "--json",
+        code=0,
     )
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
 
@@ -154,7 +170,9 @@ def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, .
     """
     for host, uuid in (("alpha", TI), ("beta", PLAIN)):
         (tmp_path / host).mkdir()
-        variables = environment(tmp_path / host, f"driver 550.54.14\ngpu 0 uuid {uuid}\n")
+        variables = environment(
+            tmp_path / host, f"driver 550.54.14\ngpu 0 uuid {uuid}\n"
+        )
     (tmp_path / "tensorflow.py").write_text(
         "raise ImportError('what it says of them is not asked here')"
     )
@@ -184,17 +202,25 @@ def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(
 
 
 def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -> None:
-    done = here("doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json", code=3)
+    done = here(
+        "doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json", code=3
+    )
     assert "error: this failed on alpha: TensorFlow\n" in done.stderr
     found = Checkups.model_validate_json(done.stdout)
     assert [host.host for host in found.hosts] == ["alpha", "gamma"]
-    assert [check.status for check in found.hosts[0].checks if check.code == "driver"] == ["ok"]
-    assert [(check.code, check.status) for check in found.hosts[1].checks] == [("host", "failure")]
+    assert [
+        check.status for check in found.hosts[0].checks if check.code == "driver"
+    ] == ["ok"]
+    assert [(check.code, check.status) for check in found.hosts[1].checks] == [
+        ("host", "failure")
+    ]
     assert "gamma can't be reached" in found.hosts[1].checks[0].detail
 
 
 def test_an_interrupt_waits_for_no_host() -> None:
-    process = start("devices", "--hosts", "alpha,beta", "--via", "sh -c 'sleep 600; true' {host}")
+    process = start(
+        "devices", "--hosts", "alpha,beta", "--via", "sh -c 'sleep 600; true' {host}"
+    )
     while len(children_of(process.pid)) < 4:
         time.sleep(0.05)
     there = children_of(process.pid)
@@ -208,7 +234,9 @@ def test_a_probe_of_other_hosts_is_refused(in_process: Program) -> None:
     Path("probe.json").write_text(probe_of(DEVICES).model_dump_json())
     code, _, err = in_process(["plan", "probe.json", "--hosts", "alpha"])
     assert code == 2
-    assert err.startswith("error: --hosts has no beta, which the probe's devices are on")
+    assert err.startswith(
+        "error: --hosts has no beta, which the probe's devices are on"
+    )
 
 
 def test_the_printed_lines_are_for_the_device_that_was_planned_and_not_for_one_of_that_number_here() -> (
@@ -224,13 +252,16 @@ def test_the_printed_lines_are_for_the_device_that_was_planned_and_not_for_one_o
     )
     assert uses(elsewhere, None, None)[1] == ()
     assert (
-        uses(elsewhere, None, Path("plan.json"))[1][-1] == "# gpubalance launch plan.json train.py"
+        uses(elsewhere, None, Path("plan.json"))[1][-1]
+        == "# gpubalance launch plan.json train.py"
     )
 
 
 def test_the_printed_lines_name_the_hosts_of_plain_devices(tmp_path: Path) -> None:
     plain, _ = simulated_devices("1", ("alpha", "beta"))
-    of_a_profile = plan(probe_of(DEVICES), DEVICES[2:], PlanRequest(sync_s=0.0, accumulate=1))
+    of_a_profile = plan(
+        probe_of(DEVICES), DEVICES[2:], PlanRequest(sync_s=0.0, accumulate=1)
+    )
     made = of_a_profile.model_copy(update={"devices": plain[1:]})
     file = tmp_path / "plan.json"
     file.write_text(made.model_dump_json())

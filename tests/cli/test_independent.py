@@ -31,7 +31,8 @@ from tests.stand_in import engine
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 PAIR = ("independent", "--simulate", QUICK_PAIR, "--batches", "120", "80")
-LONG = ("--windows", "2", "--duration", "5")  # as the engine counts, which does not wait
+# As the engine counts, which does not wait
+LONG = ("--windows", "2", "--duration", "5")
 # In the time that these take, not at once.
 SLOWLY = """
 import time
@@ -42,7 +43,9 @@ def took(seconds):
 """
 
 
-def result_of(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
+def result_of(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> dict[str, Any]:
     done = here(*arguments, "--json", "--quiet", code=0, environment=environment)
     Independent.model_validate_json(done.stdout)
     result: dict[str, Any] = json.loads(done.stdout)
@@ -53,7 +56,9 @@ def contended(folder: Path, factor: float) -> str:
     """The published pair, whose devices take that many times as long while both compute."""
     profile = folder / "contended.toml"
     text = (ROOT / "configs" / "gtx1080ti-gtx1080.toml").read_text(encoding="utf-8")
-    profile.write_text(text.replace("[joint]", f"[joint]\ncontention = {factor}"), encoding="utf-8")
+    profile.write_text(
+        text.replace("[joint]", f"[joint]\ncontention = {factor}"), encoding="utf-8"
+    )
     return str(profile)
 
 
@@ -81,24 +86,43 @@ def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_i
             assert replica["contention"] == pytest.approx(1 - 1 / factor, abs=1e-6)
         assert result["solo_sum"] == pytest.approx(sum(alone))
         assert result["throughput"]["median"] == pytest.approx(sum(alone) / factor)
-        assert (result["kind"], result["complete"], result["joint"]) == ("independent", True, None)
+        assert (result["kind"], result["complete"], result["joint"]) == (
+            "independent",
+            True,
+            None,
+        )
         # 1.26 GiB and 9.1 MiB a sample, without what a joint run takes more.
-        memory = [replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]]
-        assert memory == pytest.approx([1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024])
+        memory = [
+            replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]
+        ]
+        assert memory == pytest.approx(
+            [1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024]
+        )
     assert ["no contention was found" in line for line in told] == [True, False]
     longer = "gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer"
     assert [line.count(longer) for line in told] == [0, 2]
 
-    compared = here("compare", "1.0.json", "1.1.json", "--fail-slower", "5%", code=9, cwd=tmp_path)
+    compared = here(
+        "compare", "1.0.json", "1.1.json", "--fail-slower", "5%", code=9, cwd=tmp_path
+    )
     assert "1.1.json is slower than 1.0.json" in compared.stdout
     csv = here(
-        "report", "1.0.json", "1.1.json", "--html", "page.html", "--csv", code=0, cwd=tmp_path
+        "report",
+        "1.0.json",
+        "1.1.json",
+        "--html",
+        "page.html",
+        "--csv",
+        code=0,
+        cwd=tmp_path,
     ).stdout
     assert "2 devices at once: " in (tmp_path / "page.html").read_text()
     assert '"1.1.json","independent"' in csv
 
 
-def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(tmp_path: Path) -> None:
+def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(
+    tmp_path: Path,
+) -> None:
     """By the program's clock, a device's timings fit into the time in which both were measured."""
     logs = tmp_path / "logs"
     traces = tmp_path / "traces"
@@ -114,20 +138,35 @@ def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(tmp_path: P
         assert replica["solo_step_time_s"]["at_s"][0] < times["at_s"][0]
 
 
-def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_probe() -> None:
+def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_probe() -> (
+    None
+):
     devices = simulated_devices(QUICK_PAIR)[0]
     asked = ("independent", "--simulate", QUICK_PAIR, *SHORT)
     assert [one["batch"] for one in result_of(*asked)["replicas"]] == [64, 64]
     probe = probe_of(devices[:1])
     save(probe)
     sensible = known(probe.probes[0].sensible)
-    assert [one["batch"] for one in result_of(*asked)["replicas"]] == [sensible.batch, 64]
+    assert [one["batch"] for one in result_of(*asked)["replicas"]] == [
+        sensible.batch,
+        64,
+    ]
 
 
 def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("def net(): ...")
     other = f"{tmp_path / 'other.py'}:net"
-    done = here("independent", "--simulate", "2", "--model", TINY, other, *SHORT, "--json", code=0)
+    done = here(
+        "independent",
+        "--simulate",
+        "2",
+        "--model",
+        TINY,
+        other,
+        *SHORT,
+        "--json",
+        code=0,
+    )
     result = json.loads(done.stdout)
     assert [one["model"] for one in result["replicas"]] == [TINY, other]
     assert result["settings"]["model"] == f"{TINY} {other}"
@@ -135,10 +174,14 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
     assert f"building {TINY} and {other} on CPU:0 CPU, CPU:1 CPU" in done.stderr
 
 
-def test_it_is_held_against_the_best_joint_run_of_the_same_devices(tmp_path: Path) -> None:
+def test_it_is_held_against_the_best_joint_run_of_the_same_devices(
+    tmp_path: Path,
+) -> None:
     for split in ("120 80", "60 40"):
         assert (
-            here("run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT).returncode
+            here(
+                "run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT
+            ).returncode
             == 0
         )
     path = tmp_path / "result.json"
@@ -156,7 +199,9 @@ def test_it_is_held_against_the_best_joint_run_of_the_same_devices(tmp_path: Pat
     assert result_of(*PAIR, *SHORT, "--precision", "float32")["joint"] is None
 
 
-def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:
+def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "result.json"
     command = (*PAIR, "--windows", "2", "--duration", "0.3", "-o", str(path))
     slow = engine(tmp_path, SLOWLY.replace("sleep(seconds)", "sleep(seconds / 5)"))

@@ -9,12 +9,25 @@ from tests.cli.program import ROOT, TINY, here
 from tests.known import known
 
 
-def test_contention_of_the_profile_is_found_in_real_steps_at_once(tmp_path: Path) -> None:
+def test_contention_of_the_profile_is_found_in_real_steps_at_once(
+    tmp_path: Path,
+) -> None:
     profile = tmp_path / "contended.toml"
     path = tmp_path / "result.json"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
-    profile.write_text(text.replace("[joint]", "[joint]\ncontention = 3"), encoding="utf-8")
-    asked = ("independent", "--simulate", str(profile), "--batches", "120", "80", "--model", TINY)
+    profile.write_text(
+        text.replace("[joint]", "[joint]\ncontention = 3"), encoding="utf-8"
+    )
+    asked = (
+        "independent",
+        "--simulate",
+        str(profile),
+        "--batches",
+        "120",
+        "80",
+        "--model",
+        TINY,
+    )
     done = here(*asked, "--windows", "2", "--duration", "0.5", "-o", str(path), code=0)
     result = Independent.model_validate_json(path.read_text())
     for replica in result.measured:

@@ -29,7 +29,11 @@ def interrupted(
     module: str, number: str, before: str = "signal.default_int_handler"
 ) -> tuple[int, str]:
     """(exit code, stderr)."""
-    command = [sys.executable, "-c", CODE.format(module=module, number=number, before=before)]
+    command = [
+        sys.executable,
+        "-c",
+        CODE.format(module=module, number=number, before=before),
+    ]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, preexec_fn=heed_signals
     )
@@ -37,12 +41,19 @@ def interrupted(
 
 
 @pytest.mark.parametrize(
-    ("before", "code"), [("signal.default_int_handler", -int(signal.SIGINT)), ("signal.SIG_IGN", 0)]
+    ("before", "code"),
+    [("signal.default_int_handler", -int(signal.SIGINT)), ("signal.SIG_IGN", 0)],
 )
-def test_an_interrupt_while_it_is_loaded_is_no_traceback(before: str, code: int) -> None:
+def test_an_interrupt_while_it_is_loaded_is_no_traceback(
+    before: str, code: int
+) -> None:
     assert interrupted("gpubalance.cli.app", "SIGINT", before) == (code, "")
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-def test_an_interrupt_before_the_stage_begins_has_its_own_exit_code(number: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
+)
+def test_an_interrupt_before_the_stage_begins_has_its_own_exit_code(
+    number: str, code: int
+) -> None:
     assert interrupted("gpubalance.devices.machine", number) == (code, "")

@@ -60,7 +60,15 @@ def test_each_device_has_a_process_that_knows_its_place(
     via: tuple[str, ...], on: tuple[str, ...], script: str, tmp_path: Path
 ) -> None:
     done = here(
-        "launch", *via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x", code=0
+        "launch",
+        *via,
+        str(write_plan(tmp_path)),
+        script,
+        "--gpus",
+        "0 1",
+        "-o",
+        "x",
+        code=0,
     )
     assert sorted(done.stdout.splitlines()) == [
         (
@@ -77,13 +85,17 @@ def test_the_devices_of_one_host_are_one_process(script: str) -> None:
     assert done.stdout == "GPU:0, GPU:1 | here given [] as None\n"
 
 
-def test_one_that_fails_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> None:
+def test_one_that_fails_ends_all_with_its_exit_code(
+    script: str, tmp_path: Path
+) -> None:
     done = here("launch", *VIA, str(write_plan(tmp_path)), script, "fail")
     assert done.returncode == 5, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_process_outlives_the_command(number: int, script: str, tmp_path: Path) -> None:
+def test_no_process_outlives_the_command(
+    number: int, script: str, tmp_path: Path
+) -> None:
     process = start("launch", *VIA, str(write_plan(tmp_path)), script, "wait")
     for _ in range(3):
         lines_until(process, "waits")
@@ -124,12 +136,15 @@ def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended_a_long_line
     """As behind a pager: all that it printed is still in pipes when it ends."""
     script = tmp_path / "train.py"
     said = []
-    script.write_text("print('x' * 3_000_000)\nfor _ in range(18_000):\n    print(1_000_000)\n")
+    script.write_text(
+        "print('x' * 3_000_000)\nfor _ in range(18_000):\n    print(1_000_000)\n"
+    )
 
     def tell(line: str, *_: str) -> None:
         said.append(len(line))
         if len(said) == 1:
-            time.sleep(1.2)  # and never for 0 s, which gives a busy machine's other programs a turn
+            # And never for 0 s, which gives a busy machine's other programs a turn
+            time.sleep(1.2)
 
     assert launch(read_record(Path(PAIR), Plan), [str(script)], tell) == 0
     long = said[:-18_000]
@@ -186,7 +201,9 @@ elif os.environ["ON"] == "beta" and (how == "always" or how == "once" and split 
 elif how != "once" or split is None:
     time.sleep(600)
 """
-KILLED = "the process of beta:0 was ended by SIGKILL, probably as the host's memory ran out"
+KILLED = (
+    "the process of beta:0 was ended by SIGKILL, probably as the host's memory ran out"
+)
 LOST = "steps lost since the beginning: 2; it was in step 2 of epoch 1"
 ANEW = "fit has no BackupAndRestore among its callbacks: a restart begins anew"
 
@@ -217,7 +234,15 @@ ANEW = "fit has no BackupAndRestore among its callbacks: a restart begins anew"
             "always",
             ("--restarts", "1"),
             137,
-            [ANEW, KILLED, LOST, "restart 1 of 1: ", "it goes on with epoch 1", KILLED, LOST],
+            [
+                ANEW,
+                KILLED,
+                LOST,
+                "restart 1 of 1: ",
+                "it goes on with epoch 1",
+                KILLED,
+                LOST,
+            ],
         ),
         ("end", ("--deadline", "1"), 0, []),
         ("hang", ("--deadline", "1"), 8, []),
@@ -233,14 +258,20 @@ def test_a_script_is_started_again_as_often_as_may_be(
     told = re.findall(r"^launch \| (.*)$", done.stderr, re.MULTILINE)
     assert len(told) == len(says), done.stderr
     assert all(text in line for text, line in zip(says, told, strict=True)), done.stderr
-    assert ("beta:0 | has (80, 40, 24)" in done.stdout) == ("restart 1 of 1" in done.stderr)
+    assert ("beta:0 | has (80, 40, 24)" in done.stdout) == (
+        "restart 1 of 1" in done.stderr
+    )
     if how == "hang":
         late = "no step came for 1 s: the others wait for beta:0, in step 1 of epoch 1"
         assert f"error: {late}\n" in done.stderr
 
 
 def test_too_few_devices_end_it_with_what_was_lost(tmp_path: Path) -> None:
-    script, plan, down = tmp_path / "loses.py", str(write_plan(tmp_path)), tmp_path / "down"
+    script, plan, down = (
+        tmp_path / "loses.py",
+        str(write_plan(tmp_path)),
+        tmp_path / "down",
+    )
     script.write_text(LOSES)
     via = f"""sh -c 'test ! -e {down} -o $0 = alpha && ON=$0 exec "$@"' {{host}}"""
     how = ("--restarts", "3", "--at-least", "3", "--via", via)
@@ -250,7 +281,10 @@ def test_too_few_devices_end_it_with_what_was_lost(tmp_path: Path) -> None:
     assert f"{few}{KILLED}; {LOST}\n" in done.stderr
     for words, says in (
         (("--at-least", "2"), "--at-least is for --restarts"),
-        (("--at-least", "4", "--restarts", "1"), "--at-least 4, and the plan has 3 devices"),
+        (
+            ("--at-least", "4", "--restarts", "1"),
+            "--at-least 4, and the plan has 3 devices",
+        ),
     ):
         assert says in here("launch", *VIA, *words, plan, str(script), code=2).stderr
 
@@ -323,7 +357,9 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
         assert says in err
 
 
-def test_its_options_stand_before_the_plan_and_the_plan_names_the_devices(script: str) -> None:
+def test_its_options_stand_before_the_plan_and_the_plan_names_the_devices(
+    script: str,
+) -> None:
     simulated = here("launch", "--simulate", "2", PAIR, script, code=2)
     assert simulated.stderr.startswith("error: no such option: --simulate")
     assert (
@@ -348,7 +384,10 @@ def test_a_plan_for_hosts_wants_a_process_for_each_device(
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(UsageError, match="gpubalance launch PLAN SCRIPT"):
         load_plan(path, simulate=TWO_HOSTS)
-    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
+    cluster = {
+        "cluster": {"worker": ["a:1", "b:2"]},
+        "task": {"type": "worker", "index": 0},
+    }
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(
         PlanMismatch,

@@ -17,7 +17,15 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from tests.bench.in_process import Program
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, interrupted, lines_until, start
+from tests.cli.program import (
+    QUICK_PAIR,
+    ROOT,
+    gpubalance,
+    here,
+    interrupted,
+    lines_until,
+    start,
+)
 from tests.jobs.probes import probe_of
 from tests.known import known
 from tests.stand_in import engine
@@ -27,7 +35,9 @@ LARGE = str(ROOT / "configs" / "gtx1080ti-gtx1080-large-model.toml")
 SHORT = ("--windows", "1", "--round-duration", "0.1", "--micro-batch", "32")
 
 
-def result_of(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[Layers, str]:
+def result_of(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> tuple[Layers, str]:
     """The result, and stderr."""
     done = here("layers", *arguments, "--json", code=0, environment=environment)
     return Layers.model_validate_json(done.stdout), done.stderr
@@ -35,7 +45,10 @@ def result_of(*arguments: str, environment: Mapping[str, str] | None = None) -> 
 
 def profile(folder: Path, *devices: str, joint: str = "") -> str:
     """A profile file with these lines for each device."""
-    heads = (f'[[device]]\nname = "{number}"\n{lines}\n' for number, lines in enumerate(devices))
+    heads = (
+        f'[[device]]\nname = "{number}"\n{lines}\n'
+        for number, lines in enumerate(devices)
+    )
     path = folder / "profile.toml"
     path.write_text("\n".join([*heads, f"[joint]\n{joint}\n"]))
     return str(path)
@@ -48,18 +61,30 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert "each with the whole" not in told
     assert result.baselines.solo_best is None
     assert "GPU:0 does not hold small" in (result.baselines.solo_best_why_not or "")
-    assert result.predicted.step_time_s == pytest.approx(result.step_time_s.median, rel=0.05)
+    assert result.predicted.step_time_s == pytest.approx(
+        result.step_time_s.median, rel=0.05
+    )
     for stage in result.stages:
         parts = (
-            stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
+            stage.forward_s
+            + stage.backward_s
+            + stage.transfer_s
+            + stage.update_s
+            + stage.bubble_s
         )
         assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
-        assert known(stage.memory_peak_bytes) <= known(result.devices[stage.device].memory_bytes)
-        assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
+        assert known(stage.memory_peak_bytes) <= known(
+            result.devices[stage.device].memory_bytes
+        )
+        assert stage.memory_peak_bytes == pytest.approx(
+            stage.memory_predicted_bytes, rel=0.01
+        )
     assert result.bubble >= result.bubble_bound
     assert Layers.model_validate_json((tmp_path / "layers.json").read_text()) == result
 
-    here("compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"), code=0)
+    here(
+        "compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"), code=0
+    )
     here(
         "report",
         str(tmp_path / "layers.json"),
@@ -74,21 +99,35 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
 def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     """In the pipeline the first device is half as fast as it was alone: it gets less."""
     script = "def slower(device, first, last): return 2.0 if device.index == 0 else 1.0"
-    forced = ("--simulate", _known_pair(tmp_path), "--force", "--gpus", "0", "1", *SHORT)
+    forced = (
+        "--simulate",
+        _known_pair(tmp_path),
+        "--force",
+        "--gpus",
+        "0",
+        "1",
+        *SHORT,
+    )
     found, _ = result_of(*forced, environment=engine(tmp_path, script))
     assert [tried.outcome for tried in found.rounds] == ["measured", "measured"]
     blocks = []
     for tried in found.rounds:
-        blocks.append({device: last - first + 1 for first, last, device in tried.segments})
+        blocks.append(
+            {device: last - first + 1 for first, last, device in tried.segments}
+        )
     assert blocks[0] == {0: 4, 1: 4}
     assert blocks[1][0] < 4
     (first, second) = (known(tried.step_time_s) for tried in found.rounds)
     assert second < 0.9 * first
-    assert found.predicted.step_time_s == pytest.approx(found.step_time_s.median, rel=0.01)
+    assert found.predicted.step_time_s == pytest.approx(
+        found.step_time_s.median, rel=0.01
+    )
     split = known(found.baselines.split)
     assert split.measured
     assert found.forced
-    assert found.speedup_over_split == pytest.approx(found.throughput.median / split.throughput)
+    assert found.speedup_over_split == pytest.approx(
+        found.throughput.median / split.throughput
+    )
 
 
 def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
@@ -107,7 +146,8 @@ def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
     low_s, high_s = known(found.predicted.ci95)
     assert low_s < found.step_time_s.median < high_s
     assert f"predicted {found.rounds[0].predicted_s * 1000:.3g} ms; " in told
-    assert found.rounds[0].predicted_ci95 is None  # of blocks alone, before a cut was run
+    # Of blocks alone, before a cut was run
+    assert found.rounds[0].predicted_ci95 is None
 
 
 def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -> None:
@@ -118,7 +158,9 @@ def test_a_model_that_is_faster_uncut_is_not_cut_unless_forced(tmp_path: Path) -
     assert "as 5.9 % of each step is bubble; GPU:0 alone gives" in done.stderr
     assert "by prediction" in done.stderr
     assert "--resume" not in done.stderr
-    assert "finds the best batch split; --force cuts the model all the same" in done.stderr
+    assert (
+        "finds the best batch split; --force cuts the model all the same" in done.stderr
+    )
 
 
 def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) -> None:
@@ -138,14 +180,19 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     )
     found, _ = result_of(*wide[1:], "--micro-batch", "8")
     assert found.segments == ((0, 3, 0), (4, 7, 1))
-    assert [(stage.memory_peak_bytes or 0) >> 20 for stage in found.stages] == [934, 774]
+    assert [(stage.memory_peak_bytes or 0) >> 20 for stage in found.stages] == [
+        934,
+        774,
+    ]
     # Both hold 300 MiB beside what is planned.
     # The margin is by how much the plan was seen to be too little.
     close = profile(tmp_path, *[one.format(4)] * 2)
     held = engine(tmp_path, "def held(device): return 300 << 20")
     done = here("layers", "--simulate", close, *SHORT, code=5, environment=held)
     assert "GPU:0 ran out of memory and gets less" in done.stderr
-    assert re.search(r"→ --margin \d+MiB --micro-batch \d+ fits: GPU:\d blocks", done.stderr)
+    assert re.search(
+        r"→ --margin \d+MiB --micro-batch \d+ fits: GPU:\d blocks", done.stderr
+    )
     assert "--resume" not in done.stderr
     large = profile(tmp_path, *[one.format(1).replace("1.2 GiB", "20 GiB")] * 2)
     done = here("layers", "--simulate", large, *SHORT, code=5)
@@ -153,7 +200,10 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
         "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 "
         "GiB, GPU:1"
     ) in done.stderr
-    assert "→ no smaller micro-batch fits: take more devices, or a smaller model" in done.stderr
+    assert (
+        "→ no smaller micro-batch fits: take more devices, or a smaller model"
+        in done.stderr
+    )
     assert "--resume" not in done.stderr
 
 
@@ -165,13 +215,17 @@ def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:
         'GiB"\nmemory_per_sample = "1 MiB"'
     )
     pair = profile(tmp_path, one.format("0.87 GiB"), one.format("1.5 GiB"))
-    found, told = result_of("--simulate", pair, *SHORT, environment=engine(tmp_path, script))
+    found, told = result_of(
+        "--simulate", pair, *SHORT, environment=engine(tmp_path, script)
+    )
     assert found.rounds[0].outcome == "oom"
     assert found.rounds[-1].outcome == "measured"
     assert found.rounds[0].ran_out == 0
     assert "GPU:0 ran out of memory and gets less (predicted" in told
     for stage in found.stages:
-        assert known(stage.memory_peak_bytes) <= known(found.devices[stage.device].memory_bytes)
+        assert known(stage.memory_peak_bytes) <= known(
+            found.devices[stage.device].memory_bytes
+        )
 
 
 def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
@@ -181,22 +235,34 @@ def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
         'GiB"\nmemory_per_sample = "1 GiB"'
     )
     found, _ = result_of(
-        "--simulate", profile(tmp_path, one, one), "--windows", "1", "--round-duration", "0.1"
+        "--simulate",
+        profile(tmp_path, one, one),
+        "--windows",
+        "1",
+        "--round-duration",
+        "0.1",
     )
     assert found.micro_batch == 1
     assert len(found.stages) == 2
 
 
 def test_named_cuts_are_those(tmp_path: Path) -> None:
-    found, _ = result_of("--simulate", LARGE, *SHORT, "--cuts", "conv2d_5", "--micro-batches", "2")
+    found, _ = result_of(
+        "--simulate", LARGE, *SHORT, "--cuts", "conv2d_5", "--micro-batches", "2"
+    )
     assert [(first, last) for first, last, _ in found.segments] == [(0, 0), (1, 1)]
     assert [block.calls for block in found.blocks] == [5, 3]
     assert found.micro_batches == 2
     done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9", code=4)
-    assert "--cuts conv2d_9: a cut is before a layer, and this one is not there" in done.stderr
+    assert (
+        "--cuts conv2d_9: a cut is before a layer, and this one is not there"
+        in done.stderr
+    )
 
 
-def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_path: Path) -> None:
+def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(
+    tmp_path: Path,
+) -> None:
     script = """
     import os, pathlib, time
 
@@ -215,7 +281,9 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     process = start(*arguments, "--resume", environment=variables)
     told = lines_until(process, "starting TensorFlow")
     out, _ = interrupted(process)
-    assert json.loads(out)["step_time_s"]["samples"] == cut_short["step_time_s"]["samples"]
+    assert (
+        json.loads(out)["step_time_s"]["samples"] == cut_short["step_time_s"]["samples"]
+    )
     assert "".join(told).count("continuing an unfinished measurement") == 1
     (tmp_path / "go-on").touch()
     done = gpubalance(*arguments, "--resume", code=0, environment=variables)
@@ -223,7 +291,10 @@ def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(tmp_pat
     result: dict[str, Any] = json.loads(done.stdout)
     assert result["complete"]
     told = [one["message"] for one in result["warnings"] if one["code"] == "resumed"]
-    assert [line[: line.index(" was")] for line in told] == ["1 of its rounds", "1 of its windows"]
+    assert [line[: line.index(" was")] for line in told] == [
+        "1 of its rounds",
+        "1 of its windows",
+    ]
     samples = [one["step_time_s"]["samples"] for one in (cut_short, result)]
     assert samples[1][: len(samples[0])] == samples[0]
     assert len(samples[1]) == 3 * len(samples[0])
@@ -257,8 +328,12 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
     first = here(*arguments, "-o", str(made), code=3, environment=variables)
     assert "measuring the batch split" in first.stderr
     again = here(*arguments, "--resume", code=0, environment=variables)
-    assert "measuring" not in again.stderr.replace("continuing an unfinished measurement", "")
-    splits = [Layers.model_validate_json(one.stdout).baselines.split for one in (first, again)]
+    assert "measuring" not in again.stderr.replace(
+        "continuing an unfinished measurement", ""
+    )
+    splits = [
+        Layers.model_validate_json(one.stdout).baselines.split for one in (first, again)
+    ]
     assert splits[0] == splits[1]
     assert known(splits[0]).measured
 
@@ -267,7 +342,11 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
     ("end", "code", "message"),
     [
         ("raise TaskFailedError(1, 'the update')", 8, "GPU:1 hangs in the update"),
-        ("os.kill(os.getpid(), 9)", 6, "memory ran out while training in segments on GPU:0, GPU:1"),
+        (
+            "os.kill(os.getpid(), 9)",
+            6,
+            "memory ran out while training in segments on GPU:0, GPU:1",
+        ),
     ],
 )
 def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
@@ -304,7 +383,10 @@ def _known_pair(folder: Path) -> str:
     """A profile of two devices that each hold the model, which have been probed."""
     pair = profile(
         folder,
-        *['alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nmemory_per_sample = "1 MiB"'] * 2,
+        *[
+            'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "1 GiB"\nmemory_per_sample = "1 MiB"'
+        ]
+        * 2,
     )
     save(probe_of(simulated_devices(pair)[0]))
     return pair
@@ -312,7 +394,16 @@ def _known_pair(folder: Path) -> str:
 
 def test_a_dry_run_says_what_would_be_done(in_process: Program) -> None:
     done = in_process(
-        ["layers", "--simulate", LARGE, "--dry-run", "--windows", "2", "--duration", "5"]
+        [
+            "layers",
+            "--simulate",
+            LARGE,
+            "--dry-run",
+            "--windows",
+            "2",
+            "--duration",
+            "5",
+        ]
     )
     assert done.code == 0
     lines = done.out.splitlines()

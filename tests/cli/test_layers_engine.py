@@ -69,13 +69,21 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
     assert any(len(stage.segments) > 1 for stage in result.stages)
     for stage in result.stages:
         parts = (
-            stage.forward_s + stage.backward_s + stage.transfer_s + stage.update_s + stage.bubble_s
+            stage.forward_s
+            + stage.backward_s
+            + stage.transfer_s
+            + stage.update_s
+            + stage.bubble_s
         )
         assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
-        assert stage.memory_peak_bytes == pytest.approx(stage.memory_predicted_bytes, rel=0.01)
+        assert stage.memory_peak_bytes == pytest.approx(
+            stage.memory_predicted_bytes, rel=0.01
+        )
     # One block after the other would take longer on the same devices.
     # They count as slow as they were on a busy machine.
-    in_turn_s = sum(block.compute_s[owner[block.name]] or 0.0 for block in result.blocks)
+    in_turn_s = sum(
+        block.compute_s[owner[block.name]] or 0.0 for block in result.blocks
+    )
     assert result.predicted.step_time_s < 0.9 * in_turn_s
 
 
@@ -107,4 +115,6 @@ def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(
     with pytest.raises(
         BadInput, match=r"is compiled with jit_compile=True, which is for one device"
     ):
-        LayersSession(simulated_devices("1")[0], settings, JointProfile(), seed=0, cuts=())
+        LayersSession(
+            simulated_devices("1")[0], settings, JointProfile(), seed=0, cuts=()
+        )

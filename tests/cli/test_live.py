@@ -60,7 +60,9 @@ KEPT = "… going on with what was measured"
 
 
 @cache
-def shown(columns: int, work: str = "joint", quiet: bool = False, **environment: str) -> Seen:
+def shown(
+    columns: int, work: str = "joint", quiet: bool = False, **environment: str
+) -> Seen:
     code = SCRIPT.replace("QUIET", str(quiet)).replace("WORK", work)
     status, seen = command_in_terminal(
         [sys.executable, "-c", code], columns, environment=environment
@@ -70,7 +72,9 @@ def shown(columns: int, work: str = "joint", quiet: bool = False, **environment:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(columns: int) -> None:
+def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(
+    columns: int,
+) -> None:
     seen = shown(columns)
     whole = []
     for picture in seen.pictures:
@@ -148,20 +152,25 @@ def test_where_no_screen_counts_down_lines_say_what_is_still_done(
     with Progress(quiet=False, every_s=0.01) as tell:
         tell(Doing("measuring GPU:0 alone"))
         time.sleep(0.1)
-        assert "still" not in capsys.readouterr().err  # as in a queue, which may take a night
+        # As in a queue, which may take a night
+        assert "still" not in capsys.readouterr().err
         tell(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
         said = ""
         while said.count("\n") < 3:
             said += capsys.readouterr().err
     third = said.splitlines()[2]
-    assert third == "… still measuring GPU:0 alone; phase 1 of 3, about 20 min of 20 left"
+    assert (
+        third == "… still measuring GPU:0 alone; phase 1 of 3, about 20 min of 20 left"
+    )
 
 
 def test_what_is_left_counts_down_and_no_time_is_told_of_an_overdue_phase() -> None:
     remaining = Remaining()
     assert (remaining.short, remaining.whole_s) == ("", 0.0)
     remaining.take(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
-    assert remaining.line == "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
+    assert (
+        remaining.line == "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
+    )
     remaining.take(TimeLeft(1500.0, 900.0))
     assert remaining.short == "phase 1 of 3, about 25 min of 25 left"
     remaining.take(TimeLeft(900.0, 900.0))  # it takes longer than was thought

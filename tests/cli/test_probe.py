@@ -60,18 +60,25 @@ def journals(state: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state: Path) -> None:
+def test_the_pair_is_probed_kept_and_then_held_against(
+    tmp_path: Path, own_state: Path
+) -> None:
     path = tmp_path / "probe.json"
     done = here("probe", *TINY_PAIR, *QUICK, "-o", str(path), code=0)
     result = Probe.model_validate_json(path.read_text())
-    limits = [(p.batch_limit.fits, p.batch_limit.fails) for p in result.probes if p.batch_limit]
+    limits = [
+        (p.batch_limit.fits, p.batch_limit.fails)
+        for p in result.probes
+        if p.batch_limit
+    ]
     assert limits == [(224, 232), (128, 136)]
     assert result.complete
     # As it goes, it tells each size, and each trial with its reason.
     # Then it tells what they amount to, and what to do next.
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB", done.stderr)
     assert re.search(
-        r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, ", done.stderr
+        r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, ",
+        done.stderr,
     )
     # The two largest may differ by less than a busy machine's noise.
     best = known(result.probes[0].solo_best)
@@ -87,7 +94,9 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert not list((own_state / "gpubalance" / "journals").glob("*"))
     assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
     command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()
-    ran = here(*command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json", code=0)
+    ran = here(
+        *command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json", code=0
+    )
     plan = Plan.model_validate_json(ran.stdout)
     assert plan.probed == result.created
     run = known(plan.run)
@@ -98,11 +107,18 @@ def test_the_pair_is_probed_kept_and_then_held_against(tmp_path: Path, own_state
     assert run.scaling_efficiency == pytest.approx(run.throughput.median / solo_sum)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
 def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     number: signal.Signals, code: int, own_state: Path, tmp_path: Path
 ) -> None:
-    command = ("probe", *FEW, "--json", *(("--parallel",) if number == signal.SIGTERM else ()))
+    command = (
+        "probe",
+        *FEW,
+        "--json",
+        *(("--parallel",) if number == signal.SIGTERM else ()),
+    )
     slowly = engine(tmp_path, SLOWLY)
     process = start(*command, environment=slowly)
     lines_until(process, "batch 16")
@@ -113,7 +129,10 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
         for probe in Probe.model_validate_json(out).probes
     ]
     attempts = [entry for entry in journals(own_state) if entry["kind"] == "Attempt"]
-    measured = {(entry["key"].split()[0], entry["record"]["trial"]["batch"]) for entry in attempts}
+    measured = {
+        (entry["key"].split()[0], entry["record"]["trial"]["batch"])
+        for entry in attempts
+    }
     again = gpubalance(*command, "--resume", code=0, environment=slowly)
     assert "continuing an unfinished measurement" in again.stderr
     result = Probe.model_validate_json(again.stdout)
@@ -131,11 +150,19 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
 def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
     slowly = engine(tmp_path, SLOWLY)
     done = here(
-        "probe", *TINY_PAIR, *QUICK, "--time-limit", "4", "--json", code=8, environment=slowly
+        "probe",
+        *TINY_PAIR,
+        *QUICK,
+        "--time-limit",
+        "4",
+        "--json",
+        code=8,
+        environment=slowly,
     )
     assert "the time limit of 4 s passed" in done.stderr
     assert re.search(
-        r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n", done.stderr
+        r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n",
+        done.stderr,
     )
     assert "--time-limit 4 " not in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False
@@ -148,28 +175,38 @@ def test_the_parent_stays_small_without_tensorflow() -> None:
     while process.poll() is None:
         known(process.stderr).readline()
         with_memory = (
-            parent.memory_info().rss if parent.is_running() and parent.status() != "zombie" else 0
+            parent.memory_info().rss
+            if parent.is_running() and parent.status() != "zombie"
+            else 0
         )
         largest = max(largest, with_memory)
     result = Probe.model_validate_json(process.communicate()[0])
     assert 0 < largest < 100 * 2**20
     assert all(
-        p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None for p in result.probes
+        p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None
+        for p in result.probes
     )
 
 
 def test_a_dry_run_touches_nothing(own_state: Path) -> None:
     done = here("probe", *FAST, "--dry-run", code=0)
-    assert re.findall(r"(?m)^  (.+?) +about \d+ s$", done.stdout) == ["GPU:0 alone", "GPU:1 alone"]
+    assert re.findall(r"(?m)^  (.+?) +about \d+ s$", done.stdout) == [
+        "GPU:0 alone",
+        "GPU:1 alone",
+    ]
     assert not list(own_state.rglob("*.*"))
 
 
-def test_a_model_that_balance_will_refuse_is_measured_and_that_is_said(tmp_path: Path) -> None:
+def test_a_model_that_balance_will_refuse_is_measured_and_that_is_said(
+    tmp_path: Path,
+) -> None:
     refuses = engine(
         tmp_path, "def refused(): return {'message': 'it sums', 'remedy': 'take means'}"
     )
     done = here("probe", *FEW, "--gpus", "0", code=0, environment=refuses)
-    assert "gpubalance balance will refuse this model: it sums" in " ".join(done.stdout.split())
+    assert "gpubalance balance will refuse this model: it sums" in " ".join(
+        done.stdout.split()
+    )
     assert "next:" not in done.stdout
 
 
@@ -188,7 +225,10 @@ def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) ->
         "--json",
     )
     environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(2)]
-    both = [start(*command, cwd=tmp_path, environment=environment) for environment in environments]
+    both = [
+        start(*command, cwd=tmp_path, environment=environment)
+        for environment in environments
+    ]
     limits = []
     for process in both:
         out, err = process.communicate(timeout=280)
@@ -204,6 +244,10 @@ def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) ->
         # search had more than four others fail.
         failed = [trial.batch for trial in limit.trials if trial.outcome == "oom"]
         assert failed.count(limit.fails) <= 2
-        assert len(failed) - failed.count(limit.fails) == len(set(failed) - {limit.fails}) <= 4
+        assert (
+            len(failed) - failed.count(limit.fails)
+            == len(set(failed) - {limit.fails})
+            <= 4
+        )
         limits.append(limit.fits)
     assert limits[0] == limits[1]

@@ -18,7 +18,15 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.render.queue import running_lines
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
-from tests.cli.program import PROGRAM, QUICK_PAIR, children_of, gpubalance, here, lines_until, start
+from tests.cli.program import (
+    PROGRAM,
+    QUICK_PAIR,
+    children_of,
+    gpubalance,
+    here,
+    lines_until,
+    start,
+)
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
@@ -26,12 +34,8 @@ from tests.workers.test_process import gone
 
 PAIR = ("--simulate", QUICK_PAIR)
 BY_DEVICE = "if [ $GPUBALANCE_DEVICE = GPU:0 ]; then sleep {}; else sleep {}; fi"
-LACKS_ON_THE_SMALL = (
-    "if [ {device} = GPU:1 ]; then echo OOM when allocating tensor; seq 3000; exit 3; fi"
-)
-TELLS = (
-    "echo $GPUBALANCE_DEVICE $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES {device} {number} $0 $HOME/{}"
-)
+LACKS_ON_THE_SMALL = "if [ {device} = GPU:1 ]; then echo OOM when allocating tensor; seq 3000; exit 3; fi"
+TELLS = "echo $GPUBALANCE_DEVICE $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES {device} {number} $0 $HOME/{}"
 
 
 def written(folder: Path, *commands: str) -> str:
@@ -44,7 +48,13 @@ def result_of(
     folder: Path, *commands: str, code: int = 0, options: tuple[str, ...] = PAIR
 ) -> Queue:
     done = here(
-        "queue", written(folder, *commands), *options, "--json", "-q", code=code, cwd=folder
+        "queue",
+        written(folder, *commands),
+        *options,
+        "--json",
+        "-q",
+        code=code,
+        cwd=folder,
     )
     return Queue.model_validate_json(done.stdout)
 
@@ -53,14 +63,18 @@ def result_of(
 def test_the_slow_card_leaves_the_last_command_to_the_fast_one_unless_commands_are_pulled(
     options: tuple[str, ...], last: str, tmp_path: Path
 ) -> None:
-    found = result_of(tmp_path, *[BY_DEVICE.format(1.6, 4)] * 5, options=(*PAIR, *options))
+    found = result_of(
+        tmp_path, *[BY_DEVICE.format(1.6, 4)] * 5, options=(*PAIR, *options)
+    )
     where = []
     for command in found.commands:
         where.append([found.devices[tried.device].label for tried in command.tries])
     assert where == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], [last]]
 
 
-def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(tmp_path: Path) -> None:
+def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(
+    tmp_path: Path,
+) -> None:
     """In a file of another editor too."""
     pipes = "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end"
     lines = [
@@ -78,16 +92,24 @@ def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(tmp_path: Path)
         "c  b\n2\nend\n",
         "it's\n",
     ]
-    assert [command.command for command in result.commands] == [line.strip() for line in lines]
+    assert [command.command for command in result.commands] == [
+        line.strip() for line in lines
+    ]
     assert [command.tries[0].exit for command in result.commands] == [0] * len(lines)
 
 
-def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path: Path) -> None:
+def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(
+    tmp_path: Path,
+) -> None:
     gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
     trials = written(tmp_path, "echo $CUDA_VISIBLE_DEVICES; sleep 30")
-    first = start("queue", "--gpus", "1", "--logs", "logs", trials, cwd=tmp_path, environment=gpus)
+    first = start(
+        "queue", "--gpus", "1", "--logs", "logs", trials, cwd=tmp_path, environment=gpus
+    )
     lines_until(first, "begins on GPU:1")
-    second = gpubalance("queue", "--gpus", "1", trials, code=3, cwd=tmp_path, environment=gpus)
+    second = gpubalance(
+        "queue", "--gpus", "1", trials, code=3, cwd=tmp_path, environment=gpus
+    )
     assert (
         f"GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
         in second.stderr
@@ -100,7 +122,9 @@ def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(tmp_path:
     assert first.wait() == 143
 
 
-def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(tmp_path: Path) -> None:
+def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(
+    tmp_path: Path,
+) -> None:
     trials = written(
         tmp_path,
         "sleep 1",
@@ -121,7 +145,15 @@ def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(tmp_path: Pa
     assert "once more on GPU:0, which has more" in done.stderr
     assert "1 of 4 commands failed: 3" in done.stderr
 
-    shown = here("report", "queue.json", "--html", "page.html", "--markdown", code=0, cwd=tmp_path)
+    shown = here(
+        "report",
+        "queue.json",
+        "--html",
+        "page.html",
+        "--markdown",
+        code=0,
+        cwd=tmp_path,
+    )
     assert "| 2 | if \\[ {device} = GPU:1 \\]" in shown.stdout
     page = (tmp_path / "page.html").read_text()
     assert "What each device ran, and when" in page
@@ -130,13 +162,16 @@ def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(tmp_path: Pa
     assert "is a queue, not a result" in refused.stderr
 
 
-def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     trials = written(tmp_path, "echo why; echo so >&2; exit 5", "true", "kill -9 $$")
     done = here("queue", trials, *PAIR, "--logs", "logs", code=6, cwd=tmp_path)
     assert "3 commands on 2 devices" in done.stdout
     assert "1 succeeded, 2 failed" in done.stdout
     assert re.search(
-        r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n", done.stdout
+        r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n",
+        done.stdout,
     )
     assert re.search(r"003 failed on GPU:\d with exit code 137", done.stdout)
     assert "error: 2 of 3 commands failed: 1, 3\n" in done.stderr
@@ -148,10 +183,17 @@ def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     done = here("queue", written(tmp_path, "false"), *PAIR, code=6, cwd=tmp_path)
     assert (
-        "the speed of GPU:0, GPU:1 is by a probe: no command has succeeded there yet" in done.stdout
+        "the speed of GPU:0, GPU:1 is by a probe: no command has succeeded there yet"
+        in done.stdout
     )
     assert "  → after fixing these, --resume continues it:\n" in done.stderr
-    well = here("queue", written(tmp_path, "sleep 0.2", "sleep 0.2"), *PAIR, code=0, cwd=tmp_path)
+    well = here(
+        "queue",
+        written(tmp_path, "sleep 0.2", "sleep 0.2"),
+        *PAIR,
+        code=0,
+        cwd=tmp_path,
+    )
     assert "is by a probe" not in well.stdout
 
 
@@ -163,8 +205,12 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
     again = here("queue", trials, *PAIR, "--logs", "logs", code=2, cwd=tmp_path)
     assert "--logs logs has the logs of a queue: 001.log" in again.stderr
     (tmp_path / "ran").unlink()
-    written(tmp_path, "echo 1 >> ran", "echo two >> ran", "echo 3 >> ran", "echo 4 >> ran")
-    done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", code=0, cwd=tmp_path)
+    written(
+        tmp_path, "echo 1 >> ran", "echo two >> ran", "echo 3 >> ran", "echo 4 >> ran"
+    )
+    done = here(
+        "queue", trials, *PAIR, "--logs", "logs", "--resume", code=0, cwd=tmp_path
+    )
     assert "2 of 4 commands had succeeded before" in done.stderr
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
     with Path(trials).open("a") as file:
@@ -174,21 +220,30 @@ def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are
         here("queue", trials, *PAIR, *left, code=0, cwd=tmp_path).stdout
     )
     assert [command.resumed for command in result.commands] == [True] * 4 + [False]
-    assert [one.device for one in result.commands[-1].tries] == [0]  # of those that are left
+    # Of those that are left
+    assert [one.device for one in result.commands[-1].tries] == [0]
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
     done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path)
     assert "5 commands on 2 devices in 0.0 s: all succeeded" in done.stdout
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
 
 
-def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(tmp_path: Path) -> None:
+def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(
+    tmp_path: Path,
+) -> None:
     for first, more, says in (
         ("false", "", "after fixing these, --resume"),
         ("true", "--resume", "1 of 2 commands"),
     ):
-        line = f"{PROGRAM} queue <(echo {first}; echo true) --simulate {QUICK_PAIR} {more}"
+        line = (
+            f"{PROGRAM} queue <(echo {first}; echo true) --simulate {QUICK_PAIR} {more}"
+        )
         done = subprocess.run(
-            ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False
+            ["bash", "-c", line],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == (0 if more else 6)
         assert says in done.stderr
@@ -197,7 +252,8 @@ def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(tmp_path: Pa
 
 def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
     trials = written(
-        tmp_path, *(f"sleep {0.5 if n == 1 else 2}; echo {n} >> ran" for n in range(1, 6))
+        tmp_path,
+        *(f"sleep {0.5 if n == 1 else 2}; echo {n} >> ran" for n in range(1, 6)),
     )
     process = start("queue", trials, *PAIR, cwd=tmp_path)
     lines_until(process, "001 ended on")
@@ -209,7 +265,8 @@ def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
 )
 def test_no_process_is_left_of_a_queue_that_is_ended(
     number: int, code: int, tmp_path: Path
@@ -230,19 +287,26 @@ def test_no_process_is_left_of_a_queue_that_is_ended(
     assert process.returncode == code
     assert all(gone(child.pid) for child in children)
     if number != signal.SIGKILL:
-        assert [bool(command.log) for command in Queue.model_validate_json(out).commands] == [
+        assert [
+            bool(command.log) for command in Queue.model_validate_json(out).commands
+        ] == [
             True,
             True,
             False,
         ]
-        assert "interrupted: 0 of 3 commands had finished; running ones were stopped" in err
+        assert (
+            "interrupted: 0 of 3 commands had finished; running ones were stopped"
+            in err
+        )
 
 
 def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_only_its_command(
     tmp_path: Path,
 ) -> None:
     first = "sleep 300 & setsid sleep 300 & sleep 301; true"
-    process = start("queue", written(tmp_path, first, "sleep 302; exit 4"), *PAIR, cwd=tmp_path)
+    process = start(
+        "queue", written(tmp_path, first, "sleep 302; exit 4"), *PAIR, cwd=tmp_path
+    )
     lines_until(process, "002 begins")
     shell = "sh -c " + first
     named = dict[str, psutil.Process]()
@@ -265,7 +329,12 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
     [
         (None, PAIR, 4, "can't read trials.txt: No such file or directory"),
         ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
-        ("echo fine\necho 'not\n", PAIR, 4, "trials.txt: the shell can't read `echo 'not`"),
+        (
+            "echo fine\necho 'not\n",
+            PAIR,
+            4,
+            "trials.txt: the shell can't read `echo 'not`",
+        ),
         (
             "for n in 1 2; do\necho $n\ndone\n",
             PAIR,
@@ -282,7 +351,12 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
         (b"a\0b", PAIR, 4, "trials.txt is not text"),
         ("true", (), 3, "no NVIDIA driver"),
         ("true", (*PAIR, "--gpus", "7"), 2, "there is no device '7'"),
-        ("true", (*PAIR, "--logs", "/proc/logs"), 3, "can't write to --logs /proc/logs"),
+        (
+            "true",
+            (*PAIR, "--logs", "/proc/logs"),
+            3,
+            "can't write to --logs /proc/logs",
+        ),
         (
             "true",
             (*PAIR, "--logs", "trials.txt"),
@@ -292,7 +366,11 @@ def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_on
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(
-    content: str | bytes | None, options: tuple[str, ...], code: int, says: str, tmp_path: Path
+    content: str | bytes | None,
+    options: tuple[str, ...],
+    code: int,
+    says: str,
+    tmp_path: Path,
 ) -> None:
     if content is not None:
         (tmp_path / "trials.txt").write_bytes(
@@ -322,12 +400,19 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
     )
     assert (tmp_path / "ended").exists()
     assert done.stderr.count("No space left on device: continuing without a log") == 1
-    assert Queue.model_validate_json((tmp_path / "queue.json").read_text()).commands[0].log is None
+    assert (
+        Queue.model_validate_json((tmp_path / "queue.json").read_text()).commands[0].log
+        is None
+    )
 
 
-def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(tmp_path: Path) -> None:
+def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(
+    tmp_path: Path,
+) -> None:
     trials = written(
-        tmp_path, "printf 'epoch 1\\repoch 2\\n'; sleep 3 # " + 99 * "long ", "sleep 1; exit 7"
+        tmp_path,
+        "printf 'epoch 1\\repoch 2\\n'; sleep 3 # " + 99 * "long ",
+        "sleep 1; exit 7",
     )
     script = f"{PROGRAM} queue - --simulate {QUICK_PAIR} < {trials}"
     code, seen = command_in_terminal(["sh", "-c", script], 80)

@@ -38,18 +38,33 @@ def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> No
     chief = subprocess.Popen(
         [sys.executable, "search.py"],
         cwd=tmp_path,
-        env={**os.environ, **oracle, "KERASTUNER_TUNER_ID": "chief", "CUDA_VISIBLE_DEVICES": "-1"},
+        env={
+            **os.environ,
+            **oracle,
+            "KERASTUNER_TUNER_ID": "chief",
+            "CUDA_VISIBLE_DEVICES": "-1",
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
         done = gpubalance(
-            *("queue", "--pull", "workers.txt", "--simulate", QUICK_PAIR, "--json", "-q"),
+            *(
+                "queue",
+                "--pull",
+                "workers.txt",
+                "--simulate",
+                QUICK_PAIR,
+                "--json",
+                "-q",
+            ),
             code=0,
             cwd=tmp_path,
             environment=oracle,
         )
-        assert [load["tries"][0]["device"] for load in json.loads(done.stdout)["commands"]] == [
+        assert [
+            load["tries"][0]["device"] for load in json.loads(done.stdout)["commands"]
+        ] == [
             0,
             1,
         ]
@@ -57,7 +72,8 @@ def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> No
     finally:
         chief.kill()
     trials = [
-        json.loads(path.read_text()) for path in tmp_path.glob("search/units/trial_*/trial.json")
+        json.loads(path.read_text())
+        for path in tmp_path.glob("search/units/trial_*/trial.json")
     ]
     assert [trial["status"] for trial in trials] == ["COMPLETED"] * 3
     assert {path.name for path in tmp_path.glob("search/units/worker-*.json")} == {

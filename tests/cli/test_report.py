@@ -53,7 +53,9 @@ def test_tables_go_to_stdout_beside_pictures(
     assert (tmp_path / "charts" / "run-step.png").exists()
 
 
-def test_without_an_option_it_prints_what_each_command_printed_and_what_it_can_write() -> None:
+def test_without_an_option_it_prints_what_each_command_printed_and_what_it_can_write() -> (
+    None
+):
     done = here("report", str(samples.RUN), str(samples.PROBE), code=0)
     first, second = done.stdout.split("\n\npair-probe.json:\n")
     assert first.startswith("pair-run.json:\nbatches 820 568: ")
@@ -72,7 +74,16 @@ def test_without_the_extra_the_error_says_how_to_install_it(
         monkeypatch.setitem(sys.modules, name, None)
     done = here("report", result, "--html", str(tmp_path / "a.html"), code=3)
     first, second = done.stderr.splitlines()
-    assert first == "error: matplotlib and jinja2, which draw the report, are not installed"
+    assert (
+        first
+        == "error: matplotlib and jinja2, which draw the report, are not installed"
+    )
     assert "pip install matplotlib jinja2" in second
     assert not (tmp_path / "a.html").exists()
-    gpubalance("report", result, "--markdown", code=0, environment=broken(tmp_path, "matplotlib"))
+    gpubalance(
+        "report",
+        result,
+        "--markdown",
+        code=0,
+        environment=broken(tmp_path, "matplotlib"),
+    )

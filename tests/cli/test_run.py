@@ -49,11 +49,15 @@ def step(devices, batches, number):
 """
 
 
-def test_devices_are_those_that_are_named_in_their_order_and_those_with_samples() -> None:
+def test_devices_are_those_that_are_named_in_their_order_and_those_with_samples() -> (
+    None
+):
     four = str(ROOT / "configs" / "four-unlike.toml")
     result = run_json("--simulate", four, "--model", TINY, "--gpus", "3,1")
     assert [device["name"] for device in result["devices"]] == ["Unlike D", "Unlike B"]
-    assert [(replica["device"], replica["batch"]) for replica in result["replicas"]] == [
+    assert [
+        (replica["device"], replica["batch"]) for replica in result["replicas"]
+    ] == [
         (0, 64),
         (1, 64),
     ]
@@ -88,19 +92,33 @@ def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> 
     assert not [warning for warning in result["warnings"] if "even" in warning["code"]]
 
 
-def test_where_no_equal_shares_fit_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+def test_where_no_equal_shares_fit_there_is_nothing_to_compare_with(
+    tmp_path: Path,
+) -> None:
     script = "def holds(device, size): return size == (204, 96)[device.index]\n"
     split = ("--batches", "204", "96", *SHORT, "--json")
     done = here("run", *TINY_PAIR, *split, code=0, environment=engine(tmp_path, script))
     result = json.loads(done.stdout)
     assert result["baselines"]["even"] is None
-    assert "even-split-out-of-memory" in [warning["code"] for warning in result["warnings"]]
+    assert "even-split-out-of-memory" in [
+        warning["code"] for warning in result["warnings"]
+    ]
 
 
 def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
     profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
     done = here(
-        "run", "--simulate", profile, "--gpus", "0", "1", "--batches", "1024", "710", *SHORT, code=5
+        "run",
+        "--simulate",
+        profile,
+        "--gpus",
+        "0",
+        "1",
+        "--batches",
+        "1024",
+        "710",
+        *SHORT,
+        code=5,
     )
     assert "GPU:0 (GeForce GTX 1080 Ti) at batch 1024" in done.stderr
     assert "GPU:1 (GeForce GTX 1080) at batch 710" in done.stderr
@@ -165,15 +183,22 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # That makes 77 ms, not the 53 ms of a card that held all.
     assert second["compute_s"] == pytest.approx(4 * 0.008 + 0.0003 * 150)
     assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 40])
-    assert (second["batch"], second["micro_batch"], result["global_batch"]) == (150, 40, 350)
+    assert (second["batch"], second["micro_batch"], result["global_batch"]) == (
+        150,
+        40,
+        350,
+    )
     assert re.search(r"GPU:1 \[150 = 30\+3×40\] ", done.stderr)
 
 
-def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(tmp_path: Path) -> None:
+def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(
+    tmp_path: Path,
+) -> None:
     profile = tmp_path / "updating.toml"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
     profile.write_text(
-        text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004"), encoding="utf-8"
+        text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004"),
+        encoding="utf-8",
     )
     both = here(
         "run",
@@ -187,10 +212,21 @@ def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(tmp_path: P
         *SHORT,
         code=0,
     )
-    assert "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;" in both.stdout
+    assert (
+        "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;"
+        in both.stdout
+    )
     assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms;", both.stderr)
     alone = here(
-        "run", "--simulate", str(profile), "--gpus", "0", "--batches", "120", *SHORT, code=0
+        "run",
+        "--simulate",
+        str(profile),
+        "--gpus",
+        "0",
+        "--batches",
+        "120",
+        *SHORT,
+        code=0,
     )
     assert "step 36.0 ms = slowest compute 32.0 ms + update 4.00 ms\n" in alone.stdout
 
@@ -215,11 +251,22 @@ def test_equal_shares_are_found_by_the_memory_line_and_nothing_is_warmed_up_twic
     assert list(dict.fromkeys(trained)) == ["200 100", "112 112"]
 
 
-def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(tmp_path: Path) -> None:
+def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(
+    tmp_path: Path,
+) -> None:
     trained = trained_by(
-        tmp_path, "--batches", "30", "20", "--xla", "--windows", "1", "--duration", "0.3"
+        tmp_path,
+        "--batches",
+        "30",
+        "20",
+        "--xla",
+        "--windows",
+        "1",
+        "--duration",
+        "0.3",
     )
-    windows = 3 + round(0.9 * 0.3 / 0.014)  # timings, the stamped ones included, at most
+    # timings, the stamped ones included, at most
+    windows = 3 + round(0.9 * 0.3 / 0.014)
     for split in ("30 20", "25 25"):
         assert 10 <= trained.count(split) <= 14 + windows
         first = trained.index(split)
@@ -229,7 +276,9 @@ def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(tmp_path: P
 def test_a_gpu_that_gets_warmer_and_no_slower_takes_no_longer(tmp_path: Path) -> None:
     slow = "import time\ndef step(devices, batches, number):\n    time.sleep(0.3)\n    return 1.0\n"
     degrees = " ".join(map(str, range(50, 90, 2)))
-    warmer = TWO_UNLIKE_GPUS.replace("gpu 1 temperature 55", f"gpu 1 series temperature {degrees}")
+    warmer = TWO_UNLIKE_GPUS.replace(
+        "gpu 1 temperature 55", f"gpu 1 series temperature {degrees}"
+    )
     lengths = []
     for number, gpus in enumerate((TWO_UNLIKE_GPUS, warmer)):
         folder = tmp_path / str(number)
@@ -242,7 +291,9 @@ def test_a_gpu_that_gets_warmer_and_no_slower_takes_no_longer(tmp_path: Path) ->
     assert lengths == [3, 3]  # as soon as it is known
 
 
-def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(
+    tmp_path: Path,
+) -> None:
     long = (
         "run",
         *TINY_PAIR,
@@ -284,13 +335,20 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("streams", "code"),
-    [(">&- 2>&- <&-", 0), ("2>&1 >/dev/null | true", 0), ("-q >/dev/full 2>error.txt", 3)],
+    [
+        (">&- 2>&- <&-", 0),
+        ("2>&1 >/dev/null | true", 0),
+        ("-q >/dev/full 2>error.txt", 3),
+    ],
 )
-def test_streams_that_nobody_reads_lose_no_file(tmp_path: Path, streams: str, code: int) -> None:
-    command = (
-        f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o run.json {streams}'
+def test_streams_that_nobody_reads_lose_no_file(
+    tmp_path: Path, streams: str, code: int
+) -> None:
+    command = f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o run.json {streams}'
+    assert (
+        subprocess.run(["sh", "-c", command], timeout=120, cwd=tmp_path).returncode
+        == code
     )
-    assert subprocess.run(["sh", "-c", command], timeout=120, cwd=tmp_path).returncode == code
     assert json.loads((tmp_path / "run.json").read_text())["complete"] is True
     if code:
         assert (
@@ -302,7 +360,9 @@ def test_streams_that_nobody_reads_lose_no_file(tmp_path: Path, streams: str, co
 
 def test_a_terminal_that_knows_only_ascii() -> None:
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = gpubalance("devices", "--simulate", QUICK_PAIR, code=0, environment=ascii_only)
+    done = gpubalance(
+        "devices", "--simulate", QUICK_PAIR, code=0, environment=ascii_only
+    )
     assert "Quick 3" in done.stdout
 
 
@@ -319,4 +379,7 @@ def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
     done = here("run", *TINY_PAIR, "--plan", str(path), "--quiet", code=7)
-    assert f"gpubalance balance --model {TINY} makes a plan for this one; --force" in done.stderr
+    assert (
+        f"gpubalance balance --model {TINY} makes a plan for this one; --force"
+        in done.stderr
+    )

@@ -100,7 +100,8 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change_and_ragged_steps
     )
 
     spread = result["step_spread"]
-    assert 0 < spread["p50_s"] <= spread["p95_s"]  # equal where the host has all data ready
+    # Equal where the host has all data ready
+    assert 0 < spread["p50_s"] <= spread["p95_s"]
     assert spread["steps"] >= 14
     assert result["slow_s"] == 0
     assert result["model"]["input_shapes"] == [[None], [None]]
@@ -110,7 +111,9 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change_and_ragged_steps
     assert result["step_time_s"]["steps_per_sample"] % 7 == 0
 
 
-def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_path: Path) -> None:
+def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(
+    tmp_path: Path,
+) -> None:
     """One step of five is long."""
     unlike = (
         "def unlike(): return True\ndef step(devices, batches, number): return 0.01 if number % 5 "
@@ -135,7 +138,9 @@ def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(tmp_pa
     assert f"95 % up to {format_seconds(result['step_spread']['p95_s'])} " in compared
 
 
-def test_padded_batches_of_another_size_are_joined_and_that_is_told(tmp_path: Path) -> None:
+def test_padded_batches_of_another_size_are_joined_and_that_is_told(
+    tmp_path: Path,
+) -> None:
     """That they are is tested in tests/engine/test_user_data.py."""
     own = engine(tmp_path, "def joined_from(global_batch): return 8")
     result, _ = _run(tmp_path, "8 4", own)
@@ -148,7 +153,16 @@ def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> No
     (tmp_path / "mine.py").write_text(FILE)
     own = engine(tmp_path, "def unlike(): return True")
     brief = ("--max-batch", "8", "--duration", "0.2", "--json")
-    done = here("probe", "--simulate", "1", *NAMED, *brief, code=0, cwd=tmp_path, environment=own)
+    done = here(
+        "probe",
+        "--simulate",
+        "1",
+        *NAMED,
+        *brief,
+        code=0,
+        cwd=tmp_path,
+        environment=own,
+    )
     result = json.loads(done.stdout)
     assert all(point["unlike"] for point in result["probes"][0]["curve"])
     assert "batches-differ" in [warning["code"] for warning in result["warnings"]]

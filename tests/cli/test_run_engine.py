@@ -28,7 +28,18 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
         str(path),
     )
     options = (*SHORT, "--all-reduce", "one-device", *into)
-    done = here("run", *TINY_PAIR, "--gpus", "0", "1", "--batches", "120", "80", *options, code=0)
+    done = here(
+        "run",
+        *TINY_PAIR,
+        "--gpus",
+        "0",
+        "1",
+        "--batches",
+        "120",
+        "80",
+        *options,
+        code=0,
+    )
     result = json.loads(path.read_text())
     first, second = result["replicas"]
     # It is each device's own time, while the total goes at the straggler's pace.
@@ -54,7 +65,10 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     assert 0 < own_at[0] < even_at[0]  # ours goes first in the first window
     assert (sorted(own_at), sorted(even_at)) == (own_at, even_at)
     assert result["schema_version"] == 1
-    assert (result["settings"]["xla"], result["settings"]["all_reduce"]) == (False, "one-device")
+    assert (result["settings"]["xla"], result["settings"]["all_reduce"]) == (
+        False,
+        "one-device",
+    )
     assert result["baselines"]["solo_sum"] is None
     # TensorFlow's own trace of some steps; what is in it is tested in tests/engine/test_trace.py.
     (trace,) = (tmp_path / "traces").glob("plugins/profile/*/*.xplane.pb")
@@ -62,7 +76,9 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
         re.findall(rb"step_num|replica_1", trace.read_bytes())
     )
     assert [one["code"] for one in result["warnings"] if "trace" in one["code"]] == []
-    assert {path.name for path in (tmp_path / "logs").glob("run-*/*") if path.is_dir()} == {
+    assert {
+        path.name for path in (tmp_path / "logs").glob("run-*/*") if path.is_dir()
+    } == {
         "split",
         "even",
     }
@@ -76,7 +92,15 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
 @pytest.mark.campaign
 def test_a_keras_application_trains() -> None:
     result = run_json(
-        "--simulate", "2", "--model", "MobileNetV2", "--batches", "2", "1", "--baseline", "none"
+        "--simulate",
+        "2",
+        "--model",
+        "MobileNetV2",
+        "--batches",
+        "2",
+        "1",
+        "--baseline",
+        "none",
     )
     assert result["settings"]["model"] == "MobileNetV2"
 
@@ -87,8 +111,12 @@ def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -
         "keras.layers.Dense(3)])\n"
         "    net.compile('sgd', lambda y, p: keras.ops.sum((y - p) ** 2))\n    return net\n"
     )
-    ended = here("balance", "--simulate", "2", "--model", f"{tmp_path}/train.py:net", code=4)
-    assert "sums over the batch and returns one number" in " ".join(ended.stderr.split())
+    ended = here(
+        "balance", "--simulate", "2", "--model", f"{tmp_path}/train.py:net", code=4
+    )
+    assert "sums over the batch and returns one number" in " ".join(
+        ended.stderr.split()
+    )
     assert "samples/s" not in ended.stderr + ended.stdout
 
 
@@ -111,9 +139,15 @@ def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_th
     (tmp_path / "fast.toml").write_text("\n".join(map(device.format, "AB")))
     # Of so little work that a step's stamps come out of turn.
     split = ("--simulate", "fast.toml", "--batches", "1", "1", "--baseline", "none")
-    settings = {"input": "host", "precision": "mixed_float16", "all_reduce": "hierarchical"}
+    settings = {
+        "input": "host",
+        "precision": "mixed_float16",
+        "all_reduce": "hierarchical",
+    }
     options = [
-        word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)
+        word
+        for name, value in settings.items()
+        for word in (f"--{name.replace('_', '-')}", value)
     ]
     asked = ("run", *split, "--model", "mine:net", "--xla", *options, *SHORT, "--json")
     done = here(*asked, code=0, cwd=tmp_path)
@@ -122,7 +156,9 @@ def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_th
     assert all(replica["compute_s"] > 0 for replica in result["replicas"])
     assert result["model"]["parameters"] == 10
     assert (settings | {"xla": True}).items() <= result["settings"].items()
-    assert re.search(r"building mine:net on .*; what it prints is kept in .*-run\.log", done.stderr)
+    assert re.search(
+        r"building mine:net on .*; what it prints is kept in .*-run\.log", done.stderr
+    )
     told = {warning["code"]: warning["next"] for warning in result["warnings"]}
     assert told["slower-than-profile"].startswith("use a profile with longer steps: ")
     late = windows_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)

@@ -50,7 +50,9 @@ def planned(model: str, data: str | None) -> Plan:
     devices = simulated_devices(QUICK_PAIR)[0]
     made = plan(probe_of(devices), devices, PlanRequest(global_batch=24, sync_s=0.0))
     return made.model_copy(
-        update={"settings": made.settings.model_copy(update={"model": model, "data": data})}
+        update={
+            "settings": made.settings.model_copy(update={"model": model, "data": data})
+        }
     )
 
 
@@ -107,9 +109,15 @@ def test_the_printed_lines_have_the_names_that_were_given(
 
 @pytest.mark.parametrize(
     ("build", "data", "ends"),
-    [("build", "arrays", ""), ("build", "made", ""), ("bare", "made", "compile the model in bare")],
+    [
+        ("build", "arrays", ""),
+        ("build", "made", ""),
+        ("bare", "made", "compile the model in bare"),
+    ],
 )
-def test_the_script_runs_as_it_is_written(project: Path, build: str, data: str, ends: str) -> None:
+def test_the_script_runs_as_it_is_written(
+    project: Path, build: str, data: str, ends: str
+) -> None:
     made = planned(f"my/code/train.py:{build}", f"my/code/train.py:{data}")
     Path("plan.json").write_text(made.model_dump_json())
     Path("scripts").mkdir()
@@ -131,7 +139,11 @@ def test_what_no_script_can_be_written_for_is_told_first() -> None:
     for options, script, says in (
         (own[:2], "go.py", "name both: --model train.py:build --data train.py:dataset"),
         ((), "go.py", "name both"),
-        (own, "my/code/train.py", "my/code/train.py exists, and --script replaces no file"),
+        (
+            own,
+            "my/code/train.py",
+            "my/code/train.py exists, and --script replaces no file",
+        ),
         (
             ("--model", "my/my-train.py:build", *own[2:]),
             "go.py",
@@ -148,6 +160,8 @@ def test_what_no_script_can_be_written_for_is_told_first() -> None:
             "my/train.py and my/code/train.py share a name",
         ),
     ):
-        done = here("balance", "--simulate", QUICK_PAIR, *options, "--script", script, code=2)
+        done = here(
+            "balance", "--simulate", QUICK_PAIR, *options, "--script", script, code=2
+        )
         assert says in done.stderr
         assert "starting TensorFlow" not in done.stderr

@@ -49,7 +49,10 @@ class Done:
 
     def scalars(self, run: str) -> dict[str, list[Any]]:
         """TensorBoard's scalar events (wall_time, step, value) of a run, by tag."""
-        from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+        from tensorboard.backend.event_processing.event_accumulator import (
+            SCALARS,
+            EventAccumulator,
+        )
 
         read = EventAccumulator(
             str(self.folder / self.name / run), size_guidance={SCALARS: 0}
@@ -66,7 +69,11 @@ def told(folder: Path, *arguments: str, variables: Mapping[str, str] = {}) -> Do
     program = [sys.executable, "-c", _TELLING, *arguments, *both, "--json"]
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
-        program, env={**environment, **variables}, capture_output=True, text=True, timeout=240
+        program,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     (own,) = [path for path in folder.iterdir() if path.name.startswith(arguments[0])]
@@ -90,16 +97,25 @@ def trains_nothing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def balance(
-    _state: None, trains_nothing: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    _state: None,
+    trains_nothing: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Done:
     short = ("--windows", "2", "--duration", "0.5", "--round-duration", "0.5")
     options = ("--simulate", QUICK_PAIR, *short, "--accumulate", "off")
-    return told(tmp_path_factory.mktemp("balance"), "balance", *options, variables=trains_nothing)
+    return told(
+        tmp_path_factory.mktemp("balance"),
+        "balance",
+        *options,
+        variables=trains_nothing,
+    )
 
 
 @pytest.fixture(scope="module")
 def probe(
-    _state: None, trains_nothing: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    _state: None,
+    trains_nothing: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Done:
     folder = tmp_path_factory.mktemp("probe")
     (folder / "plugins").write_text("in the way of a trace")
@@ -149,7 +165,10 @@ def test_a_proof_is_read_back_as_it_was_measured(balance: Done) -> None:
 
 def table(done: Done) -> tuple[list[str], dict[str, Any]]:
     """TensorBoard's own hyperparameter table: its columns, and the rows by session group name."""
-    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.backend.event_processing import (
+        data_provider,
+        plugin_event_multiplexer,
+    )
     from tensorboard.context import RequestContext
     from tensorboard.plugins.base_plugin import TBContext
     from tensorboard.plugins.hparams import (
@@ -172,15 +191,23 @@ def table(done: Done) -> tuple[list[str], dict[str, Any]]:
     experiment = get_experiment.Handler(
         RequestContext(), context, "", api_pb2.GetExperimentRequest()
     ).run()
-    groups = list_session_groups.Handler(RequestContext(), context, "", wanted).run().session_groups
-    return [info.name for info in experiment.hparam_infos], {group.name: group for group in groups}
+    groups = (
+        list_session_groups.Handler(RequestContext(), context, "", wanted)
+        .run()
+        .session_groups
+    )
+    return [info.name for info in experiment.hparam_infos], {
+        group.name: group for group in groups
+    }
 
 
 def figures(group: Any) -> dict[str, float]:
     return {value.name.tag: value.value for value in group.metric_values}
 
 
-def test_each_split_that_balance_tried_is_a_row_of_tensorboards_table(balance: Done) -> None:
+def test_each_split_that_balance_tried_is_a_row_of_tensorboards_table(
+    balance: Done,
+) -> None:
     from tensorboard.plugins.hparams import api_pb2
 
     plan = Plan.model_validate_json(balance.out)
@@ -193,7 +220,9 @@ def test_each_split_that_balance_tried_is_a_row_of_tensorboards_table(balance: D
     assert set(columns) == set(split.hparams)
     # What a split is comes before its settings.
     assert columns[:3] == ["batch/GPU:0", "batch/GPU:1", "batches"]
-    assert [split.hparams[f"batch/GPU:{i}"].number_value for i in (0, 1)] == list(plan.batches)
+    assert [split.hparams[f"batch/GPU:{i}"].number_value for i in (0, 1)] == list(
+        plan.batches
+    )
     assert split.hparams["model"].string_value == "small"
     assert figures(split)["gpubalance/median/samples_per_s"] == pytest.approx(
         run.throughput.median, rel=1e-5
@@ -217,8 +246,13 @@ def test_each_split_that_balance_tried_is_a_row_of_tensorboards_table(balance: D
 def test_a_probe_is_a_curve_over_batch_sizes(probe: Done) -> None:
     (one,) = json.loads(probe.out)["probes"]
     read = probe.scalars("solo-GPU-1")
-    curve = [(event.step, event.value) for event in read["gpubalance/over_batch/samples_per_s"]]
-    assert [batch for batch, _ in curve] == [p["batch"] for p in one["curve"]] == [8, 16]
+    curve = [
+        (event.step, event.value)
+        for event in read["gpubalance/over_batch/samples_per_s"]
+    ]
+    assert (
+        [batch for batch, _ in curve] == [p["batch"] for p in one["curve"]] == [8, 16]
+    )
     assert [rate for _, rate in curve] == pytest.approx(
         [p["throughput"]["median"] for p in one["curve"]], rel=1e-5
     )
@@ -230,9 +264,13 @@ def test_a_trace_of_steady_steps_is_made_when_all_is_measured(balance: Done) -> 
     (path,) = balance.traces
     assert path.parent.name == balance.name
     said = balance.err.splitlines()
-    (traced,) = [number for number, line in enumerate(said) if "tracing 10 steps of" in line]
+    (traced,) = [
+        number for number, line in enumerate(said) if "tracing 10 steps of" in line
+    ]
     assert not [
-        line for line in said[traced:] if "window" in line or "round" in line or "proving" in line
+        line
+        for line in said[traced:]
+        if "window" in line or "round" in line or "proving" in line
     ]
     assert not [path for path in balance.folder.iterdir() if path.name.startswith(".")]
 
@@ -248,7 +286,15 @@ def test_a_trace_that_cannot_be_recorded_is_a_warning(probe: Done) -> None:
 def test_each_device_is_traced_after_its_probe(
     trains_nothing: dict[str, str], tmp_path: Path
 ) -> None:
-    options = ("--simulate", QUICK_PAIR, "--max-batch", "16", "--duration", "0.2", "--parallel")
+    options = (
+        "--simulate",
+        QUICK_PAIR,
+        "--max-batch",
+        "16",
+        "--duration",
+        "0.2",
+        "--parallel",
+    )
     done = told(tmp_path, "probe", *options, variables=trains_nothing)
     assert [path.parent.name for path in done.traces] == [
         f"{done.name}-GPU-0",
@@ -256,7 +302,9 @@ def test_each_device_is_traced_after_its_probe(
     ]
 
 
-def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(tmp_path: Path) -> None:
+def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(
+    tmp_path: Path,
+) -> None:
     window = WindowDone(1, 1, "", PAIR, measurement((6, 4), step_time(0.5)))
 
     def command() -> None:

@@ -24,7 +24,9 @@ LISTS = ("--gpus", "--batches")
         *("--gpus=0 1", "--gpus 0 --gpus 1", "--gpus '0 1'"),
     ],
 )
-@pytest.mark.parametrize("after", [[], ["--json"], ["-o", "out.json"], ["--batches", "820", "568"]])
+@pytest.mark.parametrize(
+    "after", [[], ["--json"], ["-o", "out.json"], ["--batches", "820", "568"]]
+)
 def test_all_spellings_are_one(written: str, after: list[str]) -> None:
     found = spread(["run", *shlex.split(written), *after], LISTS)
     values = [word.partition("=")[2] for word in found if word.startswith("--gpus=")]
@@ -36,14 +38,20 @@ def test_all_spellings_are_one(written: str, after: list[str]) -> None:
         assert found[-len(after) :] == after
 
 
-@pytest.mark.parametrize("bad", ["x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10"])
+@pytest.mark.parametrize(
+    "bad", ["x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10"]
+)
 def test_what_is_no_whole_number_is_named(in_process: Program, bad: str) -> None:
     done = in_process(["run", "--simulate", "2", "--batches", "820", bad])
     assert done.code == 2
     assert done.err.startswith(f"error: --batches '{bad[:12]}")
 
 
-@given(st.lists(st.text(min_size=1).filter(lambda t: not t.startswith(("--gpus", "--batches")))))
+@given(
+    st.lists(
+        st.text(min_size=1).filter(lambda t: not t.startswith(("--gpus", "--batches")))
+    )
+)
 def test_everything_else_stays_as_it_is(arguments: list[str]) -> None:
     assert spread(arguments, LISTS) == arguments
 

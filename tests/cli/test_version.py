@@ -42,7 +42,9 @@ def test_the_driver_is_told_and_no_gpu_opened(tmp_path: Path) -> None:
 
 def test_a_driver_that_does_not_start_is_no_error(tmp_path: Path) -> None:
     done = here(
-        "--version", code=0, environment=environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n")
+        "--version",
+        code=0,
+        environment=environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n"),
     )
     assert done.stdout.splitlines()[-1].startswith(
         "no driver: the NVIDIA driver that is loaded is "
@@ -53,4 +55,7 @@ def test_what_tensorflow_was_built_for_is_what_it_says_itself(tensorflow: Any) -
     build = tensorflow.sysconfig.get_build_info()
     found = software()
     assert found.tensorflow == tensorflow.__version__
-    assert (found.cuda, found.cudnn) == (build.get("cuda_version"), build.get("cudnn_version"))
+    assert (found.cuda, found.cudnn) == (
+        build.get("cuda_version"),
+        build.get("cudnn_version"),
+    )

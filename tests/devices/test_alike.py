@@ -48,5 +48,7 @@ def test_cards_of_one_name_and_memory_are_equal_though_one_has_less_free_memory(
         ("gpu 1 max_clock_sm 1911", "gpu 1 error max_clock_sm 3"),
     ],
 )
-def test_what_makes_a_card_slower_makes_it_another(tmp_path: Path, told: str, differs: str) -> None:
+def test_what_makes_a_card_slower_makes_it_another(
+    tmp_path: Path, told: str, differs: str
+) -> None:
     assert first_alike(tmp_path, gpus=TWO_EQUAL_GPUS.replace(told, differs)) == [0, 1]

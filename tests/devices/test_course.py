@@ -20,7 +20,9 @@ CALM = Moment(
 )
 
 
-def at(seconds: float, energy_mj: int | None = None, ecc: int | None = None) -> Counters:
+def at(
+    seconds: float, energy_mj: int | None = None, ecc: int | None = None
+) -> Counters:
     return Counters(at_s=seconds, energy_mj=energy_mj, ecc_uncorrected=ecc)
 
 
@@ -47,7 +49,11 @@ def test_without_a_reading_there_is_no_telemetry() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.001, 100.0), st.integers(0, 700_000)), min_size=1, max_size=20)
+    st.lists(
+        st.tuples(st.floats(0.001, 100.0), st.integers(0, 700_000)),
+        min_size=1,
+        max_size=20,
+    )
 )
 def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(
     parts: list[tuple[float, int]],
@@ -60,13 +66,19 @@ def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(
         time += gap_s
         joules += gap_s * power_mw / 1000
     course.count(at(time))
-    assert (known(course.telemetry()).energy_j or 0.0) == pytest.approx(joules, abs=0.001, rel=1e-9)
+    assert (known(course.telemetry()).energy_j or 0.0) == pytest.approx(
+        joules, abs=0.001, rel=1e-9
+    )
 
 
 def test_a_power_holds_until_the_next_that_is_told() -> None:
     untold: dict[str, object] = {"power_w": None}
     telemetry = told({}, untold, untold, first=at(0.0), last=at(4.0))
-    assert (telemetry.energy_j, telemetry.power_w, telemetry.duration_s) == (400.0, 100.0, 4.0)
+    assert (telemetry.energy_j, telemetry.power_w, telemetry.duration_s) == (
+        400.0,
+        100.0,
+        4.0,
+    )
     assert told(untold, first=at(0.0), last=at(1.0)).samples_per_joule(1000.0) is None
 
 
@@ -91,9 +103,13 @@ def test_the_gpu_s_own_counter_comes_first_if_it_tells_anything(
 @pytest.mark.parametrize(
     ("counted", "rise"), [((3, 3), 0), ((3, 5), 2), ((3, 0), None), ((None, 3), None)]
 )
-def test_uncorrected_errors(counted: tuple[int | None, int | None], rise: int | None) -> None:
+def test_uncorrected_errors(
+    counted: tuple[int | None, int | None], rise: int | None
+) -> None:
     assert (
-        told({}, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])).ecc_uncorrected
+        told(
+            {}, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])
+        ).ecc_uncorrected
         == rise
     )
 
@@ -101,9 +117,15 @@ def test_uncorrected_errors(counted: tuple[int | None, int | None], rise: int | 
 def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
     course = TelemetryRecorder()
     reads(course, at(0.0, 5_000, 0))
-    told = {"temperature_c": 60, "power_w": 100.0, "sm_clock_mhz": 1900, "memory_clock_mhz": 5005}
+    told = {
+        "temperature_c": 60,
+        "power_w": 100.0,
+        "sm_clock_mhz": 1900,
+        "memory_clock_mhz": 5005,
+    }
     assert course.telemetry() == Telemetry.model_validate(
-        told | {"readings": 1, "duration_s": 0.0, "throttle_reasons": (), "course": (CALM,)}
+        told
+        | {"readings": 1, "duration_s": 0.0, "throttle_reasons": (), "course": (CALM,)}
     )
 
 
@@ -135,7 +157,11 @@ def test_the_hottest_the_middle_clock_and_the_mean_power() -> None:
         "throttle_reasons": ("power cap",),
     }
     telemetry = told({}, hot, slow, first=at(0.0), last=at(3.0))
-    assert (telemetry.temperature_c, telemetry.power_w, telemetry.energy_j) == (91, 150.0, 450.0)
+    assert (telemetry.temperature_c, telemetry.power_w, telemetry.energy_j) == (
+        91,
+        150.0,
+        450.0,
+    )
     assert (telemetry.sm_clock_mhz, telemetry.memory_clock_mhz) == (1850, 5005)
     assert telemetry.throttle_reasons == ("power cap", "thermal")
 

@@ -15,7 +15,10 @@ def reading(folder: Path, script: str) -> dict[str, Any]:
 
 def test_two_unlike_gpus(tmp_path: Path) -> None:
     result = reading(tmp_path, TWO_UNLIKE_GPUS)
-    assert (result["driver_version"], result["cuda_driver_version"]) == ("550.54.14", "12.4")
+    assert (result["driver_version"], result["cuda_driver_version"]) == (
+        "550.54.14",
+        "12.4",
+    )
     assert result["nvml_version"] == "12.550.54.14"
     assert (result["problem"], result["remedy"]) == (None, None)
     first, second = result["gpus"]
@@ -39,22 +42,35 @@ def test_two_unlike_gpus(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(tmp_path: Path) -> None:
+def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(
+    tmp_path: Path,
+) -> None:
     result = reading(tmp_path, "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 memory 0 0")
-    assert (result["driver_version"], result["cuda_driver_version"], result["problem"]) == (
+    assert (
+        result["driver_version"],
+        result["cuda_driver_version"],
+        result["problem"],
+    ) == (
         None,
         None,
         None,
     )
     told = [Gpu.model_validate(gpu) for gpu in result["gpus"]]
-    assert told == [Gpu(index=index, uuid=f"GPU-{index + 1}", processes=()) for index in (0, 1)]
+    assert told == [
+        Gpu(index=index, uuid=f"GPU-{index + 1}", processes=()) for index in (0, 1)
+    ]
     refused = "gpu 0 error memory 4\ngpu 0 error capability 999\ngpu 0 error bus 17\nerror driver 4"
     result = reading(tmp_path, f"{TWO_UNLIKE_GPUS}\n{refused}")
     gpu = result["gpus"][0]
     assert result["driver_version"] is None
     assert [
         gpu[field]
-        for field in ("memory_bytes", "memory_free_bytes", "compute_capability", "bus_id")
+        for field in (
+            "memory_bytes",
+            "memory_free_bytes",
+            "compute_capability",
+            "bus_id",
+        )
     ] == [None] * 4
     assert (gpu["name"], gpu["unusable"]) == ("NVIDIA GeForce GTX 1080 Ti", None)
 
@@ -76,7 +92,9 @@ gpu 0 process graphics 0 64
     ]
 
 
-def test_what_an_old_driver_or_one_without_permission_tells_of_processes(tmp_path: Path) -> None:
+def test_what_an_old_driver_or_one_without_permission_tells_of_processes(
+    tmp_path: Path,
+) -> None:
     script = f"""{TWO_UNLIKE_GPUS}
 error process_name 4
 gpu 0 error compute 4
@@ -108,7 +126,12 @@ FIRST = {"index": 0, "uuid": "GPU-1080aaaa-0000-4000-8000-000000000001"}
         ("uuid 3", UNKNOWN, "UUID"),
         (
             "memory 15",
-            FIRST | {"bus_id": "0000:01:00.0", "memory_bytes": None, "memory_free_bytes": None},
+            FIRST
+            | {
+                "bus_id": "0000:01:00.0",
+                "memory_bytes": None,
+                "memory_free_bytes": None,
+            },
             "lost",
         ),
         ("capability 16", FIRST | {"compute_capability": None}, "reset"),
@@ -146,7 +169,11 @@ gpu 1 mig 0
         },
         {"uuid": "MIG-2222", "name": None, "memory_bytes": None},
     ]
-    assert (second["mig"], second["mig_slices"], second["unusable"]) == (False, [], None)
+    assert (second["mig"], second["mig_slices"], second["unusable"]) == (
+        False,
+        [],
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +189,9 @@ gpu 1 mig 0
 def test_names_are_made_safe(tmp_path: Path, written: str, shown: str | None) -> None:
     # This is a bus id as the campaign found it.
     cut = r"\x30\x30\x30\x30" + r"\xc2\x80" * 6 + r"\xf0\x90\x80\x80" * 4
-    (gpu,) = reading(tmp_path, f"gpu 0 uuid GPU-1\ngpu 0 name {written}\ngpu 0 bus {cut}")["gpus"]
+    (gpu,) = reading(
+        tmp_path, f"gpu 0 uuid GPU-1\ngpu 0 name {written}\ngpu 0 bus {cut}"
+    )["gpus"]
     assert (gpu["uuid"], gpu["name"], gpu["bus_id"]) == ("GPU-1", shown, None)
 
 
@@ -179,16 +208,25 @@ try:
 except pynvml.NVMLError_Uninitialized as error:
     print(error)
 """
-    for script in (TWO_UNLIKE_GPUS, "error count 999", f"{TWO_UNLIKE_GPUS}\ngpu 0 error all 15"):
-        assert child(code, environment(tmp_path, script)).splitlines() == ["False", "Uninitialized"]
+    for script in (
+        TWO_UNLIKE_GPUS,
+        "error count 999",
+        f"{TWO_UNLIKE_GPUS}\ngpu 0 error all 15",
+    ):
+        assert child(code, environment(tmp_path, script)).splitlines() == [
+            "False",
+            "Uninitialized",
+        ]
 
 
 def test_the_version_of_the_loaded_driver() -> None:
-    closed = (
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n"
-    )
+    closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n"
     opened = (
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.28.03  Release Build\nGCC "
         "version: 12"
     )
-    assert [*map(kernel_module_version, (closed, opened, ""))] == ["550.54.14", "560.28.03", None]
+    assert [*map(kernel_module_version, (closed, opened, ""))] == [
+        "550.54.14",
+        "560.28.03",
+        None,
+    ]

@@ -16,7 +16,9 @@ DEVICE = '[[device]]\nname = "a"\nalpha_s = 0.1\nbeta_s = 0.001\n'
 CURVE = '[[device]]\nname = "a"\ncurve = '
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem
+)
 def test_each_profile_that_ships_loads(path: Path) -> None:
     profile = load_profile(path)
     assert len(profile.device) >= 2
@@ -29,9 +31,15 @@ def test_the_published_pair_has_the_published_numbers() -> None:
     slow = known(plain.profile)
     solo = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
     for batch, throughput in solo.items():
-        assert batch / (fast.alpha_s + fast.beta_s * batch) == pytest.approx(throughput, rel=0.0025)
+        assert batch / (fast.alpha_s + fast.beta_s * batch) == pytest.approx(
+            throughput, rel=0.0025
+        )
     assert 512 / (slow.alpha_s + slow.beta_s * 512) == pytest.approx(875, rel=0.04)
-    assert fast.memory_at(1024) <= known(ti.memory_bytes) < fast.memory_at(1024, joint.extra_memory)
+    assert (
+        fast.memory_at(1024)
+        <= known(ti.memory_bytes)
+        < fast.memory_at(1024, joint.extra_memory)
+    )
 
 
 def test_the_longest_sync_of_the_devices_in_use_counts() -> None:
@@ -45,8 +53,18 @@ def test_the_longest_sync_of_the_devices_in_use_counts() -> None:
 def test_a_curve_is_linear_between_its_points_and_goes_on_beyond_them() -> None:
     curve = (8, 0.020), (16, 0.024), (17, 0.030), (32, 0.045)
     profile = DeviceProfile(name="a", curve=curve)
-    expected = {1: 0.0165, 8: 0.020, 12: 0.022, 16: 0.024, 17: 0.030, 20: 0.033, 40: 0.053}
-    assert {batch: profile.compute_s(batch) for batch in expected} == pytest.approx(expected)
+    expected = {
+        1: 0.0165,
+        8: 0.020,
+        12: 0.022,
+        16: 0.024,
+        17: 0.030,
+        20: 0.033,
+        40: 0.053,
+    }
+    assert {batch: profile.compute_s(batch) for batch in expected} == pytest.approx(
+        expected
+    )
     # 49 samples, 16 at a time: the first micro-batch has one.
     assert profile.compute_s(49, 16) == pytest.approx(0.0165 + 3 * 0.024)
     steep = DeviceProfile(name="a", curve=((8, 0.001), (16, 0.010)))
@@ -66,7 +84,12 @@ def test_a_number_makes_plain_cpu_devices(source: int | str) -> None:
 
 def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
     devices, _ = simulated_devices(2, ["alpha", "beta"])
-    assert [device.label for device in devices] == ["alpha:0", "alpha:1", "beta:0", "beta:1"]
+    assert [device.label for device in devices] == [
+        "alpha:0",
+        "alpha:1",
+        "beta:0",
+        "beta:1",
+    ]
     assert len({device.uuid for device in devices}) == 4
     assert all(device.profile is None for device in devices)
 
@@ -75,12 +98,27 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
     ("text", "place"),
     [
         ("", "device"),
-        ("[[device]]\nname = 'a'\nalpha_s = 0.1\n", "device 1: alpha_s and beta_s are needed"),
-        (DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n", "device 1: curve: it takes the place of"),
+        (
+            "[[device]]\nname = 'a'\nalpha_s = 0.1\n",
+            "device 1: alpha_s and beta_s are needed",
+        ),
+        (
+            DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n",
+            "device 1: curve: it takes the place of",
+        ),
         (CURVE + "[[8, 0.1]]\n", "device 1: curve: it has two points or more"),
-        (CURVE + "[[16, 0.1], [8, 0.2]]\n", "device 1: curve: it has two points or more"),
-        (CURVE + "[[8, 0.1], [8, 0.2]]\n", "device 1: curve: it has two points or more"),
-        (CURVE + "[[8, 0.0], [16, 0.2]]\n", "device 1: curve: its seconds must be above 0"),
+        (
+            CURVE + "[[16, 0.1], [8, 0.2]]\n",
+            "device 1: curve: it has two points or more",
+        ),
+        (
+            CURVE + "[[8, 0.1], [8, 0.2]]\n",
+            "device 1: curve: it has two points or more",
+        ),
+        (
+            CURVE + "[[8, 0.0], [16, 0.2]]\n",
+            "device 1: curve: its seconds must be above 0",
+        ),
         (CURVE + "[[0, 0.1], [16, 0.2]]\n", "device 1: curve.0.0"),
         (CURVE + "[[8], [16]]\n", "device 1: curve.0"),
         (DEVICE + "speed = 3\n", "device 1: speed: unknown key"),
@@ -103,9 +141,12 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
     ],
     ids=lambda text: text.strip().splitlines()[-1][:30] if text.strip() else "empty",
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, place: str) -> None:
+def test_what_is_wrong_is_named_with_its_place(
+    tmp_path: Path, text: str, place: str
+) -> None:
     path = tmp_path / "profile.toml"
-    path.write_bytes(text.encode("utf-8-sig", "surrogateescape"))  # a byte order mark does no harm
+    # A byte order mark does no harm
+    path.write_bytes(text.encode("utf-8-sig", "surrogateescape"))
     with pytest.raises(BadInput) as caught:
         load_profile(path)
     assert str(path) in caught.value.message

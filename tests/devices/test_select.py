@@ -5,9 +5,16 @@ from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device
 
 
-def gpu(index: int, uuid: str, bus_id: str | None = None, name: str = "GTX 1080") -> Device:
+def gpu(
+    index: int, uuid: str, bus_id: str | None = None, name: str = "GTX 1080"
+) -> Device:
     return Device(
-        index=index, uuid=uuid, name=name, memory_bytes=None, simulated=False, bus_id=bus_id
+        index=index,
+        uuid=uuid,
+        name=name,
+        memory_bytes=None,
+        simulated=False,
+        bus_id=bus_id,
     )
 
 
@@ -25,7 +32,15 @@ def test_none_means_all_in_their_order_and_a_choice_has_the_users() -> None:
 @pytest.mark.parametrize(
     "token",
     [
-        *("1", " 1 ", "GPU-1080bbbb-02", "gpu-1080BBBB-02", "GPU-1080b", "1080b", "1080bbbb-02"),
+        *(
+            "1",
+            " 1 ",
+            "GPU-1080bbbb-02",
+            "gpu-1080BBBB-02",
+            "GPU-1080b",
+            "1080b",
+            "1080bbbb-02",
+        ),
         *("0000:0a:00.0", "0000:0A:00.0", "00000000:0A:00.0", "0a:00.0"),
     ],
 )
@@ -34,7 +49,8 @@ def test_the_spellings_of_one_device(token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "token", ["2", "-1", "00", "", "all", "GPU-", "GPU-10", "10", "MIG-1080a", "0000:0b:00.0"]
+    "token",
+    ["2", "-1", "00", "", "all", "GPU-", "GPU-10", "10", "MIG-1080a", "0000:0b:00.0"],
 )
 def test_an_unknown_device_is_answered_with_the_candidates(token: str) -> None:
     with pytest.raises(UsageError, match="there is no device") as caught:

@@ -90,19 +90,32 @@ def test_every_field(tmp_path: Path) -> None:
     course = telemetry.pop("course")
     assert len(course) >= 4
     assert course[-1].pop("at_s") > course[0]["at_s"]
-    gauges = {"temperature_c": 60, "power_w": 250.0, "sm_clock_mhz": 1900, "memory_clock_mhz": 5005}
+    gauges = {
+        "temperature_c": 60,
+        "power_w": 250.0,
+        "sm_clock_mhz": 1900,
+        "memory_clock_mhz": 5005,
+    }
     assert course[-1] == gauges | {"throttle_reasons": []}
-    assert telemetry == gauges | {"throttle_reasons": [], "energy_j": 2.5, "ecc_uncorrected": 0}
+    assert telemetry == gauges | {
+        "throttle_reasons": [],
+        "energy_j": 2.5,
+        "ecc_uncorrected": 0,
+    }
 
 
-def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(tmp_path: Path) -> None:
+def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(
+    tmp_path: Path,
+) -> None:
     nothing = (
         "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 mig 1\ngpu 1 slice 0 uuid MIG-1\ngpu 1 power "
         "1000"
     )
     # A MIG slice has no figures of its own.
     for telemetry in watched_all(tmp_path, nothing, ["GPU-1", "MIG-1"]):
-        assert [known(telemetry)[field] for field in NO_FIGURES] == [None] * len(NO_FIGURES)
+        assert [known(telemetry)[field] for field in NO_FIGURES] == [None] * len(
+            NO_FIGURES
+        )
     refused = {
         "temperature 3": "temperature_c",
         "power 4": "power_w",
@@ -111,9 +124,12 @@ def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(tmp_path: 
         "throttle 3": "throttle_reasons",
         "ecc_uncorrected 3": "ecc_uncorrected",
     }
-    told = watched_all(tmp_path, *each_with([f"gpu 0 error {error}" for error in refused]))
+    told = watched_all(
+        tmp_path, *each_with([f"gpu 0 error {error}" for error in refused])
+    )
     assert [
-        [name for name, value in known(telemetry).items() if value is None] for telemetry in told
+        [name for name, value in known(telemetry).items() if value is None]
+        for telemetry in told
     ] == [[name] for name in refused.values()]
 
 
@@ -121,9 +137,7 @@ def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(
     tmp_path: Path,
 ) -> None:
     """These are to go with CUDA 14."""
-    old = (
-        "\ngpu 0 error temperature_v 13\ngpu 0 error throttle_events 13\ngpu 0 series throttle 0x8"
-    )
+    old = "\ngpu 0 error temperature_v 13\ngpu 0 error throttle_events 13\ngpu 0 series throttle 0x8"
     telemetry = seen(tmp_path, FULL + old)
     assert (telemetry["temperature_c"], telemetry["throttle_reasons"]) == (
         60,
@@ -137,7 +151,11 @@ def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(
     (telemetry,) = json.loads(
         child(code, environment(tmp_path, "gpu 0 uuid GPU-1\ngpu 0 power 1000"))
     )
-    assert (telemetry["temperature_c"], telemetry["throttle_reasons"], telemetry["power_w"]) == (
+    assert (
+        telemetry["temperature_c"],
+        telemetry["throttle_reasons"],
+        telemetry["power_w"],
+    ) == (
         None,
         None,
         1.0,
@@ -171,16 +189,32 @@ try:
 except pynvml.NVMLError_Uninitialized as error:
     print(error)
 """
-    told, ended = child(code, environment(tmp_path, TWO_UNLIKE_GPUS), GENEROUS_S).splitlines()
+    told, ended = child(
+        code, environment(tmp_path, TWO_UNLIKE_GPUS), GENEROUS_S
+    ).splitlines()
     first, second, none = json.loads(told)
-    assert (first["temperature_c"], first["power_w"], first["sm_clock_mhz"]) == (60, 120.0, 1900)
-    assert (second["temperature_c"], second["power_w"], second["sm_clock_mhz"]) == (55, 90.0, 1800)
+    assert (first["temperature_c"], first["power_w"], first["sm_clock_mhz"]) == (
+        60,
+        120.0,
+        1900,
+    )
+    assert (second["temperature_c"], second["power_w"], second["sm_clock_mhz"]) == (
+        55,
+        90.0,
+        1800,
+    )
     assert (none, ended) == (None, "Uninitialized")
 
 
-def test_a_call_that_hangs_is_left_behind_with_what_was_seen_before(tmp_path: Path) -> None:
+def test_a_call_that_hangs_is_left_behind_with_what_was_seen_before(
+    tmp_path: Path,
+) -> None:
     telemetry = seen(tmp_path, f"gpu 0 series energy 5000000 ~600\n{FULL}", readings=1)
-    assert (telemetry["readings"], telemetry["temperature_c"], telemetry["power_w"]) == (
+    assert (
+        telemetry["readings"],
+        telemetry["temperature_c"],
+        telemetry["power_w"],
+    ) == (
         1,
         60,
         250.0,
@@ -189,7 +223,9 @@ def test_a_call_that_hangs_is_left_behind_with_what_was_seen_before(tmp_path: Pa
 
 
 def test_nvml_that_hangs_from_the_start_delays_nobody(tmp_path: Path) -> None:
-    assert watched_all(tmp_path, f"init_error ~600\n{FULL}", ["GPU-1"], readings=0) == [None]
+    assert watched_all(tmp_path, f"init_error ~600\n{FULL}", ["GPU-1"], readings=0) == [
+        None
+    ]
     hangs = each_with(["gpu 0 error handle ~600", "gpu 0 error all ~600"])
     assert watched_all(tmp_path, *hangs, readings=0) == [None, None]
 

@@ -13,11 +13,15 @@ UNLIKE = Reading(
         Gpu(index=1, uuid="GPU-bbb1", name="GTX 1080 Ti"),
     )
 )
-ALIKE = Reading(gpus=tuple(gpu.model_copy(update={"name": "GTX 1080"}) for gpu in UNLIKE.gpus))
+ALIKE = Reading(
+    gpus=tuple(gpu.model_copy(update={"name": "GTX 1080"}) for gpu in UNLIKE.gpus)
+)
 
 
 def shown(reading: Reading, **environment: str) -> list[int]:
-    return [gpu.index for gpu in mark_hidden(reading, environment).gpus if not gpu.unusable]
+    return [
+        gpu.index for gpu in mark_hidden(reading, environment).gpus if not gpu.unusable
+    ]
 
 
 @pytest.mark.parametrize(
@@ -32,13 +36,17 @@ def shown(reading: Reading, **environment: str) -> list[int]:
         *(("", []), ("-1", []), ("NoDevFiles", []), ("GPU-", [])),
     ],
 )
-def test_uuids_are_exact_and_nothing_set_hides_nothing(listed: str, indices: list[int]) -> None:
+def test_uuids_are_exact_and_nothing_set_hides_nothing(
+    listed: str, indices: list[int]
+) -> None:
     assert shown(UNLIKE, CUDA_VISIBLE_DEVICES=listed) == indices
     assert shown(UNLIKE) == [0, 1]
 
 
 def test_numbers_count_in_nvmls_order_only_where_that_is_cudas() -> None:
-    assert shown(UNLIKE, CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [1]
+    assert shown(UNLIKE, CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [
+        1
+    ]
     assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1") == [1]
     assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1,7,0") == [1]
     marked = mark_hidden(UNLIKE, {"CUDA_VISIBLE_DEVICES": "1"})

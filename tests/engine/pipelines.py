@@ -58,7 +58,9 @@ def orders_of(
     Of two segments of one device the first's forward comes before the second's.
     """
     depths = depths_of(segments, links_between(graph, segments))
-    orders: list[tuple[Task, ...]] = [() for _ in range(1 + max(one.device for one in segments))]
+    orders: list[tuple[Task, ...]] = [
+        () for _ in range(1 + max(one.device for one in segments))
+    ]
     for number, (segment, depth) in enumerate(zip(segments, depths, strict=True)):
         orders[segment.device] += tasks_of(number, micro_batches, depth)
     return orders
@@ -123,30 +125,40 @@ def trained(
         ]
         done = pipeline.step([micro_batch_of(one, calls) for one in batch], order)
         expected = alone(
-            [keras.tree.map_structure(tf.constant, one) for one in batch], float(sum(sizes))
+            [keras.tree.map_structure(tf.constant, one) for one in batch],
+            float(sum(sizes)),
         )
         worst = max(worst, abs(sum(map(float, done.losses)) - expected))
         for one in moved:
             one(
-                [(keras.tree.map_structure(_next, inputs), labels) for inputs, labels in batch],
+                [
+                    (keras.tree.map_structure(_next, inputs), labels)
+                    for inputs, labels in batch
+                ],
                 float(sum(sizes)),
             )
         between(mine)
         between(its)
     last_batch = [micro_batch_of(one, calls) for one in batch]
     again = partial(pipeline.step, last_batch, order)
-    return Trained(_between(own, twin), _between(mine, its), worst, own, again, twin, *others)
+    return Trained(
+        _between(own, twin), _between(mine, its), worst, own, again, twin, *others
+    )
 
 
 def _between(one: Any, other: Any) -> float:
     """The largest difference of their variables."""
-    return largest(*([variable.numpy() for variable in each.variables] for each in (one, other)))
+    return largest(
+        *([variable.numpy() for variable in each.variables] for each in (one, other))
+    )
 
 
 def _next(numbers: Any) -> Any:
     """The next one up of each real number."""
     return (
-        np.nextafter(numbers, np.inf, dtype=numbers.dtype) if numbers.dtype.kind == "f" else numbers
+        np.nextafter(numbers, np.inf, dtype=numbers.dtype)
+        if numbers.dtype.kind == "f"
+        else numbers
     )
 
 
@@ -160,11 +172,15 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     @tf.function(autograph=False, reduce_retracing=True)
     def gradients(inputs: Any, labels: Any, samples: Any, total: Any) -> Any:
         with tf.GradientTape() as tape:
-            value = model._compile_loss(labels, model(inputs, training=True)) * samples / total
+            value = (
+                model._compile_loss(labels, model(inputs, training=True))
+                * samples
+                / total
+            )
             if model.losses:
-                value += tf.add_n([tf.cast(own, tf.float32) for own in model.losses]) * (
-                    samples / total
-                )
+                value += tf.add_n(
+                    [tf.cast(own, tf.float32) for own in model.losses]
+                ) * (samples / total)
             scaled = optimizer.scale_loss(value)
         return value, tape.gradient(
             scaled, [variable.value for variable in model.trainable_variables]
@@ -173,7 +189,10 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     def plus(one: Any, other: Any) -> Any:
         if not isinstance(one, tf.IndexedSlices):
             return one if other is None else one + other
-        rows = tf.concat([one.values, other.values], 0), tf.concat([one.indices, other.indices], 0)
+        rows = (
+            tf.concat([one.values, other.values], 0),
+            tf.concat([one.indices, other.indices], 0),
+        )
         return tf.IndexedSlices(*rows, one.dense_shape)
 
     def step(batch: Any, total: float) -> float:
@@ -181,10 +200,14 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
         value = 0.0
         for inputs, labels in batch:
             samples = float(len(tf.nest.flatten(inputs)[0]))
-            own, grads = gradients(inputs, labels, tf.constant(samples), tf.constant(total))
+            own, grads = gradients(
+                inputs, labels, tf.constant(samples), tf.constant(total)
+            )
             value += float(own)
             sums = (
-                grads if sums is None else [plus(*pair) for pair in zip(sums, grads, strict=True)]
+                grads
+                if sums is None
+                else [plus(*pair) for pair in zip(sums, grads, strict=True)]
             )
         optimizer.apply(sums, model.trainable_variables)
         return value
@@ -192,7 +215,9 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     return step
 
 
-def cut_outputs(model: Any, calls: Any, starts: Sequence[int], inputs: Any) -> list[Any]:
+def cut_outputs(
+    model: Any, calls: Any, starts: Sequence[int], inputs: Any
+) -> list[Any]:
     """The outputs of a model that is run in parts, which begin at these calls.
 
     Each part runs on another device than the last.
@@ -203,13 +228,18 @@ def cut_outputs(model: Any, calls: Any, starts: Sequence[int], inputs: Any) -> l
         slot: [tf.convert_to_tensor(x)]
         for slot, x in zip(calls.inputs, keras.tree.flatten(inputs), strict=True)
     }
-    for number, span in enumerate(zip(starts, [*starts[1:], len(calls.calls)], strict=True)):
+    for number, span in enumerate(
+        zip(starts, [*starts[1:], len(calls.calls)], strict=True)
+    ):
         section = Section(calls, span, f"CPU:{number % 2}")
         taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
         found = section.values(taken, training=False)
         given = {
             slot: found[slot]
-            for slot in (*section.gives, *(one for one in calls.outputs if one in found))
+            for slot in (
+                *section.gives,
+                *(one for one in calls.outputs if one in found),
+            )
         }
         values |= tf.nest.map_structure(tf.identity, with_masks(given))
     return [values[slot][0].numpy() for slot in calls.outputs]

@@ -39,7 +39,9 @@ class Steps:
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
         self.strategy = build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
-        place = Place(self.strategy, self.names, tuple(self.clocks), summing=IN_SMALL_PACKS)
+        place = Place(
+            self.strategy, self.names, tuple(self.clocks), summing=IN_SMALL_PACKS
+        )
         self.feed = Feed(place, BatchSplit((1,) * len(profiles)))
         with self.strategy.scope():
             self.model = make_model()
@@ -47,7 +49,12 @@ class Steps:
             self.model.compile(make_optimizer(), self.model.loss, jit_compile=False)
             self.optimizer = self.model.optimizer
         self.samples = data.Samples(self.model, self.targets, seed=0)
-        built.build(self.model, self.strategy, data.as_tensors(self.samples.make(2)), trains=True)
+        built.build(
+            self.model,
+            self.strategy,
+            data.as_tensors(self.samples.make(2)),
+            trains=True,
+        )
         self.functions = Functions(self.model, place, xla=xla)
 
     def step(
@@ -69,7 +76,9 @@ class Steps:
         self.feed.split = BatchSplit(tuple(batches), tuple(micro_batches or ()))
         for metric in self.model.metrics:
             metric.reset_state()
-        dealt = self.feed.deal(data.as_tensors((inputs, as_outputs(self.model, list(labels)))))
+        dealt = self.feed.deal(
+            data.as_tensors((inputs, as_outputs(self.model, list(labels))))
+        )
         logs, stamps, _ = self.functions.train(dealt, stamped=stamped)
         return float(logs["loss"]), stamps.numpy() if stamped else None
 

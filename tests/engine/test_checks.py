@@ -48,11 +48,15 @@ class Through(Party):
 
         if isinstance(work, Copy):
             return Copied(
-                **checks.copy(f"CPU:{work.source}", f"CPU:{work.target}", NBYTES, self._move)
+                **checks.copy(
+                    f"CPU:{work.source}", f"CPU:{work.target}", NBYTES, self._move
+                )
             )
         if isinstance(work, Reduce):
             told = checks.reduce(["CPU:0", "CPU:1"], work.nbytes)
-            return Reduced(**(told | {"differing": (0, 3)} if self._move is zeros else told))
+            return Reduced(
+                **(told | {"differing": (0, 3)} if self._move is zeros else told)
+            )
         return work(self)
 
 
@@ -62,7 +66,9 @@ def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it() -> 
     found = [one for one in every if isinstance(one, Check)]
     assert [check.status for check in found] == ["failure", "failure"]
     for check, names in zip(found, ("CPU:0 → CPU:1", "CPU:1 → CPU:0"), strict=True):
-        assert check.detail.startswith(f"{names}: zeros arrived in 1 of 1.00 MiB of random data")
+        assert check.detail.startswith(
+            f"{names}: zeros arrived in 1 of 1.00 MiB of random data"
+        )
         assert check.next == known_error("copy-differs").remedy
     assert [time.intact for time in times] == [False, False]
 
@@ -83,7 +89,8 @@ def test_the_sum_is_compared_on_each_device() -> None:
     assert isinstance(good, Check)
     assert (good.status, time.intact) == ("ok", True)
     assert time.bytes_per_s == pytest.approx(NBYTES / time.seconds)
-    assert time.bus_bytes_per_s == pytest.approx(time.bytes_per_s)  # 2(n−1)/n of two devices is 1
+    # 2(n−1)/n of two devices is 1
+    assert time.bus_bytes_per_s == pytest.approx(time.bytes_per_s)
     time, wrong = all_reduce(Through(PAIR, zeros), PAIR, NBYTES, lambda _: None)
     assert isinstance(wrong, Check)
     assert wrong.status == "failure"

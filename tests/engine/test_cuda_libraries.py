@@ -40,13 +40,17 @@ def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) ->
     compiled(tmp_path / "nvidia" / "cudnn" / "lib", "libcudnn.so.9", cudnn(92100))
     own = compiled(tmp_path / "own", "libcudnn.so.9", cudnn(8904))
     for path, version in ((None, "9.21.0"), (f"/nowhere:{own.parent}", "8.9.4")):
-        library = load("libcudnn.so.9", tmp_path, {"LD_LIBRARY_PATH": path} if path else {})
+        library = load(
+            "libcudnn.so.9", tmp_path, {"LD_LIBRARY_PATH": path} if path else {}
+        )
         assert not isinstance(library, str)
         assert cudnn_version(library) == version
 
 
 def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
-    assert "cannot open shared object" in str(load("libnothing-of-this-name.so.9", tmp_path, {}))
+    assert "cannot open shared object" in str(
+        load("libnothing-of-this-name.so.9", tmp_path, {})
+    )
     broken = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"half a download")
@@ -57,6 +61,8 @@ def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
 
 def test_a_library_that_does_not_tell_its_version(tmp_path: Path) -> None:
     assert (
-        cudnn_version(ctypes.CDLL(str(compiled(tmp_path, "libcudnn.so.9", "int nothing;\n"))))
+        cudnn_version(
+            ctypes.CDLL(str(compiled(tmp_path, "libcudnn.so.9", "int nothing;\n")))
+        )
         is None
     )

@@ -41,7 +41,9 @@ def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
     dealt, *_ = data.held(steps.feed, steps.samples, ())
     graph = dealt.layout.cut.graph
     brought = [
-        one.device[-5:] for one in graph.get_operations() if one.type == "Identity" and one.device
+        one.device[-5:]
+        for one in graph.get_operations()
+        if one.type == "Identity" and one.device
     ]
     # Each device is brought its inputs, its labels, and the weights of both.
     assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3
@@ -105,7 +107,10 @@ def test_batches_of_many_lengths_are_dealt_as_one_layout_that_opens_once() -> No
     cuts = set()
     for length in (3, 5, 4, 9, 3):
         dealt = feed.deal((tf.ones((6, length)), tf.ones((6,))))
-        assert [tuple(x.shape) for (x, _), _ in dealt.values] == [(4, length), (2, length)]
+        assert [tuple(x.shape) for (x, _), _ in dealt.values] == [
+            (4, length),
+            (2, length),
+        ]
         cuts.add(dealt.layout.cut)
     assert len(cuts) == 2
     assert dealt.layout.signature[0].shape.as_list() == [None, None]

@@ -96,7 +96,8 @@ def trained(
     """The product's step after some training, and each step's loss."""
     steps = Steps(make_model, make_optimizer, [profile] * len(batches), xla=xla)
     return steps, [
-        steps.step(x, (y,), batches, micro_batches, stamped=stamped)[0] for x, y in samples()
+        steps.step(x, (y,), batches, micro_batches, stamped=stamped)[0]
+        for x, y in samples()
     ]
 
 
@@ -116,7 +117,9 @@ PACED_XLA = {"stamped": True, "xla": True, "profile": PACED}
         (active, adam, (70, 30), (35, 10), PACED_XLA),
     ],
 )
-def test_uneven_steps_equal_one_device_whether_stamped_paced_or_compiled(case: Any) -> None:
+def test_uneven_steps_equal_one_device_whether_stamped_paced_or_compiled(
+    case: Any,
+) -> None:
     """With the oracle by hand; those of tests/training, by Keras' own fit, are many more."""
     make_model, make_optimizer, *sizes, options = case
     expected, expected_losses = train_on_one_device(make_model, make_optimizer)
@@ -128,9 +131,12 @@ def test_uneven_steps_equal_one_device_whether_stamped_paced_or_compiled(case: A
 
 def replicas_are_equal(steps: Steps) -> bool:
     copies = [
-        steps.strategy.experimental_local_results(v.value) for v in steps.model.trainable_variables
+        steps.strategy.experimental_local_results(v.value)
+        for v in steps.model.trainable_variables
     ]
-    return all((own[0].numpy() == other.numpy()).all() for own in copies for other in own)
+    return all(
+        (own[0].numpy() == other.numpy()).all() for own in copies for other in own
+    )
 
 
 # The bad sample is on replica 1, and then in replica 0's last micro-batch.
@@ -165,7 +171,11 @@ def test_float16_with_loss_scaling_follows_float32_compiled_too() -> None:
 def test_one_trace_serves_every_split() -> None:
     steps = Steps(dense_model, adam, [None, None])
     (x, y), *_ = samples()
-    for batches, micro_batches in (((70, 30), (35, 30)), ((50, 50), (5, 1)), ((3, 97), (3, 48))):
+    for batches, micro_batches in (
+        ((70, 30), (35, 30)),
+        ((50, 50), (5, 1)),
+        ((3, 97), (3, 48)),
+    ):
         steps.step(x, (y,), batches)
         steps.step(x, (y,), batches, micro_batches)
     assert [len(steps.traces(micro=micro)) for micro in (False, True)] == [1, 1]

@@ -33,11 +33,15 @@ def test_tensorflows_errors_are_known_by_their_texts() -> None:
     for error, code in (
         (errors.InternalError(None, None, "Dst tensor is not initialized."), "no-room"),
         (
-            errors.InvalidArgumentError(None, None, "Incompatible shapes: [32,10] vs. [16,10]"),
+            errors.InvalidArgumentError(
+                None, None, "Incompatible shapes: [32,10] vs. [16,10]"
+            ),
             "incompatible-shapes",
         ),
         (
-            errors.CancelledError(None, None, "RESOURCE_EXHAUSTED: a step was cancelled"),
+            errors.CancelledError(
+                None, None, "RESOURCE_EXHAUSTED: a step was cancelled"
+            ),
             "out-of-memory",
         ),
     ):
@@ -55,7 +59,10 @@ def test_a_mistake_in_a_model_is_called_nothing_else(settings: Settings) -> None
         "Shapes (32, 10) and (16, 10) are incompatible",
         "Incompatible shapes: [32,10] vs. [32,11]",
     ):
-        for error in (ValueError(text), tf.errors.InvalidArgumentError(None, None, text)):
+        for error in (
+            ValueError(text),
+            tf.errors.InvalidArgumentError(None, None, text),
+        ):
             failure = explain(error, settings)
             assert (failure.cause, failure.remedy) == ("", "")
             assert text in failure.message
@@ -84,15 +91,22 @@ def test_an_error_of_a_graph_is_told_at_the_users_own_line() -> None:
 def test_xla_without_its_tools_says_how_to_get_them() -> None:
     settings = SETTINGS.model_copy(update={"xla": True})
     remedies = {
-        "libdevice not found at ./libdevice.10.bc [xla]": known_error("xla-tools").remedy,
+        "libdevice not found at ./libdevice.10.bc [xla]": known_error(
+            "xla-tools"
+        ).remedy,
         "no XLA": "use --no-xla",
     }
     for text, remedy in remedies.items():
-        assert explain(tf.errors.InvalidArgumentError(None, None, text), settings).remedy == remedy
+        assert (
+            explain(tf.errors.InvalidArgumentError(None, None, text), settings).remedy
+            == remedy
+        )
 
 
 def test_a_check_tells_its_error_too() -> None:
-    failure = explain(tf.errors.InternalError(None, None, "NCCL: unhandled system error."))
+    failure = explain(
+        tf.errors.InternalError(None, None, "NCCL: unhandled system error.")
+    )
     assert failure.remedy == known_error("nccl-system").remedy
     own = EnvironmentFault("it lacks one", cause="of this", remedy="do that")
     assert explain(own) is own
@@ -105,9 +119,7 @@ COPY = (
     "899591e1dcfebd12;/job:localhost/replica:0/task:0/device:{};edge_11_IteratorGetNext;0:0\n"
     "\t [[{{{{node replica_1/IteratorGetNext/_2}}}}]]"
 )
-SHAPED = (
-    "OOM when allocating tensor with shape[820,64] on /job:localhost/replica:0/task:0/device:{} by"
-)
+SHAPED = "OOM when allocating tensor with shape[820,64] on /job:localhost/replica:0/task:0/device:{} by"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +139,9 @@ SHAPED = (
         ("out of memory", "GPU", None),
     ],
 )
-def test_which_replica_an_out_of_memory_is_about(text: str, kind: str, replica: int | None) -> None:
+def test_which_replica_an_out_of_memory_is_about(
+    text: str, kind: str, replica: int | None
+) -> None:
     from gpubalance.engine.failures import failing_replica
 
     assert failing_replica(text, [f"{kind}:{number}" for number in range(3)]) == replica
@@ -168,7 +182,11 @@ def test_what_may_be_a_lack_of_memory_is_one_with_the_fault_that_it_is_else(
             "nccl",
         ),
         (errors.InternalError, "Dst tensor is not initialized.", "no-room"),
-        (errors.UnknownError, "CUDA_ERROR_OUT_OF_MEMORY: out of memory", "out-of-memory"),
+        (
+            errors.UnknownError,
+            "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+            "out-of-memory",
+        ),
     ):
         graph = (
             f"Graph execution error:\n\nDetected at node replica_1/Conv2D\n{text}\n\t [[{{{{node "
@@ -179,8 +197,13 @@ def test_what_may_be_a_lack_of_memory_is_one_with_the_fault_that_it_is_else(
         assert failure.replica == 1
         fault = failure.fault
         assert fault is not None
-        assert fault.message == f"training {settings.model} failed on the device: {text}"
-        assert (fault.cause, fault.remedy) == (known_error(code).cause, known_error(code).remedy)
+        assert (
+            fault.message == f"training {settings.model} failed on the device: {text}"
+        )
+        assert (fault.cause, fault.remedy) == (
+            known_error(code).cause,
+            known_error(code).remedy,
+        )
     # What the user's own code says is no library's.
     own = explain(RuntimeError("Dst tensor is not initialized."), settings)
     assert not isinstance(own, OutOfMemory)

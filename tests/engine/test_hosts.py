@@ -60,7 +60,8 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
     devices = (DEVICES[0], DEVICES[2])
     split = BatchSplit((80, 24))
     with Party(
-        devices, build=Build(settings=Settings(model=f"{tmp_path}/mine.py:model"), joint=JOINT)
+        devices,
+        build=Build(settings=Settings(model=f"{tmp_path}/mine.py:model"), joint=JOINT),
     ) as party:
         assert party.ask(lambda worker: list(worker.measure(split)))
         mark.touch()
@@ -70,6 +71,7 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
             return worker.process.receive(5.0, "training")
 
         with pytest.raises(
-            DeadlinePassed, match=r"^beta:0 said .*; the others wait, as it has not computed"
+            DeadlinePassed,
+            match=r"^beta:0 said .*; the others wait, as it has not computed",
         ):
             party.ask(train)

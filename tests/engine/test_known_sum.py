@@ -28,7 +28,9 @@ def test_each_device_gets_the_sum_of_all_or_the_all_reduce_is_named(
     if all_reduce != "hierarchical" or count % 2 == 0:
         check_sum(place)
         return
-    with pytest.raises(EnvironmentFault, match=r"^the all-reduce hierarchical gives a ") as caught:
+    with pytest.raises(
+        EnvironmentFault, match=r"^the all-reduce hierarchical gives a "
+    ) as caught:
         check_sum(place)
     assert f"the numbers of CPU:{count - 1} do not arrive" in caught.value.message
     assert caught.value.remedy == known_error("wrong-sum").remedy
@@ -44,7 +46,10 @@ def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
 
     devices, joint = simulated_devices("3")
     place = place_of(
-        devices, tuple(device.label for device in devices), joint, Summing("hierarchical")
+        devices,
+        tuple(device.label for device in devices),
+        joint,
+        Summing("hierarchical"),
     )
     with place.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
@@ -55,4 +60,6 @@ def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
     for _ in range(2):  # it is not believed the second time either
         with pytest.raises(EnvironmentFault, match="hierarchical gives a wrong sum"):
             Functions(model, place).train(dealt)
-    assert all((one == now).all() for one, now in zip(before, model.get_weights(), strict=True))
+    assert all(
+        (one == now).all() for one, now in zip(before, model.get_weights(), strict=True)
+    )

@@ -57,17 +57,24 @@ def test_a_model_that_sets_its_own_precision_is_not_measured_in_another(
     """One that is saved keeps its own too."""
     monkeypatch.chdir(tmp_path)
     before = keras.config.dtype_policy()
-    own = FILE.replace("good =", "keras.config.set_dtype_policy('mixed_float16')\ngood =")
+    own = FILE.replace(
+        "good =", "keras.config.set_dtype_policy('mixed_float16')\ngood ="
+    )
     Path("half.py").write_text(own)
     Path("beside_it.py").write_text("units = 2\n")
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]).save("whole.keras")
     cases = {
-        "half.py:good": ("trains in mixed_float16, and is measured in tf32", "mixed_float16"),
+        "half.py:good": (
+            "trains in mixed_float16, and is measured in tf32",
+            "mixed_float16",
+        ),
         "whole.keras": ("trains in tf32, and is measured in mixed_float16", "tf32"),
     }
     try:
         for name, (told, remedy) in cases.items():
-            measured_in: Precision = "mixed_float16" if name == "whole.keras" else "tf32"
+            measured_in: Precision = (
+                "mixed_float16" if name == "whole.keras" else "tf32"
+            )
             with pytest.raises(BadInput, match=told) as caught:
                 build(name, measured_in)
             assert caught.value.remedy.startswith(f"--precision {remedy} ")
@@ -76,10 +83,14 @@ def test_a_model_that_sets_its_own_precision_is_not_measured_in_another(
         keras.config.set_dtype_policy(before)
 
 
-def test_a_model_of_a_file_whose_floatx_is_float64_is_measured_in_it(file: Path) -> None:
+def test_a_model_of_a_file_whose_floatx_is_float64_is_measured_in_it(
+    file: Path,
+) -> None:
     from gpubalance.engine import precision
 
-    file.write_text(FILE.replace("good =", "keras.config.set_floatx('float64')\ngood ="))
+    file.write_text(
+        FILE.replace("good =", "keras.config.set_floatx('float64')\ngood =")
+    )
     try:
         precision.use("tf32")  # as a worker does before it imports the file
         assert {weight.dtype for weight in build(f"{file}:good").weights} == {"float64"}
@@ -97,7 +108,8 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
     small = build("small")
     assert probe.count_params() == pytest.approx(78.9e6, rel=0.001)
     heavy, light = (
-        count_step(one, [Samples(one, compile_for(one), seed=0).make(1)]) for one in (probe, small)
+        count_step(one, [Samples(one, compile_for(one), seed=0).make(1)])
+        for one in (probe, small)
     )
     assert heavy == pytest.approx(3 * 4e9, rel=0.2)  # forward, and twice that backward
     assert light is not None
@@ -124,7 +136,9 @@ def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_n
     # The terms are the projections, both products, and the last layer.
     forward = 4 * 2 * 50 * 32 * 32 + 2 * 2 * 50 * 50 * 32 + 2 * 50 * 32
     into_inputs = 3 * 2 * 50 * 32 * 32  # of the first projections, which nothing needs
-    assert counted(lambda x: inner(x, x)) == pytest.approx(3 * forward - into_inputs, rel=0.1)
+    assert counted(lambda x: inner(x, x)) == pytest.approx(
+        3 * forward - into_inputs, rel=0.1
+    )
     assert counted(layers.LSTM(8, return_sequences=True)) is None
 
 
@@ -143,15 +157,21 @@ def test_a_saved_model_with_code_in_it_is_refused(tmp_path: Path) -> None:
     saved = tmp_path / "net.keras"
     mark = tmp_path / "ran"
     code = eval(f"lambda x: (open({str(mark)!r}, 'w').close(), x)[1]")  # noqa: S307  (it must have this path in it)
-    keras.Sequential([keras.Input((4,)), layers.Lambda(code), layers.Dense(2)]).save(saved)
+    keras.Sequential([keras.Input((4,)), layers.Lambda(code), layers.Dense(2)]).save(
+        saved
+    )
     mark.unlink(missing_ok=True)
     with pytest.raises(BadInput, match="safe mode"):
         build(str(saved))
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("name", ["net.h5", "net.HDF5", "net.pkl", "net.pickle", "net.joblib"])
-def test_a_saved_model_of_a_format_that_runs_code_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["net.h5", "net.HDF5", "net.pkl", "net.pickle", "net.joblib"]
+)
+def test_a_saved_model_of_a_format_that_runs_code_is_refused(
+    tmp_path: Path, name: str
+) -> None:
     mark = tmp_path / "ran"
     (tmp_path / name).write_bytes(pickle.dumps(_Touches(str(mark))))
     with pytest.raises(BadInput, match="may hold code") as caught:
@@ -174,7 +194,8 @@ class _Touches:
     ("name", "says"),
     [
         ("NoSuchNet", "there is no model 'NoSuchNet'"),
-        ("resnet50", "there is no model"),  # a module of keras.applications, not a model
+        # A module of keras.applications, not a model
+        ("resnet50", "there is no model"),
         ("vgg16", "did you mean VGG16?"),
         ("absent.keras", "there is no file absent.keras"),
         ("mine:", "names no function"),
@@ -247,13 +268,19 @@ def build():
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        ("model.fit(np.ones((8, 4)), np.ones((8, 2)))", "trains a model (train.py, line 19)"),
+        (
+            "model.fit(np.ones((8, 4)), np.ones((8, 2)))",
+            "trains a model (train.py, line 19)",
+        ),
         (
             "model.optimizer.apply([v * 0 for v in model.trainable_variables], "
             "model.trainable_variables)",
             "trains",
         ),
-        ("keras.saving.save_model(model, '{path}')", "saves a model (train.py, line 19)"),
+        (
+            "keras.saving.save_model(model, '{path}')",
+            "saves a model (train.py, line 19)",
+        ),
         (
             "import tensorflow; tensorflow.saved_model.save(model, '{path}')",
             "saves a model (train.py, line 19)",
@@ -273,7 +300,10 @@ def build():
         ),
         ("model.save('{path}')", "saves a model (train.py, line 19)"),
         ("model.save_weights('{path}')", "saves a model (train.py, line 19)"),
-        ("import gpubalance; gpubalance.balance(build)", "starts a balance (train.py, line 19)"),
+        (
+            "import gpubalance; gpubalance.balance(build)",
+            "starts a balance (train.py, line 19)",
+        ),
     ],
 )
 def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(

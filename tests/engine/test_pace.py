@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, PacedClock, clocks, noise_seed
+from gpubalance.engine.pace import (
+    QUEUED_WITHIN_S,
+    ComputeTimes,
+    PacedClock,
+    clocks,
+    noise_seed,
+)
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
@@ -51,7 +57,9 @@ def test_replicas_overlap() -> None:
     assert stamps[:, 0].max() < stamps[:, 1].min()
 
 
-def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_own() -> None:
+def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_own() -> (
+    None
+):
     """A device alone has an update too, and each micro-batch has the fixed cost.
 
     The longest sync of the devices counts.
@@ -80,7 +88,8 @@ def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
     A pause is not hidden.
     """
     clock = used(paced(0.001))
-    for _ in range(20):  # this process may have to wait for that long, but not each time
+    # This process may have to wait for that long, but not each time
+    for _ in range(20):
         clock.free_s = time.perf_counter() - QUEUED_WITHIN_S / 3
         if clock.begin(1, 1) == clock.free_s:
             break
@@ -146,14 +155,18 @@ def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on
     assert [clock.free_s for clock in paced_clocks] == [0.0, 0.0]
     steps.step(*data(170), (85, 85))
     steps.step(*data(340), (170, 170), (85, 85))
-    with pytest.raises(tf.errors.ResourceExhaustedError, match=f"replica {lacks}: batch 86"):
+    with pytest.raises(
+        tf.errors.ResourceExhaustedError, match=f"replica {lacks}: batch 86"
+    ):
         steps.step(*data(340), (170, 170), (86, 86))
     assert all(clock.free_s for clock in paced_clocks)
 
 
 def test_alone_a_device_has_the_memory_that_a_joint_run_takes() -> None:
     limited = paced(0.001, memory=1000, base_memory=100, memory_per_sample=10)
-    steps = Steps(dense_model, adam, [limited], JointProfile(extra_memory=50, sync_s=10.0))
+    steps = Steps(
+        dense_model, adam, [limited], JointProfile(extra_memory=50, sync_s=10.0)
+    )
     steps.step(*data(90), (90,))
     with pytest.raises(tf.errors.ResourceExhaustedError):
         steps.step(*data(91), (91,))
@@ -171,7 +184,13 @@ def test_noise_is_the_devices_own_and_repeatable() -> None:
 
 def test_drift_follows_its_points() -> None:
     profile = paced(1.0, drift=[[20.0, 1.4], [40.0, 1.0]])
-    assert [profile.drift_at(t) for t in (0, 19.9, 20, 39.9, 41)] == [1.0, 1.0, 1.4, 1.4, 1.0]
+    assert [profile.drift_at(t) for t in (0, 19.9, 20, 39.9, 41)] == [
+        1.0,
+        1.0,
+        1.4,
+        1.4,
+        1.0,
+    ]
 
 
 def test_contention_lengthens_compute_while_other_devices_compute() -> None:
@@ -181,7 +200,9 @@ def test_contention_lengthens_compute_while_other_devices_compute() -> None:
     """
     profile = paced(0.05)
     joint = JointProfile(contention=10)
-    stamps = stamps_of(Steps(dense_model, adam, [profile] * 2, joint), (5, 5), discard=1)
+    stamps = stamps_of(
+        Steps(dense_model, adam, [profile] * 2, joint), (5, 5), discard=1
+    )
     assert (stamps[:, 1] - stamps[:, 0]).min() >= 0.5 - 1e-9
     (clock,) = clocks([profile], joint, seed=0)
     assert isinstance(clock, PacedClock)

@@ -41,7 +41,13 @@ def regularised() -> Trained:
 
 @pytest.mark.parametrize(
     ("make", "count"),
-    [(zoo.masked, 5), (zoo.nested, 5), (zoo.several, 6), (zoo.shared, 2), (zoo.branches, 5)],
+    [
+        (zoo.masked, 5),
+        (zoo.nested, 5),
+        (zoo.several, 6),
+        (zoo.shared, 2),
+        (zoo.branches, 5),
+    ],
 )
 def test_wherever_it_is_cut_a_model_gives_the_same(make: Any, count: int) -> None:
     model = make()
@@ -50,7 +56,9 @@ def test_wherever_it_is_cut_a_model_gives_the_same(make: Any, count: int) -> Non
     expected = keras.tree.flatten(model(inputs, training=False))
     assert len(blocks.starts[1:]) == count
     for cut in blocks.starts[1:]:
-        for mine, its in zip(cut_outputs(model, calls, (0, cut), inputs), expected, strict=True):
+        for mine, its in zip(
+            cut_outputs(model, calls, (0, cut), inputs), expected, strict=True
+        ):
             np.testing.assert_array_equal(mine, its)
 
 
@@ -62,10 +70,15 @@ def test_regularised_layers_train_as_on_one_device(regularised: Trained) -> None
     ("make", "kind", "options"),
     [
         pytest.param(
-            zoo.masked, "Adam", {"global_clipnorm": 1e-2}, id="masks and rows of an embedding"
+            zoo.masked,
+            "Adam",
+            {"global_clipnorm": 1e-2},
+            id="masks and rows of an embedding",
         ),
         pytest.param(zoo.nested, "SGD", {"momentum": 0.9}, id="models in a model"),
-        pytest.param(zoo.several, "SGD", {"clipnorm": 1e-2}, id="several inputs and outputs"),
+        pytest.param(
+            zoo.several, "SGD", {"clipnorm": 1e-2}, id="several inputs and outputs"
+        ),
         pytest.param(
             zoo.stopped,
             "AdamW",
@@ -91,25 +104,41 @@ def test_the_same_operations_give_the_same_weights_to_the_last_bit() -> None:
         body = given = keras.Input((8, 8, 3))
         for number in range(3):
             body = of.ReLU(6.0)(
-                of.BatchNormalization()(of.Conv2D(8, 3, padding="same", use_bias=False)(body))
+                of.BatchNormalization()(
+                    of.Conv2D(8, 3, padding="same", use_bias=False)(body)
+                )
             )
-            body = of.Add()([body, of.DepthwiseConv2D(3, padding="same")(body)]) if number else body
-        return keras.Model(given, of.Dense(3, "softmax")(of.GlobalAveragePooling2D()(body)))
+            body = (
+                of.Add()([body, of.DepthwiseConv2D(3, padding="same")(body)])
+                if number
+                else body
+            )
+        return keras.Model(
+            given, of.Dense(3, "softmax")(of.GlobalAveragePooling2D()(body))
+        )
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
-        found = trained(deep, lambda: optimizers.Adam(0.01, global_clipnorm=0.1), micro_batches=3)
+        found = trained(
+            deep, lambda: optimizers.Adam(0.01, global_clipnorm=0.1), micro_batches=3
+        )
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     assert max(found.weights, found.slots, found.losses) == 0
 
 
-def test_a_branch_on_a_device_and_the_rest_around_it_on_another_train_as_on_one() -> None:
+def test_a_branch_on_a_device_and_the_rest_around_it_on_another_train_as_on_one() -> (
+    None
+):
     segments = [Segment(0, 1, 1), Segment(2, 3, 0), Segment(4, 5, 1)]
     mine = [Task(number, "forward", batch) for batch in range(4) for number in (0, 2)]
     mine += [Task(number, "backward", batch) for batch in range(4) for number in (2, 0)]
-    its = [Task(1, kind, batch) for kind in ("forward", "backward") for batch in range(4)]
-    found = trained(zoo.branches, optimizers.Adam, segments=segments, orders=[its, mine])
+    its = [
+        Task(1, kind, batch) for kind in ("forward", "backward") for batch in range(4)
+    ]
+    found = trained(
+        zoo.branches, optimizers.Adam, segments=segments, orders=[its, mine]
+    )
     assert max(found.weights, found.losses) < 1e-5
 
 
@@ -178,10 +207,14 @@ def test_an_operation_that_a_device_has_not_got_runs_elsewhere() -> None:
         with tf.device("/GPU:7"):
             return number + 1
 
-    assert float(TracedFunction(add, tf.TensorSpec((), tf.float32))(tf.constant(1.0))) == 2
+    assert (
+        float(TracedFunction(add, tf.TensorSpec((), tf.float32))(tf.constant(1.0))) == 2
+    )
 
 
-def test_a_moved_model_saves_and_predicts_as_before(regularised: Trained, tmp_path: Path) -> None:
+def test_a_moved_model_saves_and_predicts_as_before(
+    regularised: Trained, tmp_path: Path
+) -> None:
     model = regularised.model
     assert {variable.value.device[-5:] for variable in model.variables} == {
         "CPU:0",
@@ -205,16 +238,21 @@ def test_a_device_that_hangs_is_named_with_its_task() -> None:
     @keras.saving.register_keras_serializable()
     class Waiting(layers.Layer):
         def call(self, given: Any) -> Any:
-            waited = tf.numpy_function(lambda: np.float32(not goes_on.wait(60)), [], tf.float32)
+            waited = tf.numpy_function(
+                lambda: np.float32(not goes_on.wait(60)), [], tf.float32
+            )
             return given + tf.reshape(waited, ())
 
     def waiting() -> Any:
-        return keras.Sequential([keras.Input((3,)), layers.Dense(2), Waiting(), layers.Dense(1)])
+        return keras.Sequential(
+            [keras.Input((3,)), layers.Dense(2), Waiting(), layers.Dense(1)]
+        )
 
     found = trained(waiting, optimizers.SGD, steps=1)
     goes_on.clear()
     with pytest.raises(
-        TaskFailedError, match="the forward pass of micro-batch 0 in blocks 1 to 1 on device 1"
+        TaskFailedError,
+        match="the forward pass of micro-batch 0 in blocks 1 to 1 on device 1",
     ) as told:
         found.again(patience_s=2.0)
     goes_on.set()
@@ -235,7 +273,9 @@ def test_what_can_not_be_cut_is_refused_with_its_reason() -> None:
     with pytest.raises(BadInput, match="--cuts nowhere"):
         blocks_of(calls, ["nowhere"])
     branches = Calls(zoo.branches())
-    assert blocks_of(branches, [branches.calls[number].name for number in (4, 2)]).starts == (
+    assert blocks_of(
+        branches, [branches.calls[number].name for number in (4, 2)]
+    ).starts == (
         0,
         2,
         4,

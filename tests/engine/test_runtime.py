@@ -9,7 +9,9 @@ import pytest
 
 from gpubalance.settings.device import Device
 
-DESCRIPTION = "device: {}, name: NVIDIA GeForce GTX 1080, pci bus id: {}, compute capability: 6.1"
+DESCRIPTION = (
+    "device: {}, name: NVIDIA GeForce GTX 1080, pci bus id: {}, compute capability: 6.1"
+)
 FIRST = "0000:0A:00.0"
 SECOND = "0000:01:00.0"
 
@@ -31,9 +33,17 @@ def test_a_device_is_found_by_its_bus_id(
 
     pair = [
         Device(
-            index=i, uuid=f"GPU-{i}", name="card", memory_bytes=1, simulated=False, bus_id=bus_id
+            index=i,
+            uuid=f"GPU-{i}",
+            name="card",
+            memory_bytes=1,
+            simulated=False,
+            bus_id=bus_id,
         )
         for i, bus_id in enumerate((FIRST.lower(), SECOND))
     ]
-    told = [DESCRIPTION.format(i, one) if one else f"device: {i}" for i, one in enumerate(bus_ids)]
+    told = [
+        DESCRIPTION.format(i, one) if one else f"device: {i}"
+        for i, one in enumerate(bus_ids)
+    ]
     assert numbers_of(pair, told) == numbers

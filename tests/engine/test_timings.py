@@ -48,7 +48,13 @@ def of_a_split(
     session = Session(
         devices_of(*profiles), Settings(model=TINY, data=data), JointProfile(), seed=0
     )
-    options = {"seconds": 0, "at_least": 4, "steps_per_timing": steps, "stamped": False, **more}
+    options = {
+        "seconds": 0,
+        "at_least": 4,
+        "steps_per_timing": steps,
+        "stamped": False,
+        **more,
+    }
     return session.measure(BatchSplit((2, 3)), **options)
 
 
@@ -56,7 +62,11 @@ def of_a_pipeline() -> Iterator[Timing]:
     from gpubalance.engine.pipeline.session import LayersSession
 
     session = LayersSession(
-        devices_of(_PROFILES[1]), Settings(model="small"), JointProfile(), seed=0, cuts=()
+        devices_of(_PROFILES[1]),
+        Settings(model="small"),
+        JointProfile(),
+        seed=0,
+        cuts=(),
     )
     graph = session.facts()["graph"]
     segments = [Segment(0, len(graph.blocks) - 1, 0)]
@@ -79,7 +89,9 @@ def test_each_step_takes_its_compute_and_its_wait_for_data(tmp_path: Path) -> No
     """However short the wait is, and alone in its timing."""
     (tmp_path / "mine.py").write_text(SLOW)
     found = [
-        *of_a_split(data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=20, pipeline=True)
+        *of_a_split(
+            data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=20, pipeline=True
+        )
     ]
     assert all(item.seconds >= _STEP_S + item.input_wait_s - 1e-9 for item in found)
     # On a busy machine one step may take so long that its data is ready, but not every step.
@@ -96,4 +108,6 @@ def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_t
         for compute, update in times_s
     ]
     # On a busy machine one timing may take longer, but not every one.
-    assert min(one.seconds for one in of_a_split(profiles, steps=1)) == pytest.approx(0.5)
+    assert min(one.seconds for one in of_a_split(profiles, steps=1)) == pytest.approx(
+        0.5
+    )

@@ -9,7 +9,9 @@ import pytest
 from gpubalance.settings.measuring import Tracing
 
 
-def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tmp_path: Path) -> None:
+def test_so_many_steps_are_traced_and_waited_for_within_the_trace(
+    tmp_path: Path,
+) -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     from gpubalance.engine.trace import record_trace
@@ -17,33 +19,51 @@ def test_so_many_steps_are_traced_and_waited_for_within_the_trace(tmp_path: Path
     done: list[str] = []
     tracing = Tracing(folder=str(tmp_path), name="run-1", steps=3)
     assert (
-        record_trace(lambda: done.append("step"), lambda: done.append("wait"), tracing, gpus=0)
+        record_trace(
+            lambda: done.append("step"), lambda: done.append("wait"), tracing, gpus=0
+        )
         is None
     )
     assert done == ["step"] * 3 + ["wait"]
     (path,) = (tmp_path / "plugins" / "profile" / "run-1").glob("*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
-    events = [(plane, own) for plane in space.planes for line in plane.lines for own in line.events]
-    assert [plane.event_metadata[own.metadata_id].name for plane, own in events].count("train") == 3
+    events = [
+        (plane, own)
+        for plane in space.planes
+        for line in plane.lines
+        for own in line.events
+    ]
+    assert [plane.event_metadata[own.metadata_id].name for plane, own in events].count(
+        "train"
+    ) == 3
     assert sorted(one.name for one in tmp_path.iterdir()) == ["plugins"]
 
 
-def test_a_step_that_fails_leaves_no_trace_and_no_profiler_running(tmp_path: Path) -> None:
+def test_a_step_that_fails_leaves_no_trace_and_no_profiler_running(
+    tmp_path: Path,
+) -> None:
     from gpubalance.engine.trace import record_trace
 
     def fail() -> None:
         raise ZeroDivisionError
 
-    for name in ("first", "second"):  # another one could not start if the first were still running
+    # Another one could not start if the first were still running
+    for name in ("first", "second"):
         with pytest.raises(ZeroDivisionError):
-            record_trace(fail, lambda: None, Tracing(folder=str(tmp_path), name=name), gpus=0)
+            record_trace(
+                fail, lambda: None, Tracing(folder=str(tmp_path), name=name), gpus=0
+            )
     assert list((tmp_path / "plugins" / "profile").iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("planes", "errors", "says"),
     [
-        ((), ("host: Failed to load libcupti (is it installed and accessible?)",), "libcupti"),
+        (
+            (),
+            ("host: Failed to load libcupti (is it installed and accessible?)",),
+            "libcupti",
+        ),
         (("/device:GPU:0",), (), "CUPTI reported 1 of 2 GPUs"),
         (("/device:GPU:0", "/device:GPU:1"), (), None),
     ],

@@ -136,7 +136,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(data: Any, name: str) -> None:
+def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(
+    data: Any, name: str
+) -> None:
     found = list(islice(data(name).stream(12), 5))
     for inputs, labels, *_ in found:
         inputs = inputs["image"] if isinstance(inputs, dict) else inputs
@@ -155,7 +157,9 @@ def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(data: Any, n
         ("endless", None),
     ],
 )
-def test_the_size_of_the_users_own_batches_is_known(data: Any, name: str, size: int | None) -> None:
+def test_the_size_of_the_users_own_batches_is_known(
+    data: Any, name: str, size: int | None
+) -> None:
     assert data(name).own_batch == size
 
 
@@ -171,7 +175,9 @@ def test_held_samples_are_the_users_and_as_many_as_are_asked_for(data: Any) -> N
         user_data = data(name)
         user_data.make(31)
         assert user_data.samples == (None if name == "endless" else 30)
-    with pytest.raises(BadInput, match="has 30 samples, fewer than the global batch of 31"):
+    with pytest.raises(
+        BadInput, match="has 30 samples, fewer than the global batch of 31"
+    ):
         next(data("in_batches").stream(31))
 
 
@@ -185,13 +191,26 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
     from gpubalance.engine.step.counted import count_step
 
     inputs = keras.Input((None,))
-    outputs = layers.Dense(1)(layers.GlobalAveragePooling1D()(layers.Reshape((-1, 1))(inputs)))
+    outputs = layers.Dense(1)(
+        layers.GlobalAveragePooling1D()(layers.Reshape((-1, 1))(inputs))
+    )
     model = keras.Model(inputs, outputs)
     data = data("padded", model)
-    assert [batch[0].shape[1] for batch in islice(data.stream(4), 7)] == [4, 8, 12, 16, 20, 24, 4]
+    assert [batch[0].shape[1] for batch in islice(data.stream(4), 7)] == [
+        4,
+        8,
+        12,
+        16,
+        20,
+        24,
+        4,
+    ]
     assert data.differs
     assert data.joined_from(4) is None
-    assert [batch[0].shape for batch in islice(data.stream(12), 2)] == [(12, 12), (12, 24)]
+    assert [batch[0].shape for batch in islice(data.stream(12), 2)] == [
+        (12, 12),
+        (12, 24),
+    ]
     assert data.joined_from(12) == 4
     assert data.longest(2)[0].shape == (2, 24)
     assert data.longest(6)[0].shape == (6, 24)
@@ -203,7 +222,9 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
     assert (values.sum(axis=1) == [number * number for number in range(1, 6)]).all()
 
 
-def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(data: Any) -> None:
+def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(
+    data: Any,
+) -> None:
     from gpubalance.engine.data import as_tensors, build
     from gpubalance.settings.settings import Settings
 
@@ -222,7 +243,11 @@ def test_samples_that_do_not_fit_the_model_or_its_loss_are_told_in_keras_words(d
 
     sparse = "sparse_categorical_crossentropy"
     for function, loss, told in (
-        ("other_shape", sparse, r"to have value 4, but received input with shape \(16, 5\)"),
+        (
+            "other_shape",
+            sparse,
+            r"to have value 4, but received input with shape \(16, 5\)",
+        ),
         ("other_name", sparse, "Expected: image Received: inputs={'picture'"),
         ("unlike", sparse, "to have value 4, but received"),
         ("one_by_one", "categorical_crossentropy", "must have the same rank"),
@@ -247,9 +272,13 @@ def test_labels_compile_a_model_by_its_outputs_or_are_told() -> None:
         model = keras.Model(inputs, outputs)
         compile_for(model, labels)
         assert model.fit(np.zeros((5, 4), "float32"), labels, verbose=0).history["loss"]
-    with pytest.raises(ValueError, match="labels for kind, where its outputs are kind, price"):
+    with pytest.raises(
+        ValueError, match="labels for kind, where its outputs are kind, price"
+    ):
         compile_for(model, {"kind": labels["kind"]})
-    with pytest.raises(ValueError, match=r"labels of shape \(4,\) a sample for the output"):
+    with pytest.raises(
+        ValueError, match=r"labels of shape \(4,\) a sample for the output"
+    ):
         compile_for(keras.Model(inputs, one), (np.zeros((5, 4)),))
     with pytest.raises(ValueError, match="labels for 2 outputs, where the model has 1"):
         compile_for(keras.Model(inputs, one), (np.zeros(5), np.zeros(5)))
@@ -257,7 +286,9 @@ def test_labels_compile_a_model_by_its_outputs_or_are_told() -> None:
 
 def test_the_usual_remedies_are_told_at_the_users_own_lines(data: Any) -> None:
     def told(name: str) -> list[tuple[str, str]]:
-        return [(one.where, one.what.split("(")[0]) for one in data(name).usual_remedies()]
+        return [
+            (one.where, one.what.split("(")[0]) for one in data(name).usual_remedies()
+        ]
 
     assert told("in_parts_by_one") == [
         ("InParts", "workers= more than one, if __getitem__ may run in several threads")

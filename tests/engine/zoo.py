@@ -49,7 +49,8 @@ def nested() -> Any:
     One of the inner models is called with training=False.
     """
     base = keras.Sequential(
-        [keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()], name="base"
+        [keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()],
+        name="base",
     )
     own = keras.Input((16,))
     head = keras.Model(
@@ -80,7 +81,9 @@ def shared() -> Any:
     again = layers.Dense(6, "tanh", name="again")
     given = keras.Input((6,))
     between = layers.Dense(6, "relu")(again(given))
-    return keras.Model(given, layers.Dense(3, "softmax")(layers.Dense(5, "relu")(again(between))))
+    return keras.Model(
+        given, layers.Dense(3, "softmax")(layers.Dense(5, "relu")(again(between)))
+    )
 
 
 def stopped() -> Any:
@@ -89,7 +92,9 @@ def stopped() -> Any:
     first = layers.Dense(8, "relu")(given)
     body = layers.Dense(8, "tanh")(layers.Dense(8)(first))
     side = ops.stop_gradient(layers.Dense(8)(layers.Dense(8)(first)))
-    return keras.Model(given, layers.Dense(3, "softmax")(layers.Concatenate()([body, side])))
+    return keras.Model(
+        given, layers.Dense(3, "softmax")(layers.Concatenate()([body, side]))
+    )
 
 
 def branches() -> Any:
@@ -105,7 +110,9 @@ def unet(size: int = 32, filters: int = 4) -> Any:
     def twice(body: Any, count: int) -> Any:
         for _ in range(2):
             body = layers.ReLU()(
-                layers.BatchNormalization()(layers.Conv2D(count, 3, padding="same")(body))
+                layers.BatchNormalization()(
+                    layers.Conv2D(count, 3, padding="same")(body)
+                )
             )
         return body
 
@@ -119,7 +126,9 @@ def unet(size: int = 32, filters: int = 4) -> Any:
     for depth in reversed(range(4)):
         body = layers.Conv2DTranspose(filters << depth, 2, strides=2)(body)
         body = twice(layers.Concatenate()([body, skipped[depth]]), filters << depth)
-    return keras.Model(given, layers.Conv2D(1, 1, activation="sigmoid")(body), name="unet")
+    return keras.Model(
+        given, layers.Conv2D(1, 1, activation="sigmoid")(body), name="unet"
+    )
 
 
 def transformer(width: int = 32, depth: int = 3, length: int = 16) -> Any:
@@ -128,7 +137,9 @@ def transformer(width: int = 32, depth: int = 3, length: int = 16) -> Any:
     body = layers.Embedding(100, width)(given)
     for _ in range(depth):
         before = layers.LayerNormalization()(body)
-        body = body + layers.MultiHeadAttention(4, width // 4)(before, before, use_causal_mask=True)
+        body = body + layers.MultiHeadAttention(4, width // 4)(
+            before, before, use_causal_mask=True
+        )
         before = layers.LayerNormalization()(body)
         body = body + layers.Dense(width)(layers.Dense(4 * width, "gelu")(before))
     return keras.Model(given, layers.Dense(100, "softmax")(body), name="transformer")

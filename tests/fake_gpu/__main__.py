@@ -33,7 +33,9 @@ def main(words: Sequence[str]) -> int:
         except NoFakeGpus as why:
             parser.error(str(why))
         # The program of this environment comes first, as a user's shell would have it.
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        path = os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        )
         return subprocess.run(
             asked.command, env=os.environ | {"PATH": path} | variables, check=False
         ).returncode
@@ -77,10 +79,17 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     default = Gpu()
-    parser.add_argument("--gpus", type=int, default=2, metavar="N", help="how many, 2 if not given")
-    parser.add_argument("--names", type=_each(str), default=[default.name], metavar="NAME,…")
     parser.add_argument(
-        "--memory", type=_each(parse_bytes), default=[default.memory_bytes], metavar="SIZE,…"
+        "--gpus", type=int, default=2, metavar="N", help="how many, 2 if not given"
+    )
+    parser.add_argument(
+        "--names", type=_each(str), default=[default.name], metavar="NAME,…"
+    )
+    parser.add_argument(
+        "--memory",
+        type=_each(parse_bytes),
+        default=[default.memory_bytes],
+        metavar="SIZE,…",
     )
     for name in ("gflops", "gbytes_per_s", "pcie_gbytes_per_s"):
         flag = f"--{name.replace('_', '-')}"

@@ -84,7 +84,9 @@ def _release() -> str:
             "the fake GPUs are for the package tensorflow, which is not installed"
         ) from None
     if not release.startswith(tuple(f"{known}." for known in KNOWN)):
-        raise NoFakeGpus(f"the fake GPUs know TensorFlow {' and '.join(KNOWN)}, not {release}")
+        raise NoFakeGpus(
+            f"the fake GPUs know TensorFlow {' and '.join(KNOWN)}, not {release}"
+        )
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise NoFakeGpus("the fake GPUs need TensorFlow for Linux on x86-64")
     return release
@@ -126,7 +128,11 @@ def _locked(path: Path) -> Iterator[None]:
 def _is_whole(built: Path) -> bool:
     """Whether the library is the one that the compiler wrote."""
     library, digest = built / _LIBRARY, built / "digest"
-    return library.is_file() and digest.is_file() and digest.read_text() == _digest(library)
+    return (
+        library.is_file()
+        and digest.is_file()
+        and digest.read_text() == _digest(library)
+    )
 
 
 def _build(used: Needed, built: Path) -> None:
@@ -145,8 +151,12 @@ def _compile(used: Needed, library: Path) -> None:
     given = [f"-I{PLUGIN}", f"-I{used.tensorflow / 'include'}", "-x", "c++", "-"]
     linked = [f"-L{used.tensorflow}", "-l:libtensorflow_framework.so.2"]
     # All are compiled at once, as reading TensorFlow's headers takes most of the time.
-    whole = "".join(f'#include "{source.name}"\n' for source in sorted(PLUGIN.glob("*.cc")))
+    whole = "".join(
+        f'#include "{source.name}"\n' for source in sorted(PLUGIN.glob("*.cc"))
+    )
     command = [used.compiler, *made, *given, "-o", str(library), *linked]
-    done = subprocess.run(command, input=whole, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, input=whole, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"the fake GPUs do not compile:\n{done.stderr}")

@@ -60,7 +60,11 @@ def failure(session: Session, batches: tuple[int, ...]) -> dict[str, Any]:
     try:
         list(
             session.measure(
-                BatchSplit(batches), seconds=0, at_least=1, steps_per_timing=1, stamped=False
+                BatchSplit(batches),
+                seconds=0,
+                at_least=1,
+                steps_per_timing=1,
+                stamped=False,
             )
         )
     except Exception as error:  # noqa: BLE001  (whatever TensorFlow raises)

@@ -128,7 +128,10 @@ def _lines(number: int, gpu: Gpu) -> Iterator[str]:
 
 
 def child(
-    code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = HANGS_AFTER_S
+    code: str,
+    variables: Mapping[str, str],
+    *arguments: str,
+    timeout_s: float = HANGS_AFTER_S,
 ) -> str:
     """Runs Python code on such a machine, and returns what it prints.
 
@@ -140,7 +143,10 @@ def child(
 
 
 def child_process(
-    code: str, variables: Mapping[str, str], *arguments: str, timeout_s: float = HANGS_AFTER_S
+    code: str,
+    variables: Mapping[str, str],
+    *arguments: str,
+    timeout_s: float = HANGS_AFTER_S,
 ) -> subprocess.CompletedProcess[str]:
     """The same, however it ends."""
     hidden = ("CUDA_VISIBLE_DEVICES",)  # which the tests set for their own process

@@ -21,8 +21,15 @@ def descriptions() -> list[dict[str, Any]]:
     """What TensorFlow says of its GPUs."""
     from tensorflow.python.client import device_lib
 
-    gpus = [device for device in device_lib.list_local_devices() if device.device_type == "GPU"]
-    return [{"told": gpu.physical_device_desc, "memory_bytes": gpu.memory_limit} for gpu in gpus]
+    gpus = [
+        device
+        for device in device_lib.list_local_devices()
+        if device.device_type == "GPU"
+    ]
+    return [
+        {"told": gpu.physical_device_desc, "memory_bytes": gpu.memory_limit}
+        for gpu in gpus
+    ]
 
 
 def products() -> dict[str, Any]:
@@ -54,7 +61,9 @@ def difference() -> float:
                 found, *tf.nn.moments(found, (0, 1, 2)), None, None, 1e-3
             )
             found = tf.reduce_mean(tf.nn.relu(found), (1, 2)) @ weights
-            loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found))
+            loss = tf.reduce_sum(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found)
+            )
         return tape.gradient(loss, (filters, weights))
 
     of_each = []
@@ -62,7 +71,8 @@ def difference() -> float:
         with tf.device(device):
             of_each.append(gradients(*map(tf.constant, (images, filters, weights))))
     return max(
-        float(np.abs(cpu.numpy() - gpu.numpy()).max()) for cpu, gpu in zip(*of_each, strict=True)
+        float(np.abs(cpu.numpy() - gpu.numpy()).max())
+        for cpu, gpu in zip(*of_each, strict=True)
     )
 
 
@@ -103,12 +113,19 @@ def flops() -> dict[str, int]:
         squares = tf.square(weights, name="counted_square")
         return by_filter, pooled, solid, to_input, to_filter, products, squares
 
-    given = [tf.ones(shape) for shape in ((2, 8, 8, 4), (3, 3, 4, 4), (2, 8, 8, 4), (6, 10))]
+    given = [
+        tf.ones(shape) for shape in ((2, 8, 8, 4), (3, 3, 4, 4), (2, 8, 8, 4), (6, 10))
+    ]
     with tf.device("GPU:0"):
         run(*given)
         graph = run.get_concrete_function(*given).graph
-    nodes = [node for node in graph.as_graph_def().node if node.name.startswith("counted_")]
-    told = {node.name: ops.get_stats_for_node_def(graph, node, "flops").value for node in nodes}
+    nodes = [
+        node for node in graph.as_graph_def().node if node.name.startswith("counted_")
+    ]
+    told = {
+        node.name: ops.get_stats_for_node_def(graph, node, "flops").value
+        for node in nodes
+    }
     return {name: int(value) for name, value in told.items() if value is not None}
 
 
@@ -141,7 +158,9 @@ def sums() -> list[list[float]]:
     value = tf.constant(2.0)
     run(value)
     first, second, _ = run(value)
-    return [[float(value.numpy()) for value in total.values] for total in (first, second)]
+    return [
+        [float(value.numpy()) for value in total.values] for total in (first, second)
+    ]
 
 
 def out_of_memory(device: str = "GPU:1") -> dict[str, Any]:
@@ -191,7 +210,9 @@ def faults() -> dict[str, str]:
     with tf.device("GPU:0"):
         few, many = tf.ones((7, 4, 4, 1)), tf.ones((8, 4, 4, 1))
         return {
-            "a smaller convolution": error_of(lambda: tf.nn.conv2d(few, filters, 1, "SAME")),
+            "a smaller convolution": error_of(
+                lambda: tf.nn.conv2d(few, filters, 1, "SAME")
+            ),
             "a convolution": error_of(lambda: tf.nn.conv2d(many, filters, 1, "SAME")),
             "a depthwise convolution": error_of(
                 lambda: tf.nn.depthwise_conv2d(few, filters, (1,) * 4, "SAME")
@@ -220,7 +241,9 @@ def parts() -> list[int]:
     The two GPUs before it are whole.
     """
     gpu = tf.config.list_physical_devices("GPU")[2]
-    limits = [tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in (20, 40)]
+    limits = [
+        tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in (20, 40)
+    ]
     tf.config.set_logical_device_configuration(gpu, limits)
     assert len(tf.config.list_logical_devices("GPU")) == 4
     return [out_of_memory(part)["peak"] for part in ("GPU:2", "GPU:3")]

@@ -63,7 +63,16 @@ def test_what_measures_and_what_trains_have_the_same_settings(
 
     own = {**variables, "SETTINGS_OF": str(measured)}
     split = ("--gpus", "0,1", "--batches", "16,8", "--precision", "float32")
-    run = ("run", "--model", f"{mine}:build", *split, "--baseline", "none", *SHORT, "--quiet")
+    run = (
+        "run",
+        "--model",
+        f"{mine}:build",
+        *split,
+        "--baseline",
+        "none",
+        *SHORT,
+        "--quiet",
+    )
     gpubalance(*run, code=0, environment=own)
     script = f"import runpy; runpy.run_path({str(mine)!r}, run_name='__main__')"
     child(script, {**variables, "SETTINGS_OF": str(trained)}, "float32")

@@ -11,7 +11,9 @@ from pathlib import Path
 from tests.cli.program import ROOT
 
 # The test process hides GPUs from its own TensorFlow.
-SHOWN = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+SHOWN = {
+    name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"
+}
 
 
 def test_any_command_runs_on_such_a_machine(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from tests.fake_gpu import operations
 COPIED_BYTES = 64 << 20
 
 
-def test_copies_are_as_fast_as_the_link_and_a_slow_slot_is_told(two_gpus: dict[str, str]) -> None:
+def test_copies_are_as_fast_as_the_link_and_a_slow_slot_is_told(
+    two_gpus: dict[str, str],
+) -> None:
     """Each one is made: TensorFlow keeps what it has copied of a tensor."""
     done = gpubalance("doctor", "--model", TINY, "--json", environment=two_gpus)
     found = json.loads(done.stdout)
@@ -26,7 +28,9 @@ def test_copies_are_as_fast_as_the_link_and_a_slow_slot_is_told(two_gpus: dict[s
         (1, 0, True),
     ]
     made = [
-        one for one in operations(two_gpus) if one.kind == "between" and one.bytes == COPIED_BYTES
+        one
+        for one in operations(two_gpus)
+        if one.kind == "between" and one.bytes == COPIED_BYTES
     ]
     least_s = min(one.ends_s - one.starts_s for one in made)
     for copy in copies:

@@ -55,7 +55,9 @@ class Step:
     @property
     def sums(self) -> list[Operation]:
         """The sums of gradients."""
-        return [operation for operation in self.done if "CollectiveReduce" in operation.name]
+        return [
+            operation for operation in self.done if "CollectiveReduce" in operation.name
+        ]
 
     def first(self, name: str = "", kind: str = "") -> Operation:
         """The first operation of that kind, with this text in its name."""
@@ -93,13 +95,17 @@ def parts_of(steps: list[dict[str, Any]], machine: dict[str, str]) -> list[list[
 def _is_busy(trace: list[Operation], device: int, at_s: float) -> bool:
     """Whether a GPU still has kernels of those that are queued by then."""
     return any(
-        one.kind == "kernel" and one.device == device and one.queued_at_s < at_s < one.ends_s
+        one.kind == "kernel"
+        and one.device == device
+        and one.queued_at_s < at_s < one.ends_s
         for one in trace
     )
 
 
 def _parts(step: dict[str, Any], trace: list[Operation]) -> list[Step]:
-    done = [one for one in trace if step["began_s"] <= one.queued_at_s <= step["ended_s"]]
+    done = [
+        one for one in trace if step["began_s"] <= one.queued_at_s <= step["ended_s"]
+    ]
     by_device = [[one for one in done if one.device == device] for device in (0, 1)]
     return [Step(*part) for part in zip(step["stamps"], by_device, strict=True)]
 
@@ -125,7 +131,8 @@ def test_a_step_begins_before_its_first_kernel(stamped: list[list[Step]]) -> Non
     for device in (0, 1):
         steps = [parts[device] for parts in stamped]
         assert any(
-            step.first(kind="to_host").starts_s <= step.first("Conv2D").starts_s for step in steps
+            step.first(kind="to_host").starts_s <= step.first("Conv2D").starts_s
+            for step in steps
         )
 
 
@@ -136,7 +143,11 @@ def test_a_step_without_stamps_copies_nothing_to_the_host(
     steps = [*told["stamped"], *told["alone"]]
     for step in steps:
         begins_s, ends_s = step["usual_s"], step["began_s"]
-        done = {operation.kind for operation in trace if begins_s <= operation.queued_at_s < ends_s}
+        done = {
+            operation.kind
+            for operation in trace
+            if begins_s <= operation.queued_at_s < ends_s
+        }
         assert "kernel" in done
         assert "to_host" not in done
 
@@ -153,7 +164,8 @@ def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(
 ) -> None:
     """On a busy machine the host gives the faster one its work late now and then."""
     assert any(
-        faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s for faster, slower in stamped
+        faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s
+        for faster, slower in stamped
     )
 
 
@@ -168,7 +180,10 @@ def test_gradients_are_summed_while_others_are_computed(
     """
     slower_parts = [slower for _, slower in parts_of(told[how], machine)]
     assert all(len(part.sums) > 2 for part in slower_parts)
-    assert any(part.sums[0].ends_s < part.last("gradient_tape").starts_s for part in slower_parts)
+    assert any(
+        part.sums[0].ends_s < part.last("gradient_tape").starts_s
+        for part in slower_parts
+    )
 
 
 def test_who_lacks_memory_is_told_whatever_says_so(told: dict[str, Any]) -> None:
@@ -184,4 +199,7 @@ def test_both_gpus_train_on_after_a_lack_of_memory(
     told: dict[str, Any], machine: dict[str, str]
 ) -> None:
     (parts,) = parts_of(told["again"], machine)
-    assert all(step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED] for step in parts)
+    assert all(
+        step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED]
+        for step in parts
+    )

@@ -77,5 +77,7 @@ def test_a_gpu_that_is_lost_is_left_out(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert process.returncode == 0, err
     assert "launch | the process of GPU:0, GPU:1 was ended by SIGABRT\n" in err
-    assert "launch | restart 1 of 1: GPU:0 144, the global batch of 144 as before\n" in err
+    assert (
+        "launch | restart 1 of 1: GPU:0 144, the global batch of 144 as before\n" in err
+    )
     assert out == "GPU:0 | trained (144,) [1, 2]\n"

@@ -49,7 +49,11 @@ def test_what_a_device_gives_is_copied_when_it_is_made_and_no_pass_is_given_a_nu
     done = [one for one in operations(variables) if one.queued_at_s >= began_s]
     size = _SAMPLES * _UNITS * 4
     copies = [
-        [one for one in done if (one.kind, one.device, one.bytes) == ("between", n, size)]
+        [
+            one
+            for one in done
+            if (one.kind, one.device, one.bytes) == ("between", n, size)
+        ]
         for n in (0, 1)
     ]
     activations, gradients = copies

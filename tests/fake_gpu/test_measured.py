@@ -27,8 +27,19 @@ def test_a_probe_ends_where_memory_does(tmp_path: Path) -> None:
     model = tmp_path / "model.py"
     model.write_text(_WIDE)
     machine = fake_gpus(tmp_path, Gpu(memory_bytes=12 << 20, kernel_ms=0.2))
-    probe = ("probe", "--gpus", "0", "--model", f"{model}:wide", "--batch-multiple", "32", *SHORT)
-    (found,) = json.loads(gpubalance(*probe, code=0, environment=machine).stdout)["probes"]
+    probe = (
+        "probe",
+        "--gpus",
+        "0",
+        "--model",
+        f"{model}:wide",
+        "--batch-multiple",
+        "32",
+        *SHORT,
+    )
+    (found,) = json.loads(gpubalance(*probe, code=0, environment=machine).stdout)[
+        "probes"
+    ]
     limit = found["batch_limit"]
     outcomes = {point["batch"]: "fits" for point in found["curve"]}
     outcomes |= {trial["batch"]: trial["outcome"] for trial in limit["trials"]}
@@ -53,7 +64,9 @@ def test_a_balance_ends_with_shares_as_the_gpus_are_fast(tmp_path: Path) -> None
 
 def _balanced(folder: Path) -> dict[str, Any]:
     """The plan of a balance that knows of no probe."""
-    machine = fake_gpus(folder, Gpu("faster", gflops=0.0002), Gpu("slower", gflops=0.0001))
+    machine = fake_gpus(
+        folder, Gpu("faster", gflops=0.0002), Gpu("slower", gflops=0.0001)
+    )
     split = ("--global-batch", "36", "--batch-multiple", "6")
     balance = ("balance", "--gpus", "0,1", "--model", TINY, *split)
     short = ("--rounds", "2", "--round-duration", "0.2", "--windows", "1", *SHORT)

@@ -22,7 +22,9 @@ def test_parts_of_one_gpu_train_as_one_device_does(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # the tests' own
-    card = Device(index=0, uuid=UUID, name="fake", memory_bytes=Gpu.memory_bytes, simulated=False)
+    card = Device(
+        index=0, uuid=UUID, name="fake", memory_bytes=Gpu.memory_bytes, simulated=False
+    )
     steps = [step for step in STEPS if step.name == "exact"]
     campaign = Campaign(tmp_path, tmp_path / "figures.jsonl", [card], rehearsed=True)
     (outcome,) = run_steps(steps, campaign, 5.0, print)

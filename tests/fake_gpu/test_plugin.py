@@ -11,11 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.fake_gpu import Fault, Gpu, Operation, child, child_process, fake_gpus, operations
+from tests.fake_gpu import (
+    Fault,
+    Gpu,
+    Operation,
+    child,
+    child_process,
+    fake_gpus,
+    operations,
+)
 
 MIB = 1 << 20
 MEMORY = 300 * MIB
-PROGRAM = "import json; from tests.fake_gpu import on_gpus; print(json.dumps(on_gpus.{}()))"
+PROGRAM = (
+    "import json; from tests.fake_gpu import on_gpus; print(json.dumps(on_gpus.{}()))"
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +51,32 @@ def trace(machine: dict[str, str], told: dict[str, Any]) -> list[Operation]:
 
 def test_tensorflow_describes_them_as_cuda_s(told: dict[str, Any]) -> None:
     first, second = (gpu["told"] for gpu in told["descriptions"])
-    assert first == "device: 0, name: First, pci bus id: 0000:01:00.0, compute capability: 8.6"
-    assert second == "device: 1, name: Second, pci bus id: 0000:0A:00.0, compute capability: 8.6"
+    assert (
+        first
+        == "device: 0, name: First, pci bus id: 0000:01:00.0, compute capability: 8.6"
+    )
+    assert (
+        second
+        == "device: 1, name: Second, pci bus id: 0000:0A:00.0, compute capability: 8.6"
+    )
 
 
 def test_the_host_runs_ahead_of_a_stream_and_waits_for_it_to_read(
     told: dict[str, Any], trace: list[Operation]
 ) -> None:
     seen = told["products"]
-    done = [one for one in trace if seen["began_s"] <= one.queued_at_s <= seen["read_s"]]
+    done = [
+        one for one in trace if seen["began_s"] <= one.queued_at_s <= seen["read_s"]
+    ]
     products = [one for one in done if one.name == "MatMul"]
     assert len(products) == 10
-    assert all(later.starts_s >= earlier.ends_s for earlier, later in pairwise(products))
+    assert all(
+        later.starts_s >= earlier.ends_s for earlier, later in pairwise(products)
+    )
     # A busy host is late now and then; if it waited for each, it would always be.
-    assert any(later.queued_at_s < earlier.ends_s for earlier, later in pairwise(products))
+    assert any(
+        later.queued_at_s < earlier.ends_s for earlier, later in pairwise(products)
+    )
     read = next(one for one in done if one.kind == "to_host")
     assert products[-1].ends_s <= read.starts_s
     assert read.ends_s <= seen["read_s"]
@@ -72,19 +94,23 @@ def test_flops_are_those_that_tensorflow_tells(
     assert counted == told["flops"]
 
 
-def test_a_sum_is_made_on_a_stream_of_its_own(told: dict[str, Any], trace: list[Operation]) -> None:
+def test_a_sum_is_made_on_a_stream_of_its_own(
+    told: dict[str, Any], trace: list[Operation]
+) -> None:
     """A sum begins when the values of both GPUs are there; meanwhile each GPU computes.
 
     Sums are made one after another.
     """
     assert told["sums"] == [[6.0, 6.0], [8.0, 8.0]]
     for device in (0, 1):
-        first, second = [one for one in trace if one.kind == "all_reduce" and one.device == device][
-            -2:
-        ]
-        beside = [one for one in trace if "beside_the_sum" in one.node and one.device == device][
-            -40:
-        ]
+        first, second = [
+            one for one in trace if one.kind == "all_reduce" and one.device == device
+        ][-2:]
+        beside = [
+            one
+            for one in trace
+            if "beside_the_sum" in one.node and one.device == device
+        ][-40:]
         assert first.stream == "collective"
         assert first.ends_s <= second.starts_s
         assert any(first.starts_s < kernel.starts_s < first.ends_s for kernel in beside)
@@ -93,11 +119,16 @@ def test_a_sum_is_made_on_a_stream_of_its_own(told: dict[str, Any], trace: list[
             assert values.ends_s <= first.starts_s
 
 
-def test_memory_ends_where_the_gpu_s_does(told: dict[str, Any], trace: list[Operation]) -> None:
+def test_memory_ends_where_the_gpu_s_does(
+    told: dict[str, Any], trace: list[Operation]
+) -> None:
     limit = told["descriptions"][1]["memory_bytes"]
     found = told["out_of_memory"]
     assert limit - MIB < found["peak"] <= limit < MEMORY
-    assert "OOM when allocating tensor with shape[256,1024] and type float" in found["says"]
+    assert (
+        "OOM when allocating tensor with shape[256,1024] and type float"
+        in found["says"]
+    )
     assert "device:GPU:1" in found["says"]
     taken = [one.bytes for one in trace if one.kind == "allocate" and one.device == 1]
     assert sum(taken) <= limit
@@ -120,7 +151,8 @@ SAYS = {
     "the first product": "no error",
     "the second product": "InternalError: .*No Blas support for stream",
     "a sum": (
-        r"InternalError: .*NCCL: unhandled cuda error \(run with NCCL_DEBUG=INFO for " r"details\)"
+        r"InternalError: .*NCCL: unhandled cuda error \(run with NCCL_DEBUG=INFO for "
+        r"details\)"
     ),
 }
 
@@ -140,7 +172,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> CompletedProcess[str]:
     """A process with two GPUs that have faults, and a third one in two parts."""
     first = Gpu(faults=(*FAULTS, Fault("illegal_address", "Cos")))
     second = Gpu(faults=(Fault("hang", "Sin"),))
-    return child_process(BROKEN, fake_gpus(tmp_path_factory.mktemp("broken"), first, second, Gpu()))
+    return child_process(
+        BROKEN, fake_gpus(tmp_path_factory.mktemp("broken"), first, second, Gpu())
+    )
 
 
 def test_a_gpu_in_parts_has_the_memory_of_each(broken: CompletedProcess[str]) -> None:
@@ -159,4 +193,7 @@ def test_faults_come_when_they_shall_and_say_what_cuda_s_say(
     assert hangs
     # The last one, an illegal address, ends the process.
     assert broken.returncode < 0
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered" in broken.stderr
+    assert (
+        "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+        in broken.stderr
+    )

@@ -18,9 +18,21 @@ from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
 # It is none of NVML's UUIDs.
 UNKNOWN = "uuid GPU-ffffffff-0000-4000-8000-000000000000"
 GPUS = (
-    Gpu("NVIDIA GeForce GTX 750", uuid="GPU-75000000-0000-4000-8000-000000000000", more=(UNKNOWN,)),
-    Gpu("NVIDIA GeForce RTX 3050", kernel_ms=0.2, uuid="GPU-30500000-0000-4000-8000-000000000000"),
-    Gpu("NVIDIA GeForce RTX 3060", kernel_ms=0.2, uuid="GPU-30600000-0000-4000-8000-000000000000"),
+    Gpu(
+        "NVIDIA GeForce GTX 750",
+        uuid="GPU-75000000-0000-4000-8000-000000000000",
+        more=(UNKNOWN,),
+    ),
+    Gpu(
+        "NVIDIA GeForce RTX 3050",
+        kernel_ms=0.2,
+        uuid="GPU-30500000-0000-4000-8000-000000000000",
+    ),
+    Gpu(
+        "NVIDIA GeForce RTX 3060",
+        kernel_ms=0.2,
+        uuid="GPU-30600000-0000-4000-8000-000000000000",
+    ),
 )
 SAMPLE_BYTES = 8 * 4
 SHORT = ("--windows", "1", "--duration", "0.2", "--baseline", "none")
@@ -34,7 +46,9 @@ def three_gpus(tmp_path: Path) -> dict[str, str]:
     return fake_gpus(tmp_path, *GPUS)
 
 
-def test_two_gpus_of_three_train_in_another_order_than_nvmls(three_gpus: dict[str, str]) -> None:
+def test_two_gpus_of_three_train_in_another_order_than_nvmls(
+    three_gpus: dict[str, str],
+) -> None:
     machine = three_gpus | {"CUDA_VISIBLE_DEVICES": f"{GPUS[2].uuid},{GPUS[1].uuid}"}
     listed = gpubalance("devices", code=0, environment=machine).stdout
     assert all(gpu.name in listed for gpu in GPUS)
@@ -48,12 +62,22 @@ def test_two_gpus_of_three_train_in_another_order_than_nvmls(three_gpus: dict[st
     for device, batch in ((2, 16), (1, 8)):
         of_it = [one for one in done if one.device == device]
         assert {"allocate", "kernel", "all_reduce"} <= {one.kind for one in of_it}
-        assert batch * SAMPLE_BYTES in {one.bytes for one in of_it if one.kind == "to_device"}
+        assert batch * SAMPLE_BYTES in {
+            one.bytes for one in of_it if one.kind == "to_device"
+        }
 
 
 def test_a_gpu_that_tensorflow_leaves_out_is_named(three_gpus: dict[str, str]) -> None:
     done = gpubalance(
-        "run", "--gpus", "1,0", "--batches", "16,8", "--model", TINY, environment=three_gpus, code=3
+        "run",
+        "--gpus",
+        "1,0",
+        "--batches",
+        "16,8",
+        "--model",
+        TINY,
+        environment=three_gpus,
+        code=3,
     )
     assert "leaves out GPU:0 (NVIDIA GeForce GTX 750" in done.stderr
     assert not any(one.kind == "kernel" for one in operations(three_gpus))
@@ -61,10 +85,20 @@ def test_a_gpu_that_tensorflow_leaves_out_is_named(three_gpus: dict[str, str]) -
 
 def test_what_nccl_can_not_do_is_told_with_what_avoids_it(tmp_path: Path) -> None:
     machine = fake_gpus(
-        tmp_path, Gpu("one"), Gpu("other", faults=(Fault("nccl", "CollectiveReduceV2"),))
+        tmp_path,
+        Gpu("one"),
+        Gpu("other", faults=(Fault("nccl", "CollectiveReduceV2"),)),
     )
     done = gpubalance(
-        "run", "--gpus", "0,1", "--batches", "16,8", "--model", TINY, environment=machine, code=3
+        "run",
+        "--gpus",
+        "0,1",
+        "--batches",
+        "16,8",
+        "--model",
+        TINY,
+        environment=machine,
+        code=3,
     )
     assert "NCCL: unhandled cuda error" in done.stderr
     assert known_error("nccl").remedy in done.stderr
@@ -89,4 +123,6 @@ def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:
     for host, batch in (("alpha", 16), ("beta", 8)):
         done = operations({"FAKEGPU_TRACE": of_host["FAKEGPU_TRACE"].format(host=host)})
         assert {"allocate", "kernel", "all_reduce"} <= {one.kind for one in done}
-        assert batch * SAMPLE_BYTES in {one.bytes for one in done if one.kind == "to_device"}
+        assert batch * SAMPLE_BYTES in {
+            one.bytes for one in done if one.kind == "to_device"
+        }

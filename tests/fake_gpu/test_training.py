@@ -145,10 +145,15 @@ def test_it_trains_as_one_device_does(told: dict[str, Any]) -> None:
     assert told["logs_apart"] < 1e-6
 
 
-def test_an_out_of_memory_is_blamed_on_the_gpu_that_has_it(told: dict[str, Any]) -> None:
+def test_an_out_of_memory_is_blamed_on_the_gpu_that_has_it(
+    told: dict[str, Any],
+) -> None:
     replica, text = told["out_of_memory"]
     assert replica == 1
-    assert text.startswith(f"GPU:0 (first) ran out of memory with its batch of {TOO_LARGE}")
+    assert text.startswith(
+        f"GPU:0 (first) ran out of memory with its batch of {TOO_LARGE}"
+    )
     assert (
-        f"gpubalance.Split([1, 0], [24, {TOO_LARGE}], micro_batches=[24, {TOO_LARGE // 2}])" in text
+        f"gpubalance.Split([1, 0], [24, {TOO_LARGE}], micro_batches=[24, {TOO_LARGE // 2}])"
+        in text
     )

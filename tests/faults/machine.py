@@ -77,7 +77,11 @@ class Machine:
     ) -> None:
         self._notes = folder / "notes"
         script = _ALWAYS.format(notes=str(self._notes)) + steps
-        self.environment = {**environment(folder, gpus), **engine(folder, script), **extra}
+        self.environment = {
+            **environment(folder, gpus),
+            **engine(folder, script),
+            **extra,
+        }
 
     @property
     def variables(self) -> dict[str, str]:
@@ -91,7 +95,9 @@ class Machine:
         """Runs the program, which must end with that code and print no traceback."""
         return here(*arguments, code=code, environment=self.environment)
 
-    def runs_apart(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def runs_apart(
+        self, *arguments: str, code: int = 0
+    ) -> subprocess.CompletedProcess[str]:
         """Does the same in its own process, which finds the files of another started one.
 
         Their names depend on the libraries that a process finds.
@@ -100,7 +106,9 @@ class Machine:
 
     def result(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """The JSON of a command, which must end with that code."""
-        result: dict[str, Any] = json.loads(self.runs(*arguments, "--json", code=code).stdout)
+        result: dict[str, Any] = json.loads(
+            self.runs(*arguments, "--json", code=code).stdout
+        )
         return result
 
     def refuses(self, code: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -122,7 +130,9 @@ class Machine:
     def noted(self) -> list[int]:
         """The ids of the processes that have called `note()`."""
         return (
-            [int(line) for line in self._notes.read_text().split()] if self._notes.exists() else []
+            [int(line) for line in self._notes.read_text().split()]
+            if self._notes.exists()
+            else []
         )
 
     def wait_for_note(self) -> int:

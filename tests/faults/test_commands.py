@@ -23,7 +23,14 @@ from gpubalance.errors import BadInput
 from gpubalance.jobs.keep.probes import kept_probes
 from gpubalance.settings.cluster import cluster_of
 from gpubalance.system.state import state_folder
-from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY_PAIR, gpubalance, lines_until
+from tests.cli.program import (
+    PROGRAM,
+    QUICK_PAIR,
+    SHORT,
+    TINY_PAIR,
+    gpubalance,
+    lines_until,
+)
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line, in_step
 from tests.known import known
@@ -32,7 +39,9 @@ from tests.stand_in import TWO_UNLIKE_GPUS, compiled
 WAITS = in_step("note(), time.sleep(600)", when="max(batches) > 8")
 
 
-def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path) -> None:
+def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(
+    tmp_path: Path,
+) -> None:
     machine = Machine(tmp_path, WAITS)
     with machine.starts("run", "--gpus", "1") as first:
         machine.wait_for_note()
@@ -40,9 +49,9 @@ def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(tmp_path: Path
             "error: GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process "
             f"{first.pid}"
         )
-        assert [first_line(machine.refuses(3, second)) for second in ("run", "balance")] == [
-            says
-        ] * 2
+        assert [
+            first_line(machine.refuses(3, second)) for second in ("run", "balance")
+        ] == [says] * 2
         assert first.poll() is None
         locks = sorted(state_folder("locks").iterdir())
         # No lock is held by a dead process, or for a device that its holder did not name.
@@ -68,11 +77,16 @@ def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
         machine.wait_for_note()
         for options in ((), ("--resume",)):
             second = machine.runs_apart(*command, *options, code=3)
-            assert f"is in use by another gpubalance, process {first.pid}" in second.stderr
+            assert (
+                f"is in use by another gpubalance, process {first.pid}" in second.stderr
+            )
         # Simulated devices are nobody's, so two runs of them do not mind each other.
         quick = Machine(tmp_path)
         quick.runs("run", "--simulate", QUICK_PAIR, *BRIEF)
-    assert "continuing an unfinished measurement" in quick.runs_apart(*command, "--resume").stderr
+    assert (
+        "continuing an unfinished measurement"
+        in quick.runs_apart(*command, "--resume").stderr
+    )
 
 
 @pytest.mark.parametrize(("term", "options"), [("xterm", ("--quiet",)), ("dumb", ())])
@@ -81,14 +95,18 @@ def test_35_a_narrow_terminal_gets_a_whole_summary_and_a_dumb_one_plain_text_onl
 ) -> None:
     """Of a pipe, which gets plain text, see test_34; of NO_COLOR tests/cli/test_live.py."""
     variables = Machine(tmp_path, TERM=term).environment
-    code, seen = command_in_terminal([PROGRAM, "run", *BRIEF, *options], 40, environment=variables)
+    code, seen = command_in_terminal(
+        [PROGRAM, "run", *BRIEF, *options], 40, environment=variables
+    )
     assert code == 0, seen.written
     assert seen.ever("imbalance 1.000")
     assert b"\x1b" not in seen.written
     assert max(map(len, seen.written.decode().replace("\r", "").splitlines())) <= 40
 
 
-def test_30_what_is_proven_after_a_proof_ran_out_of_memory_is_kept_too(tmp_path: Path) -> None:
+def test_30_what_is_proven_after_a_proof_ran_out_of_memory_is_kept_too(
+    tmp_path: Path,
+) -> None:
     full = tmp_path / "full"
     steps = f"""
 def holds(device, size):
@@ -101,7 +119,16 @@ def step(devices, batches, number):
     return 0.01
 """
     machine = Machine(tmp_path, steps)
-    fast = ("--round-duration", "0.2", "--duration", "0.2", "--windows", "6", "--accumulate", "off")
+    fast = (
+        "--round-duration",
+        "0.2",
+        "--duration",
+        "0.2",
+        "--windows",
+        "6",
+        "--accumulate",
+        "off",
+    )
     with machine.starts("balance", *fast) as program:
         lines_until(program, "^window 1 of 6: ")
         full.touch()
@@ -151,7 +178,9 @@ def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(
     again = machine.runs_apart(*shlex.split(line)[1:], "--json")
     assert "continuing an unfinished measurement" in again.stderr
     assert json.loads(again.stdout)["probed"] != before.created
-    alone = {line for line in trained.read_text().splitlines() if line.startswith("0 (")}
+    alone = {
+        line for line in trained.read_text().splitlines() if line.startswith("0 (")
+    }
     assert "0 (32,)" in alone
     assert "0 (16,)" not in alone
 
@@ -177,7 +206,10 @@ def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
     assert "measuring" not in again.stderr
 
 
-CLUSTER = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
+CLUSTER = {
+    "cluster": {"worker": ["a:1", "b:2"]},
+    "task": {"type": "worker", "index": 0},
+}
 
 
 def with_workers(*addresses: str) -> str:
@@ -229,7 +261,9 @@ def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) 
 def built(devices):
     assert "TF_CONFIG" not in os.environ
 """
-    found = Machine(tmp_path, steps, TF_CONFIG=json.dumps(CLUSTER)).result("run", *BRIEF)
+    found = Machine(tmp_path, steps, TF_CONFIG=json.dumps(CLUSTER)).result(
+        "run", *BRIEF
+    )
     assert "tf-config-ignored" in {warning["code"] for warning in found["warnings"]}
     Machine(tmp_path, TF_CONFIG="{").refuses(4, "probe")
 
@@ -240,7 +274,9 @@ def test_37_one_gpu_or_identical_ones_get_an_even_split(
 ) -> None:
     alike = TWO_UNLIKE_GPUS.replace("GTX 1080 Ti", "GTX 1080")
     small = ("--round-duration", "0.2", "--max-global-batch", "64")
-    plan = Machine(tmp_path, gpus=alike).result("balance", "--gpus", *gpus, *BRIEF, *small)
+    plan = Machine(tmp_path, gpus=alike).result(
+        "balance", "--gpus", *gpus, *BRIEF, *small
+    )
     assert len(set(plan["batches"])) == 1
     assert plan["global_batch"] == sum(plan["batches"]) > 0
 
@@ -251,11 +287,25 @@ def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(tmp_path: Path) -
     It works on simulated devices.
     """
     backward = {
-        "LD_PRELOAD": str(compiled(Path(__file__).with_name("clock.c"), tmp_path / "clock.so"))
+        "LD_PRELOAD": str(
+            compiled(Path(__file__).with_name("clock.c"), tmp_path / "clock.so")
+        )
     }
     code = "import time; a = time.time(); print(time.time() - a)"
-    assert float(subprocess.check_output([sys.executable, "-c", code], env=backward)) < -50
-    command = ("run", *TINY_PAIR, "--batches", "60", "40", *SHORT, "--time-limit", "120", "--json")
+    assert (
+        float(subprocess.check_output([sys.executable, "-c", code], env=backward)) < -50
+    )
+    command = (
+        "run",
+        *TINY_PAIR,
+        "--batches",
+        "60",
+        "40",
+        *SHORT,
+        "--time-limit",
+        "120",
+        "--json",
+    )
     result = json.loads(gpubalance(*command, code=0, environment=backward).stdout)
     for replica in result["replicas"]:
         assert 0.019 < replica["compute_s"] < 0.2

@@ -25,7 +25,9 @@ GIB = 1 << 30
 def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
     done = gpubalance("balance", code=3)
     assert done.stdout == ""
-    assert first_line(done) == "error: no NVIDIA driver: libnvidia-ml.so.1 was not found"
+    assert (
+        first_line(done) == "error: no NVIDIA driver: libnvidia-ml.so.1 was not found"
+    )
     assert "install the NVIDIA driver" in done.stderr
     assert "--simulate FILE" in done.stderr
     gpubalance("devices", "--simulate", QUICK_PAIR, code=0)
@@ -67,7 +69,13 @@ NO_HANDLE = in_step(
 ENDS: list[tuple[Any, ...]] = [
     ("--batches 8 8", ARCHITECTURE, 3, "pip install nvidia-cudnn-cu12==9.10.2.21"),
     ("--gpus GPU-1080", "", 2, "error: 'GPU-1080' names 2 devices", TI, PLAIN),
-    ("--gpus 0 --batches 8", NO_HANDLE, 3, "CUDNN_STATUS_ALLOC_FAILED", "free the GPU's memory"),
+    (
+        "--gpus 0 --batches 8",
+        NO_HANDLE,
+        3,
+        "CUDNN_STATUS_ALLOC_FAILED",
+        "free the GPU's memory",
+    ),
     (
         "--deadline 0.5",
         "hang()",
@@ -86,14 +94,18 @@ ENDS: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("row", ENDS, ids=lambda row: row[0])
-def test_05_10_16_20_28_what_ends_a_run_is_one_error(tmp_path: Path, row: tuple[Any, ...]) -> None:
+def test_05_10_16_20_28_what_ends_a_run_is_one_error(
+    tmp_path: Path, row: tuple[Any, ...]
+) -> None:
     """What cuDNN says comes from the stand-in of the engine; how it is sorted and told is real."""
     words, steps, code, *says = row
     done = Machine(tmp_path, steps).refuses(code, "run", *words.split(), "--quiet")
     assert all(part in done.stderr for part in says), done.stderr
 
 
-def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(tmp_path: Path) -> None:
+def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(
+    tmp_path: Path,
+) -> None:
     old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace(
         "driver 550.54.14", "driver 520.61.05"
     )
@@ -117,7 +129,9 @@ def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(
     tmp_path: Path,
 ) -> None:
     """The real TensorFlow, which has no CUDA libraries here and sees no GPU."""
-    done = gpubalance("run", "--quiet", code=3, environment=environment(tmp_path, TWO_UNLIKE_GPUS))
+    done = gpubalance(
+        "run", "--quiet", code=3, environment=environment(tmp_path, TWO_UNLIKE_GPUS)
+    )
     assert done.stdout == ""
     assert "sees no GPU" in first_line(done)
     assert "GPU:0" in first_line(done)
@@ -133,12 +147,14 @@ def built(devices):
 """
 
 
-def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(tmp_path: Path) -> None:
+def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     """That TensorFlow leaves it out comes from the stand-in of the engine."""
     machine = Machine(tmp_path, LEFT_OUT)
-    first, second = machine.result("probe", "--max-batch", "8", "--duration", "0.2", code=6)[
-        "probes"
-    ]
+    first, second = machine.result(
+        "probe", "--max-batch", "8", "--duration", "0.2", code=6
+    )["probes"]
     assert first["complete"]
     assert [failure["exit_code"] for failure in second["failures"]] == [3]
     machine.refuses(3, "probe", "--gpus", "1", "--max-batch", "8")
@@ -158,18 +174,28 @@ def built(devices):
         (("--gpus", "1", "0"), f"{PLAIN},{TI}"),
         (("--simulate", QUICK_PAIR), "-1"),
     ):
-        assert f"{shown} PCI_BUS_ID 1 true" in machine.refuses(6, "run", *devices, "--quiet").stderr
+        assert (
+            f"{shown} PCI_BUS_ID 1 true"
+            in machine.refuses(6, "run", *devices, "--quiet").stderr
+        )
 
 
 def test_09_what_cuda_visible_devices_hides_is_said(tmp_path: Path) -> None:
     def told(listed: str, code: int, *gpus: str) -> str:
-        return Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed).refuses(code, "run", *gpus).stderr
+        return (
+            Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed)
+            .refuses(code, "run", *gpus)
+            .stderr
+        )
 
     for listed in (TI, f"{TI},nonsense,{PLAIN}"):
         hidden = f"GPU 1 can't be used: hidden by CUDA_VISIBLE_DEVICES={listed}"
         assert hidden in told(listed, 2, "--gpus", "1")
     for nothing in ("nonsense", ""):
-        assert f"hidden by CUDA_VISIBLE_DEVICES={nothing}" in told(nothing, 3).splitlines()[0]
+        assert (
+            f"hidden by CUDA_VISIBLE_DEVICES={nothing}"
+            in told(nothing, 3).splitlines()[0]
+        )
     result = Machine(tmp_path, CUDA_VISIBLE_DEVICES=TI).result("run", *BRIEF)
     assert [device["uuid"] for device in result["devices"]] == [TI]
     assert "gpu-left-out" in {warning["code"] for warning in result["warnings"]}
@@ -185,14 +211,20 @@ gpu 0 slice 0 uuid MIG-s0
 gpu 0 slice 1 uuid MIG-s1
 """
     machine = Machine(tmp_path, gpus=slices)
-    found = machine.result("probe", "--gpus", "MIG-s1", "--max-batch", "8", "--duration", "0.2")
+    found = machine.result(
+        "probe", "--gpus", "MIG-s1", "--max-batch", "8", "--duration", "0.2"
+    )
     assert [device["uuid"] for device in found["devices"]] == ["MIG-s1"]
     assert "slices can't train together" in first_line(machine.refuses(2, "balance"))
 
 
 @pytest.mark.parametrize("command", ["run", "probe"])
-def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, command: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
+def test_12_another_process_on_a_gpu_is_told_and_left_alone(
+    tmp_path: Path, command: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"]
+    ) as other:
         try:
             both = (
                 f"gpu 1 process compute 1 none\ngpu 1 process compute {other.pid} {3 * GIB} "
@@ -204,7 +236,10 @@ def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, comm
             few = {"run": BRIEF, "probe": ("--max-batch", "8", "--duration", "0.2")}
             result = machine.result(command, *few[command])
             (warning,) = [w for w in result["warnings"] if w["code"] == "gpu-in-use"]
-            assert warning["message"] == f"GPU:1 is used by {told} (python train.py, 3072 MiB)"
+            assert (
+                warning["message"]
+                == f"GPU:1 is used by {told} (python train.py, 3072 MiB)"
+            )
             assert (
                 first_line(machine.refuses(3, command, "--strict"))
                 == f"error: {warning['message']}"
@@ -215,7 +250,9 @@ def test_12_another_process_on_a_gpu_is_told_and_left_alone(tmp_path: Path, comm
             other.kill()
 
 
-def test_13_what_nvml_does_not_tell_is_null_and_shown_as_not_known(tmp_path: Path) -> None:
+def test_13_what_nvml_does_not_tell_is_null_and_shown_as_not_known(
+    tmp_path: Path,
+) -> None:
     machine = Machine(tmp_path, gpus="gpu 0 uuid GPU-bare-0")
     done = machine.runs("run", *BRIEF, "-o", str(tmp_path / "run.json"))
     assert "n/a" in done.stdout

@@ -49,7 +49,9 @@ def test_31_a_disk_that_takes_nothing_is_found_before_measuring(
     assert done.stderr.startswith(f"error: can't write -o {folder}/run.json: {says}")
 
 
-def test_31_one_that_fills_while_it_is_measured_leaves_the_result_on_stdout(tmp_path: Path) -> None:
+def test_31_one_that_fills_while_it_is_measured_leaves_the_result_on_stdout(
+    tmp_path: Path,
+) -> None:
     """The folder is gone by the time it is written to."""
     folder = tmp_path / "results"
     folder.mkdir()
@@ -80,7 +82,9 @@ def test_31_a_journal_that_can_not_be_written_ends_the_keeping_and_not_the_probe
     assert "continuing, but nothing more is kept for --resume" in done.stderr
     assert json.loads(done.stdout)["complete"] is True
     (tmp_path / "file").write_text("")
-    nowhere = Machine(tmp_path, XDG_STATE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path))
+    nowhere = Machine(
+        tmp_path, XDG_STATE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path)
+    )
     nowhere.runs("run", *BRIEF, "--gpus", "0")
 
 
@@ -96,7 +100,9 @@ def test_32_an_output_file_that_exists_is_not_replaced_unasked(tmp_path: Path) -
     assert [one.name for one in path.parent.iterdir()] == ["run.json"]
 
 
-NASTY = "$(touch ran)\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owned\x07\u202e"
+NASTY = (
+    "$(touch ran)\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owned\x07\u202e"
+)
 SHOWN = "$(touch ran)[red]bold[/red]<script>alert(1)</script>"
 
 
@@ -104,14 +110,19 @@ def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is_and_a_long_one_fits
     tmp_path: Path,
 ) -> None:
     profile = tmp_path / "nasty.toml"
-    profile.write_text(f"[[device]]\nname = {json.dumps(NASTY)}\nalpha_s = 0.01\nbeta_s = 0.001\n")
+    profile.write_text(
+        f"[[device]]\nname = {json.dumps(NASTY)}\nalpha_s = 0.01\nbeta_s = 0.001\n"
+    )
     machine = Machine(tmp_path)
     for command in (("run", *BRIEF), ("devices",)):
         done = machine.runs(*command, "--simulate", str(profile))
         assert "[red]" in done.stdout
         assert "\x1b" not in done.stdout + done.stderr
         assert "\u202e" not in done.stdout + done.stderr
-    assert machine.result("devices", "--simulate", str(profile))["simulated"][0]["name"] == SHOWN
+    assert (
+        machine.result("devices", "--simulate", str(profile))["simulated"][0]["name"]
+        == SHOWN
+    )
     long = TWO_UNLIKE_GPUS.replace("NVIDIA GeForce GTX 1080 Ti", f"[red]{'x' * 10_000}")
     done = Machine(tmp_path, gpus=long).runs("run", *BRIEF)
     assert "[red]xxx" in done.stdout
@@ -152,7 +163,9 @@ def step(devices, batches, number):
     assert measured["complete"] is True
     assert path.read_text() == "another's"
     steps_told.unlink()
-    resumed = machine.result(*command, "-o", str(tmp_path / "other.json"), "--quiet", "--resume")
+    resumed = machine.result(
+        *command, "-o", str(tmp_path / "other.json"), "--quiet", "--resume"
+    )
     if command[0] == "run":
         assert resumed["throughput"] == measured["throughput"]
     else:
@@ -171,7 +184,8 @@ def test_32_what_goes_on_replaces_its_own_unfinished_result_and_no_finished_one(
     mark = tmp_path / "mark"
     dies = f"pathlib.Path({str(mark)!r}).touch(), os.kill(os.getpid(), signal.SIGKILL)"
     machine = Machine(
-        tmp_path, in_step(dies, when=f"number > 40 and not os.path.exists({str(mark)!r})")
+        tmp_path,
+        in_step(dies, when=f"number > 40 and not os.path.exists({str(mark)!r})"),
     )
     command = ("run", "--windows", "9", "--duration", "0.2", "-o", str(path), "--json")
     assert "--resume continues it" in machine.runs(*command, code=6).stderr
@@ -203,7 +217,9 @@ def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path) -> None:
 
 def test_32_what_a_model_prints_is_bounded(tmp_path: Path) -> None:
     steps = in_step("print('x' * (4 << 20))")
-    found = Machine(tmp_path, steps, XDG_STATE_HOME=str(tmp_path / "state")).result("run", *BRIEF)
+    found = Machine(tmp_path, steps, XDG_STATE_HOME=str(tmp_path / "state")).result(
+        "run", *BRIEF
+    )
     assert found["steps"] * 4 << 20 > LONGEST_BYTES
     (log,) = (tmp_path / "state").rglob("*.log")
     assert 0 < log.stat().st_size < 2 * LONGEST_BYTES

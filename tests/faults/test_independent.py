@@ -43,14 +43,22 @@ def holds(device, size):
     )
     result = json.loads(done.stdout)
     failures = [one["failure"] for one in result["replicas"]]
-    assert [failure and failure["exit_code"] for failure in failures] == [None, 6, 8, 5, None]
+    assert [failure and failure["exit_code"] for failure in failures] == [
+        None,
+        6,
+        8,
+        5,
+        None,
+    ]
     for label, what in (
         ("GPU:1", "SIGKILL"),
         ("GPU:2", "said nothing for 5 s"),
         ("GPU:3", "out of memory"),
     ):
         (message,) = [
-            failure["message"] for failure in failures if failure and label in failure["message"]
+            failure["message"]
+            for failure in failures
+            if failure and label in failure["message"]
         ]
         assert what in message
         assert message in done.stderr
@@ -59,7 +67,9 @@ def holds(device, size):
     whole = [one for one in result["replicas"] if one["failure"] is None]
     assert result["throughput"]["median"] == sum(one["throughput"] for one in whole)
     assert all(abs(one["contention"]) < 1e-6 for one in whole)
-    assert all(one["throughput"] is None for one in result["replicas"] if one["failure"])
+    assert all(
+        one["throughput"] is None for one in result["replicas"] if one["failure"]
+    )
     assert all(map(gone, set(machine.noted())))
 
 
@@ -79,10 +89,16 @@ def built(devices):
     first, second = result["replicas"]
     assert first["failure"]["exit_code"] == 6
     assert second["solo_throughput"] > 0
-    assert (second["throughput"], second["contention"], result["throughput"]) == (None, None, None)
+    assert (second["throughput"], second["contention"], result["throughput"]) == (
+        None,
+        None,
+        None,
+    )
 
 
-def test_15_where_none_is_left_and_all_failed_alike_that_is_the_error(tmp_path: Path) -> None:
+def test_15_where_none_is_left_and_all_failed_alike_that_is_the_error(
+    tmp_path: Path,
+) -> None:
     steps = """
 def holds(device, size):
     return False
@@ -105,7 +121,9 @@ def built(devices):
     assert done.stderr.startswith("error: there is no such model")
 
 
-def test_23_24_what_each_gpu_told_at_once_and_alone_is_in_the_result(tmp_path: Path) -> None:
+def test_23_24_what_each_gpu_told_at_once_and_alone_is_in_the_result(
+    tmp_path: Path,
+) -> None:
     steps = """
 def step(devices, batches, number):
     return 0.1
@@ -116,8 +134,9 @@ def took(seconds):
     done = Machine(tmp_path, steps, gpus=hot).runs(
         "independent", "--windows", "1", "--duration", "1"
     )
-    assert "GPU:1: at once 55 °C 90 W, throttled (power cap); alone 55 °C 90 W" in " ".join(
-        done.stdout.split()
+    assert (
+        "GPU:1: at once 55 °C 90 W, throttled (power cap); alone 55 °C 90 W"
+        in " ".join(done.stdout.split())
     )
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
     done = Machine(tmp_path, steps, gpus=bad).runs(*COMMAND, code=6)

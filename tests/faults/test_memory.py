@@ -23,7 +23,10 @@ from tests.known import known
 @pytest.mark.parametrize(
     ("fits", "error"),
     [
-        (24, "ResourceExhaustedError(None, None, 'OOM when allocating tensor with shape[32]')"),
+        (
+            24,
+            "ResourceExhaustedError(None, None, 'OOM when allocating tensor with shape[32]')",
+        ),
         (16, "InternalError(None, None, 'CUDNN_STATUS_ALLOC_FAILED')"),
     ],
     ids=["told", "disguised"],
@@ -31,16 +34,22 @@ from tests.known import known
 def test_14_16_an_out_of_memory_narrows_the_search_and_a_disguised_one_too_where_a_smaller_batch_passes(
     tmp_path: Path, fits: int, error: str
 ) -> None:
-    machine = Machine(tmp_path, in_step(f"raise tf.errors.{error}", when=f"max(batches) > {fits}"))
+    machine = Machine(
+        tmp_path, in_step(f"raise tf.errors.{error}", when=f"max(batches) > {fits}")
+    )
     probe = machine.result(
         "probe", "--gpus", "0", "--max-batch", "40", "--duration", "0.2", "--no-ahead"
     )
     limit = probe["probes"][0]["batch_limit"]
     assert (limit["fits"], limit["fails"]) == (fits, fits + 8)
-    assert {trial["outcome"] for trial in limit["trials"] if trial["batch"] > fits} == {"oom"}
+    assert {trial["outcome"] for trial in limit["trials"] if trial["batch"] > fits} == {
+        "oom"
+    }
 
 
-def test_15_out_of_memory_at_one_sample_tells_needed_against_free(tmp_path: Path) -> None:
+def test_15_out_of_memory_at_one_sample_tells_needed_against_free(
+    tmp_path: Path,
+) -> None:
     """A simulated device knows what it would have needed; a real allocator what it held."""
     profile = tmp_path / "tiny.toml"
     profile.write_text(
@@ -48,7 +57,10 @@ def test_15_out_of_memory_at_one_sample_tells_needed_against_free(tmp_path: Path
         'memory = "64 MiB"\nbase_memory = "60 MiB"\nmemory_per_sample = "8 MiB"\n'
     )
     machine = Machine(tmp_path)
-    for command in (("run", "--batches", "16"), ("probe", "--no-ahead", "--duration", "0.1")):
+    for command in (
+        ("run", "--batches", "16"),
+        ("probe", "--no-ahead", "--duration", "0.1"),
+    ):
         done = machine.runs(*command, "--simulate", str(profile), "--quiet", code=5)
         assert bool(done.stdout.strip()) == (command[0] == "probe")
         assert "needs 68.0 MiB, and 64.0 MiB are free" in done.stderr
@@ -69,7 +81,9 @@ memory_per_sample = "4 MiB"
 
 
 def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> None:
-    done = Machine(tmp_path).refuses(5, "run", "--simulate", QUICK_PAIR, "--batches", "5000", "80")
+    done = Machine(tmp_path).refuses(
+        5, "run", "--simulate", QUICK_PAIR, "--batches", "5000", "80"
+    )
     assert (
         "error: out of memory: GPU:0 (Quick 3) at batch 5000 in the joint run of 5000/80"
         in done.stderr
@@ -78,23 +92,30 @@ def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> N
 
 
 TOLD = "ResourceExhaustedError(None, None, 'OOM on replica 1')"
-NO_ALGORITHM = (
-    "NotFoundError(None, None, 'No algorithm worked! [[{{node replica_1/conv/Conv2D}}]]')"
-)
+NO_ALGORITHM = "NotFoundError(None, None, 'No algorithm worked! [[{{node replica_1/conv/Conv2D}}]]')"
 
 
 def test_41_a_disguised_lack_of_memory_in_a_joint_run_is_of_its_device_and_what_fits_is_told(
     tmp_path: Path,
 ) -> None:
-    machine = Machine(tmp_path, in_step(f"raise tf.errors.{NO_ALGORITHM}", when="batches[1] > 32"))
+    machine = Machine(
+        tmp_path, in_step(f"raise tf.errors.{NO_ALGORITHM}", when="batches[1] > 32")
+    )
     done = machine.refuses(5, "run", "--gpus", "0", "1", "--batches", "64", "64")
-    assert "error: out of memory: GPU:1 (NVIDIA GeForce GTX 1080) at batch 64" in done.stderr
+    assert (
+        "error: out of memory: GPU:1 (NVIDIA GeForce GTX 1080) at batch 64"
+        in done.stderr
+    )
     assert "this fits, tried: --batches 64 32\n" in done.stderr
 
 
-def test_41_what_no_smaller_batch_mends_is_the_fault_that_it_says(tmp_path: Path) -> None:
+def test_41_what_no_smaller_batch_mends_is_the_fault_that_it_says(
+    tmp_path: Path,
+) -> None:
     """One sample each tells that: a worker of a GPU takes long to start."""
-    steps = "def built(devices):\n    note()\n" + in_step(f"raise tf.errors.{NO_ALGORITHM}")
+    steps = "def built(devices):\n    note()\n" + in_step(
+        f"raise tf.errors.{NO_ALGORITHM}"
+    )
     machine = Machine(tmp_path, steps)
     done = machine.refuses(3, "run", "--gpus", "0", "1", "--batches", "64", "64")
     told = "error: training probe failed on the device: No algorithm worked! [[{{node replica_1/"
@@ -115,7 +136,12 @@ def balanced(
     steps = in_step(f"raise tf.errors.{error}", when=fails)
     short = (*BRIEF, "--round-duration", "0.2", "--accumulate", "off", "--json")
     return Machine(tmp_path, steps).runs(
-        "balance", "--simulate", str(tmp_path / "pair.toml"), *short, *options, code=code
+        "balance",
+        "--simulate",
+        str(tmp_path / "pair.toml"),
+        *short,
+        *options,
+        code=code,
     )
 
 
@@ -129,14 +155,19 @@ def test_17_41_an_out_of_memory_of_the_joint_run_only_steps_back_and_is_told(
     assert (rounds[0].outcome, rounds[-1].outcome) == ("oom", "measured")
     assert max(plan.batches) <= 128
     assert plan.batches[1] <= 64
-    assert "ran out of memory at batch 120 in the joint run: planning with up to " in done.stderr
+    assert (
+        "ran out of memory at batch 120 in the joint run: planning with up to "
+        in done.stderr
+    )
 
 
 def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> None:
     """What is tried to find what fits does fit, and no split of whole multiples does."""
     done = balanced(tmp_path, "batches[0] % 8 == 0", "--rounds", "1", code=6)
     assert done.stdout == ""
-    assert "error: every split that was tried ran out of memory, 3 of them" in done.stderr
+    assert (
+        "error: every split that was tried ran out of memory, 3 of them" in done.stderr
+    )
 
 
 def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limit(
@@ -150,7 +181,8 @@ def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limi
     profile = tmp_path / "three.toml"
     common = 'alpha_s = 0.01\nbeta_s = 0.001\nbase_memory = "64 MiB"\nmemory_per_sample = "4 MiB"\n'
     known = "".join(
-        f'[[device]]\nname = "{name}"\nmemory = "512 MiB"\n{common}' for name in ("early", "late")
+        f'[[device]]\nname = "{name}"\nmemory = "512 MiB"\n{common}'
+        for name in ("early", "late")
     )
     profile.write_text(f'{known}[[device]]\nname = "unknown"\n{common}')
     script = f"""
@@ -163,9 +195,18 @@ def step(devices, batches, number):
         failed.touch()
         raise tf.errors.ResourceExhaustedError(None, None, "OOM on replica 0")
 """
-    options = ("--simulate", str(profile), "--duration", "0.1", "--no-ahead", "--max-batch", "4096")
+    options = (
+        "--simulate",
+        str(profile),
+        "--duration",
+        "0.1",
+        "--no-ahead",
+        "--max-batch",
+        "4096",
+    )
     found = Machine(tmp_path, script).result("probe", *options)
     limits = [
-        (item["batch_limit"]["fits"], item["batch_limit"]["fails"]) for item in found["probes"]
+        (item["batch_limit"]["fits"], item["batch_limit"]["fails"])
+        for item in found["probes"]
     ]
     assert limits == [(112, 120)] * 3

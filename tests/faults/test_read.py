@@ -42,13 +42,19 @@ def test_25_a_plan_for_other_devices_is_refused_with_the_difference_unless_force
     refused = machine.refuses(7, "run", "--simulate", FOUR, "--plan", plan_file)
     assert "GPU:0 (Quick 3, SIM-0) has another name" in refused.stderr
     assert "--force" in refused.stderr
-    result = machine.result("run", "--simulate", FOUR, "--plan", plan_file, "--force", *BRIEF)
+    result = machine.result(
+        "run", "--simulate", FOUR, "--plan", plan_file, "--force", *BRIEF
+    )
     assert tuple(result["batches"]) == PLAN.batches
-    (warning,) = [warning for warning in result["warnings"] if warning["code"] == "plan-forced"]
+    (warning,) = [
+        warning for warning in result["warnings"] if warning["code"] == "plan-forced"
+    ]
     assert "has another name: Unlike A, not Quick 3" in warning["message"]
 
 
-def test_25_on_other_uuids_each_place_is_taken_by_its_index(tmp_path: Path, plan_file: str) -> None:
+def test_25_on_other_uuids_each_place_is_taken_by_its_index(
+    tmp_path: Path, plan_file: str
+) -> None:
     machine = Machine(tmp_path, gpus=TWO_UNLIKE_GPUS)
     refused = machine.refuses(2, "run", "--plan", plan_file)
     assert "is a plan for simulated devices" in refused.stderr
@@ -66,7 +72,14 @@ def test_25_another_model_of_that_name_is_refused_unless_forced(tmp_path: Path) 
         update={"model": known(PLAN.model).model_copy(update={"parameters": 649})}
     )
     (tmp_path / "other.json").write_text(other.model_dump_json())
-    command = ("run", "--simulate", QUICK_PAIR, "--plan", str(tmp_path / "other.json"), *BRIEF)
+    command = (
+        "run",
+        "--simulate",
+        QUICK_PAIR,
+        "--plan",
+        str(tmp_path / "other.json"),
+        *BRIEF,
+    )
     machine = Machine(tmp_path)
     assert "649 parameters" in machine.refuses(7, *command).stderr
     machine.runs(*command, "--force")
@@ -125,13 +138,24 @@ WRONG_IN_A_BALANCE = [
         "micro_batches: micro-batches must be from 1 to their batch, not 0 of ",
     ),
     ("micro_batches", [], "micro_batches: 0 of 2 devices"),
-    ("shares.0.binds", "x", "{} 'x' should be 'speed', 'memory', 'granularity', 'global batch', "),
-    ("devices", [], "devices: Tuple should have at least 1 item after validation, not 0"),
+    (
+        "shares.0.binds",
+        "x",
+        "{} 'x' should be 'speed', 'memory', 'granularity', 'global batch', ",
+    ),
+    (
+        "devices",
+        [],
+        "devices: Tuple should have at least 1 item after validation, not 0",
+    ),
     ("predicted.throughput", None, "{} None should be a valid number"),
 ]
 WRONG_IN_A_MODEL: list[tuple[dict[str, object], str]] = [
     ({"alpha_s": 0, "beta_s": 0}, "a step that takes no time"),
-    ({"curve": [[8, 1], [8, 2]]}, "probes.0.step_time_model.curve: its batches must rise"),
+    (
+        {"curve": [[8, 1], [8, 2]]},
+        "probes.0.step_time_model.curve: its batches must rise",
+    ),
     ({"planned_with": "curve"}, "probes.0.step_time_model.curve: there is none"),
 ]
 LINE: dict[str, object] = {
@@ -142,9 +166,20 @@ LINE: dict[str, object] = {
     "curve": None,
 }
 WRONG = [
-    *((PROBE, "probes.0.step_time_model", LINE | wrong, says) for wrong, says in WRONG_IN_A_MODEL),
-    *((PLAN, place, value, "") for place, values in WRONG_IN_A_PLAN.items() for value in values),
-    *((PROBE, place, value, "") for place, values in WRONG_IN_A_PROBE.items() for value in values),
+    *(
+        (PROBE, "probes.0.step_time_model", LINE | wrong, says)
+        for wrong, says in WRONG_IN_A_MODEL
+    ),
+    *(
+        (PLAN, place, value, "")
+        for place, values in WRONG_IN_A_PLAN.items()
+        for value in values
+    ),
+    *(
+        (PROBE, place, value, "")
+        for place, values in WRONG_IN_A_PROBE.items()
+        for value in values
+    ),
     *((read_record(BALANCE, Plan), *wrong) for wrong in WRONG_IN_A_BALANCE),
 ]
 
@@ -152,7 +187,9 @@ WRONG = [
 @pytest.mark.parametrize(
     ("result", "place", "value", "says"),
     WRONG,
-    ids=lambda value: value.kind if isinstance(value, Plan | Probe) else str(value)[:30],
+    ids=lambda value: (
+        value.kind if isinstance(value, Plan | Probe) else str(value)[:30]
+    ),
 )
 def test_26_what_is_wrong_in_a_result_is_named_with_its_place(
     tmp_path: Path, result: Plan | Probe, place: str, value: Any, says: str
@@ -182,16 +219,30 @@ def test_26_a_truncated_file_is_no_result(tmp_path: Path) -> None:
     [
         "[" * 200_000,
         '{"kind": "plan", "schema_version": 1, "created": ' + '{"a":' * 100_000,
-        '{"kind": "plan", "schema_version": 1, "created": ' + "[" * 150 + "]" * 150 + "}",
+        '{"kind": "plan", "schema_version": 1, "created": '
+        + "[" * 150
+        + "]" * 150
+        + "}",
         '{"kind": "plan", "schema_version": ' + "9" * 100_000 + "}",
         '{"kind": ["plan"], "schema_version": 1}',
         "\ud800".encode("utf-8", "surrogatepass"),
         "null",
         "",
     ],
-    ids=["lists", "objects", "as deep as may be", "a number", "a kind", "no text", "null", "empty"],
+    ids=[
+        "lists",
+        "objects",
+        "as deep as may be",
+        "a number",
+        "a kind",
+        "no text",
+        "null",
+        "empty",
+    ],
 )
-def test_26_nesting_and_nonsense_are_refused(tmp_path: Path, content: str | bytes) -> None:
+def test_26_nesting_and_nonsense_are_refused(
+    tmp_path: Path, content: str | bytes
+) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(BadInput):

@@ -38,7 +38,11 @@ REFUSED = {
         ),
         ("--force", 2, "--force is for --plan\n"),
         ("--model resnet5", 4, "there is no model 'resnet5': did you mean ResNet50?\n"),
-        ("--model small --data nothere.py:data", 2, "--data: there is no file nothere.py\n"),
+        (
+            "--model small --data nothere.py:data",
+            2,
+            "--data: there is no file nothere.py\n",
+        ),
         ("--model net.h5", 4, "net.h5: a file of that kind may hold code"),
         (
             "--model nothere.keras",
@@ -81,8 +85,16 @@ REFUSED = {
         ),
         ("--batches -5 3", 2, "--batches '-5' should be greater than or equal to 0\n"),
         ("--gpus ,", 2, "--gpus needs a value"),
-        ("--batches 8 8 --micro-batches 4", 2, "each batch needs one micro-batch, not 1 for 2\n"),
-        ("--batches 8 8 --micro-batches 8 16", 2, "micro-batches must be from 1 to their batch"),
+        (
+            "--batches 8 8 --micro-batches 4",
+            2,
+            "each batch needs one micro-batch, not 1 for 2\n",
+        ),
+        (
+            "--batches 8 8 --micro-batches 8 16",
+            2,
+            "micro-batches must be from 1 to their batch",
+        ),
         ("--duration nan", 2, "--duration 'nan' should be a finite number"),
         (
             "--precision fp16",
@@ -95,8 +107,16 @@ REFUSED = {
             2,
             "is for several hosts, and the devices are on one\n  → use auto\n",
         ),
-        ("--model '\udc80.py:build'", 2, "--model '\\udc80.py:build' should be a valid string, "),
-        ("-o /nowhere/run.json", 3, "can't write -o /nowhere/run.json: No such file or directory"),
+        (
+            "--model '\udc80.py:build'",
+            2,
+            "--model '\\udc80.py:build' should be a valid string, ",
+        ),
+        (
+            "-o /nowhere/run.json",
+            3,
+            "can't write -o /nowhere/run.json: No such file or directory",
+        ),
         ("-o /tmp", 2, "is not a file"),
         ("--plan huge", 4, "huge is larger than 32 MiB"),
         ("--json=yes", 2, "option '--json' does not take a value\n"),
@@ -111,7 +131,11 @@ REFUSED = {
             "--plan has its own devices, batches and settings\n  → leave out --plan, or ",
         ),
         ("--data mine:samples --input host", 2, "--input host is for random samples"),
-        ("--tensorboard there.html/below", 3, "can't write to --tensorboard there.html/below"),
+        (
+            "--tensorboard there.html/below",
+            3,
+            "can't write to --tensorboard there.html/below",
+        ),
         ("--trace there.html", 3, "can't write to --trace there.html"),
     ],
     "probe --simulate {quick}": [
@@ -129,7 +153,11 @@ REFUSED = {
             "plan.json exists, and --dry-run measures nothing",
         ),
         ("--global-batch 100", 2, "the nearest that is possible: 96 or 104"),
-        ("--max-global-batch 4", 2, "a global batch of at most 4 is less than the least batch, 8"),
+        (
+            "--max-global-batch 4",
+            2,
+            "a global batch of at most 4 is less than the least batch, 8",
+        ),
         ("--accumulate {digits}", 2, "--accumulate: auto, off or a number"),
     ],
     "run": [
@@ -137,14 +165,22 @@ REFUSED = {
         ("--plan plan.json", 2, "simulate them as it was made: "),
     ],
     "plan": [
-        ("--simulate {quick}", 4, "make one: gpubalance probe --simulate {quick} --gpus 0 1"),
+        (
+            "--simulate {quick}",
+            4,
+            "make one: gpubalance probe --simulate {quick} --gpus 0 1",
+        ),
         ("{quick}", 4, "is not JSON"),
         ("probe.json -o /dev/null --overwrite", 2, "-o /dev/null is not a file"),
         ("probe.json --global-batch 4", 2, "the nearest that is possible: 8"),
         ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
     ],
     "compare": [
-        ("{saved}/guess.json", 2, "missing argument 'RESULT.json'\n  → gpubalance compare --help"),
+        (
+            "{saved}/guess.json",
+            2,
+            "missing argument 'RESULT.json'\n  → gpubalance compare --help",
+        ),
         ("{saved}/guess.json nowhere.json", 4, "can't read nowhere.json"),
         (
             "{saved}/guess.json {saved}/balanced.json --fail-slower 100%",
@@ -158,7 +194,11 @@ REFUSED = {
         ),
     ],
     "independent --simulate {quick}": [
-        ("--gpus 0", 2, "needs at least 2 devices; only GPU:0 selected\n  → --gpus 0 1\n"),
+        (
+            "--gpus 0",
+            2,
+            "needs at least 2 devices; only GPU:0 selected\n  → --gpus 0 1\n",
+        ),
         (
             "--gpus 0 1 --model small small small",
             2,
@@ -166,7 +206,9 @@ REFUSED = {
         ),
         ("--batches 8 0", 2, "--batches '0' should be greater than or equal to 1\n"),
     ],
-    "layers": [("--simulate {hosts}", 2, "layers are cut over the devices of one host")],
+    "layers": [
+        ("--simulate {hosts}", 2, "layers are cut over the devices of one host")
+    ],
     "devices --simulate {hosts} --hosts alpha": [
         ("", 2, "--hosts has no beta, which the profile's devices")
     ],
@@ -206,7 +248,11 @@ REFUSED = {
             2,
             "--html plan.json is one of the results\n  → give another --html",
         ),
-        ("--html there.html", 2, "there.html exists\n  → give another --html, or --overwrite"),
+        (
+            "--html there.html",
+            2,
+            "there.html exists\n  → give another --html, or --overwrite",
+        ),
         ("--html .", 2, "--html . is not a file\n  → give a file's name"),
         (
             "--html no/a.html",
@@ -223,7 +269,11 @@ REFUSED = {
             4,
             "can't read nix.json: No such file or directory\n  → gpubalance run -o nix.json ",
         ),
-        ("there.html --csv", 4, "there.html is not JSON: expected value at line 1 column 1\n  → "),
+        (
+            "there.html --csv",
+            4,
+            "there.html is not JSON: expected value at line 1 column 1\n  → ",
+        ),
     ],
     # Ten thousand characters are given for a name, a number, a file or a command.
     "run --simulate 2": [
@@ -235,7 +285,11 @@ REFUSED = {
         ("--{long}", 2, ""),
     ],
     "devices": [
-        ("--simulate configs/quick-piar.toml", 4, "  → did you mean configs/quick-pair.toml?\n"),
+        (
+            "--simulate configs/quick-piar.toml",
+            4,
+            "  → did you mean configs/quick-pair.toml?\n",
+        ),
         ("--simulate {long}", 4, "File name too long"),
         ("--simulate {digits}", 2, "--simulate"),
         ("--simulate huge", 4, "is larger than 1 MiB"),

@@ -18,7 +18,15 @@ from gpubalance.remedies import known_error
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.ranks import worker_process
-from tests.faults.machine import BRIEF, FIVE_GPUS, HOLDS_32, NOTES, Machine, first_line, in_step
+from tests.faults.machine import (
+    BRIEF,
+    FIVE_GPUS,
+    HOLDS_32,
+    NOTES,
+    Machine,
+    first_line,
+    in_step,
+)
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import PAIR, gone
 
@@ -35,7 +43,9 @@ MANY = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
 FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead")
 
 
-def test_18_20_22_of_a_probe_what_is_measured_is_kept_and_the_others_go_on(tmp_path: Path) -> None:
+def test_18_20_22_of_a_probe_what_is_measured_is_kept_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     """One crashes, one is lost, one hangs, and the last has the whole of its curve."""
     steps = """
 import sys
@@ -88,7 +98,10 @@ ANOTHER = "try another all-reduce, which may be what hangs: --all-reduce one-dev
         (
             "os.kill(os.getpid(), 9)",
             6,
-            ("probably as the host's memory ran out", known_error("host-memory").remedy),
+            (
+                "probably as the host's memory ran out",
+                known_error("host-memory").remedy,
+            ),
         ),
         ("hang()", 8, (SILENT, "a step or a collective hangs", ANOTHER)),
     ],
@@ -110,7 +123,9 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> 
     """The cause may have been mended: the batch is no limit that was found."""
     broken = tmp_path / "broken"
     broken.touch()
-    dies = in_step("os.abort()", when=f"batches == (16,) and os.path.exists({str(broken)!r})")
+    dies = in_step(
+        "os.abort()", when=f"batches == (16,) and os.path.exists({str(broken)!r})"
+    )
     machine = Machine(tmp_path, HOLDS_32 + dies)
     command = ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead")
     machine.runs(*command, code=6)
@@ -135,7 +150,10 @@ def {where}(*_):
 """
     machine = Machine(tmp_path, steps)
     done = machine.refuses(8, command, "--time-limit", "2", "--quiet")
-    assert first_line(done) == "error: the time limit of 2 s passed before anything was measured"
+    assert (
+        first_line(done)
+        == "error: the time limit of 2 s passed before anything was measured"
+    )
     assert all(map(gone, machine.noted()))
 
 
@@ -146,7 +164,9 @@ def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
         worker.greeted()
         os.kill(worker.pid, signal.SIGSTOP)
         worker.send(Measure(split=BatchSplit((1,) * 100_000), seconds=1.0, at_least=1))
-        with pytest.raises(DeadlinePassed, match=r"said nothing for 0\.2 s while training"):
+        with pytest.raises(
+            DeadlinePassed, match=r"said nothing for 0\.2 s while training"
+        ):
             worker.receive(0.2, "training")
     assert gone(worker.pid)
 
@@ -158,14 +178,18 @@ def test_20_nvml_that_hangs_is_given_up_and_at_the_end_of_a_probe_it_costs_no_re
     done = Machine(tmp_path, gpus="init_error ~600").refuses(3, "run")
     assert first_line(done) == "error: NVML does not answer"
     late = TWO_UNLIKE_GPUS.replace("gpu 0 cores 3584", "gpu 0 series cores ~600")
-    (found,) = Machine(tmp_path, gpus=late).result("probe", "--gpus", "0", *FEW)["probes"]
+    (found,) = Machine(tmp_path, gpus=late).result("probe", "--gpus", "0", *FEW)[
+        "probes"
+    ]
     assert found["peak_flops_per_s"] is None
 
 
 def test_20_progress_counts_silence_does_not(tmp_path: Path) -> None:
     """Ten samples of 0.7 s each are no silence of 5 s."""
     machine = Machine(tmp_path, in_step("time.sleep(0.7)", when="number < 11"))
-    assert machine.result("run", "--deadline", SILENCE, *BRIEF)["throughput"]["median"] > 0
+    assert (
+        machine.result("run", "--deadline", SILENCE, *BRIEF)["throughput"]["median"] > 0
+    )
 
 
 LOSSES = {
@@ -201,7 +225,9 @@ def test_23_a_gpu_that_gets_hot_marks_the_run_with_nvmls_reason_and_is_measured_
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x40")
     done = Machine(tmp_path, SLOWLY, gpus=hot).runs("run", *BRIEF, "--json")
     result = json.loads(done.stdout)
-    (warning,) = [warning for warning in result["warnings"] if warning["code"] == "throttled"]
+    (warning,) = [
+        warning for warning in result["warnings"] if warning["code"] == "throttled"
+    ]
     assert "GPU:1 was throttled (thermal)" in warning["message"]
     assert result["replicas"][1]["telemetry"]["throttle_reasons"] == ["thermal"]
     assert done.stderr.count("measuring once more") == 1
@@ -210,15 +236,21 @@ def test_23_a_gpu_that_gets_hot_marks_the_run_with_nvmls_reason_and_is_measured_
 def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
     hot = TWO_UNLIKE_GPUS.replace("gpu 0 throttle 0", "gpu 0 throttle 0x20")
     machine = Machine(tmp_path, SLOWLY, gpus=hot)
-    result = machine.result("probe", "--gpus", "0", "--max-batch", "8", "--duration", "0.3")
+    result = machine.result(
+        "probe", "--gpus", "0", "--max-batch", "8", "--duration", "0.3"
+    )
     (point,) = result["probes"][0]["curve"]
     assert (point["steady"], point["measured_again"]) == (False, True)
-    (warning,) = [warning for warning in result["warnings"] if warning["code"] == "throttled"]
+    (warning,) = [
+        warning for warning in result["warnings"] if warning["code"] == "throttled"
+    ]
     assert "(software thermal)" in warning["message"]
 
 
 @pytest.mark.parametrize("command", ["run", "probe"])
-def test_24_memory_errors_that_rise_make_the_result_invalid(tmp_path: Path, command: str) -> None:
+def test_24_memory_errors_that_rise_make_the_result_invalid(
+    tmp_path: Path, command: str
+) -> None:
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
     options = (
         ("--windows", "5", "--duration", "0.5")
@@ -246,7 +278,11 @@ def step(devices, batches, number):
 
 @pytest.mark.parametrize(
     ("number", "code", "steps"),
-    [(signal.SIGINT, 130, HANGS), (signal.SIGKILL, -9, HANGS), (signal.SIGKILL, -9, STARTS)],
+    [
+        (signal.SIGINT, 130, HANGS),
+        (signal.SIGKILL, -9, HANGS),
+        (signal.SIGKILL, -9, STARTS),
+    ],
     ids=["is interrupted", "is killed", "is killed, and what the worker has started"],
 )
 def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(
@@ -260,8 +296,12 @@ def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(
     assert gone(pid)
 
 
-def test_18_a_crash_is_seen_though_what_the_model_started_holds_the_pipe(tmp_path: Path) -> None:
-    steps = in_step("os.fork() or (note(), time.sleep(600)); os.kill(os.getpid(), signal.SIGSEGV)")
+def test_18_a_crash_is_seen_though_what_the_model_started_holds_the_pipe(
+    tmp_path: Path,
+) -> None:
+    steps = in_step(
+        "os.fork() or (note(), time.sleep(600)); os.kill(os.getpid(), signal.SIGSEGV)"
+    )
     machine = Machine(tmp_path, steps)
     done = machine.refuses(6, "run", "--quiet")
     assert "SIGSEGV" in first_line(done)

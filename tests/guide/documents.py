@@ -27,7 +27,11 @@ def read(name: str) -> str:
 
 def flags_of(command: TyperCommand | TyperGroup) -> set[str]:
     """Every way to write a command's options."""
-    return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)} | {
+    return {
+        flag
+        for param in command.params
+        for flag in (*param.opts, *param.secondary_opts)
+    } | {
         "--help",
         "-h",
     }

@@ -47,10 +47,15 @@ def examples(name: str) -> list[Example]:
     found = []
     for block in _BLOCK.finditer(read(name)):
         lines = [line.removeprefix("$ ") for line in block["commands"].splitlines()]
-        commands = [shlex.split(line) for line in lines if not line.startswith(_NOT_RUN)]
+        commands = [
+            shlex.split(line) for line in lines if not line.startswith(_NOT_RUN)
+        ]
         shown = [""] * (len(commands) - 1) + [block["shown"] or ""]
         found += (
-            [Example(c[0], tuple(c[1:]), text) for c, text in zip(commands, shown, strict=True)]
+            [
+                Example(c[0], tuple(c[1:]), text)
+                for c, text in zip(commands, shown, strict=True)
+            ]
             if commands
             else []
         )
@@ -63,13 +68,17 @@ def main(names: list[str]) -> None:
             (Path(folder) / "configs").symlink_to(ROOT / "configs")
             made = examples(name)
             last = max(place for place, example in enumerate(made) if example.shown)
-            for example in [example for example in made[: last + 1] if "…" not in example.shown]:
+            for example in [
+                example for example in made[: last + 1] if "…" not in example.shown
+            ]:
                 environment = {
                     "XDG_STATE_HOME": folder,
                     "CUDA_VISIBLE_DEVICES": "-1",
                     **example.environment,
                 }
-                done = gpubalance(*example.command, cwd=Path(folder), environment=environment)
+                done = gpubalance(
+                    *example.command, cwd=Path(folder), environment=environment
+                )
                 print(
                     name,
                     *example.command,
@@ -84,5 +93,9 @@ def main(names: list[str]) -> None:
 if __name__ == "__main__":
     main(
         sys.argv[1:]
-        or [name for name in DOCUMENTS if any(example.shown for example in examples(name))]
+        or [
+            name
+            for name in DOCUMENTS
+            if any(example.shown for example in examples(name))
+        ]
     )

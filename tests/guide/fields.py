@@ -45,13 +45,16 @@ def rows(
     told.add(record)
     for name, field in record.model_fields.items():
         of = next(
-            (u for pattern, u in _UNITS.items() if re.fullmatch(pattern, name)), unit or "number"
+            (u for pattern, u in _UNITS.items() if re.fullmatch(pattern, name)),
+            unit or "number",
         )
         of = "number" if f"{record.__name__}.{name}" in _COUNTS else of
         yield [f"`{path}{name}`", _holds(field.annotation, of)]
         for inner, dots in _records(field.annotation, "."):
             if inner not in told:
-                yield from rows(inner, told, f"{path}{name}{dots}", _INSIDE.get(name, ""))
+                yield from rows(
+                    inner, told, f"{path}{name}{dots}", _INSIDE.get(name, "")
+                )
 
 
 def _records(annotation: Any, dots: str) -> Iterator[tuple[type[BaseModel], str]]:
@@ -82,4 +85,8 @@ def _holds(annotation: Any, unit: str) -> str:
         return "object"
     if annotation is type(None):
         return "null"
-    return _WORDS.get(annotation, unit) if isinstance(annotation, type) else str(annotation)
+    return (
+        _WORDS.get(annotation, unit)
+        if isinstance(annotation, type)
+        else str(annotation)
+    )

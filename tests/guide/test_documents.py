@@ -56,7 +56,8 @@ def test_a_chapter_begins_with_its_title_and_a_line_for_the_list(name: str) -> N
         .startswith(f"# {chapter.title}\n\n{chapter.summary}\n\n")
     )
     assert "\n" not in chapter.title + chapter.summary
-    assert len(chapter.summary) <= 65  # a terminal of 80 columns, beside the longest name
+    # A terminal of 80 columns, beside the longest name
+    assert len(chapter.summary) <= 65
     assert chapter.summary.endswith(".")
     assert "<!--" not in chapter.text
 
@@ -76,8 +77,21 @@ def test_a_measurement_is_documented_with_its_run() -> None:
 
 
 def test_the_guide_has_errors_and_fields() -> None:
-    marks = {mark for name in names() for mark in re.findall(r"(?m)^<!-- (.*) -->$", read(name))}
-    kinds = ("Run", "Probe", "Independent", "Layers", "Queue", "Plan", "Comparison", "Checkup")
+    marks = {
+        mark
+        for name in names()
+        for mark in re.findall(r"(?m)^<!-- (.*) -->$", read(name))
+    }
+    kinds = (
+        "Run",
+        "Probe",
+        "Independent",
+        "Layers",
+        "Queue",
+        "Plan",
+        "Comparison",
+        "Checkup",
+    )
     assert marks >= {"troubles", *(f"fields of {kind}" for kind in kinds)}
 
 
@@ -87,12 +101,17 @@ def test_each_command_option_and_chapter_that_is_named_exists(name: str) -> None
     text = read(name)
     flags = flags_of(PROGRAM).union(*map(flags_of, COMMANDS.values()))
     commands = set(
-        re.findall(r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", text)
+        re.findall(
+            r"(?m)(?:`|`scripts/|\$ (?:scripts/)?|^next: )gpubalance ([a-z]+)\b", text
+        )
     )
     assert commands <= set(COMMANDS)
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - _FLAGS_OF_OTHERS <= flags
+    assert (
+        set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - _FLAGS_OF_OTHERS <= flags
+    )
     chapters = re.findall(
-        r"gpubalance guide ([a-z]+)|gpubalance/guide/(\w+)\.md|\bchapter ([a-z]+)\b", text
+        r"gpubalance guide ([a-z]+)|gpubalance/guide/(\w+)\.md|\bchapter ([a-z]+)\b",
+        text,
     )
     assert {word for found in chapters for word in found if word} <= set(names())
 
@@ -106,7 +125,9 @@ def test_each_command_line_has_options_of_its_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_is_in_the_readme_s_table_and_its_help_has_an_example(command: str) -> None:
+def test_each_command_is_in_the_readme_s_table_and_its_help_has_an_example(
+    command: str,
+) -> None:
     assert re.search(rf"(?m)^\| `gpubalance {command}`", read("README"))
     assert re.search(rf"Example: gpubalance {command}\b", COMMANDS[command].help or "")
 
@@ -140,7 +161,9 @@ def test_the_config_and_the_profile_that_are_shown_are_such(tmp_path: Path) -> N
     assert load_profile(shown("profiles", tmp_path)).device[0].drift[0].factor == 1.4
 
 
-@pytest.mark.parametrize("key", [*DeviceProfile.model_fields, *JointProfile.model_fields])
+@pytest.mark.parametrize(
+    "key", [*DeviceProfile.model_fields, *JointProfile.model_fields]
+)
 def test_each_key_of_a_profile_is_documented(key: str) -> None:
     assert re.search(rf"(?m)^\| .*`{key}`.* \| .* \| .* \|$", read("profiles"))
 
@@ -165,6 +188,8 @@ def test_each_exit_code_is_documented() -> None:
 
 def test_the_readme_says_how_exact_training_is_as_the_chapter_s_table_does() -> None:
     """In float32 alone; the second column has the weights."""
-    rows = re.findall(r"(?m)^\| (?!mixed|b?float16)[^|]+ \| (\d\.\de-\d\d) \|", read("exactness"))
+    rows = re.findall(
+        r"(?m)^\| (?!mixed|b?float16)[^|]+ \| (\d\.\de-\d\d) \|", read("exactness")
+    )
     (told,) = re.findall(r"by at most (\S+) in float32", read("README"))
     assert float(told) == max(map(float, rows))

@@ -24,7 +24,9 @@ from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 def words(text: str) -> str:
     """A text without its figures, curves, pictures and line ends."""
     text = re.sub(r"(?m)[FfBbU.-]{40,}$", "▁", text)
-    plain = re.sub(r"[▁-█]+", "▁", re.sub(r"\d[\d.]*( ?(?:[mµn]?s|[KMG]iB|%)(?!\w))?", "#", text))
+    plain = re.sub(
+        r"[▁-█]+", "▁", re.sub(r"\d[\d.]*( ?(?:[mµn]?s|[KMG]iB|%)(?!\w))?", "#", text)
+    )
     return " ".join(plain.split())
 
 
@@ -48,7 +50,9 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
         trained = {} if example.command[0] == "doctor" else engine(folder)
         seen = {} if "--simulate" in example.command else gpus
         done = here(
-            *example.command, cwd=folder, environment={**seen, **trained, **example.environment}
+            *example.command,
+            cwd=folder,
+            environment={**seen, **trained, **example.environment},
         )
         assert done.returncode == (3 if example.command[0] == "doctor" else 0), (
             example.command,
@@ -56,7 +60,9 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
         )
         printed = words(done.stdout)
         for part in example.shown.split("\n…\n"):
-            assert words(part) in printed, f"{example.command} prints\n{done.stdout}\nnot\n{part}"
+            assert words(part) in printed, (
+                f"{example.command} prints\n{done.stdout}\nnot\n{part}"
+            )
         if example.shown and "…" not in example.shown:
             assert words(example.shown) == printed
 
@@ -65,12 +71,20 @@ def test_the_picture_ends_with_what_balance_prints(folder: Path) -> None:
     shown = "\n".join(line.plain for line in lines())
     pair = "configs/gtx1080ti-gtx1080.toml"
     done = here(
-        "balance", "--simulate", pair, "-o", "plan.json", cwd=folder, environment=engine(folder)
+        "balance",
+        "--simulate",
+        pair,
+        "-o",
+        "plan.json",
+        cwd=folder,
+        environment=engine(folder),
     )
     assert words(shown[shown.index("\nbatches ") :]) in words(done.stdout)
 
 
 def test_there_are_examples() -> None:
-    shown = [example for name in DOCUMENTS for example in examples(name) if example.shown]
+    shown = [
+        example for name in DOCUMENTS for example in examples(name) if example.shown
+    ]
     commands = {"run", "probe", "independent", "layers", "balance", "compare", "doctor"}
     assert {example.command[0] for example in shown} == commands

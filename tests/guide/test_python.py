@@ -22,9 +22,9 @@ def calls() -> Iterator[tuple[str, str, ast.Call]]:
         for block, line in _SHOWN.findall(read(name)):
             for node in ast.walk(ast.parse(block or " ".join(line.split()))):
                 match node:
-                    case ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=function)) if (
-                        of in _CALLED
-                    ):
+                    case ast.Call(
+                        func=ast.Attribute(value=ast.Name(id=of), attr=function)
+                    ) if of in _CALLED:
                         yield of, function, node
 
 
@@ -33,7 +33,9 @@ def test_each_call_that_is_shown_could_be_made() -> None:
     for of, function, call in made:
         itself = [None] if of == "split" else []
         named = {keyword.arg: None for keyword in call.keywords if keyword.arg}
-        inspect.signature(getattr(_CALLED[of], function)).bind(*itself, *call.args, **named)
+        inspect.signature(getattr(_CALLED[of], function)).bind(
+            *itself, *call.args, **named
+        )
     assert {function for _, function, _ in made} >= {
         "Split",
         "load_plan",

@@ -13,7 +13,8 @@ from tests.stand_in import engine
 
 
 @pytest.fixture(
-    scope="module", params=["counted", pytest.param("trained", marks=pytest.mark.campaign)]
+    scope="module",
+    params=["counted", pytest.param("trained", marks=pytest.mark.campaign)],
 )
 def either_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

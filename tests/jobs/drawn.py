@@ -58,7 +58,10 @@ def ready(devices: int) -> Ready:
 
 
 def windows_of(
-    timings: Sequence[Timing], stamped: Sequence[Timing] = (), devices: int = 2, **more: Any
+    timings: Sequence[Timing],
+    stamped: Sequence[Timing] = (),
+    devices: int = 2,
+    **more: Any,
 ) -> list[Window]:
     """One window of these timings."""
     untold = {
@@ -106,11 +109,14 @@ class DrawnWorker:
         self._offset = offset
         self._profiles = [device.profile for device in devices if device.profile]
         self._times = [
-            ComputeTimes(p, seed=noise_seed(seed, i)) for i, p in enumerate(self._profiles)
+            ComputeTimes(p, seed=noise_seed(seed, i))
+            for i, p in enumerate(self._profiles)
         ]
         self._updates_s = tuple(profile.update_s for profile in self._profiles)
         self._off = [0.0] * len(self._times)
-        self._joint = joint.among(self._profiles) if len(devices) > 1 else JointProfile()
+        self._joint = (
+            joint.among(self._profiles) if len(devices) > 1 else JointProfile()
+        )
         self._correlation = correlation
         self._elapsed_s = 0.0
         self._clock_s = clock_s
@@ -136,7 +142,9 @@ class DrawnWorker:
             count = 1 if stamped else steps_per_timing
             steps = [self._step(split) for _ in range(count)]
             taken_s = sum(map(self._taken_s, steps))
-            stamps: Any = {"compute_s": steps[0], "update_s": self._updates_s} if stamped else {}
+            stamps: Any = (
+                {"compute_s": steps[0], "update_s": self._updates_s} if stamped else {}
+            )
             now_s = self._clock_s + self._elapsed_s
             yield Timing(
                 steps=count,
@@ -149,23 +157,30 @@ class DrawnWorker:
             given += 1
         extra = self._joint.extra_memory
         peaks = tuple(
-            p.memory_at(m, extra) for p, m in zip(self._profiles, split.micro_batches, strict=True)
+            p.memory_at(m, extra)
+            for p, m in zip(self._profiles, split.micro_batches, strict=True)
         )
         self.trained[split, pipeline] = peaks
         yield Measured(memory_peak_bytes=peaks, late_part=0.0)
 
     def _hold(self, sizes: Sequence[int]) -> None:
         """Raises OutOfMemory for the first device that does not hold so many samples at a time."""
-        for replica, (profile, size) in enumerate(zip(self._profiles, sizes, strict=True)):
+        for replica, (profile, size) in enumerate(
+            zip(self._profiles, sizes, strict=True)
+        ):
             if (
                 profile.memory is not None
                 and profile.memory_at(size, self._joint.extra_memory) > profile.memory
             ):
-                raise OutOfMemory(f"replica {replica} ran out of memory", replica=replica)
+                raise OutOfMemory(
+                    f"replica {replica} ran out of memory", replica=replica
+                )
 
     def _step(self, split: BatchSplit) -> tuple[float, ...]:
         parts = zip(split.batches, split.micro_batches, strict=True)
-        computes = tuple(self._compute_s(replica, *part) for replica, part in enumerate(parts))
+        computes = tuple(
+            self._compute_s(replica, *part) for replica, part in enumerate(parts)
+        )
         self._elapsed_s += self._taken_s(computes)
         return computes
 
@@ -174,16 +189,23 @@ class DrawnWorker:
 
         A device begins its next batch once its own update is over.
         """
-        return max(map(sum, zip(computes, self._updates_s, strict=True))) + self._joint.sync_s
+        return (
+            max(map(sum, zip(computes, self._updates_s, strict=True)))
+            + self._joint.sync_s
+        )
 
     def _compute_s(self, replica: int, batch: int, micro_batch: int) -> float:
-        drawn = self._times[replica].next_s(batch, micro_batch, elapsed_s=self._elapsed_s)
+        drawn = self._times[replica].next_s(
+            batch, micro_batch, elapsed_s=self._elapsed_s
+        )
         if self._offset is not None:
             drawn *= self._offset(self._devices[replica], micro_batch)
         if not self._correlation:
             return drawn
         profile = self._profiles[replica]
-        exact = profile.compute_s(batch, micro_batch) * profile.drift_at(self._elapsed_s)
+        exact = profile.compute_s(batch, micro_batch) * profile.drift_at(
+            self._elapsed_s
+        )
         fresh = (1 - self._correlation**2) ** 0.5 * (drawn / exact - 1)
         self._off[replica] = self._correlation * self._off[replica] + fresh
         return exact * (1 + self._off[replica])
@@ -193,7 +215,12 @@ class DrawnParty:
     """A party of such workers, with another one for other devices, as in a real party."""
 
     def __init__(
-        self, devices: Sequence[Device], joint: JointProfile, *, seed: int, offset: Offset
+        self,
+        devices: Sequence[Device],
+        joint: JointProfile,
+        *,
+        seed: int,
+        offset: Offset,
     ) -> None:
         self._joint = joint
         self._seed = seed
@@ -206,7 +233,10 @@ class DrawnParty:
         if tuple(devices) != self._devices:
             self._devices = tuple(devices)
             self._worker = DrawnWorker(
-                devices, self._joint, seed=self._seed + self.started, offset=self._offset
+                devices,
+                self._joint,
+                seed=self._seed + self.started,
+                offset=self._offset,
             )
             self.started += 1
 
@@ -221,7 +251,9 @@ class DrawnParty:
     def ask(self, work: Callable[[DrawnWorker], T]) -> T:
         return work(self._worker)
 
-    def each(self, work: Callable[[int, DrawnWorker], T], among: Sequence[int]) -> dict[int, T]:
+    def each(
+        self, work: Callable[[int, DrawnWorker], T], among: Sequence[int]
+    ) -> dict[int, T]:
         return {number: work(number, self._worker) for number in among}
 
     def end(self) -> None:

@@ -91,7 +91,9 @@ def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -
 
 def holding_nothing(probe: Probe) -> Probe:
     """The probe of a pair whose second device does not hold a single sample."""
-    return with_second(probe, None, 1, curve=(), solo_best=None, sensible=None, complete=False)
+    return with_second(
+        probe, None, 1, curve=(), solo_best=None, sensible=None, complete=False
+    )
 
 
 def proof_of(plan: Plan) -> Run:
@@ -121,7 +123,9 @@ def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
     )
 
 
-def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: int) -> DeviceProbe:
+def _device_probe(
+    number: int, profile: DeviceProfile, factor: float, multiple: int
+) -> DeviceProbe:
     fits = (
         (known(profile.memory) - profile.base_memory)
         // profile.memory_per_sample
@@ -130,8 +134,14 @@ def _device_probe(number: int, profile: DeviceProfile, factor: float, multiple: 
     )
     alpha = factor * profile.alpha_s + profile.update_s
     beta = factor * profile.beta_s
-    sizes = octaves(multiple, fits, multiple) if profile.curve else [multiple, fits // 2, fits]
-    times = [(size, factor * profile.compute_s(size) + profile.update_s) for size in sizes]
+    sizes = (
+        octaves(multiple, fits, multiple)
+        if profile.curve
+        else [multiple, fits // 2, fits]
+    )
+    times = [
+        (size, factor * profile.compute_s(size) + profile.update_s) for size in sizes
+    ]
     if profile.curve:
         model = fitted(times)
     else:
@@ -178,12 +188,20 @@ def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
 
 def _once(seconds: float) -> StepTime:
     return StepTime(
-        median=seconds, mad=0.0, ci95=None, steps_per_sample=1, samples=(seconds,), at_s=(seconds,)
+        median=seconds,
+        mad=0.0,
+        ci95=None,
+        steps_per_sample=1,
+        samples=(seconds,),
+        at_s=(seconds,),
     )
 
 
 def measurement_of(
-    batches: Sequence[int], computes_s: Sequence[float], sync_s: float = 0.0, update_s: float = 0.0
+    batches: Sequence[int],
+    computes_s: Sequence[float],
+    sync_s: float = 0.0,
+    update_s: float = 0.0,
 ) -> Measurement:
     """The measurement of a split with these compute times, sync and update."""
     longest = max(computes_s)

@@ -17,7 +17,14 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
 from tests.jobs.drawn import nothing_kept, quiet
-from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, of_config, probe_of
+from tests.jobs.probes import (
+    QUICK,
+    SMALL,
+    devices_of,
+    holding_nothing,
+    of_config,
+    probe_of,
+)
 from tests.known import known
 from tests.render.golden import told
 
@@ -59,7 +66,10 @@ def with_memory(device: Device, samples: int) -> Device:
     profile = known(device.profile)
     memory = profile.memory_at(samples)
     return device.model_copy(
-        update={"memory_bytes": memory, "profile": profile.model_copy(update={"memory": memory})}
+        update={
+            "memory_bytes": memory,
+            "profile": profile.model_copy(update={"memory": memory}),
+        }
     )
 
 
@@ -78,7 +88,10 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     text = " ".join(told(made).split())
     assert " × the largest even split that fits, 112/112 (" in text
     assert f" samples/s with a global batch of 224, not {made.global_batch}" in text
-    assert f"--global-batch 224: {best.split}, {best.throughput:.0f} samples/s predicted" in text
+    assert (
+        f"--global-batch 224: {best.split}, {best.throughput:.0f} samples/s predicted"
+        in text
+    )
     assert run.imbalance <= 1.02
     # The profile's joint run takes more than the gradients say.
     assert how.rounds[0].outcome == "oom"
@@ -105,7 +118,10 @@ def test_accumulation_gives_what_memory_holds_back() -> None:
     made, within = balanced(devices, joint, accumulate="auto")
     assert made.micro_batches[0] < made.batches[0]
     assert known(within.run).micro_batches == made.micro_batches
-    assert known(within.run).throughput.median >= 1.15 * known(without.run).throughput.median
+    assert (
+        known(within.run).throughput.median
+        >= 1.15 * known(without.run).throughput.median
+    )
 
 
 def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None:
@@ -119,8 +135,12 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
     assert known(how.run).throughput.median > 1.02 * first.throughput.median
 
 
-@pytest.mark.parametrize(("wrong", "rounds"), [((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5)])
-def test_four_unlike_devices_finish_together(wrong: tuple[float, ...], rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "rounds"), [((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5)]
+)
+def test_four_unlike_devices_finish_together(
+    wrong: tuple[float, ...], rounds: int
+) -> None:
     devices, joint = of_config("four-unlike")
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)
     plain = joint.model_copy(update={"extra_memory": 0})

@@ -29,7 +29,10 @@ def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> N
     assert window.is_over()
     assert window.overlap_s > 0
     window.take(0, timing(3.0))  # what a worker gave before it heard of the end
-    counted = {number: [item.seconds for item in found] for number, found in window.counted.items()}
+    counted = {
+        number: [item.seconds for item in found]
+        for number, found in window.counted.items()
+    }
     assert counted == {0: [1.0, 1.1], 1: [0.5, 1.5]}
 
 

@@ -42,7 +42,9 @@ def slower(run: Run, factor: float) -> Run:
         "samples": tuple(factor * time for time in times.samples),
     }
     return inside(
-        inside(run, "step_time_s", **scaled), "throughput", median=run.throughput.median / factor
+        inside(run, "step_time_s", **scaled),
+        "throughput",
+        median=run.throughput.median / factor,
     )
 
 
@@ -69,7 +71,10 @@ def compared(tmp_path: Path) -> Compared:
 
 
 def verdicts(found: Comparison) -> list[str | None]:
-    return [against.ratio.verdict if against.ratio else None for against in found.against_first]
+    return [
+        against.ratio.verdict if against.ratio else None
+        for against in found.against_first
+    ]
 
 
 def unlike_of(against: Against) -> list[tuple[str, str | None, str | None]]:
@@ -77,10 +82,18 @@ def unlike_of(against: Against) -> list[tuple[str, str | None, str | None]]:
 
 
 def test_each_is_held_against_the_first(compared: Compared) -> None:
-    others = (OTHER, slower(OTHER, 1.05), slower(OTHER, 0.95), run_of((400, 568)), BASELINE)
+    others = (
+        OTHER,
+        slower(OTHER, 1.05),
+        slower(OTHER, 0.95),
+        run_of((400, 568)),
+        BASELINE,
+    )
     found = compared(BASELINE, *others)
     assert verdicts(found) == ["no difference", "slower", "faster", "slower", None]
-    assert [against.same_measurement for against in found.against_first] == [False] * 4 + [True]
+    assert [against.same_measurement for against in found.against_first] == [
+        False
+    ] * 4 + [True]
     assert [against.result for against in found.against_first] == [1, 2, 3, 4, 5]
     # Other batches are no unlikeness, as they are what is compared.
     assert all(not against.unlike for against in found.against_first)
@@ -95,7 +108,9 @@ def _changed(field: str, **changed: Any) -> Callable[[Run], Run]:
 def _first_device(**changed: Any) -> Callable[[Run], Run]:
     def change(run: Run) -> Run:
         first, *rest = run.devices
-        return run.model_copy(update={"devices": (first.model_copy(update=changed), *rest)})
+        return run.model_copy(
+            update={"devices": (first.model_copy(update=changed), *rest)}
+        )
 
     return change
 
@@ -106,15 +121,27 @@ PROFILE = known(DEVICES[0].profile)
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (_changed("settings", model="train.py:build"), ("model", "small", "train.py:build")),
-        (_changed("settings", precision="mixed_float16"), ("precision", "tf32", "mixed_float16")),
+        (
+            _changed("settings", model="train.py:build"),
+            ("model", "small", "train.py:build"),
+        ),
+        (
+            _changed("settings", precision="mixed_float16"),
+            ("precision", "tf32", "mixed_float16"),
+        ),
         (_changed("settings", xla=True), ("xla", "no", "yes")),
         (_changed("settings", input="host"), ("input", "device", "host")),
         (_changed("settings", all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
         (_changed("environment", gpubalance="9.9"), ("gpubalance", None, "9.9")),
-        (_changed("environment", tensorflow="2.20.0"), ("tensorflow", "2.21.0", "2.20.0")),
+        (
+            _changed("environment", tensorflow="2.20.0"),
+            ("tensorflow", "2.21.0", "2.20.0"),
+        ),
         (_changed("environment", driver="580.1"), ("driver", None, "580.1")),
-        (_first_device(uuid="GPU-0123456789"), ("GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None)),
+        (
+            _first_device(uuid="GPU-0123456789"),
+            ("GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None),
+        ),
         (_first_device(name="Other"), ("GPU:0 name", "GeForce GTX 1080 Ti", "Other")),
         (_first_device(profile=None), ("GPU:0 has a profile", "yes", "no")),
         (
@@ -125,10 +152,16 @@ PROFILE = known(DEVICES[0].profile)
     ],
 )
 def test_what_is_not_the_same_is_named(
-    compared: Compared, change: Callable[[Run], Run], told: tuple[str, str | None, str | None]
+    compared: Compared,
+    change: Callable[[Run], Run],
+    told: tuple[str, str | None, str | None],
 ) -> None:
     what, baseline, other = told
-    found = [u for u in compared(BASELINE, change(OTHER)).against_first[0].unlike if u.what == what]
+    found = [
+        u
+        for u in compared(BASELINE, change(OTHER)).against_first[0].unlike
+        if u.what == what
+    ]
     assert len(found) == 1
     assert baseline in (None, found[0].baseline)
     assert other in (None, found[0].other)
@@ -141,15 +174,26 @@ def test_a_device_is_the_same_under_another_index_and_one_without_a_uuid_of_its_
         DEVICES[1].model_copy(update={"index": 0}),
         DEVICES[0].model_copy(update={"index": 1}),
     ]
-    found = compared(BASELINE, drawn_run(swapped, JOINT, (568, 820), seed=2)).against_first[0]
+    found = compared(
+        BASELINE, drawn_run(swapped, JOINT, (568, 820), seed=2)
+    ).against_first[0]
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 1), (1, 0)]
     assert found.unlike == ()
 
-    alone = compared(BASELINE, drawn_run(DEVICES[:1], JOINT, (820,), seed=2)).against_first[0]
-    assert [(pair.baseline, pair.other) for pair in alone.devices] == [(0, 0), (1, None)]
+    alone = compared(
+        BASELINE, drawn_run(DEVICES[:1], JOINT, (820,), seed=2)
+    ).against_first[0]
+    assert [(pair.baseline, pair.other) for pair in alone.devices] == [
+        (0, 0),
+        (1, None),
+    ]
     assert unlike_of(alone) == [("GPU:1", "GeForce GTX 1080 (SIM-1)", "not in use")]
 
-    hidden = {"devices": tuple(device.model_copy(update={"uuid": "hidden"}) for device in DEVICES)}
+    hidden = {
+        "devices": tuple(
+            device.model_copy(update={"uuid": "hidden"}) for device in DEVICES
+        )
+    }
     found = compared(
         BASELINE.model_copy(update=hidden), OTHER.model_copy(update=hidden)
     ).against_first[0]
@@ -164,10 +208,17 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
         samples = tuple(factor * times.next_s(one.batch) for _ in range(31))
         middle = median(samples)
         step_time = StepTime(
-            median=middle, mad=0.0, ci95=None, steps_per_sample=1, samples=samples, at_s=samples
+            median=middle,
+            mad=0.0,
+            ci95=None,
+            steps_per_sample=1,
+            samples=samples,
+            at_s=samples,
         )
         throughput = one.throughput.model_copy(update={"median": one.batch / middle})
-        return one.model_copy(update={"step_time_s": step_time, "throughput": throughput})
+        return one.model_copy(
+            update={"step_time_s": step_time, "throughput": throughput}
+        )
 
     probes = []
     for entry in probe.probes:
@@ -203,12 +254,16 @@ def plan_of() -> Plan:
     return plan_stage(probe_of(DEVICES), DEVICES, PlanRequest())
 
 
-def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(compared: Compared) -> None:
+def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(
+    compared: Compared,
+) -> None:
     plan = plan_of()
     predicted = compared(BASELINE, plan)
     assert [result.kind for result in predicted.results] == ["run", "prediction"]
     assert verdicts(predicted) == [None]
-    expected = pytest.approx(plan.predicted.throughput / BASELINE.throughput.median, rel=1e-5)
+    expected = pytest.approx(
+        plan.predicted.throughput / BASELINE.throughput.median, rel=1e-5
+    )
     assert known(predicted.against_first[0].ratio).value == expected
 
     proven = plan.model_copy(
@@ -216,7 +271,9 @@ def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(compared: Comp
     )
     measured = compared(BASELINE, proven)
     assert measured.results[1].kind == "run"
-    assert [d.limit for d in measured.results[1].devices] == [share.limit for share in plan.shares]
+    assert [d.limit for d in measured.results[1].devices] == [
+        share.limit for share in plan.shares
+    ]
     assert verdicts(measured) == ["faster"]
 
 
@@ -237,25 +294,36 @@ def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
 
 def disturbed(run: Run, factor: float = 1.0) -> Run:
     """The run, slower by `factor`, on a machine whose other work comes and goes."""
-    times = tuple(t * (1.3 if i // 5 % 2 else 1.0) for i, t in enumerate(run.step_time_s.samples))
+    times = tuple(
+        t * (1.3 if i // 5 % 2 else 1.0) for i, t in enumerate(run.step_time_s.samples)
+    )
     return slower(inside(run, "step_time_s", samples=times), factor)
 
 
 def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> None:
     found = compared(BASELINE, disturbed(OTHER))
-    assert [result.not_quiet for result in found.results] == [None, "timings vary by 21 %"]
+    assert [result.not_quiet for result in found.results] == [
+        None,
+        "timings vary by 21 %",
+    ]
     early = OTHER.step_time_s.samples[:20]
     late = tuple(1.2 * seconds for seconds in early)
     told = early + early + late[:8]
     shifted = inside(OTHER, "step_time_s", samples=told, at_s=told)
-    assert compared(BASELINE, shifted).results[1].not_quiet == "timings did not keep their level"
+    assert (
+        compared(BASELINE, shifted).results[1].not_quiet
+        == "timings did not keep their level"
+    )
     with pytest.raises(
-        Regression, match=r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)"
+        Regression,
+        match=r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)",
     ):
         check_regression(compared(BASELINE, disturbed(OTHER, 2.0)), 0.05)
 
 
-def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(compared: Compared) -> None:
+def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(
+    compared: Compared,
+) -> None:
     found = compared(BASELINE, slower(OTHER, 1.07), slower(OTHER, 1.03))
     with pytest.raises(Regression) as caught:
         check_regression(found, 0.05)
@@ -270,13 +338,18 @@ def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(compared: Compa
 
 
 def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
-    short = inside(slower(OTHER, 1.5), "step_time_s", samples=(1.0, 1.1), at_s=(1.0, 2.1))
+    short = inside(
+        slower(OTHER, 1.5), "step_time_s", samples=(1.0, 1.1), at_s=(1.0, 2.1)
+    )
     fewer = probe_of(DEVICES[:1])
     cases: list[tuple[Comparison, str]] = [
         (compared(BASELINE, plan_of()), "was never run"),
         (compared(BASELINE, BASELINE), "is the same measurement"),
         (compared(BASELINE, short), "too few timings"),
-        (compared(BASELINE, _changed("settings", model="probe")(OTHER)), "is not the same work"),
+        (
+            compared(BASELINE, _changed("settings", model="probe")(OTHER)),
+            "is not the same work",
+        ),
         (
             compared(sampled(probe_of(DEVICES)), sampled(fewer, seed=1)),
             "no batch size of GPU:1 in common",

@@ -33,7 +33,9 @@ def twice() -> Machine:
 
     So another split is proven after it.
     """
-    return next(machine for seed in range(200) if proofs_of(machine := Machine(seed, 0.03)) == 2)
+    return next(
+        machine for seed in range(200) if proofs_of(machine := Machine(seed, 0.03)) == 2
+    )
 
 
 def proofs_of(machine: Machine) -> int:
@@ -43,7 +45,8 @@ def proofs_of(machine: Machine) -> int:
 
 
 @pytest.mark.parametrize(
-    ("seed", "off"), [*product(range(8), (0.02, 0.03)), *product((220, 249, 431, 731), (0.03,))]
+    ("seed", "off"),
+    [*product(range(8), (0.02, 0.03)), *product((220, 249, 431, 731), (0.03,))],
 )
 def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(
     seed: int, off: float
@@ -60,7 +63,9 @@ def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(
 
 
 @pytest.mark.parametrize("seed", [*range(6), 42, 55])
-def test_with_links_of_their_own_a_balance_ends_with_the_best_of_all_sets(seed: int) -> None:
+def test_with_links_of_their_own_a_balance_ends_with_the_best_of_all_sets(
+    seed: int,
+) -> None:
     """Many more are drawn by `scripts/bench decisions`.
 
     The last two leave out one device, and two devices.
@@ -75,7 +80,11 @@ class Proofs:
     """
 
     def __init__(
-        self, number: int, error: BaseException | None = None, times: int = 1, at: str = "window 2"
+        self,
+        number: int,
+        error: BaseException | None = None,
+        times: int = 1,
+        at: str = "window 2",
     ) -> None:
         self.began = 0
         self.there = False
@@ -129,7 +138,9 @@ def test_a_proof_that_runs_out_of_memory_steps_back_and_leaves_what_was_proven(
     proofs = Proofs(number, OutOfMemory("GPU:0 ran out of memory", replica=0), times=2)
     ended = twice.balanced(proofs)
     assert proofs.there
-    (failed,) = [tried.batches for tried in known(ended.balance).rounds if tried.outcome == "oom"]
+    (failed,) = [
+        tried.batches for tried in known(ended.balance).rounds if tried.outcome == "oom"
+    ]
     assert ended.batches == proof_of(ended).batches != failed
     assert number == 2 or ended.batches[0] < failed[0]
 
@@ -139,15 +150,22 @@ class FirstIsSlow(Machine):
         return 1.5 if device.index == 0 else 1.0
 
 
-def test_a_device_that_slows_down_while_it_is_proven_is_planned_and_proven_again() -> None:
+def test_a_device_that_slows_down_while_it_is_proven_is_planned_and_proven_again() -> (
+    None
+):
     slow = FirstIsSlow(2, 0.0)
     proofs = Proofs(1)
-    ended = Machine(2, 0.0).balanced(proofs, lambda *of: slow.offset(*of) if proofs.there else 1.0)
+    ended = Machine(2, 0.0).balanced(
+        proofs, lambda *of: slow.offset(*of) if proofs.there else 1.0
+    )
     assert proofs.began > 1
     assert slow.rate(ended.split) >= 0.995 * slow.rate(slow.balanced().split)
-    assert proof_of(ended).throughput.median == pytest.approx(slow.rate(ended.split), rel=0.01)
+    assert proof_of(ended).throughput.median == pytest.approx(
+        slow.rate(ended.split), rel=0.01
+    )
     (warning,) = [one for one in ended.warnings if one.code == "throttled"]
-    assert "close other programs" in warning.next  # no card that gets hot: it is simulated
+    # No card that gets hot: it is simulated
+    assert "close other programs" in warning.next
 
 
 def test_what_another_split_takes_is_no_change_of_speed() -> None:
@@ -161,7 +179,9 @@ def test_what_another_split_takes_is_no_change_of_speed() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.004, 0.3])
-def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float) -> None:
+def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(
+    noise: float,
+) -> None:
     devices, joint = noisy_devices(PAIR, noise)
     told: list[Measurement] = []
 
@@ -180,7 +200,8 @@ def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(noise: float)
     for step in (measured.step_time_s for measured in told):
         low, high = known(step.ci95)
         is_known = (high - low) / 2 <= 0.005 * step.median
-        assert is_known or sum(step.samples) > 3  # of five seconds, without the stamped steps
+        # Of five seconds, without the stamped steps
+        assert is_known or sum(step.samples) > 3
         # Ten seconds would not be enough either.
         assert noise < 0.3 or (len(step.samples) > 3 and sum(step.samples) < 7)
     # Each window has five timings, of which two were stamped steps.

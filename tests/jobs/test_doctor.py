@@ -23,7 +23,12 @@ from gpubalance.jobs.doctor.check import guarded
 from gpubalance.jobs.doctor.distribution import install_command
 from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
 from gpubalance.jobs.doctor.host import available_memory, looked
-from gpubalance.jobs.doctor.work import DoctorSteps, links, memory_growth, tensorflow_devices
+from gpubalance.jobs.doctor.work import (
+    DoctorSteps,
+    links,
+    memory_growth,
+    tensorflow_devices,
+)
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Check, Checkup
 from gpubalance.settings.device import Device, JointProfile
@@ -97,7 +102,9 @@ def test_a_driver_that_does_not_work_is_one_failure(
 
 
 def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
-    old = TWO_UNLIKE_GPUS.replace("550.54.14", "470.57.02").replace("cuda 12040", "cuda 11040")
+    old = TWO_UNLIKE_GPUS.replace("550.54.14", "470.57.02").replace(
+        "cuda 12040", "cuda 11040"
+    )
     reading, found = checks_of(tmp_path, old)
     assert [check.status for check in found["driver"] + found["nvml"]] == ["ok", "ok"]
     check = software.driver_for_build(BUILD, reading)
@@ -118,12 +125,18 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [("handle 15", "gpu-lost"), ("all 16", "gpu-needs-reset"), ("handle 4", "no-permission")],
+    [
+        ("handle 15", "gpu-lost"),
+        ("all 16", "gpu-needs-reset"),
+        ("handle 4", "no-permission"),
+    ],
 )
 def test_a_gpu_that_is_lost_or_forbidden_is_named_and_the_other_is_read(
     tmp_path: Path, error: str, code: str
 ) -> None:
-    _, found = checks_of(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 1 error {error}\ngpu 0 persistence 0")
+    _, found = checks_of(
+        tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 1 error {error}\ngpu 0 persistence 0"
+    )
     lost, good = found["gpu"]
     assert (lost.status, good.status) == ("failure", "ok")
     assert lost.detail.startswith("GPU:1 can't be used")
@@ -136,10 +149,16 @@ def test_unsupported_fields_are_skipped_and_nothing_is_made_up(tmp_path: Path) -
     reading, found = checks_of(tmp_path, "gpu 0 uuid GPU-a\ngpu 1 uuid GPU-b")
     good = ("driver", "nvml", "gpu", "processes")
     untold = ("display", "persistence", "power-cap", "throttling", "ecc")
-    statuses = {code: [check.status for check in checks] for code, checks in found.items()}
-    assert statuses == {code: ["ok"] for code in good} | {code: ["skipped"] for code in untold}
+    statuses = {
+        code: [check.status for check in checks] for code, checks in found.items()
+    }
+    assert statuses == {code: ["ok"] for code in good} | {
+        code: ["skipped"] for code in untold
+    }
     assert all(
-        "(GPU:0, GPU:1)" in check.detail for code in ("display", "ecc") for check in found[code]
+        "(GPU:0, GPU:1)" in check.detail
+        for code in ("display", "ecc")
+        for check in found[code]
     )
     assert software.driver_for_build(BUILD, reading).status == "skipped"
     assert software.capabilities(BUILD, reading.gpus).status == "skipped"
@@ -173,10 +192,17 @@ gpu 1 process compute 4242 1073741824 python train.py
     ) | {"ecc": "failure"}
     assert bad["persistence"].next == "sudo nvidia-smi -i 0 -pm 1"
     assert bad["power-cap"].next == "sudo nvidia-smi -i 1 -pl 220"
-    assert "GPU:1 is throttled now: software thermal, thermal" in bad["throttling"].detail
+    assert (
+        "GPU:1 is throttled now: software thermal, thermal" in bad["throttling"].detail
+    )
     assert "GPU:1 has 3 uncorrected" in bad["ecc"].detail
     assert "PID 4242 holds 1.00 GiB" in bad["processes"].detail
-    good = {check.detail for checks in found.values() for check in checks if check.status == "ok"}
+    good = {
+        check.detail
+        for checks in found.values()
+        for check in checks
+        if check.status == "ok"
+    }
     assert {
         "none now (GPU:0)",
         "no uncorrected errors, 7 corrected (GPU:0)",
@@ -197,14 +223,21 @@ def test_mig_and_hidden_gpus_are_no_failures(tmp_path: Path) -> None:
 
 
 def test_peer_to_peer_is_what_the_driver_says(tmp_path: Path) -> None:
-    with loaded(environment(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 0 p2p 1 0\ngpu 1 p2p 0 1")):
-        told = [read_peer_to_peer(*pair) for pair in ((TI, PLAIN), (PLAIN, TI), (TI, "GPU-none"))]
+    with loaded(
+        environment(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 0 p2p 1 0\ngpu 1 p2p 0 1")
+    ):
+        told = [
+            read_peer_to_peer(*pair)
+            for pair in ((TI, PLAIN), (PLAIN, TI), (TI, "GPU-none"))
+        ]
     assert told == ["direct", "not by this chipset", None]
 
 
 def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
     assert software.libraries(BUILD).status == "ok"
-    gone = {"libcudnn.so.9": "libcudnn.so.9: cannot open shared object file: No such file"}
+    gone = {
+        "libcudnn.so.9": "libcudnn.so.9: cannot open shared object file: No such file"
+    }
     broken = {"libnccl.so.2": "libnccl.so.2: file too short"}
     check = software.libraries(BUILD.model_copy(update={"libraries": gone | broken}))
     assert check.status == "failure"
@@ -216,9 +249,9 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
     found = BUILD.model_copy(
         update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()}
     )
-    assert [c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])] == [
-        "failure"
-    ]
+    assert [
+        c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])
+    ] == ["failure"]
     assert [c.status for c in software.software_checks(found, None, [])] == ["ok"]
 
 
@@ -243,9 +276,7 @@ def test_cudnn_is_held_against_each_gpu(
     )
     check = software.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
     if row == "cudnn-too-old":
-        told = (
-            f"{loaded} was loaded from /opt/cudnn/libcudnn.so.9, TensorFlow is built for 9.3.0.75"
-        )
+        told = f"{loaded} was loaded from /opt/cudnn/libcudnn.so.9, TensorFlow is built for 9.3.0.75"
         assert check.detail.startswith(told)
     assert check.status == status
     assert check.next == (known_error(row).remedy if row else None)
@@ -265,7 +296,9 @@ def test_cudnn_is_held_against_each_gpu(
         ("3.5", "failure"),
     ],
 )
-def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(capability: str, status: str) -> None:
+def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(
+    capability: str, status: str
+) -> None:
     assert software.capabilities(BUILD, [gpu(0, capability)]).status == status
 
 
@@ -284,7 +317,10 @@ def test_an_rtx_50_is_a_failure_until_the_build_has_code_for_it() -> None:
 def test_a_driver_that_tensorflow_crashes_on_is_told_though_cuda_allows_it() -> None:
     reading = Reading(driver_version="525.78.01", cuda_driver_version="12.0")
     check = software.driver_for_build(BUILD, reading)
-    assert (check.status, check.next) == ("warning", known_error("driver-crashes").remedy)
+    assert (check.status, check.next) == (
+        "warning",
+        known_error("driver-crashes").remedy,
+    )
     older = BUILD.model_copy(update={"tensorflow": "2.17.1"})
     assert software.driver_for_build(older, reading).status == "ok"
     newer = reading.model_copy(update={"driver_version": "535.54.03"})
@@ -307,7 +343,9 @@ gpu 1 link_generation 3
 """
 
 
-def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(tmp_path: Path) -> None:
+def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(
+    tmp_path: Path,
+) -> None:
     """The first one lowers its generation while it is idle."""
     ti, plain = (
         Device(
@@ -442,7 +480,10 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     ("release", "command"),
     [
         ({"ID": "debian"}, "sudo apt-get install nvidia-driver"),
-        ({"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "sudo ubuntu-drivers install"),
+        (
+            {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"},
+            "sudo ubuntu-drivers install",
+        ),
         ({"ID": "fedora"}, "sudo dnf install akmod-nvidia"),
         ({"ID": "void"}, ""),
         ({}, ""),
@@ -469,13 +510,17 @@ def test_what_may_be_a_lack_of_memory_is_told_as_what_it_says(
     assert check.next == known_error("no-room").remedy
 
 
-def test_a_training_step_that_crashes_is_a_failed_check(engine_that: Callable[[str], None]) -> None:
+def test_a_training_step_that_crashes_is_a_failed_check(
+    engine_that: Callable[[str], None],
+) -> None:
     engine_that("import os\ndef built(devices):\n    os.abort()\n")
     steps = DoctorSteps(Settings(model="small"), lambda _: None)
     checks = steps.checks(simulated_devices("1")[0], JointProfile())
     assert steps.size is None
     assert [check.status for check in checks] == ["failure"]
-    assert checks[0].detail.startswith("CPU:0: the worker was ended by SIGABRT while building")
+    assert checks[0].detail.startswith(
+        "CPU:0: the worker was ended by SIGABRT while building"
+    )
     assert "its whole log is" in (checks[0].next or "")
 
 
@@ -487,7 +532,9 @@ for name, value in (("TERM", "xterm"), ("TERM", "dumb"), ("TERM", "xterm"), ("NO
     os.environ[name] = value
     print(_paint()("failure", "failure"))
 """
-    lines = command_in_terminal([sys.executable, "-c", code], 80)[1].written.splitlines()
+    lines = command_in_terminal([sys.executable, "-c", code], 80)[
+        1
+    ].written.splitlines()
     assert [(b"failure" in line, b"\x1b[" in line) for line in lines] == [
         (True, True),
         (True, False),

@@ -42,7 +42,9 @@ TEXT = "GPU:1: not probed: equal to GPU:0; --each probes it"
 
 def request_of(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
     asked = {"duration_s": 0.2, "max_batch": 16, **options}
-    return ProbeRequest(devices=devices_of(*profiles), settings=Settings(model=TINY), **asked)
+    return ProbeRequest(
+        devices=devices_of(*profiles), settings=Settings(model=TINY), **asked
+    )
 
 
 def probed(request: ProbeRequest) -> tuple[Probe, list[Event]]:
@@ -74,7 +76,9 @@ def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> N
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_each_is_probed_if_that_is_asked_for_and_unlike_ones_are(*, parallel: bool) -> None:
+def test_each_is_probed_if_that_is_asked_for_and_unlike_ones_are(
+    *, parallel: bool
+) -> None:
     for profiles, each in (((QUICK, QUICK), True), ((QUICK, OTHER), False)):
         result, events = probed(request_of(*profiles, each=each, parallel=parallel))
         assert measured_on(events) == {0, 1}
@@ -88,7 +92,10 @@ def test_equal_devices_need_not_stand_side_by_side_and_the_time_is_that_of_those
     result, events = probed(asked)
     assert measured_on(events) == {0, 1}
     assert [one.same_as for one in result.probes] == [None, None, "GPU:0"]
-    assert [phase.name for phase in estimate(asked).phases] == ["GPU:0 alone", "GPU:1 alone"]
+    assert [phase.name for phase in estimate(asked).phases] == [
+        "GPU:0 alone",
+        "GPU:1 alone",
+    ]
     every = asked.model_copy(update={"each": True})
     assert len(estimate(every).phases) == 3
     at_once = asked.model_copy(update={"parallel": True})
@@ -125,7 +132,10 @@ def test_what_one_does_not_hold_an_equal_one_does_not_hold() -> None:
 def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> None:
     asked = request_of(QUICK, OTHER, QUICK)
     until_second = _interrupting(asked.devices[1])
-    with pytest.raises(TimeLimitPassed) as caught, journal_of(asked, resume=False) as journal:
+    with (
+        pytest.raises(TimeLimitPassed) as caught,
+        journal_of(asked, resume=False) as journal,
+    ):
         probe(asked, until_second, journal)
     partial = caught.value.partial
     assert isinstance(partial, Probe)
@@ -159,7 +169,9 @@ def test_a_kept_probe_serves_unless_each_is_asked_for() -> None:
     found = known(best_probe(asked.devices[1:], asked.settings, up_to=16))
     assert found.created == result.created
     plain = BalanceRequest(
-        devices=asked.devices, settings=asked.settings, plan=PlanRequest(max_global_batch=16)
+        devices=asked.devices,
+        settings=asked.settings,
+        plan=PlanRequest(max_global_batch=16),
     )
     assert kept_probe(plain) is not None
     assert kept_probe(plain.model_copy(update={"each": True})) is None
@@ -189,7 +201,9 @@ def test_a_balance_of_equal_devices_gives_them_equal_shares() -> None:
     assert alone[0].throughput == alone[1].throughput
 
 
-def test_a_device_whose_equal_failed_is_probed_itself(engine_that: Callable[[str], None]) -> None:
+def test_a_device_whose_equal_failed_is_probed_itself(
+    engine_that: Callable[[str], None],
+) -> None:
     engine_that(FIRST_DIES)
     events: list[Event] = []
     with pytest.raises(PartialResult) as caught:
@@ -197,12 +211,17 @@ def test_a_device_whose_equal_failed_is_probed_itself(engine_that: Callable[[str
     assert measured_on(events) == {1}
     result = caught.value.partial
     assert isinstance(result, Probe)
-    assert [(one.complete, one.same_as) for one in result.probes] == [(False, None), (True, None)]
+    assert [(one.complete, one.same_as) for one in result.probes] == [
+        (False, None),
+        (True, None),
+    ]
 
 
 def test_the_rounds_find_that_an_equal_device_holds_less(
     engine_that: Callable[[str], None],
 ) -> None:
-    engine_that("def holds(device, size): return size <= 16 if device.index == 1 else None")
+    engine_that(
+        "def holds(device, size): return size <= 16 if device.index == 1 else None"
+    )
     plan, _ = balanced()
     assert plan.batches == (48, 16)

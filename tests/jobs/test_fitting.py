@@ -13,7 +13,9 @@ from tests.jobs.drawn import DrawnParty, T
 
 MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]
 # The devices of these hold in a joint run what they hold alone, so nothing else fails.
-ROOMY = [one for one in MACHINES if not one.joint.extra_memory and one.wanted.accumulate == 1][:8]
+ROOMY = [
+    one for one in MACHINES if not one.joint.extra_memory and one.wanted.accumulate == 1
+][:8]
 
 
 def failing(*at: int) -> type[DrawnParty]:
@@ -39,7 +41,10 @@ def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
         expected, rel=0.01
     )
     for again in (5, 6):
-        assert machine.rate(machine.balanced(party_of=failing(1, again)).split) > 0.8 * expected
+        assert (
+            machine.rate(machine.balanced(party_of=failing(1, again)).split)
+            > 0.8 * expected
+        )
 
 
 class Misblaming(DrawnParty):

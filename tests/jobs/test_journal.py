@@ -11,7 +11,10 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.common import Refusal
 from gpubalance.results.probe import Failure
 
-DONE = {batch: Failure(exit_code=1, message=f"{batch} é\u2028[red]") for batch in ("8", "16", "24")}
+DONE = {
+    batch: Failure(exit_code=1, message=f"{batch} é\u2028[red]")
+    for batch in ("8", "16", "24")
+}
 OTHER = Refusal(message="of another kind", remedy="none")
 
 
@@ -58,7 +61,9 @@ def test_without_resume_it_begins_anew() -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 400), tail=st.binary(max_size=40))
-def test_a_journal_that_was_cut_off_loses_only_its_last_line(cut: int, tail: bytes) -> None:
+def test_a_journal_that_was_cut_off_loses_only_its_last_line(
+    cut: int, tail: bytes
+) -> None:
     path = written("c")
     whole = path.read_bytes()
     kept = whole[: max(0, len(whole) - cut)]

@@ -17,7 +17,14 @@ import pytest
 from gpubalance.errors import Interrupted, NothingFits
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.balance.reuse import probe_for
-from gpubalance.jobs.events import Doing, Event, RoundDone, TimingDone, Watch, WindowDone
+from gpubalance.jobs.events import (
+    Doing,
+    Event,
+    RoundDone,
+    TimingDone,
+    Watch,
+    WindowDone,
+)
 from gpubalance.jobs.keep.command_journal import journal_of, software_key
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
@@ -31,7 +38,13 @@ from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import TimeLimit
-from tests.jobs.drawn import DrawnWorker, joint_run, noisy_devices, nothing_kept, party_of
+from tests.jobs.drawn import (
+    DrawnWorker,
+    joint_run,
+    noisy_devices,
+    nothing_kept,
+    party_of,
+)
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
 from tests.known import known
 from tests.stand_in import engine
@@ -49,7 +62,9 @@ def request(**measuring: object) -> RunRequest:
     )
 
 
-def drawn(journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0) -> Run:
+def drawn(
+    journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0
+) -> Run:
     worker, journal = (
         DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s),
         journal or nothing_kept(),
@@ -74,13 +89,18 @@ def interrupted(
         if at(event):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as ended, journal_of(asked, resume=False) as journal:
+    with (
+        pytest.raises(Interrupted) as ended,
+        journal_of(asked, resume=False) as journal,
+    ):
         drawn(journal, watch, asked)
     return journal, ended.value
 
 
 def windows(heard: list[Event]) -> list[tuple[int, str]]:
-    return [(event.number, event.name) for event in heard if isinstance(event, WindowDone)]
+    return [
+        (event.number, event.name) for event in heard if isinstance(event, WindowDone)
+    ]
 
 
 def as_kept(one: Round) -> tuple[tuple[int, ...], str | None]:
@@ -113,13 +133,20 @@ def test_a_run_goes_on_after_its_last_whole_window(
         result = drawn(journal, heard.append, asked)
         path = journal.path
     again = windows(told)
-    assert sorted(windows(heard)[: len(again)]) == sorted(again)  # told once more, and not measured
+    # Told once more, and not measured
+    assert sorted(windows(heard)[: len(again)]) == sorted(again)
     assert windows(heard)[len(again) :] == left
     told_so_far = Doing("everything so far was measured before the interruption")
     assert heard.count(told_so_far) == bool(left)
-    assert not left or windows(heard[: heard.index(told_so_far)]) == windows(heard)[: len(again)]
+    assert (
+        not left
+        or windows(heard[: heard.index(told_so_far)]) == windows(heard)[: len(again)]
+    )
     assert result.complete
-    assert result.step_time_s.samples[: len(first.step_time_s.samples)] == first.step_time_s.samples
+    assert (
+        result.step_time_s.samples[: len(first.step_time_s.samples)]
+        == first.step_time_s.samples
+    )
     whole = drawn(None, list[Event]().append, asked)
     assert len(result.step_time_s.samples) == len(whole.step_time_s.samples)
     assert result.throughput.median == pytest.approx(whole.throughput.median)
@@ -179,7 +206,9 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     assert "resumed" not in {warning.code for warning in again.warnings}
 
 
-def test_two_at_once_have_a_journal_each_and_the_newest_that_is_left_is_gone_on_with() -> None:
+def test_two_at_once_have_a_journal_each_and_the_newest_that_is_left_is_gone_on_with() -> (
+    None
+):
     asked = request(baseline="none")
     with journal_of(asked, resume=False) as one:
         newest, ended = interrupted(asked)
@@ -202,7 +231,14 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_t
         if heard or (isinstance(event, Doing) and "window 1" in event.text):
             heard.append(event)
         return (
-            len([one for one in heard if isinstance(one, TimingDone) and one.compute_s is None]) > 3
+            len(
+                [
+                    one
+                    for one in heard
+                    if isinstance(one, TimingDone) and one.compute_s is None
+                ]
+            )
+            > 3
         )
 
     _, ended = interrupted(request(baseline="none"), late)
@@ -222,7 +258,10 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     journal.add("new", Failure(exit_code=1, message="again"))
     journal.close()
     with Journal("old-10", "a test", resume=True) as journal:
-        assert [one.message for one in journal.load_all(Failure).values()] == ["10", "again"]
+        assert [one.message for one in journal.load_all(Failure).values()] == [
+            "10",
+            "again",
+        ]
     assert not Journal.left_at("old-0")
     assert Journal.left_at("old-109")
 
@@ -244,7 +283,11 @@ def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
     def watch(event: Event) -> None:
         if isinstance(event, WindowDone):
             full.touch()
-        if interrupted and isinstance(event, Doing) and "looking for what fits" in event.text:
+        if (
+            interrupted
+            and isinstance(event, Doing)
+            and "looking for what fits" in event.text
+        ):
             raise KeyboardInterrupt
 
     kind = Interrupted if interrupted else NothingFits
@@ -254,7 +297,9 @@ def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
     assert told.value.partial.complete is False
 
 
-def test_a_users_model_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_model_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "package").mkdir()
     for path in ("mine.py", "package/__init__.py", "package/inner.py"):
@@ -302,7 +347,10 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
         if isinstance(event, WindowDone):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as ended, journal_of(asked, resume=False) as journal:
+    with (
+        pytest.raises(Interrupted) as ended,
+        journal_of(asked, resume=False) as journal,
+    ):
         balance(asked, first, journal)
     assert isinstance(ended.value.partial, Plan)
     heard: list[Event] = []
@@ -312,17 +360,23 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     # The profile's joint run takes more than it says.
     assert {round_.outcome for round_ in told} == {"oom", "measured"}
     again = [event.round for event in heard if isinstance(event, RoundDone)]
-    assert [as_kept(one) for one in again[: len(told)]] == [as_kept(round_) for round_ in told]
+    assert [as_kept(one) for one in again[: len(told)]] == [
+        as_kept(round_) for round_ in told
+    ]
     measured = Counter(
         event.text
         for event in heard
         if isinstance(event, Doing) and event.text.startswith("round ")
     )
-    assert not [text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)]
+    assert not [
+        text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)
+    ]
     assert known(plan.balance).rounds == tuple(again)
     # On a busy machine the proof may lead to one of another split.
     # This proof went on with its window.
-    before = next(event.measurement for event in rounds if isinstance(event, WindowDone))
+    before = next(
+        event.measurement for event in rounds if isinstance(event, WindowDone)
+    )
     after = next(event.measurement for event in heard if isinstance(event, WindowDone))
     assert after.batches == before.batches
     assert after.step_time_s.samples == pytest.approx(before.step_time_s.samples)

@@ -29,12 +29,18 @@ def knowledge() -> DeviceEstimates:
 
 def planned(*batches: int) -> Allocation:
     return Allocation(
-        BatchSplit(batches), tuple(batch / 1000 for batch in batches), 1.0, ("speed", "speed")
+        BatchSplit(batches),
+        tuple(batch / 1000 for batch in batches),
+        1.0,
+        ("speed", "speed"),
     )
 
 
 def learn(
-    known: DeviceEstimates, batches: tuple[int, int], factor: float, sync_s: float = 0.004
+    known: DeviceEstimates,
+    batches: tuple[int, int],
+    factor: float,
+    sync_s: float = 0.004,
 ) -> float:
     """Learns a split, and returns its samples per second.
 
@@ -63,14 +69,20 @@ def test_of_splits_as_fast_as_each_other_the_smaller_global_batch_is_best() -> N
 def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     """Learned of both together, it is neither their sync nor forgotten of one alone."""
     profiles = [
-        device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile
+        device.profile.model_copy(update={"update_s": 0.005})
+        for device in PAIR
+        if device.profile
     ]
     probe = probe_of(devices_of(*profiles))
     known = DeviceEstimates(probe, probe.devices, PlanRequest(global_batch=64))
     together = [
-        profile.alpha_s + profile.beta_s * b for profile, b in zip(profiles, (64, 32), strict=True)
+        profile.alpha_s + profile.beta_s * b
+        for profile, b in zip(profiles, (64, 32), strict=True)
     ]
-    known.learn(planned(64, 32), measurement_of((64, 32), together, sync_s=0.004, update_s=0.005))
+    known.learn(
+        planned(64, 32),
+        measurement_of((64, 32), together, sync_s=0.004, update_s=0.005),
+    )
     problem = known.problem
     assert problem.sync.of({0, 1}) == pytest.approx(0.004)
     assert [load.update_s for load in problem.loads] == pytest.approx([0.005, 0.005])
@@ -80,7 +92,9 @@ def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     alone = best_split(
         replace(problem, loads=(problem.loads[0], replace(problem.loads[1], limit=0)))
     )
-    assert alone.step_time_s == pytest.approx(profiles[0].alpha_s + profiles[0].beta_s * 64 + 0.005)
+    assert alone.step_time_s == pytest.approx(
+        profiles[0].alpha_s + profiles[0].beta_s * 64 + 0.005
+    )
 
 
 def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
@@ -98,13 +112,17 @@ def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
 
 def test_no_device_is_slower_than_alone_for_its_update() -> None:
     profiles = [
-        device.profile.model_copy(update={"update_s": 0.005}) for device in PAIR if device.profile
+        device.profile.model_copy(update={"update_s": 0.005})
+        for device in PAIR
+        if device.profile
     ]
     devices = devices_of(*profiles)
     run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
     probe = probe_of(devices)
     gap = sure(
-        DeviceEstimates(probe, probe.devices, PlanRequest()).solo_gap(BatchSplit((64, 40)), run)
+        DeviceEstimates(probe, probe.devices, PlanRequest()).solo_gap(
+            BatchSplit((64, 40)), run
+        )
     )
     assert gap.slowdown == pytest.approx((0.0, 0.0), abs=1e-3)
     assert run.sync_s == pytest.approx(0.004)
@@ -123,7 +141,9 @@ def test_no_device_is_slower_than_alone_for_its_update() -> None:
     ],
 )
 def test_a_device_has_changed_its_speed_if_the_same_split_takes_it_longer(
-    first: tuple[tuple[int, int], float], then: tuple[tuple[int, int], float], changed: list[object]
+    first: tuple[tuple[int, int], float],
+    then: tuple[tuple[int, int], float],
+    changed: list[object],
 ) -> None:
     known = knowledge()
     learn(known, *first)
@@ -167,18 +187,23 @@ def test_of_two_splits_that_are_too_close_to_tell_the_one_that_is_known_less_exa
     doubtful: tuple[int, int] | None,
 ) -> None:
     known = knowledge()
-    for batches, spread, factor in zip(((64, 48), (56, 48)), spreads, (1.0, slower), strict=True):
+    for batches, spread, factor in zip(
+        ((64, 48), (56, 48)), spreads, (1.0, slower), strict=True
+    ):
         seen(known, batches, *(factor * sum(batches) / 1000 * part for part in spread))
     found = known.in_doubt()
     assert (found and found.planned.split.batches) == doubtful
 
 
-def test_what_a_device_gave_before_it_changed_is_forgotten_and_what_others_gave_is_not() -> None:
+def test_what_a_device_gave_before_it_changed_is_forgotten_and_what_others_gave_is_not() -> (
+    None
+):
     known = knowledge()
     learn(known, (64, 48), 1.0)
     learn(known, (64, 40), 1.0)
     known.learn(
-        planned(0, 64), measurement_of((64,), [0.1]).model_copy(update={"replicas": alone(1, 64)})
+        planned(0, 64),
+        measurement_of((64,), [0.1]).model_copy(update={"replicas": alone(1, 64)}),
     )
     learn(known, (64, 40), 2.0)
     assert not known.has(BatchSplit((64, 48)))

@@ -24,7 +24,9 @@ def test_it_is_the_split_that_a_plan_of_these_devices_alone_has(
     request = PlanRequest(global_batch=global_batch, sync_s=0.01)
     whole = plan(probe_of(devices), devices, request)
     numbers = range(len(devices))
-    for left in chain.from_iterable(combinations(numbers, count + 1) for count in numbers):
+    for left in chain.from_iterable(
+        combinations(numbers, count + 1) for count in numbers
+    ):
         some = tuple(devices[number] for number in left)
         expected = dict.fromkeys(numbers, 0)
         expected |= zip(left, plan(probe_of(some), some, request).batches, strict=True)
@@ -34,12 +36,16 @@ def test_it_is_the_split_that_a_plan_of_these_devices_alone_has(
 def test_what_memory_does_not_hold_is_left_away() -> None:
     devices, _ = of_config("quick-pair")
     probe = probe_of(devices)
-    limits = [share.limit for share in plan(probe, devices, PlanRequest(sync_s=0.0)).shares]
+    limits = [
+        share.limit for share in plan(probe, devices, PlanRequest(sync_s=0.0)).shares
+    ]
     most = sum(limits)
     whole = plan(probe, devices, PlanRequest(global_batch=most, sync_s=0.0))
     for left in (0, 1):
         assert split_over(whole, {left}).batches[left] == limits[left]
-    in_parts = plan(probe, devices, PlanRequest(global_batch=most + 8, sync_s=0.0, accumulate=8))
+    in_parts = plan(
+        probe, devices, PlanRequest(global_batch=most + 8, sync_s=0.0, accumulate=8)
+    )
     assert split_over(in_parts, {0}).batches == (min(2 * limits[0], most + 8), 0)
     with pytest.raises(NothingFits):
         split_over(whole, set())

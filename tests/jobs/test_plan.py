@@ -16,7 +16,14 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
-from tests.jobs.probes import devices_of, holding_nothing, inside, of_config, probe_of, with_second
+from tests.jobs.probes import (
+    devices_of,
+    holding_nothing,
+    inside,
+    of_config,
+    probe_of,
+    with_second,
+)
 from tests.known import known
 from tests.render.golden import told
 
@@ -26,16 +33,21 @@ GIB = 1 << 30
 PAIR, _ = of_config("gtx1080ti-gtx1080")
 
 
-def planned(name: str = "gtx1080ti-gtx1080", gradient_bytes: int = 2592, **request: object) -> Plan:
+def planned(
+    name: str = "gtx1080ti-gtx1080", gradient_bytes: int = 2592, **request: object
+) -> Plan:
     there, _ = of_config(name)
-    return plan(probe_of(there, gradient_bytes=gradient_bytes), there, PlanRequest(**request))
+    return plan(
+        probe_of(there, gradient_bytes=gradient_bytes), there, PlanRequest(**request)
+    )
 
 
 def test_the_published_global_batch_is_split_as_by_hand_or_better() -> None:
     made = planned(global_batch=1384, accumulate=1, sync_s=0.012)
     assert made.global_batch == sum(made.batches) == 1384
     assert all(
-        abs(batch - by_hand) <= 16 for batch, by_hand in zip(made.batches, (820, 568), strict=True)
+        abs(batch - by_hand) <= 16
+        for batch, by_hand in zip(made.batches, (820, 568), strict=True)
     )
     assert made.predicted.imbalance < 1.02
     assert made.predicted.throughput == pytest.approx(1384 / made.predicted.step_time_s)
@@ -48,34 +60,51 @@ def with_updates(*updates_s: float) -> tuple[Device, ...]:
     """The published pair's devices with these update times."""
     profiles = [device.profile for device in PAIR if device.profile]
     changed = [
-        p.model_copy(update={"update_s": u}) for p, u in zip(profiles, updates_s, strict=True)
+        p.model_copy(update={"update_s": u})
+        for p, u in zip(profiles, updates_s, strict=True)
     ]
     return devices_of(*changed)
 
 
 def test_a_step_is_compute_update_and_sync_each_once() -> None:
     there = with_updates(0.030, 0.050)
-    made = plan(probe_of(there), there, PlanRequest(global_batch=1384, accumulate=1, sync_s=0.012))
+    made = plan(
+        probe_of(there),
+        there,
+        PlanRequest(global_batch=1384, accumulate=1, sync_s=0.012),
+    )
     longest_s = 0.0
     for share, device in zip(made.shares, there, strict=True):
         profile = known(device.profile)
         assert share.update_s == pytest.approx(profile.update_s)
-        assert share.compute_s == pytest.approx(profile.alpha_s + profile.beta_s * share.batch)
+        assert share.compute_s == pytest.approx(
+            profile.alpha_s + profile.beta_s * share.batch
+        )
         longest_s = max(longest_s, share.compute_s + profile.update_s)
     assert made.predicted.step_time_s == pytest.approx(longest_s + 0.012)
     assert made.predicted.sync_s == pytest.approx(0.012)
     assert made.predicted.imbalance == pytest.approx(1, abs=0.01)
-    alone = plan(probe_of(there), there, PlanRequest(global_batch=64, accumulate=1, sync_s=1.0))
+    alone = plan(
+        probe_of(there), there, PlanRequest(global_batch=64, accumulate=1, sync_s=1.0)
+    )
     assert alone.split.used == (0,)
-    assert alone.predicted.step_time_s == pytest.approx(0.04898 + 64 * 0.00069634 + 0.030)
+    assert alone.predicted.step_time_s == pytest.approx(
+        0.04898 + 64 * 0.00069634 + 0.030
+    )
     assert alone.predicted.sync_s == 0
 
 
-def test_a_probe_without_an_update_is_planned_with_as_if_all_of_its_step_were_compute() -> None:
+def test_a_probe_without_an_update_is_planned_with_as_if_all_of_its_step_were_compute() -> (
+    None
+):
     there = with_updates(0.030, 0.050)
     probe = probe_of(there)
     older = probe.model_copy(
-        update={"probes": tuple(o.model_copy(update={"update_s": None}) for o in probe.probes)}
+        update={
+            "probes": tuple(
+                o.model_copy(update={"update_s": None}) for o in probe.probes
+            )
+        }
     )
     # Equal shares of this global batch need no micro-batches.
     wanted = PlanRequest(global_batch=1200, sync_s=0.012)
@@ -101,7 +130,8 @@ def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> No
 def test_a_probe_that_looked_at_no_batch_large_enough_is_named() -> None:
     few = probe_of(PAIR).model_copy(update={"max_batch": 4})
     with pytest.raises(
-        NothingFits, match=r"^the probe of 2026-11-21\S+ looked no further than --max-batch 4, and"
+        NothingFits,
+        match=r"^the probe of 2026-11-21\S+ looked no further than --max-batch 4, and",
     ):
         plan(few, PAIR, PlanRequest())
 
@@ -112,7 +142,9 @@ def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
     for extra, kept in ((with_margin, GIB), (with_sums, GIB // 2 + 2 * MOST_BYTES)):
         for share, device in zip(extra.shares, PAIR, strict=True):
             profile = known(device.profile)
-            fits, fails = (profile.memory_at(share.limit + more) + kept for more in (0, 8))
+            fits, fails = (
+                profile.memory_at(share.limit + more) + kept for more in (0, 8)
+            )
             assert fits <= known(profile.memory) < fails
 
 
@@ -137,9 +169,7 @@ def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(
     assert out.device == 1
     assert known(out.gain) < 0
     faster = 1 / (1 + known(out.gain)) - 1
-    says = (
-        f"GPU:1 is left out, as it costs more sync than it adds: GPU:0 is {faster:.0%} faster alone"
-    )
+    says = f"GPU:1 is left out, as it costs more sync than it adds: GPU:0 is {faster:.0%} faster alone"
     assert says.replace("%", " %") in " ".join(told(made).split())
 
 
@@ -148,12 +178,16 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
     within = planned("small-memory-fast", sync_s=0.03, accumulate="auto")
     assert without.batches == without.micro_batches
     offered = known(without.accumulation)
-    assert (offered.batches, offered.micro_batches) == (within.batches, within.micro_batches)
+    assert (offered.batches, offered.micro_batches) == (
+        within.batches,
+        within.micro_batches,
+    )
     assert 1 + offered.gain == pytest.approx(
         within.predicted.throughput / without.predicted.throughput
     )
-    assert f"for a global batch of {within.global_batch}, not {without.global_batch}" in told(
-        without
+    assert (
+        f"for a global batch of {within.global_batch}, not {without.global_batch}"
+        in told(without)
     )
     assert within.accumulation is None
     # Accumulation would bring less than 5 %.
@@ -197,7 +231,9 @@ def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
     made = probe_of(PAIR)
     probes = tuple(inside(probe, "batch_limit", fails=None) for probe in made.probes)
     shares = plan(
-        made.model_copy(update={"probes": probes}), PAIR, PlanRequest(accumulate=1, sync_s=0.1)
+        made.model_copy(update={"probes": probes}),
+        PAIR,
+        PlanRequest(accumulate=1, sync_s=0.1),
     ).shares
     binds = {share.binds for share in shares}
     assert "max batch" in binds
@@ -207,7 +243,9 @@ def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
 def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
     with pytest.raises(UsageError) as error:
         planned(global_batch=2400)
-    assert error.value.message == "a global batch of 2,400 is too large: at most 1,744 fit"
+    assert (
+        error.value.message == "a global batch of 2,400 is too large: at most 1,744 fit"
+    )
     assert (
         error.value.remedy
         == "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
@@ -229,24 +267,38 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
 
     def goodput(batches: tuple[int, ...]) -> float:
         used = [
-            (batch, device.profile) for batch, device in zip(batches, PAIR, strict=True) if batch
+            (batch, device.profile)
+            for batch, device in zip(batches, PAIR, strict=True)
+            if batch
         ]
         compute_s = max(
-            profile.alpha_s + profile.beta_s * batch for batch, profile in used if profile
+            profile.alpha_s + profile.beta_s * batch
+            for batch, profile in used
+            if profile
         )
-        return sum(batches) / (compute_s + sync_s * (len(used) > 1)) / (1 + sum(batches) / scale)
+        return (
+            sum(batches)
+            / (compute_s + sync_s * (len(used) > 1))
+            / (1 + sum(batches) / scale)
+        )
 
     first, second = (range(0, share.limit + 1, 8) for share in made.shares)
     assert goodput(made.batches) == pytest.approx(
         max(goodput((a, b)) for a in first for b in second if a + b)
     )
-    assert made.predicted.efficiency == pytest.approx(1 / (1 + made.global_batch / scale))
+    assert made.predicted.efficiency == pytest.approx(
+        1 / (1 + made.global_batch / scale)
+    )
     assert made.predicted.goodput == pytest.approx(goodput(made.batches))
     others = {one.of: one for one in made.predicted.by_goodput}
     assert list(others) == ["chosen", "most samples/s", "even", "GPU:0 alone"]
-    assert others["most samples/s"].throughput == max(one.throughput for one in others.values())
+    assert others["most samples/s"].throughput == max(
+        one.throughput for one in others.values()
+    )
     assert others["chosen"].goodput == max(one.goodput for one in others.values())
-    assert others["GPU:0 alone"].goodput == pytest.approx(max(goodput((a, 0)) for a in first if a))
+    assert others["GPU:0 alone"].goodput == pytest.approx(
+        max(goodput((a, 0)) for a in first if a)
+    )
     rate = known(made.learning_rate)
     old = rate.from_batch
     new = made.global_batch
@@ -262,7 +314,9 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
 def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_batch_is_free() -> (
     None
 ):
-    text = "this maximises samples/s only; --noise-scale also considers learning progress"
+    text = (
+        "this maximises samples/s only; --noise-scale also considers learning progress"
+    )
     assert text in told(planned()).splitlines()
     assert text not in told(planned(global_batch=1024))
     by_batch = planned().predicted.by_global_batch
@@ -281,28 +335,41 @@ def test_another_device_is_none_of_the_probes() -> None:
         )
 
 
-def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference() -> None:
+def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference() -> (
+    None
+):
     made = planned()
-    moved = tuple(device.model_copy(update={"index": 1 - device.index}) for device in PAIR)
+    moved = tuple(
+        device.model_copy(update={"index": 1 - device.index}) for device in PAIR
+    )
     assert planned_devices(made, made.split.used, moved) == moved
-    with pytest.raises(PlanMismatch, match=r"GPU:1 \(GeForce GTX 1080, .*\) is not here"):
+    with pytest.raises(
+        PlanMismatch, match=r"GPU:1 \(GeForce GTX 1080, .*\) is not here"
+    ):
         planned_devices(made, made.split.used, PAIR[:1])
     with pytest.raises(PlanMismatch, match=r"another memory: 1 B, not [0-9.]+ GiB"):
-        planned_devices(made, [0], (PAIR[0].model_copy(update={"memory_bytes": 1}), PAIR[1]))
+        planned_devices(
+            made, [0], (PAIR[0].model_copy(update={"memory_bytes": 1}), PAIR[1])
+        )
     check_model(made.model, Model(name="small", parameters=648, gradient_bytes=2592))
     with pytest.raises(PlanMismatch, match="648 parameters"):
-        check_model(made.model, Model(name="small", parameters=649, gradient_bytes=2596))
+        check_model(
+            made.model, Model(name="small", parameters=649, gradient_bytes=2596)
+        )
     shaped, open_ = (small_of(shape) for shape in ((28, 28, 1), (None, 80)))
     check_model(made.model, shaped)  # an older plan does not say
     check_model(shaped, shaped)
     with pytest.raises(
-        PlanMismatch, match=r"parameters, of samples of 28×28×1, this is .* of samples of any×80"
+        PlanMismatch,
+        match=r"parameters, of samples of 28×28×1, this is .* of samples of any×80",
     ):
         check_model(shaped, open_)
 
 
 def small_of(shape: tuple[int | None, ...]) -> Model:
-    return Model(name="small", parameters=648, gradient_bytes=2592, input_shapes=(shape,))
+    return Model(
+        name="small", parameters=648, gradient_bytes=2592, input_shapes=(shape,)
+    )
 
 
 def test_a_device_of_one_size_is_planned_with_that_size() -> None:

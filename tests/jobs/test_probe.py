@@ -95,7 +95,9 @@ def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible
         line = model_of(one).planned
         near_best = 0.95 * known(one.solo_best).throughput
         wanted = next(
-            batch for batch in range(1, sizes[-1]) if batch / line.step_time_s(batch) >= near_best
+            batch
+            for batch in range(1, sizes[-1])
+            if batch / line.step_time_s(batch) >= near_best
         )
         assert known(one.sensible).batch == pytest.approx(wanted, rel=0.1)
         assert all(point.memory_peak_bytes for point in one.curve)
@@ -104,7 +106,9 @@ def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible
 def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_limit(
     engine_that: Callable[[str], None],
 ) -> None:
-    engine_that("def step(devices, batches, number): return max(0.05, 0.0005 * batches[0])")
+    engine_that(
+        "def step(devices, batches, number): return max(0.05, 0.0005 * batches[0])"
+    )
     roomy = QUICK.model_copy(update={"memory": 1024 * MIB, "memory_per_sample": MIB})
     (one,) = probed(roomy).probes
     sizes = [point.batch for point in one.curve]
@@ -114,7 +118,9 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_lim
     assert model_of(one).planned_with == "curve"
 
 
-def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_asked_for() -> None:
+def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_asked_for() -> (
+    None
+):
     calm = QUICK
     noisy = QUICK.model_copy(update={"noise": 0.02})
     lengths = {}
@@ -124,7 +130,9 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_as
         ("long", calm, {"duration_s": 6.0}),
     ):
         (one,) = probed(profile, max_batch=16, **options).probes
-        assert all(point.half_width <= wanted_precision(point.batch, 16) for point in one.curve)
+        assert all(
+            point.half_width <= wanted_precision(point.batch, 16) for point in one.curve
+        )
         lengths[name] = [len(point.step_time_s.samples) for point in one.curve]
     assert set(lengths["calm"]) == {5}
     assert min(lengths["noisy"]) >= 5
@@ -135,7 +143,9 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_as
 NOISY = QUICK.model_copy(
     update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005}
 )
-HOT = QUICK.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=1.5, factor=1.4),)})
+HOT = QUICK.model_copy(
+    update={"name": "hot", "drift": (DriftPoint(from_s=1.5, factor=1.4),)}
+)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +155,9 @@ def unsteady(either_engine: None) -> tuple[Probe, list[Event]]:
     return probed(NOISY, HOT, parallel=True, watch=events.append), events
 
 
-def test_noise_of_3_percent_leaves_the_model_right(unsteady: tuple[Probe, list[Event]]) -> None:
+def test_noise_of_3_percent_leaves_the_model_right(
+    unsteady: tuple[Probe, list[Event]],
+) -> None:
     model = model_of(unsteady[0].probes[0])
     assert model.beta_s == pytest.approx(NOISY.beta_s, rel=0.04)
     assert model.alpha_s == pytest.approx(NOISY.alpha_s, rel=0.10)
@@ -167,7 +179,9 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
         for event in events
         if isinstance(event, PointDone) and event.device.index == 1
     ]
-    assert {batch: measured.count(batch) for batch in measured} == dict.fromkeys(measured, 2)
+    assert {batch: measured.count(batch) for batch in measured} == dict.fromkeys(
+        measured, 2
+    )
     # One speed is reported: that of the device in the long run.
     assert model_of(one).beta_s == pytest.approx(1.4 * QUICK.beta_s, rel=0.05)
     assert model_of(one).residual < 0.03
@@ -175,7 +189,15 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_stea
 
 def test_steps_at_the_hosts_pace_do_not_tell_how_fast_the_device_is() -> None:
     """In seconds, as an H200 took them for the built-in model, in the order of the probe."""
-    seen = {8: 0.0118, 16: 0.0112, 32: 0.0105, 80: 0.0115, 136: 0.0143, 176: 0.0165, 256: 0.0207}
+    seen = {
+        8: 0.0118,
+        16: 0.0112,
+        32: 0.0105,
+        80: 0.0115,
+        136: 0.0143,
+        176: 0.0165,
+        256: 0.0207,
+    }
     points = [point_of(QUICK, batch, step_s) for batch, step_s in seen.items()]
     assert [point.batch for point in at_device_pace(points)] == [80, 136, 176, 256]
     (one,) = probed(QUICK, max_batch=64, duration_s=0.2).probes
@@ -184,39 +206,54 @@ def test_steps_at_the_hosts_pace_do_not_tell_how_fast_the_device_is() -> None:
 
 def test_a_change_within_a_point_is_marked_too() -> None:
     drift = (DriftPoint(from_s=1.0, factor=1.4),)
-    (one,) = probed(QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5).probes
+    (one,) = probed(
+        QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5
+    ).probes
     first = one.curve[0]
     assert (first.steady, first.measured_again) == (False, True)
     assert not one.steady
 
 
 def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
-    unlimited = QUICK.model_copy(update={"memory": None, "alpha_s": 0.001, "beta_s": 0.0005})
+    unlimited = QUICK.model_copy(
+        update={"memory": None, "alpha_s": 0.001, "beta_s": 0.0005}
+    )
     (one,) = probed(unlimited, duration_s=0.3).probes
     limit = limit_of(one)
     assert limit.fails is None
     assert limit.fits == limit.max_batch == one.curve[-1].batch <= 1024
 
 
-def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_the_step() -> None:
+def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_the_step() -> (
+    None
+):
     updating = QUICK.model_copy(update={"update_s": 0.020})
-    (one,) = probed(updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2).probes
+    (one,) = probed(
+        updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2
+    ).probes
     limit = limit_of(one)
     assert (limit.fits, limit.fails) == (87, 88)
     assert [t.outcome for t in limit.trials if t.batch == 88] == ["margin"]
     assert max(point.memory_peak_bytes or 0 for point in one.curve) <= 412 * MIB
     assert known(one.update_s) >= 0.020 - 1e-6
-    assert all(p.step_time_s.median >= 0.010 + 0.0002 * p.batch + 0.020 - 1e-3 for p in one.curve)
+    assert all(
+        p.step_time_s.median >= 0.010 + 0.0002 * p.batch + 0.020 - 1e-3
+        for p in one.curve
+    )
 
 
 def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> (
     None
 ):
-    none, few = (QUICK.model_copy(update={"memory": 66 * MIB + more * 4 * MIB}) for more in (0, 5))
+    none, few = (
+        QUICK.model_copy(update={"memory": 66 * MIB + more * 4 * MIB})
+        for more in (0, 5)
+    )
     with pytest.raises(NothingFits) as caught:
         probed(none, QUICK, few, duration_s=0.2, max_batch=16)
-    assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs 68.0 MiB, and 66.0 MiB" in str(
-        caught.value
+    assert (
+        f"GPU:0 does not hold {TINY} with a batch of 1: it needs 68.0 MiB, and 66.0 MiB"
+        in str(caught.value)
     )
     result = caught.value.partial
     assert isinstance(result, Probe)

@@ -33,7 +33,9 @@ DEVICES, JOINT = of_config("gtx1080ti-gtx1080")
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Party(DEVICES, build=Build(settings=Settings(model="small"), joint=JOINT)) as party:
+    with Party(
+        DEVICES, build=Build(settings=Settings(model="small"), joint=JOINT)
+    ) as party:
         opened = party.ask(lambda worker: worker)
         warm_up(Look(opened, Subject(BatchSplit((8, 8))), Sensors()), NOT_YET)
         yield opened
@@ -49,13 +51,17 @@ def worker() -> Iterator[Worker]:
         (BatchSplit((1100, 710), (550, 355)), None),
     ],
 )
-def test_a_published_split(worker: Worker, split: BatchSplit, published: float | None) -> None:
+def test_a_published_split(
+    worker: Worker, split: BatchSplit, published: float | None
+) -> None:
     look = Look(worker, Subject(split), Sensors())
     step_s = step_s_of(settle(look)[-1])
     window = look.window(StoppingRule.of_window(Measuring(duration_s=4.0)), step_s)
     measured = measurement(split, [window], look.sensors, (0, 1))
 
-    assert published is None or measured.throughput.median == pytest.approx(published, rel=0.04)
+    assert published is None or measured.throughput.median == pytest.approx(
+        published, rel=0.04
+    )
     for device, replica in zip(DEVICES, measured.replicas, strict=True):
         profile = known(device.profile)
         by_profile_s = profile.compute_s(replica.batch, replica.micro_batch)
@@ -63,6 +69,8 @@ def test_a_published_split(worker: Worker, split: BatchSplit, published: float |
         assert replica.memory_peak_bytes == profile.memory_at(
             replica.micro_batch, JOINT.extra_memory
         )
-        parts = replica.busy_s + replica.wait_s + measured.sync_s + measured.input_wait_s
+        parts = (
+            replica.busy_s + replica.wait_s + measured.sync_s + measured.input_wait_s
+        )
         assert parts == pytest.approx(measured.step_time_s.median, rel=0.01)
     assert late_part([window]) < 0.5

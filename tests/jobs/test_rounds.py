@@ -40,7 +40,9 @@ def test_a_round_ends_when_it_is_known_within_one_percent() -> None:
     assert len(round_of(0.0, at_least_s=3.0)) > 10
 
 
-def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found() -> None:
+def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found() -> (
+    None
+):
     """On a machine on which each device is twice as slow with any other batch."""
     devices, joint = noisy_devices(PAIR, 0.01)
     asked = BalanceRequest(
@@ -52,7 +54,9 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
     )
     party = cast(
         "Party",
-        DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0),
+        DrawnParty(
+            devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0
+        ),
     )
     together = Together(asked, None, party, lambda _: None, nothing_kept())
     made = find_and_prove(BalanceRounds(together, probe_of(devices)))
@@ -62,7 +66,9 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
     assert "and the even split 64/64 beside it" in warning.message
 
 
-@pytest.mark.parametrize("asked", [{}, {"batch_multiple": 8}, {"global_batch": 312}], ids=str)
+@pytest.mark.parametrize(
+    "asked", [{}, {"batch_multiple": 8}, {"global_batch": 312}], ids=str
+)
 def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_asked(
     asked: dict[str, int],
 ) -> None:
@@ -70,7 +76,10 @@ def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_ask
     (first, second), joint = noisy_devices(PAIR, 0.01)
     memory = known(second.profile).memory_at(115, joint.extra_memory)
     profile = known(second.profile).model_copy(update={"memory": memory})
-    devices = (first, second.model_copy(update={"memory_bytes": memory, "profile": profile}))
+    devices = (
+        first,
+        second.model_copy(update={"memory_bytes": memory, "profile": profile}),
+    )
     request = BalanceRequest(
         devices=devices,
         settings=SMALL,
@@ -80,7 +89,9 @@ def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_ask
     )
     party = cast(
         "Party",
-        DrawnParty(devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0),
+        DrawnParty(
+            devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0
+        ),
     )
     together = Together(request, None, party, lambda _: None, nothing_kept())
     made = find_and_prove(BalanceRounds(together, probe_of(devices)))
@@ -88,7 +99,10 @@ def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_ask
     assert "and the even split 115/115 beside it" in warning.message
     if asked:
         assert made.batches != (115, 115)
-        assert "not what --global-batch, --batch-multiple or --margin asks for" in warning.message
+        assert (
+            "not what --global-batch, --batch-multiple or --margin asks for"
+            in warning.message
+        )
         assert warning.next.endswith("gpubalance run --batches 115 115")
     else:
         assert made.batches == (115, 115)

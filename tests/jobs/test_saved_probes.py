@@ -10,7 +10,14 @@ from gpubalance.render.rates import gain_sentences
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use
 from gpubalance.settings.batch_split import BatchSplit
-from tests.jobs.probes import QUICK, SMALL, devices_of, holding_nothing, inside, probe_of
+from tests.jobs.probes import (
+    QUICK,
+    SMALL,
+    devices_of,
+    holding_nothing,
+    inside,
+    probe_of,
+)
 from tests.known import known
 from tests.render.golden import DATA
 
@@ -27,9 +34,16 @@ def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
     one = find_device(second, DEVICES[1])
     assert isinstance(one, DeviceProbe)
     assert one.device == 1
-    assert best_probe(DEVICES, SMALL.model_copy(update={"precision": "float32"})) is None
-    assert best_probe(DEVICES, SMALL.model_copy(update={"all_reduce": "one-device"})) == found
-    changed = DEVICES[0].model_copy(update={"profile": QUICK.model_copy(update={"beta_s": 1.0})})
+    assert (
+        best_probe(DEVICES, SMALL.model_copy(update={"precision": "float32"})) is None
+    )
+    assert (
+        best_probe(DEVICES, SMALL.model_copy(update={"all_reduce": "one-device"}))
+        == found
+    )
+    changed = DEVICES[0].model_copy(
+        update={"profile": QUICK.model_copy(update={"beta_s": 1.0})}
+    )
     assert best_probe([changed], SMALL) is None
 
 
@@ -45,14 +59,18 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
     assert solo_bests(DEVICES, BatchSplit((16, 16)), SMALL) is not None
 
     # Memory ended this probe.
-    whole = probe_of(DEVICES).model_copy(update={"created": "whole", "max_batch": 1 << 20})
+    whole = probe_of(DEVICES).model_copy(
+        update={"created": "whole", "max_batch": 1 << 20}
+    )
     save(whole)
     save(limited_to(4, probe_of(DEVICES)))
     save(by_margin(probe_of(DEVICES)))
     assert known(best_probe(DEVICES, SMALL, up_to=ALL)).created == "whole"
     (best, _) = solo_bests(DEVICES, split, SMALL) or ()
     assert best.batch == 112
-    assert best.at_global_batch == pytest.approx(40 / (QUICK.alpha_s + 40 * QUICK.beta_s))
+    assert best.at_global_batch == pytest.approx(
+        40 / (QUICK.alpha_s + 40 * QUICK.beta_s)
+    )
 
 
 def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that_hold_nothing() -> (
@@ -63,19 +81,29 @@ def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that
     first, second = solo_bests(DEVICES, split, SMALL) or ()
     assert alone_in_use((first, second), split.batches) == first.throughput
     run = Run.model_validate_json((DATA / "pair-run.json").read_text())
-    against = run.baselines.model_copy(update={"solo_sum": 2000.0, "solo_best": (first, second)})
+    against = run.baselines.model_copy(
+        update={"solo_sum": 2000.0, "solo_best": (first, second)}
+    )
     left = run.model_copy(
-        update={"batches": split.batches, "micro_batches": split.batches, "scaling_efficiency": 0.9}
+        update={
+            "batches": split.batches,
+            "micro_batches": split.batches,
+            "scaling_efficiency": 0.9,
+        }
     )
     told = list(gain_sentences(left, against, split, "gave"))[-1]
-    assert told.endswith(f"alone, 2000 samples/s in total, {first.throughput:.0f} of those in use")
+    assert told.endswith(
+        f"alone, 2000 samples/s in total, {first.throughput:.0f} of those in use"
+    )
     save(holding_nothing(probe_of(DEVICES)))
     assert solo_bests(DEVICES, split, SMALL) == (first,)
 
 
 def limited_to(most: int, probe: Probe) -> Probe:
     """The probe as it is with --max-batch."""
-    return _with_limits(probe.model_copy(update={"max_batch": most}), fits=most, fails=None)
+    return _with_limits(
+        probe.model_copy(update={"max_batch": most}), fits=most, fails=None
+    )
 
 
 def by_margin(probe: Probe) -> Probe:
@@ -86,5 +114,9 @@ def by_margin(probe: Probe) -> Probe:
 
 def _with_limits(probe: Probe, **limits: object) -> Probe:
     return probe.model_copy(
-        update={"probes": tuple(inside(one, "batch_limit", **limits) for one in probe.probes)}
+        update={
+            "probes": tuple(
+                inside(one, "batch_limit", **limits) for one in probe.probes
+            )
+        }
     )

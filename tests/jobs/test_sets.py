@@ -23,7 +23,10 @@ class Given(Machine):
     """Devices as they are, without noise in their sizes."""
 
     def __init__(
-        self, devices: Sequence[Device], joint: JointProfile, global_batch: int | None = None
+        self,
+        devices: Sequence[Device],
+        joint: JointProfile,
+        global_batch: int | None = None,
     ) -> None:
         super().__init__(seed=0, off=0.0)
         wanted = PlanRequest(accumulate=1, global_batch=global_batch)
@@ -47,7 +50,9 @@ def line(plan: Plan) -> str:
 
 
 @pytest.mark.parametrize("global_batch", [None, 512])
-def test_the_published_four_cards_are_better_off_as_three(global_batch: int | None) -> None:
+def test_the_published_four_cards_are_better_off_as_three(
+    global_batch: int | None,
+) -> None:
     """With all four it gave 2184 samples/s at a global batch of 512, without the last 2400."""
     plan, said = balanced(Given(*of_config("gtx1070-m40-gtx750"), global_batch))
     assert said[0].endswith("GPU:3")
@@ -67,9 +72,12 @@ def test_the_published_four_cards_are_better_off_as_three(global_batch: int | No
 
 
 @pytest.mark.parametrize(
-    "name", ["four-unlike", "gtx1080ti-gtx1080", "quick-pair", "slow-second", "two-hosts"]
+    "name",
+    ["four-unlike", "gtx1080ti-gtx1080", "quick-pair", "slow-second", "two-hosts"],
 )
-def test_with_one_sync_for_all_no_round_is_spent_on_leaving_a_device_out(name: str) -> None:
+def test_with_one_sync_for_all_no_round_is_spent_on_leaving_a_device_out(
+    name: str,
+) -> None:
     _, said = balanced(Given(*of_config(name)))
     assert not said
 
@@ -81,7 +89,9 @@ def test_a_host_behind_a_slow_network_is_left_out_and_told() -> None:
     """
     slow = QUICK.model_copy(update={"alpha_s": 0.3, "beta_s": 0.002, "sync_s": 0.3})
     slowest = slow.model_copy(update={"sync_s": 6.0})
-    hosts = zip(devices_of(slow, slow, slowest), ("alpha", "beta", "gamma"), strict=True)
+    hosts = zip(
+        devices_of(slow, slow, slowest), ("alpha", "beta", "gamma"), strict=True
+    )
     devices = [
         one.model_copy(update={"host": host, "index": 0, "uuid": f"SIM-{host}-0"})
         for one, host in hosts

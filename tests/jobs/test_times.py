@@ -24,7 +24,9 @@ TIMES = {
 
 def table(folder: Path, *more: str) -> Path:
     """The times as a file, with more lines."""
-    lines = [f"{name},{batch},{s}\n" for name, of in TIMES.items() for batch, s in of.items()]
+    lines = [
+        f"{name},{batch},{s}\n" for name, of in TIMES.items() for batch, s in of.items()
+    ]
     path = folder / "resnet.csv"
     path.write_text("".join([HEAD, *lines, *more]), encoding="utf-8")
     return path
@@ -39,7 +41,11 @@ def test_the_split_is_the_best_of_all_that_the_table_knows(tmp_path: Path) -> No
     sync_s = 0.02
 
     def rate(pair: tuple[int, ...]) -> float:
-        of = [times[batch] for times, batch in zip(TIMES.values(), pair, strict=True) if batch]
+        of = [
+            times[batch]
+            for times, batch in zip(TIMES.values(), pair, strict=True)
+            if batch
+        ]
         return sum(pair) / (max(of) + (sync_s if len(of) > 1 else 0.0))
 
     splits = product(*([0, *times] for times in TIMES.values()))
@@ -83,7 +89,9 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, why: str) -> None:
+def test_what_is_wrong_is_named_with_its_line(
+    tmp_path: Path, text: str, why: str
+) -> None:
     path = tmp_path / "times.csv"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(BadInput, match=r"times\.csv") as caught:
@@ -91,7 +99,9 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, why: st
     assert why in caught.value.message
 
 
-def test_the_command_takes_it_in_place_of_a_probe(tmp_path: Path, in_process: Program) -> None:
+def test_the_command_takes_it_in_place_of_a_probe(
+    tmp_path: Path, in_process: Program
+) -> None:
     path = str(table(tmp_path))
     done = in_process(["plan", "--curve", path, "--sync", "0.02", "--gpus", "0"])
     assert done.code == 0

@@ -16,7 +16,9 @@ COMPUTE_S, DATA_S = 0.10, 0.13  # data comes every 0.13 s
 SINGLES, MEAN = [0.04] * 9 + [0.14], 0.05  # of ten batches one is long
 
 
-def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) -> list[Window]:
+def of_waits(
+    host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0
+) -> list[Window]:
     """Six timings and ten stamped steps.
 
     The first of the stamped steps wait otherwise, and the first timing is `slow` times as slow.
@@ -25,10 +27,15 @@ def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) ->
         Timing(steps=5, seconds=5 * DATA_S * factor, input_wait_s=5 * host_waits_s)
         for factor in (slow, *[1.0] * 5)
     ]
-    stamps = {"compute_s": (COMPUTE_S,) * 2, "update_s": (0.0,) * 2, "step_s": COMPUTE_S}
+    stamps = {
+        "compute_s": (COMPUTE_S,) * 2,
+        "update_s": (0.0,) * 2,
+        "step_s": COMPUTE_S,
+    }
     waits_s = chain(stamped_waits_s, repeat(host_waits_s))
     stamped = [
-        Timing(steps=1, seconds=COMPUTE_S, input_wait_s=next(waits_s), **stamps) for _ in range(10)
+        Timing(steps=1, seconds=COMPUTE_S, input_wait_s=next(waits_s), **stamps)
+        for _ in range(10)
     ]
     return windows_of(timings, stamped)
 
@@ -36,7 +43,11 @@ def of_waits(host_waits_s: float, *stamped_waits_s: float, slow: float = 1.0) ->
 @pytest.mark.parametrize(
     "waits_s",
     [(DATA_S - COMPUTE_S,), (DATA_S,), (DATA_S - COMPUTE_S, *[0.0] * 10)],
-    ids=["for the device too", "beside a GPU", "seldom: each fifth step, and no stamped one"],
+    ids=[
+        "for the device too",
+        "beside a GPU",
+        "seldom: each fifth step, and no stamped one",
+    ],
 )
 def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device(
     waits_s: tuple[float, ...],
@@ -52,11 +63,16 @@ def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timin
     None
 ):
     windows = of_waits(DATA_S, 4 * DATA_S)
-    assert (stamps.slow_step_count(windows), figures.mean_over_median(windows)) == (1, 0)
+    assert (stamps.slow_step_count(windows), figures.mean_over_median(windows)) == (
+        1,
+        0,
+    )
     windows = of_waits(DATA_S, slow=10 / 5)
     assert figures.mean_over_median(windows) == pytest.approx(1 / 6)
     (warning,) = [
-        figure for figure in of_figures("small", (), [windows]) if figure.code == "slow-steps"
+        figure
+        for figure in of_figures("small", (), [windows])
+        if figure.code == "slow-steps"
     ]
     assert "on average a step takes 16.7 % longer than shown" in warning.message
 
@@ -65,7 +81,10 @@ def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timin
 def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(
     unlike: bool,
 ) -> None:
-    whole = [Timing(steps=10, seconds=10 * MEAN, input_wait_s=0.0, unlike=unlike) for _ in range(6)]
+    whole = [
+        Timing(steps=10, seconds=10 * MEAN, input_wait_s=0.0, unlike=unlike)
+        for _ in range(6)
+    ]
     alone = [
         Timing(
             steps=1,

@@ -19,7 +19,9 @@ _BEHIND = "import time\nright = time.time\ntime.time = lambda: right() - 400\n"
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    if subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["unshare", "-rn", "true"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("this user can't make a network namespace")
     (tmp_path / "beta").mkdir()
     (tmp_path / "beta/sitecustomize.py").write_text(_BEHIND)
@@ -35,7 +37,9 @@ def test_a_clock_that_is_off_and_a_port_that_is_not_reached_are_told(
     cut_off = {}
     for host, (clock, connections) in checks.items():
         clocks[host] = (clock.status, clock.detail)
-        found = re.match(r"port \d+ of [\d.]+ is not reached from (.*)", connections.detail)
+        found = re.match(
+            r"port \d+ of [\d.]+ is not reached from (.*)", connections.detail
+        )
         assert found is not None
         assert connections.status == "failure"
         assert f"open {host}'s firewall" in (connections.next or "")
@@ -43,6 +47,10 @@ def test_a_clock_that_is_off_and_a_port_that_is_not_reached_are_told(
     assert clocks["alpha"][0] == clocks["gamma"][0] == "ok"
     assert clocks["beta"][0] == "warning"
     assert "behind the one here" in clocks["beta"][1]
-    assert cut_off == {"alpha": ["gamma"], "beta": ["gamma"], "gamma": ["alpha", "beta"]}
+    assert cut_off == {
+        "alpha": ["gamma"],
+        "beta": ["gamma"],
+        "gamma": ["alpha", "beta"],
+    }
     in_reach = check_ways(hosts[:2], lambda _: None)
     assert [check.status for _, check in in_reach.values()] == ["ok", "ok"]

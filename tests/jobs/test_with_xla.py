@@ -34,7 +34,9 @@ def probed(factor: float | None, *, xla: bool = False) -> tuple[Probe, list[str]
     """A probe, and what it said of XLA."""
     events: list[Event] = []
     settings = Settings(model=TINY, xla=xla)
-    request = ProbeRequest(devices=devices(factor), settings=settings, duration_s=0.2, max_batch=16)
+    request = ProbeRequest(
+        devices=devices(factor), settings=settings, duration_s=0.2, max_batch=16
+    )
     found = probe(request, events.append, nothing_kept())
     texts = [event.text for event in events if isinstance(event, Doing)]
     return found, [text for text in texts if "XLA" in text]
@@ -61,7 +63,9 @@ def test_the_faster_of_the_two_counts_and_is_named(factor: float, ratio: float) 
     assert slower.xla_ratio is None
     assert better.xla_ratio == pytest.approx(ratio, rel=1e-3)
     rates = [point.throughput for point in (slower, better)]
-    assert run.baselines.solo_sum == plan.predicted.solo_sum == pytest.approx(sum(rates))
+    assert (
+        run.baselines.solo_sum == plan.predicted.solo_sum == pytest.approx(sum(rates))
+    )
     assert known(searched.solo_gap).solo_sum == pytest.approx(sum(rates))
     assert known(searched.solo_gap).without_xla == pytest.approx(
         max(0.0, 1 - 1 / ratio) * better.throughput, rel=1e-3
@@ -71,13 +75,19 @@ def test_the_faster_of_the_two_counts_and_is_named(factor: float, ratio: float) 
     assert ("with XLA, as Keras runs one GPU)" in text) == is_faster
     assert ("in total, the best of them with XLA" in text) == is_faster
     assert ("without XLA; with it " in text) == (not is_faster)
-    recommended = "GPU:1 alone is 100 % faster with XLA: gpubalance balance --xla trains with it"
+    recommended = (
+        "GPU:1 alone is 100 % faster with XLA: gpubalance balance --xla trains with it"
+    )
     assert (recommended in text) == is_faster
 
 
-def test_a_probe_times_it_once_where_keras_would_use_xla_and_nothing_else_does() -> None:
+def test_a_probe_times_it_once_where_keras_would_use_xla_and_nothing_else_does() -> (
+    None
+):
     found, said = probed(0.8)
-    assert said == ["timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"]
+    assert said == [
+        "timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"
+    ]
     assert "1.25 × that" in "\n".join(str(part) for part in probe_summary(found))
     for factor, xla in ((None, False), (0.8, True)):
         found, said = probed(factor, xla=xla)

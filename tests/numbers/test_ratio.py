@@ -43,10 +43,17 @@ def test_the_verdict_the_other_way_round_is_the_opposite() -> None:
     b = noisy(40, 2)
     assert ratio(1.03, a, b).verdict == "faster"
     assert ratio(1 / 1.03, b, a).verdict == "slower"
-    assert ratio(1.001, a, b).verdict == ratio(1 / 1.001, b, a).verdict == "no difference"
+    assert (
+        ratio(1.001, a, b).verdict == ratio(1 / 1.001, b, a).verdict == "no difference"
+    )
 
 
-@given(st.integers(0, 10**6), st.integers(3, 60), st.floats(0.01, 100), st.floats(0.01, 100))
+@given(
+    st.integers(0, 10**6),
+    st.integers(3, 60),
+    st.floats(0.01, 100),
+    st.floats(0.01, 100),
+)
 def test_units_do_not_matter(seed: int, count: int, one: float, two: float) -> None:
     a = noisy(count, seed)
     b = noisy(count, seed + 1)
@@ -58,7 +65,9 @@ def test_units_do_not_matter(seed: int, count: int, one: float, two: float) -> N
 def zigzag(values: list[float]) -> list[float]:
     """The values reordered, high and low in turns, so that none is like the one before."""
     ordered = sorted(values)
-    return [ordered[i // 2] if i % 2 else ordered[-1 - i // 2] for i in range(len(ordered))]
+    return [
+        ordered[i // 2] if i % 2 else ordered[-1 - i // 2] for i in range(len(ordered))
+    ]
 
 
 @pytest.mark.parametrize(("first", "second"), [(10, 10), (4, 9), (40, 12)])
@@ -69,7 +78,9 @@ def test_where_samples_do_not_follow_each_other_it_is_scipys_welch_test_of_media
     a = zigzag(noisy(first, 1))
     b = zigzag(noisy(second, 2, 0.05))
     found = known(ratio(1.0, a, b).ci95)
-    welch = stats.ttest_ind([math.log(t) for t in a], [math.log(t) for t in b], equal_var=False)
+    welch = stats.ttest_ind(
+        [math.log(t) for t in a], [math.log(t) for t in b], equal_var=False
+    )
     interval = welch.confidence_interval(0.95)
     # A normal median's error is √(π/2) of the mean's. The quantiles of more than 19 degrees of
     # freedom are those of 19.
@@ -111,9 +122,12 @@ def test_what_has_no_noise_still_needs_to_differ_by_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gtx1080ti-gtx1080", pytest.param("quick-pair", marks=pytest.mark.campaign)]
+    "name",
+    ["gtx1080ti-gtx1080", pytest.param("quick-pair", marks=pytest.mark.campaign)],
 )
-def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(name: str) -> None:
+def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(
+    name: str,
+) -> None:
     """The campaign of scripts/bench, with fewer draws."""
     same, slower = called_different(name, count=60)
     assert same.part <= 0.05
@@ -133,7 +147,9 @@ def test_a_sum_of_one_is_that_one(a: list[float], b: list[float], value: float) 
 
 
 @given(st.lists(st.tuples(st.floats(1, 1e4), times), min_size=1, max_size=5))
-def test_a_sum_is_known_no_better_than_its_parts(parts: list[tuple[float, list[float]]]) -> None:
+def test_a_sum_is_known_no_better_than_its_parts(
+    parts: list[tuple[float, list[float]]],
+) -> None:
     """Several that are known alike are known together as each is.
 
     The reason is that what disturbs one device may disturb all.

@@ -28,7 +28,9 @@ def test_the_interval_holds_the_median(samples: list[float]) -> None:
 
 
 @given(times, st.floats(0.01, 100))
-def test_scaling_the_samples_scales_everything(samples: list[float], factor: float) -> None:
+def test_scaling_the_samples_scales_everything(
+    samples: list[float], factor: float
+) -> None:
     scaled = [factor * s for s in samples]
     assert mad(scaled) == pytest.approx(factor * mad(samples), rel=1e-6, abs=1e-9)
     width = half_width(samples)
@@ -38,8 +40,12 @@ def test_scaling_the_samples_scales_everything(samples: list[float], factor: flo
         assert other == pytest.approx(width, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize(("count", "correlation"), [(12, 0.0), (12, 0.7), (24, 0.5), (54, 0.7)])
-def test_what_is_promised_of_correlated_samples_holds(count: int, correlation: float) -> None:
+@pytest.mark.parametrize(
+    ("count", "correlation"), [(12, 0.0), (12, 0.7), (24, 0.5), (54, 0.7)]
+)
+def test_what_is_promised_of_correlated_samples_holds(
+    count: int, correlation: float
+) -> None:
     """The rows of scripts/bench compare, with fewer draws."""
     kept = promises(count, correlation, draws=500)
     assert kept.covered.part >= 0.92
@@ -69,7 +75,9 @@ def test_what_wanders_for_long_is_known_less_well_than_its_next_sample_tells() -
     """
     source = random.Random(4)
     samples = [
-        level + source.gauss(0, 0.02) for level in (1.0, 1.03, 0.99, 1.04, 0.98) for _ in range(20)
+        level + source.gauss(0, 0.02)
+        for level in (1.0, 1.03, 0.99, 1.04, 0.98)
+        for _ in range(20)
     ]
     expected = statistics.stdev((1.0, 1.03, 0.99, 1.04, 0.98)) / 5**0.5
     assert known(spread(samples)).error == pytest.approx(expected, rel=0.2)
@@ -91,13 +99,19 @@ def test_another_level_is_not_steady_and_noise_is(before: int, after: int) -> No
     def level(height: float, count: int) -> list[float]:
         return [height + source.gauss(0, 0.02) for _ in range(count)]
 
-    assert statistics.mean(is_steady(level(1, before + after)) for _ in range(300)) > 0.99
+    assert (
+        statistics.mean(is_steady(level(1, before + after)) for _ in range(300)) > 0.99
+    )
     assert not any(is_steady(level(1, before) + level(1.4, after)) for _ in range(100))
     assert (
-        statistics.mean(is_steady(level(1, before) + level(0.9, after)) for _ in range(100)) < 0.05
+        statistics.mean(
+            is_steady(level(1, before) + level(0.9, after)) for _ in range(100)
+        )
+        < 0.05
     )
     # This change is clear, but too small to matter.
     assert is_steady(
-        [1.0 + 1e-6 * i for i in range(before)] + [1.005 + 1e-6 * i for i in range(after)]
+        [1.0 + 1e-6 * i for i in range(before)]
+        + [1.005 + 1e-6 * i for i in range(after)]
     )
     assert is_steady([])

@@ -65,6 +65,15 @@ def test_seconds_rates_and_parts_are_written() -> None:
         "48.0 µs",
         "0 s",
     ]
-    assert [format_seconds(x) for x in (0.0999, 0.99996, None)] == ["99.9 ms", "1.00 s", "n/a"]
-    assert [format_rate(x) for x in (2127.4, 91.34, 0.5, None)] == ["2127", "91.3", "0.500", "n/a"]
+    assert [format_seconds(x) for x in (0.0999, 0.99996, None)] == [
+        "99.9 ms",
+        "1.00 s",
+        "n/a",
+    ]
+    assert [format_rate(x) for x in (2127.4, 91.34, 0.5, None)] == [
+        "2127",
+        "91.3",
+        "0.500",
+        "n/a",
+    ]
     assert [format_percent(x) for x in (0.944, None)] == ["94 %", "n/a"]

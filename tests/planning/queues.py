@@ -30,13 +30,20 @@ class Drawn:
 
 
 def drawn(
-    random: Random, *, counts: tuple[int, int], speeds: Sequence[float], spread: float, probed: bool
+    random: Random,
+    *,
+    counts: tuple[int, int],
+    speeds: Sequence[float],
+    spread: float,
+    probed: bool,
 ) -> Drawn:
     """A queue whose commands' logarithms have the standard deviation `spread`.
 
     A probe is off by a tenth.
     """
-    commands_s = tuple(random.lognormvariate(0.0, spread) for _ in range(random.randint(*counts)))
+    commands_s = tuple(
+        random.lognormvariate(0.0, spread) for _ in range(random.randint(*counts))
+    )
     rates = tuple(one * random.lognormvariate(0.0, 0.1) for one in speeds)
     return Drawn(commands_s, tuple(speeds), rates if probed else None)
 
@@ -52,9 +59,12 @@ def makespan_s(queue: Drawn, *, pull: bool = False) -> float:
     waiting = list(queue.commands_s)
     now_s = 0.0
     while waiting or running:
-        while (free := [device for device in devices if device not in running]) and waiting:
+        while (
+            free := [device for device in devices if device not in running]
+        ) and waiting:
             since_s = [
-                now_s - running[device][0] if device in running else None for device in devices
+                now_s - running[device][0] if device in running else None
+                for device in devices
             ]
             seen = outlook(ended, since_s, relative_times(ended, queue.rates))
             device = free[0] if pull else seen.starts(free, len(waiting))
@@ -67,7 +77,9 @@ def makespan_s(queue: Drawn, *, pull: bool = False) -> float:
             if waiting and len(running) < len(devices)
             else soonest_s
         )
-        for device in [device for device, (_, end_s) in running.items() if end_s <= now_s]:
+        for device in [
+            device for device, (_, end_s) in running.items() if end_s <= now_s
+        ]:
             began_s, end_s = running.pop(device)
             ended[device].append(end_s - began_s)
     return now_s
@@ -75,7 +87,9 @@ def makespan_s(queue: Drawn, *, pull: bool = False) -> float:
 
 def best_s(queue: Drawn) -> float:
     """The shortest makespan of all ways to divide these commands, known beforehand."""
-    ways = np.array(list(product(range(len(queue.speeds)), repeat=len(queue.commands_s))))
+    ways = np.array(
+        list(product(range(len(queue.speeds)), repeat=len(queue.commands_s)))
+    )
     commands_s = np.array(queue.commands_s)
     loads = [
         ((ways == device) * commands_s).sum(axis=1) / speed

@@ -19,7 +19,13 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line
-from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem, throughput
+from gpubalance.planning.problem import (
+    Allocation,
+    Load,
+    NoSplitError,
+    Problem,
+    throughput,
+)
 from gpubalance.planning.sync import Syncs
 from gpubalance.settings.batch_split import pieces
 
@@ -59,7 +65,9 @@ def curves(draw: st.DrawFn) -> Curve:
 
 
 def loads(largest: int, least: int = 0) -> st.SearchStrategy[Load]:
-    return st.builds(Load, lines() | curves(), st.integers(least, largest), st.just(0.0) | seconds)
+    return st.builds(
+        Load, lines() | curves(), st.integers(least, largest), st.just(0.0) | seconds
+    )
 
 
 @st.composite
@@ -86,7 +94,10 @@ def goodput(global_batch: Any, step_time_s: Any) -> Any:
 
 def time_s(load: Load, batch: int, micro_batch: int) -> float:
     """The compute time of a batch in micro-batches of that size, without the update."""
-    return sum(count * load.model.step_time_s(size) for count, size in pieces(batch, micro_batch))
+    return sum(
+        count * load.model.step_time_s(size)
+        for count, size in pieces(batch, micro_batch)
+    )
 
 
 def options(problem: Problem, load: Load) -> dict[int, float]:
@@ -97,12 +108,17 @@ def options(problem: Problem, load: Load) -> dict[int, float]:
     multiple = problem.multiple
     limit = load.limit // problem.multiple * problem.multiple
     # All are tried, so they must be few.
-    assert limit // multiple <= 32 or isinstance(load.model, Line) or problem.micro_batches == 1
+    assert (
+        limit // multiple <= 32
+        or isinstance(load.model, Line)
+        or problem.micro_batches == 1
+    )
     times = {0: 0.0}
     for size in range(limit, 0, -multiple):
         for batch in range(multiple, size * problem.micro_batches + 1, multiple):
             times[batch] = min(
-                times.get(batch, math.inf), time_s(load, batch, min(batch, size)) + load.update_s
+                times.get(batch, math.inf),
+                time_s(load, batch, min(batch, size)) + load.update_s,
             )
     return times
 
@@ -113,13 +129,18 @@ def all_splits(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
     for load, times in zip(problem.loads, of_device, strict=True):
         if load.required:
             times.pop(0)
-    totals = reduce(np.add.outer, [np.array(list(times), dtype=int) for times in of_device])
+    totals = reduce(
+        np.add.outer, [np.array(list(times), dtype=int) for times in of_device]
+    )
     compute = reduce(
-        np.maximum.outer, [np.array(list(times.values()), dtype=float) for times in of_device]
+        np.maximum.outer,
+        [np.array(list(times.values()), dtype=float) for times in of_device],
     )
     in_use = [np.array([b > 0 for b in times], dtype=int) for times in of_device]
     which = reduce(np.add.outer, [used << device for device, used in enumerate(in_use)])
-    syncs = np.array([sync_s(problem, subset) for subset in subsets(len(problem.loads))])
+    syncs = np.array(
+        [sync_s(problem, subset) for subset in subsets(len(problem.loads))]
+    )
     return totals, compute + syncs[which], reduce(np.add.outer, in_use)
 
 
@@ -138,7 +159,9 @@ def sync_s(problem: Problem, used: set[int]) -> float:
         return 0.0
     for size in range(len(used), len(problem.loads) + 1):
         around = [
-            seconds for some, seconds in measured.items() if len(some) == size and used <= some
+            seconds
+            for some, seconds in measured.items()
+            if len(some) == size and used <= some
         ]
         if around:
             return min(around)
@@ -152,14 +175,20 @@ def brute(problem: Problem) -> tuple[float, list[int]]:
     there = sorted(set(totals[wanted].tolist()))
     if problem.global_batch is not None:
         wanted &= totals == problem.global_batch
-    return float(problem.objective(totals[wanted], step[wanted]).max(initial=0.0)), there
+    return float(
+        problem.objective(totals[wanted], step[wanted]).max(initial=0.0)
+    ), there
 
 
 def assert_split(problem: Problem, found: Allocation) -> None:
     """Asserts that a split is as wanted, and takes the time that it claims."""
     busy_s = []
     for load, batch, micro, compute_s in zip(
-        problem.loads, found.split.batches, found.split.micro_batches, found.compute_s, strict=True
+        problem.loads,
+        found.split.batches,
+        found.split.micro_batches,
+        found.compute_s,
+        strict=True,
     ):
         if batch:
             busy_s.append(compute_s + load.update_s)
@@ -172,7 +201,9 @@ def assert_split(problem: Problem, found: Allocation) -> None:
     assert found.step_time_s == pytest.approx(
         max(busy_s) + sync_s(problem, {*found.split.used}), rel=1e-13
     )
-    assert found.split.global_batch == (problem.global_batch or found.split.global_batch)
+    assert found.split.global_batch == (
+        problem.global_batch or found.split.global_batch
+    )
     assert found.split.global_batch <= (problem.max_global_batch or math.inf)
     if problem.global_batch is None and problem.max_global_batch is None:
         assert "global batch" not in found.binds
@@ -202,14 +233,20 @@ def assert_best(problem: Problem) -> None:
 
 
 def with_required(problem: Problem, number: int) -> Problem:
-    loads = [replace(load, required=i == number) for i, load in enumerate(problem.loads)]
+    loads = [
+        replace(load, required=i == number) for i, load in enumerate(problem.loads)
+    ]
     return replace(problem, loads=tuple(loads))
 
 
 def random_loads(random: Random, devices: int, limit: int) -> tuple[Load, ...]:
     return tuple(
         Load(
-            Line(random.choice([0, random.uniform(0, 0.05)]), random.uniform(1e-3, 1e-2), 0),
+            Line(
+                random.choice([0, random.uniform(0, 0.05)]),
+                random.uniform(1e-3, 1e-2),
+                0,
+            ),
             random.randint(1, limit),
             random.choice([0, random.uniform(0, 0.05)]),
         )
@@ -228,7 +265,11 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
     rows = []
     low = []
     high = []
-    pairs = [(i, k) for i in range(len(problem.loads)) for k in range(1, problem.micro_batches + 1)]
+    pairs = [
+        (i, k)
+        for i in range(len(problem.loads))
+        for k in range(1, problem.micro_batches + 1)
+    ]
     size = 1 + 2 * len(pairs)
 
     def constrain(parts: dict[int, float], at_least: float, at_most: float) -> None:
@@ -245,7 +286,11 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
         assert isinstance(load.model, Line)
         constrain({b: 1, y: -k * load.limit}, -np.inf, 0)
         fixed_s = k * load.model.alpha_s + load.update_s
-        constrain({b: load.model.beta_s, y: fixed_s, 0: -1}, -np.inf, -problem.sync.otherwise_s)
+        constrain(
+            {b: load.model.beta_s, y: fixed_s, 0: -1},
+            -np.inf,
+            -problem.sync.otherwise_s,
+        )
     for i in range(len(problem.loads)):
         constrain({2 + 2 * n: 1 for n, (of, _) in enumerate(pairs) if of == i}, 0, 1)
     samples = [1 + 2 * n for n in range(len(pairs))]
@@ -261,7 +306,10 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
     cost[0] = 1 if rate is None else rate
     if rate is not None:
         cost[samples] = -1
-    top = [np.inf, *(bound for i, k in pairs for bound in (k * problem.loads[i].limit, 1))]
+    top = [
+        np.inf,
+        *(bound for i, k in pairs for bound in (k * problem.loads[i].limit, 1)),
+    ]
     done = milp(
         cost,
         constraints=LinearConstraint(np.array(rows), low, high),

@@ -46,18 +46,26 @@ def test_no_split_is_better(problem: Problem) -> None:
 
 
 @given(problems(micro=5), st.data())
-def test_none_with_a_device_forced_in_is_better(problem: Problem, data: st.DataObject) -> None:
-    assert_best(with_required(problem, data.draw(st.integers(0, len(problem.loads) - 1))))
+def test_none_with_a_device_forced_in_is_better(
+    problem: Problem, data: st.DataObject
+) -> None:
+    assert_best(
+        with_required(problem, data.draw(st.integers(0, len(problem.loads) - 1)))
+    )
 
 
 @pytest.mark.parametrize("global_batch", [1, None])
-def test_a_device_is_forced_in_where_another_is_done_before_it(global_batch: int | None) -> None:
+def test_a_device_is_forced_in_where_another_is_done_before_it(
+    global_batch: int | None,
+) -> None:
     """Its granule counts before it is done, so the deadline must not be sooner than that."""
     slow = Curve((1, 2, 3), (4.0, 4.0, 4.0))
     loads = (Load(Line(0.0, 0.25, 0.0), 7, 0.25), Load(slow, 3))
     for required in (0, 1):
         assert_best(
-            with_required(Problem(loads, global_batch=global_batch, max_global_batch=1), required)
+            with_required(
+                Problem(loads, global_batch=global_batch, max_global_batch=1), required
+            )
         )
     pair = (Load(slow, 3), Load(Line(0.5, 0.25, 0.0), 1))
     assert_best(with_required(Problem(pair, max_global_batch=4), 0))
@@ -74,10 +82,14 @@ def test_every_global_batch_is_possible_in_micro_batches(
 ) -> None:
     """Small limits and many micro-batches, of which the first is often a smaller one."""
     only: dict[str, Any] = {"global_batch" if fixed else "max_global_batch": total}
-    assert_best(Problem(tuple(of), sync=Syncs(otherwise_s=0.125), micro_batches=micro, **only))
+    assert_best(
+        Problem(tuple(of), sync=Syncs(otherwise_s=0.125), micro_batches=micro, **only)
+    )
 
 
-def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, float]], int]]:
+def given_to(
+    problem: Problem, found: Allocation
+) -> list[tuple[list[tuple[int, float]], int]]:
     """What each device can do, with what it got.
 
     Devices that do the same batches in the same times count as equal.
@@ -87,7 +99,9 @@ def given_to(problem: Problem, found: Allocation) -> list[tuple[list[tuple[int, 
 
 
 @given(problems(), st.data())
-def test_the_order_of_devices_does_not_matter(problem: Problem, data: st.DataObject) -> None:
+def test_the_order_of_devices_does_not_matter(
+    problem: Problem, data: st.DataObject
+) -> None:
     order = data.draw(st.permutations(range(len(problem.loads))))
     turned = replace(problem, loads=tuple(problem.loads[i] for i in order))
     try:
@@ -110,9 +124,9 @@ def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> No
         return
     totals, step, used = all_splits(problem)
     as_fast = (totals > 0) & (totals <= (problem.max_global_batch or math.inf))
-    as_fast[as_fast] = problem.objective(totals[as_fast], step[as_fast]) >= problem.value(found) * (
-        1 - 1e-13
-    )
+    as_fast[as_fast] = problem.objective(
+        totals[as_fast], step[as_fast]
+    ) >= problem.value(found) * (1 - 1e-13)
     together = as_fast & (used > 1)
     if together.any() and sum(b > 0 for b in found.split.batches) > 1:
         assert found.split.global_batch <= totals[together].min() * (1 + 1e-9)
@@ -125,30 +139,41 @@ def test_equal_devices_get_the_even_split(
     if total < devices:
         return
     problem = Problem(
-        (Load(model, total),) * devices, sync=Syncs(otherwise_s=sync_s), global_batch=total
+        (Load(model, total),) * devices,
+        sync=Syncs(otherwise_s=sync_s),
+        global_batch=total,
     )
     found = allocate(problem)
     if sum(batch > 0 for batch in found.split.batches) == devices:
         assert found.split.batches == BatchSplit.even(total, devices).batches
     else:  # fewer are faster, or a device more makes it no faster
-        even = model.step_time_s(math.ceil(total / devices)) + (sync_s if devices > 1 else 0)
+        even = model.step_time_s(math.ceil(total / devices)) + (
+            sync_s if devices > 1 else 0
+        )
         assert found.step_time_s <= even * (1 + 1e-12)
 
 
 @given(st.lists(loads(500, least=1), min_size=2, max_size=12), st.data())
-def test_never_slower_than_a_feasible_even_split(of: list[Load], data: st.DataObject) -> None:
-    total = data.draw(st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of))))
+def test_never_slower_than_a_feasible_even_split(
+    of: list[Load], data: st.DataObject
+) -> None:
+    total = data.draw(
+        st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of)))
+    )
     even = BatchSplit.even(total, len(of)).batches
     sync_s = data.draw(seconds)
     step_s = sync_s + max(
-        time_s(load, batch, batch) + load.update_s for load, batch in zip(of, even, strict=True)
+        time_s(load, batch, batch) + load.update_s
+        for load, batch in zip(of, even, strict=True)
     )
     wanted: dict[str, Any] = data.draw(
         st.sampled_from([{"global_batch": total}, {"max_global_batch": total}, {}])
     )
     micro = data.draw(st.integers(1, 4))
     found = allocate(
-        Problem(tuple(of), sync=Syncs(otherwise_s=sync_s), micro_batches=micro, **wanted)
+        Problem(
+            tuple(of), sync=Syncs(otherwise_s=sync_s), micro_batches=micro, **wanted
+        )
     )
     assert found.throughput >= total / step_s * (1 - 1e-12)
 
@@ -181,7 +206,10 @@ def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) ->
     problem = Problem(of, sync, max_global_batch=most, micro_batches=micro)
     found = allocate(problem)
     assert_split(problem, found)
-    assert by_integer_program(problem, found.throughput) >= -1e-5 * found.split.global_batch
+    assert (
+        by_integer_program(problem, found.throughput)
+        >= -1e-5 * found.split.global_batch
+    )
 
 
 @given(
@@ -198,7 +226,9 @@ def test_dividing_and_putting_in_order_find_the_same(
     def value(granules: Any, deadline_s: Any) -> Any:
         return granules / (np.maximum(deadline_s, fleet.first_s) + sync_s)
 
-    found = [best_deadline(fleet, value, alone=alone, at_once=n) for n in (1, 20, 10**6)]
+    found = [
+        best_deadline(fleet, value, alone=alone, at_once=n) for n in (1, 20, 10**6)
+    ]
     assert [value for _, value in found] == pytest.approx([found[-1][1]] * 3, rel=2e-12)
     assert [time for time, _ in found] == pytest.approx([found[-1][0]] * 3, rel=1e-12)
 
@@ -213,25 +243,33 @@ def test_the_most_by_a_deadline_is_exact(
     expected = options(Problem((whole,), multiple=multiple, micro_batches=micro), whole)
     units = np.array(sorted(expected)[1:]) / multiple
     times = fleet.time_s(units, np.zeros(len(units), dtype=np.intp))
-    assert times == pytest.approx([expected[int(u * multiple)] for u in units], rel=1e-13)
+    assert times == pytest.approx(
+        [expected[int(u * multiple)] for u in units], rel=1e-13
+    )
     assert (np.diff(times) >= -1e-15).all()
     for time in times[data.draw(st.integers(0, 3)) :: 7]:
         some = data.draw(st.floats(0, 2))
         at = np.array([time * (1 + 1e-13), time * (1 - 1e-13), time * 1.5, some * time])
-        assert fleet.most(at)[:, 0].tolist() == [(times <= deadline).sum() for deadline in at]
+        assert fleet.most(at)[:, 0].tolist() == [
+            (times <= deadline).sum() for deadline in at
+        ]
 
 
 @given(problems(), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
 def test_it_is_the_least_accumulation_near_the_best(
     problem: Problem, within: float, free: bool
 ) -> None:
-    problem = replace(problem, micro_batches=4, global_batch=None if free else problem.global_batch)
+    problem = replace(
+        problem, micro_batches=4, global_batch=None if free else problem.global_batch
+    )
     values = [brute(replace(problem, micro_batches=k))[0] for k in range(1, 5)]
     if not values[-1]:
         return
     allowed = 1 - within if problem.global_batch is None else 1
     least = next(
-        k for k, value in enumerate(values, start=1) if value >= allowed * values[-1] * (1 - 2e-12)
+        k
+        for k, value in enumerate(values, start=1)
+        if value >= allowed * values[-1] * (1 - 2e-12)
     )
     found = allocate(replace(problem, within=within))
     assert problem.value(found) == pytest.approx(values[least - 1], rel=2e-12)
@@ -241,17 +279,27 @@ def test_it_is_the_least_accumulation_near_the_best(
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from([1, 8]), st.sampled_from([1, 2]))
-def test_many_devices_are_as_good_as_their_bounds(seed: int, multiple: int, micro: int) -> None:
+def test_many_devices_are_as_good_as_their_bounds(
+    seed: int, multiple: int, micro: int
+) -> None:
     """No deadline in a fine grid is better, and each kind counts as often as it is there."""
     random = Random(seed)
     kinds = random_loads(random, 40, 3000)
     of = tuple(random.choices(kinds, k=200))
     problem = Problem(
-        of, sync=Syncs(otherwise_s=random.uniform(0, 0.1)), multiple=multiple, micro_batches=micro
+        of,
+        sync=Syncs(otherwise_s=random.uniform(0, 0.1)),
+        multiple=multiple,
+        micro_batches=micro,
     )
     found = allocate(problem)
     assert_split(problem, found)
     fleet = Fleet(of, multiple=multiple, micro_batches=micro)
     deadlines = np.linspace(fleet.first_s, fleet.last_s, 2000)
-    rates = fleet.most(deadlines) @ fleet.count * multiple / (deadlines + problem.sync.otherwise_s)
+    rates = (
+        fleet.most(deadlines)
+        @ fleet.count
+        * multiple
+        / (deadlines + problem.sync.otherwise_s)
+    )
     assert found.throughput >= rates.max() * (1 - 1e-12)

@@ -19,7 +19,9 @@ SLOW = Load(Line(0.01, 0.004, 0.0), 256)
 
 def test_accumulation_only_where_it_pays() -> None:
     alike = allocate(
-        Problem((FAST, FAST), sync=Syncs(otherwise_s=0.001), micro_batches=8, within=0.05)
+        Problem(
+            (FAST, FAST), sync=Syncs(otherwise_s=0.001), micro_batches=8, within=0.05
+        )
     )
     assert alike.split.batches == alike.split.micro_batches == (256, 256)
     dear = allocate(
@@ -40,7 +42,9 @@ def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
     assert found.step_time_s == found.compute_s[0]
     assert found.binds == ("memory", "sync")
     assert (gain(problem, 1) or 0.0) < 0
-    assert gain(replace(problem, sync=Syncs(otherwise_s=0.001)), 1) == pytest.approx(0.25, abs=0.02)
+    assert gain(replace(problem, sync=Syncs(otherwise_s=0.001)), 1) == pytest.approx(
+        0.25, abs=0.02
+    )
     assert gain(Problem((FAST,)), 0) is None  # without the only one nothing is left
 
 
@@ -50,7 +54,8 @@ def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
     They are a lower one than 256 in the 266 ms without an update.
     """
     updating = Problem(
-        tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)), sync=Syncs(otherwise_s=0.06)
+        tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)),
+        sync=Syncs(otherwise_s=0.06),
     )
     found = allocate(updating)
     assert found.split.batches == (256, 64)
@@ -61,7 +66,9 @@ def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
 
 
 def test_micro_batches_pay_their_fixed_cost_each_and_one_update() -> None:
-    found = allocate(Problem((replace(FAST, update_s=0.1),), global_batch=1024, micro_batches=4))
+    found = allocate(
+        Problem((replace(FAST, update_s=0.1),), global_batch=1024, micro_batches=4)
+    )
     assert found.split.micro_batches == (256,)
     assert found.step_time_s == pytest.approx(4 * (0.01 + 0.256) + 0.1)
 
@@ -69,11 +76,16 @@ def test_micro_batches_pay_their_fixed_cost_each_and_one_update() -> None:
 def test_what_binds() -> None:
     both = (FAST, SLOW)
     assert allocate(Problem(both, global_batch=100)).binds == ("speed", "speed")
-    assert allocate(Problem((replace(FAST, limit=20), SLOW), global_batch=100)).binds == (
+    assert allocate(
+        Problem((replace(FAST, limit=20), SLOW), global_batch=100)
+    ).binds == (
         "memory",
         "speed",
     )
-    assert allocate(Problem(both, multiple=16, global_batch=96)).binds == ("speed", "granularity")
+    assert allocate(Problem(both, multiple=16, global_batch=96)).binds == (
+        "speed",
+        "granularity",
+    )
     assert allocate(Problem(both)).binds == ("memory", "speed")
     assert allocate(Problem(both[:1], max_global_batch=8)).binds == ("global batch",)
     flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
@@ -83,9 +95,16 @@ def test_what_binds() -> None:
     )
     # A granule more in three micro-batches is one of 40, beyond the plateau that a sample more
     # would not leave.
-    plateaus = Load(Curve((20, 37, 74, 85, 91), (0.0996, 0.0996, 0.547, 0.547, 0.547)), 121)
+    plateaus = Load(
+        Curve((20, 37, 74, 85, 91), (0.0996, 0.0996, 0.547, 0.547, 0.547)), 121
+    )
     in_threes = allocate(
-        Problem((plateaus, plateaus), sync=Syncs(otherwise_s=0.05), multiple=8, micro_batches=3)
+        Problem(
+            (plateaus, plateaus),
+            sync=Syncs(otherwise_s=0.05),
+            multiple=8,
+            micro_batches=3,
+        )
     )
     assert in_threes.split.micro_batches == (32, 32)
     assert in_threes.binds == ("granularity", "granularity")
@@ -93,7 +112,11 @@ def test_what_binds() -> None:
 
 def test_flat_devices_share_evenly_and_rounding_breaks_nothing() -> None:
     flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
-    assert allocate(Problem((flat,) * 3, global_batch=100)).split.batches == (34, 33, 33)
+    assert allocate(Problem((flat,) * 3, global_batch=100)).split.batches == (
+        34,
+        33,
+        33,
+    )
     # α = 0, s = 0: every deadline is as good but for rounding, so it is the smallest.
     through_zero = Load(Line(0.0, 0.003, 0.0), 10_000)
     assert allocate(Problem((through_zero,) * 4)).split.batches == (1, 1, 1, 1)
@@ -132,5 +155,10 @@ def test_more_than_can_be_compared_is_refused() -> None:
     endless = Load(Line(0.0, 1e-6, 0.0), 10**9)
     with pytest.raises(TooFineError, match="batch sizes are too many"):
         allocate(Problem((endless,)))
-    assert allocate(Problem((endless,), max_global_batch=1000)).throughput == pytest.approx(1e6)
-    assert allocate(Problem((endless, FAST), global_batch=10**9)).split.global_batch == 10**9
+    assert allocate(
+        Problem((endless,), max_global_batch=1000)
+    ).throughput == pytest.approx(1e6)
+    assert (
+        allocate(Problem((endless, FAST), global_batch=10**9)).split.global_batch
+        == 10**9
+    )

@@ -20,7 +20,9 @@ from gpubalance.planning.curve import (
 
 
 @given(st.integers(1, 64), st.integers(1, 10**6), st.sampled_from([1, 8, 32]))
-def test_octaves_double_up_to_the_largest(smallest: int, largest: int, multiple: int) -> None:
+def test_octaves_double_up_to_the_largest(
+    smallest: int, largest: int, multiple: int
+) -> None:
     sizes = octaves(smallest, largest, multiple)
     assert sizes == sorted(set(sizes))
     assert all(size % multiple == 0 and size > 0 for size in sizes)
@@ -47,7 +49,9 @@ def test_the_knee_of_a_line_gets_thirds_of_an_octave_and_its_ends_do_not() -> No
     assert again == []
     # Between points that are on a line it says what they are.
     assert knee_sizes(points, 1, ()) == []
-    assert {size for size in wanted if 128 < size < 512} == set(knee_sizes(points, 1, {256}))
+    assert {size for size in wanted if 128 < size < 512} == set(
+        knee_sizes(points, 1, {256})
+    )
 
 
 @given(st.floats(1e-3, 1), st.floats(1e-5, 1e-2), st.sampled_from([0.004, 0.02]))
@@ -57,14 +61,22 @@ def test_a_point_is_off_the_line_by_more_than_it_is_known_for_or_one_percent(
     sizes = octaves(8, 1024, 8)
     points = [(size, alpha + beta * size, half) for size in sizes]
     assert off_line(points) == set()
-    for factor, off in ((1 + 0.6 * max(half, 0.01), False), (1 + 4 * max(half, 0.01), True)):
+    for factor, off in (
+        (1 + 0.6 * max(half, 0.01), False),
+        (1 + 4 * max(half, 0.01), True),
+    ):
         moved = [(b, time * (factor if b == 128 else 1), half) for b, time, _ in points]
         assert (128 in off_line(moved)) == off
     assert off_line(points[:3]) == set(sizes[:3])
 
 
 def test_a_step_time_is_wanted_exactly_where_splits_are() -> None:
-    assert [wanted_precision(batch, 128) for batch in (8, 64, 72, 128)] == [0.03, 0.03, 0.01, 0.01]
+    assert [wanted_precision(batch, 128) for batch in (8, 64, 72, 128)] == [
+        0.03,
+        0.03,
+        0.01,
+        0.01,
+    ]
 
 
 def test_a_straight_curve_wants_nothing_more() -> None:
@@ -81,7 +93,12 @@ def test_best_and_sensible() -> None:
     assert sensible_of([(8, 199.0), (16, 100.0), (32, 200.0)]) == (32, 200.0)
 
 
-@given(st.floats(1e-3, 1), st.floats(1e-5, 1e-2), st.integers(3, 12), st.sampled_from([1, 8]))
+@given(
+    st.floats(1e-3, 1),
+    st.floats(1e-5, 1e-2),
+    st.integers(3, 12),
+    st.sampled_from([1, 8]),
+)
 def test_the_sensible_size_is_found_between_two_that_were_measured(
     alpha: float, beta: float, count: int, multiple: int
 ) -> None:
@@ -93,9 +110,9 @@ def test_the_sensible_size_is_found_between_two_that_were_measured(
         low = points[max(0, sizes.index(coarse) - 1)]
         high = points[sizes.index(coarse)]
         part = math.log(max(1, coarse - multiple) / low[0]) / math.log(2)
-        assert coarse == sizes[0] or low[1] + part * (high[1] - low[1]) < 0.95 * points[-1][1] * (
-            1 + 1e-9
-        )
+        assert coarse == sizes[0] or low[1] + part * (high[1] - low[1]) < 0.95 * points[
+            -1
+        ][1] * (1 + 1e-9)
         return
     assert coarse // 2 < size < coarse
     assert size % multiple == 0

@@ -22,7 +22,9 @@ _MODELS = st.lists(
 )
 
 
-def time_s(models: list[Trained], memory: list[int | None], way: tuple[int, ...]) -> float | None:
+def time_s(
+    models: list[Trained], memory: list[int | None], way: tuple[int, ...]
+) -> float | None:
     """How long the slowest device takes; None if it does not fit."""
     loads = [0.0] * len(memory)
     for one, device in zip(models, way, strict=True):
@@ -42,11 +44,17 @@ def time_s(models: list[Trained], memory: list[int | None], way: tuple[int, ...]
 
 @given(_MODELS, st.lists(st.none() | st.integers(0, 150), min_size=3, max_size=3))
 def test_no_other_way_is_sooner(
-    drawn: list[tuple[list[float | None], list[int], list[int]]], memory: list[int | None]
+    drawn: list[tuple[list[float | None], list[int], list[int]]],
+    memory: list[int | None],
 ) -> None:
     models = [Trained(*one) for one in drawn]
-    ways = {way: time_s(models, memory, way) for way in product(range(3), repeat=len(models))}
-    best = min((seconds for seconds in ways.values() if seconds is not None), default=None)
+    ways = {
+        way: time_s(models, memory, way)
+        for way in product(range(3), repeat=len(models))
+    }
+    best = min(
+        (seconds for seconds in ways.values() if seconds is not None), default=None
+    )
     found = place_models(models, memory)
     assert (found is None) == (best is None)
     assert found is None or abs((ways[found] or 0.0) - (best or 0.0)) < 1e-9
@@ -56,7 +64,8 @@ def test_ten_models_on_three_devices_are_placed_exactly() -> None:
     random = Random(1)
     bases_s = [random.uniform(1, 5) for _ in range(10)]
     models = [
-        Trained([base_s * slow for slow in (1.0, 1.7, 2.9)], [1] * 3, [1] * 3) for base_s in bases_s
+        Trained([base_s * slow for slow in (1.0, 1.7, 2.9)], [1] * 3, [1] * 3)
+        for base_s in bases_s
     ]
     found = known(place_models(models, [None, 8, 8]))
     best = min(
@@ -65,4 +74,5 @@ def test_ten_models_on_three_devices_are_placed_exactly() -> None:
         if (seconds := time_s(models, [None, 8, 8], way))
     )
     assert time_s(models, [None, 8, 8], found) == best
-    assert place_models(models * 4, [None, None, None]) is not None  # it ends with many models
+    # It ends with many models
+    assert place_models(models * 4, [None, None, None]) is not None

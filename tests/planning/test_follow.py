@@ -19,14 +19,18 @@ CARD = DeviceProfile(name="card", alpha_s=0.01, beta_s=0.0004)
 HOT = 1 / 0.7
 
 
-def pair(drift: Sequence[tuple[float, float]] = (), noise: float = 0.0) -> tuple[Device, ...]:
+def pair(
+    drift: Sequence[tuple[float, float]] = (), noise: float = 0.0
+) -> tuple[Device, ...]:
     """Two equal cards, of which the first changes its speed."""
     points = tuple(DriftPoint(from_s=from_s, factor=factor) for from_s, factor in drift)
     cool = CARD.model_copy(update={"noise": noise})
     return devices_of(cool.model_copy(update={"drift": points}), cool)
 
 
-def best_step_s(devices: Sequence[Device], factors: Sequence[float], batch: int) -> float:
+def best_step_s(
+    devices: Sequence[Device], factors: Sequence[float], batch: int
+) -> float:
     """The least that a step of two devices takes, by brute force."""
     splits = [BatchSplit((first, batch - first)) for first in range(1, batch)]
     return min(taken_s(devices, JOINT, split, factors) for split in splits)
@@ -38,10 +42,14 @@ def trained(training: DrawnTraining, seconds: float) -> DrawnTraining:
 
 
 @pytest.mark.parametrize("every", [1, 50])
-def test_within_ten_stamped_steps_of_a_throttle_the_split_is_near_the_best(every: int) -> None:
+def test_within_ten_stamped_steps_of_a_throttle_the_split_is_near_the_best(
+    every: int,
+) -> None:
     devices, joint = of_config("throttling")
     factors = (1.4286, 1.0)
-    training = trained(DrawnTraining(devices, joint, BatchSplit((100, 100)), every=every), 20)
+    training = trained(
+        DrawnTraining(devices, joint, BatchSplit((100, 100)), every=every), 20
+    )
     assert not training.changes
     training.train(10 * every)
     best_s = best_step_s(devices, factors, 200)
@@ -72,7 +80,9 @@ def test_a_throttle_that_comes_and_goes_costs_little() -> None:
     steps = 900
     trainings = []
     for rebalance in (True, False):
-        training = DrawnTraining(devices, JOINT, BatchSplit((100, 100)), rebalance=rebalance)
+        training = DrawnTraining(
+            devices, JOINT, BatchSplit((100, 100)), rebalance=rebalance
+        )
         training.train(steps)
         trainings.append(training)
     followed, untouched = trainings
@@ -91,7 +101,11 @@ def test_batches_stay_multiples_and_within_what_devices_hold() -> None:
         training.train_until(20)
         training.train(40)
         assert training.split.batches == best
-        assert all(size % 8 == 0 for change in training.changes for size in change.after.batches)
+        assert all(
+            size % 8 == 0
+            for change in training.changes
+            for size in change.after.batches
+        )
 
 
 def test_micro_batches_move_too() -> None:

@@ -12,7 +12,9 @@ from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
 
-FAST, SLOW, SLOWEST = (Load(Line(0.02, beta_s, 0.0), 100) for beta_s in (0.001, 0.01, 0.02))
+FAST, SLOW, SLOWEST = (
+    Load(Line(0.02, beta_s, 0.0), 100) for beta_s in (0.001, 0.01, 0.02)
+)
 
 
 def tried(problem: Problem) -> tuple[int, ...] | None:
@@ -34,7 +36,8 @@ def measured(*sets: tuple[tuple[int, ...], float]) -> Syncs:
         (measured(((0, 1, 2), 0.002)), None),  # each adds more than that
         (measured(((0, 1, 2), 0.012)), (0, 1)),  # the weakest adds less
         (measured(((0, 1, 2), 0.012), ((0, 1), 0.0119)), None),  # it did not help
-        (measured(((0, 1, 2), 0.012), ((0, 1), 0.001)), None),  # it did; others add at least 1 ms
+        # It did; others add at least 1 ms
+        (measured(((0, 1, 2), 0.012), ((0, 1), 0.001)), None),
     ],
 )
 def test_a_device_that_adds_less_than_sync_could_fall_by_is_left_out_once(
@@ -46,7 +49,10 @@ def test_a_device_that_adds_less_than_sync_could_fall_by_is_left_out_once(
 def test_one_measurement_of_their_common_part_settles_all_sets() -> None:
     problem = Problem((FAST, SLOW, FAST, SLOWEST), measured(((0, 1, 2, 3), 0.015)))
     assert tried(problem) == (0, 2)
-    assert tried(replace(problem, sync=measured(((0, 1, 2, 3), 0.015), ((0, 2), 0.015)))) is None
+    assert (
+        tried(replace(problem, sync=measured(((0, 1, 2, 3), 0.015), ((0, 2), 0.015))))
+        is None
+    )
     found = measured(((0, 1, 2, 3), 0.015), ((0, 2), 0.002))
     # One of the slow ones may have been it.
     assert tried(replace(problem, sync=found)) in {(0, 1, 2), (0, 2, 3)}
@@ -57,7 +63,9 @@ def test_two_devices_need_none_as_one_alone_has_no_sync() -> None:
 
 
 def test_a_set_that_can_not_take_the_global_batch_is_not_tried() -> None:
-    problem = Problem((FAST, FAST, SLOWEST), measured(((0, 1, 2), 0.012)), global_batch=201)
+    problem = Problem(
+        (FAST, FAST, SLOWEST), measured(((0, 1, 2), 0.012)), global_batch=201
+    )
     assert tried(problem) is None
 
 

@@ -74,7 +74,10 @@ def test_linear_memory_with_few_points_too(
         return base + slope * batch
 
     on = Case(
-        memory, memory(limit), multiple, tuple((b, memory(b)) for b in (1, 2)[:points] if b < limit)
+        memory,
+        memory(limit),
+        multiple,
+        tuple((b, memory(b)) for b in (1, 2)[:points] if b < limit),
     )
     result = by_prediction(on)
     hold_ends(on, result)
@@ -82,7 +85,9 @@ def test_linear_memory_with_few_points_too(
     assert failures(result) <= 2
 
 
-@pytest.mark.parametrize("shape", ["rounded", "rounded_parts", "convex", "falling", "doubling"])
+@pytest.mark.parametrize(
+    "shape", ["rounded", "rounded_parts", "convex", "falling", "doubling"]
+)
 @measured
 @given(randoms, limits, multiples, st.integers(1 << 10, 1 << 32))
 def test_other_memory_takes_at_most_8_tries(
@@ -96,10 +101,14 @@ def test_other_memory_takes_at_most_8_tries(
     slope = max(slope, 4 * MIB) if shape.startswith("rounded") else slope
     result = found(shape, random, limit, multiple, slope)
     assert len(result.trials) <= 8
-    assert shape != "convex" or result.fits == Grid(multiple).batch(Grid(multiple).rung(limit))
+    assert shape != "convex" or result.fits == Grid(multiple).batch(
+        Grid(multiple).rung(limit)
+    )
 
 
-@given(randoms, limits, multiples, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 32))
+@given(
+    randoms, limits, multiples, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 32)
+)
 def test_no_memory_breaks_the_bound(
     random: Random, limit: int, multiple: int, shape: str, slope: int
 ) -> None:
@@ -133,10 +142,16 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(
         if batch in tried:
             again.append(fits)
         tried[batch] = fits
-        return TriedBatch(batch, tried[batch], data.draw(st.none() | st.integers(0, 10**6)))
+        return TriedBatch(
+            batch, tried[batch], data.draw(st.none() | st.integers(0, 10**6))
+        )
 
     result = find_limit(
-        try_batch, sorted(points.items()), memory_bytes=memory, max_batch=top, multiple=multiple
+        try_batch,
+        sorted(points.items()),
+        memory_bytes=memory,
+        max_batch=top,
+        multiple=multiple,
     )
     grid = Grid(multiple)
     assert result.fits is None or tried.get(result.fits, result.fits in points)
@@ -149,10 +164,15 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(
 
 
 @given(st.integers(0, 3000), st.integers(1, 3000), multiples)
-def test_where_memory_is_not_known_it_is_exact_too(limit: int, top: int, multiple: int) -> None:
+def test_where_memory_is_not_known_it_is_exact_too(
+    limit: int, top: int, multiple: int
+) -> None:
     grid = Grid(multiple)
     result = find_limit(
-        lambda b, _: TriedBatch(b, b <= limit), memory_bytes=None, max_batch=top, multiple=multiple
+        lambda b, _: TriedBatch(b, b <= limit),
+        memory_bytes=None,
+        max_batch=top,
+        multiple=multiple,
     )
     last = grid.rung(min(limit, top))
     assert result.fits == (grid.batch(last) or None)
@@ -183,7 +203,9 @@ def test_a_batch_that_is_known_to_fail_is_an_end_and_not_tried_again(
         multiple=on.multiple,
         failed=failed,
     )
-    assert failed not in {trial.batch for trial in result.trials} or failed == result.fails
+    assert (
+        failed not in {trial.batch for trial in result.trials} or failed == result.fails
+    )
     tried = (
         {trial.batch: trial.fits for trial in result.trials}
         | {failed: False}
@@ -203,7 +225,9 @@ class Once:
 
     def __call__(self, batch: int, _: str) -> TriedBatch:
         self._left -= 1
-        return self._on.try_batch(batch) if self._left != -1 else TriedBatch(batch, False)
+        return (
+            self._on.try_batch(batch) if self._left != -1 else TriedBatch(batch, False)
+        )
 
 
 @given(randoms, limits, multiples, st.integers(1, 1 << 32), st.integers(0, 2))
@@ -225,7 +249,9 @@ def test_a_failure_that_linear_memory_contradicts_is_tried_again(
 def test_without_memory_one_failure_by_chance_changes_no_limit(
     random: Random, limit: int, multiple: int, shape: str, number: int
 ) -> None:
-    on = replace(case(shape, random, limit=limit, multiple=multiple, slope=1 << 20), known=False)
+    on = replace(
+        case(shape, random, limit=limit, multiple=multiple, slope=1 << 20), known=False
+    )
     result = by_prediction(on, Once(on, number))
     quiet = by_prediction(on)
     assert (result.fits, result.fails) == (quiet.fits, quiet.fails)
@@ -237,9 +263,12 @@ def test_without_memory_one_failure_by_chance_changes_no_limit(
     [
         (0, 900, (), 500, 100, 8, (None, 1), 1),  # nothing
         (5, 10, (), 55, 100, 8, (5, 6), None),  # below the multiple every batch counts
-        (1000, 10, (8, 16, 32), 10**9, 1000, 8, (1000, None), 1),  # no limit up to the largest
-        (23, 100, (5, 10, 20), 2399, 999, 8, (16, 24), 2),  # a point that is no multiple is no end
-        (77, 10, (4, 8, 16), 2000, 4096, 1, (77, 78), None),  # a failure without a word of memory
+        # No limit up to the largest
+        (1000, 10, (8, 16, 32), 10**9, 1000, 8, (1000, None), 1),
+        # A point that is no multiple is no end
+        (23, 100, (5, 10, 20), 2399, 999, 8, (16, 24), 2),
+        # A failure without a word of memory
+        (77, 10, (4, 8, 16), 2000, 4096, 1, (77, 78), None),
     ],
 )
 def test_the_ends(
@@ -254,11 +283,15 @@ def test_the_ends(
 ) -> None:
     def try_batch(batch: int, _: str) -> TriedBatch:
         return TriedBatch(
-            batch, batch <= fits, per_sample * batch if batch <= fits or not fits else None
+            batch,
+            batch <= fits,
+            per_sample * batch if batch <= fits or not fits else None,
         )
 
     of = [(batch, per_sample * batch) for batch in points]
-    result = find_limit(try_batch, of, memory_bytes=memory, max_batch=most, multiple=multiple)
+    result = find_limit(
+        try_batch, of, memory_bytes=memory, max_batch=most, multiple=multiple
+    )
     assert (result.fits, result.fails) == wanted
     assert tries in (None, len(result.trials))
 
@@ -271,7 +304,9 @@ def test_other_errors_pass_through() -> None:
         find_limit(try_batch, memory_bytes=1, max_batch=10)
 
 
-@given(randoms, limits, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 30), st.data())
+@given(
+    randoms, limits, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 30), st.data()
+)
 def test_trials_sent_again_lead_to_the_same_limit(
     random: Random, limit: int, shape: str, slope: int, data: st.DataObject
 ) -> None:
@@ -282,13 +317,18 @@ def test_trials_sent_again_lead_to_the_same_limit(
     def resumed(batch: int, _: str) -> TriedBatch:
         return journal.pop(0) if journal else on.try_batch(batch)
 
-    assert find_limit(resumed, on.points, memory_bytes=on.memory_bytes, max_batch=MOST) == whole
+    assert (
+        find_limit(resumed, on.points, memory_bytes=on.memory_bytes, max_batch=MOST)
+        == whole
+    )
     assert not journal
 
 
 def test_each_try_says_why() -> None:
     def reasons(
-        points: list[tuple[int, int]], memory_bytes: int | None, failed: int | None = None
+        points: list[tuple[int, int]],
+        memory_bytes: int | None,
+        failed: int | None = None,
     ) -> list[str]:
         told: list[str] = []
 
@@ -296,14 +336,21 @@ def test_each_try_says_why() -> None:
             told.append(f"{batch}: {reason}")
             return TriedBatch(batch, batch <= 100 and batch != failed, 100 + 10 * batch)
 
-        find_limit(try_batch, points, memory_bytes=memory_bytes, max_batch=10**6, failed=failed)
+        find_limit(
+            try_batch, points, memory_bytes=memory_bytes, max_batch=10**6, failed=failed
+        )
         return told
 
-    predicted = ["100: the memory of 3 batches predicts 100", "101: the smallest that should fail"]
+    predicted = [
+        "100: the memory of 3 batches predicts 100",
+        "101: the smallest that should fail",
+    ]
     assert reasons([(b, 100 + 10 * b) for b in (8, 16, 32)], 1105) == predicted
     doubted = reasons([(b, 100 + 10 * b) for b in (24, 48, 97, 98)], 1105, failed=99)
     assert doubted == ["99: once more, as memory predicts 100"]
-    assert reasons([(1, 0)], None, failed=2) == ["2: once more, to be sure: 1 fits, 2 does not"]
+    assert reasons([(1, 0)], None, failed=2) == [
+        "2: once more, to be sure: 1 fits, 2 does not"
+    ]
 
 
 def test_a_workspace_that_hides_the_slope_is_seen_through() -> None:

@@ -53,7 +53,9 @@ def test_no_line_near_it_is_better(points: list[tuple[int, float]]) -> None:
         unique_by=lambda p: p[0],
     )
 )
-def test_the_curve_never_falls_and_keeps_what_did_not(points: list[tuple[int, float]]) -> None:
+def test_the_curve_never_falls_and_keeps_what_did_not(
+    points: list[tuple[int, float]],
+) -> None:
     curve = monotone_curve(points)
     times = [curve.step_time_s(b) for b in curve.batches]
     assert all(b >= a * (1 - 1e-9) for a, b in pairwise(times))

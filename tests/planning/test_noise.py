@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.planning.noise import Norms, efficiency, goodput, learning_rate_factor, noise_scale
+from gpubalance.planning.noise import (
+    Norms,
+    efficiency,
+    goodput,
+    learning_rate_factor,
+    noise_scale,
+)
 from tests.known import known as certain
 
 DIMENSIONS = 40
@@ -26,7 +32,10 @@ def drawn(
     each = noise / math.sqrt(DIMENSIONS)
     found = []
     for _ in range(steps):
-        parts = [b * mean + math.sqrt(b) * each * draw.standard_normal(DIMENSIONS) for b in batches]
+        parts = [
+            b * mean + math.sqrt(b) * each * draw.standard_normal(DIMENSIONS)
+            for b in batches
+        ]
         total = sum(batches)
         shares = [part / total for part in parts]
         own = sum(float(h @ h) / b for h, b in zip(shares, batches, strict=True))
@@ -35,7 +44,9 @@ def drawn(
     return found
 
 
-@pytest.mark.parametrize("batches", [(820, 568), (99, 1), (1, 1, 98), (2048, 512, 512, 128)])
+@pytest.mark.parametrize(
+    "batches", [(820, 568), (99, 1), (1, 1, 98), (2048, 512, 512, 128)]
+)
 def test_it_has_no_bias_for_any_split(batches: tuple[int, ...]) -> None:
     """φ = noise²/signal² is a quarter of the global batch, so that chance is small."""
     total = sum(batches)
@@ -62,11 +73,20 @@ def test_its_interval_holds_nineteen_times_in_twenty() -> None:
     [
         ([], "0 steps say too little"),
         (drawn((70, 30), 2, signal=1, noise=10), "2 steps say too little"),
-        (drawn((100,), 50, signal=1, noise=10), "0 steps say too little"),  # one part tells nothing
-        ([Norms(100, 2, math.inf, math.nan)] * 9, "0 steps say too little"),  # float16 ran over
-        ([Norms(100, 2, 0.0, 0.0)] * 9, "do not tell the gradient from its noise"),  # it vanishes
-        (drawn((70, 30), 50, signal=0, noise=10), "do not tell the gradient from its noise"),
-        (drawn((70, 30), 10, signal=0.01, noise=10), "do not tell the gradient from its noise"),
+        # One part tells nothing
+        (drawn((100,), 50, signal=1, noise=10), "0 steps say too little"),
+        # float16 ran over
+        ([Norms(100, 2, math.inf, math.nan)] * 9, "0 steps say too little"),
+        # It vanishes
+        ([Norms(100, 2, 0.0, 0.0)] * 9, "do not tell the gradient from its noise"),
+        (
+            drawn((70, 30), 50, signal=0, noise=10),
+            "do not tell the gradient from its noise",
+        ),
+        (
+            drawn((70, 30), 10, signal=0.01, noise=10),
+            "do not tell the gradient from its noise",
+        ),
         ([Norms(100, 2, 0.0099, 1.0)] * 9, "the gradients of all parts are alike"),
     ],
 )

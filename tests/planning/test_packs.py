@@ -26,7 +26,8 @@ def test_no_other_size_within_the_bounds_costs_less(
     assert 64 << 10 <= best <= MOST_BYTES
     for other in (64 << 10, best // 2, 2 * best, MOST_BYTES):
         if 64 << 10 <= other <= MOST_BYTES:
-            assert exposed_s(best, *link) <= exposed_s(other, *link) * 1.061  # by a power of two
+            # By a power of two
+            assert exposed_s(best, *link) <= exposed_s(other, *link) * 1.061
 
 
 @given(VALUES, st.integers(0, 2000))
@@ -34,12 +35,15 @@ def test_each_value_is_in_one_pack_of_its_type(
     values: list[tuple[str, int]], pack_bytes: int
 ) -> None:
     packs = packs_of(values, pack_bytes)
-    assert sorted(number for pack in packs for number in pack) == list(range(len(values)))
+    assert sorted(number for pack in packs for number in pack) == list(
+        range(len(values))
+    )
     for pack in packs:
         assert len({values[number][0] for number in pack}) == 1
         assert pack == sorted(pack, reverse=True)
         without_last = sum(values[number][1] for number in pack[:-1])
-        assert not pack_bytes or without_last <= pack_bytes  # it ends with the value that fills it
+        # It ends with the value that fills it
+        assert not pack_bytes or without_last <= pack_bytes
 
 
 def test_the_last_values_come_first_in_a_smaller_pack() -> None:

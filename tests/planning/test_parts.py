@@ -22,7 +22,9 @@ pairs = st.tuples(seconds, seconds)
 
 @given(
     st.integers(1, 5).flatmap(
-        lambda n: st.lists(st.lists(pairs, min_size=n, max_size=n), min_size=1, max_size=9)
+        lambda n: st.lists(
+            st.lists(pairs, min_size=n, max_size=n), min_size=1, max_size=9
+        )
     ),
     st.floats(0, 5),
     st.floats(0, 5),
@@ -38,7 +40,9 @@ def test_compute_update_wait_sync_and_input_add_up(
         updates.append([update for _, update in pairs])
     parts = split_step(step, computes, updates, waited)
     others = parts.sync_s + parts.input_wait_s - parts.excess_s
-    for compute, update, wait in zip(parts.compute_s, parts.update_s, parts.wait_s, strict=True):
+    for compute, update, wait in zip(
+        parts.compute_s, parts.update_s, parts.wait_s, strict=True
+    ):
         assert compute + update + wait + others == pytest.approx(step)
         assert wait >= 0
     assert parts.sync_s >= 0
@@ -46,7 +50,9 @@ def test_compute_update_wait_sync_and_input_add_up(
 
 
 def test_noise_that_makes_another_replica_the_slowest_each_step_is_wait() -> None:
-    parts = split_step(1.3, [[1.0, 1.2], [1.2, 1.0], [1.0, 1.2], [1.2, 1.0]], [[0.0, 0.0]] * 4, 0.0)
+    parts = split_step(
+        1.3, [[1.0, 1.2], [1.2, 1.0], [1.0, 1.2], [1.2, 1.0]], [[0.0, 0.0]] * 4, 0.0
+    )
     assert parts.compute_s == (1.1, 1.1)
     assert parts.wait_s == pytest.approx((0.1, 0.1))
     assert parts.sync_s == pytest.approx(0.1)
@@ -79,7 +85,9 @@ def test_one_device_alone_has_no_sync() -> None:
 SYNC = 0.1  # of a step's compute
 
 
-def drawn(step_s: float, slow: float, seed: int, windows: int = 2, timings: int = 5) -> Measurement:
+def drawn(
+    step_s: float, slow: float, seed: int, windows: int = 2, timings: int = 5
+) -> Measurement:
     """The measurement of random windows, each with its stamped steps.
 
     Times are in parts of a step's compute. A step computes `step_s` seconds, with 2 % noise; a part
@@ -92,18 +100,26 @@ def drawn(step_s: float, slow: float, seed: int, windows: int = 2, timings: int 
         return list(noisy * np.where(source.random(count) < slow, 3.0, 1.0))
 
     def timing(size: int) -> Timing:
-        return Timing(steps=size, seconds=sum(computes(size)) + size * SYNC, input_wait_s=0.0)
+        return Timing(
+            steps=size, seconds=sum(computes(size)) + size * SYNC, input_wait_s=0.0
+        )
 
     def stamped(compute: float) -> Timing:
         step = compute + SYNC
-        parts = {"compute_s": (compute, compute), "update_s": (0.0, 0.0), "step_s": step}
+        parts = {
+            "compute_s": (compute, compute),
+            "update_s": (0.0, 0.0),
+            "step_s": step,
+        }
         return Timing(steps=1, seconds=step, input_wait_s=0.0, **parts)
 
     size = max(1, round(TIMING_S / (step_s * (1 + SYNC))))
     # An unstamped step comes before each stamped one.
     each = max(STAMPED_STEPS, round(STAMPED_PART * timings * size / 2))
     taken = [timing(size) for _ in range(windows * timings)]
-    return measured(windows_of(taken, [stamped(one) for one in computes(windows * each)]))
+    return measured(
+        windows_of(taken, [stamped(one) for one in computes(windows * each)])
+    )
 
 
 @pytest.mark.parametrize(("windows", "timings", "least"), [(2, 5, 0.9), (3, 18, 0.95)])
@@ -124,7 +140,9 @@ def test_the_parts_of_a_step_add_up_beside_slow_steps() -> None:
     for seed in range(20):
         one = drawn(0.02, 0.1, seed)
         replica = one.replicas[0]
-        parts = replica.compute_s + replica.wait_s + one.sync_s + one.slow_s - one.excess_s
+        parts = (
+            replica.compute_s + replica.wait_s + one.sync_s + one.slow_s - one.excess_s
+        )
         assert parts == pytest.approx(one.step_time_s.median)
         assert one.slow_s > 0
 
@@ -133,7 +151,8 @@ def test_without_a_slow_step_nothing_is_taken_for_one() -> None:
     steady = np.random.default_rng(1).normal(1, 0.1, 300).tolist()
     assert slow_steps(steady) == 0
     assert slow_time([1.0, 1.01, 1.02], 10, steady) == 0
-    assert slow_time([1.2, 1.2, 1.2], 10, steady) == 0  # longer all the same: what is between steps
+    # Longer all the same: what is between steps
+    assert slow_time([1.2, 1.2, 1.2], 10, steady) == 0
 
 
 def test_slow_steps_that_only_the_timings_hold_are_found() -> None:

@@ -16,7 +16,9 @@ _TIMES = st.floats(0.1, 10.0)
 
 def _by_brute_force(free_s: list[float], each_s: list[float], left: int) -> float:
     """The end of the last command, of all ways to share equal commands out."""
-    ways = [way for way in product(range(left + 1), repeat=len(each_s)) if sum(way) == left]
+    ways = [
+        way for way in product(range(left + 1), repeat=len(each_s)) if sum(way) == left
+    ]
     last_ends = []
     for way in ways:
         ends = [f + n * e for f, n, e in zip(free_s, way, each_s, strict=True) if n]
@@ -24,7 +26,10 @@ def _by_brute_force(free_s: list[float], each_s: list[float], left: int) -> floa
     return min(last_ends)
 
 
-@given(st.lists(st.tuples(st.floats(0.0, 10.0), _TIMES), min_size=1, max_size=3), st.integers(0, 8))
+@given(
+    st.lists(st.tuples(st.floats(0.0, 10.0), _TIMES), min_size=1, max_size=3),
+    st.integers(0, 8),
+)
 def test_the_last_end_is_the_best_of_all_ways(
     devices: list[tuple[float, float]], left: int
 ) -> None:
@@ -35,7 +40,9 @@ def test_the_last_end_is_the_best_of_all_ways(
 
 
 @given(st.lists(_TIMES, min_size=1, max_size=3), st.integers(1, 8))
-def test_following_the_rule_reaches_it_with_equal_commands(each_s: list[float], left: int) -> None:
+def test_following_the_rule_reaches_it_with_equal_commands(
+    each_s: list[float], left: int
+) -> None:
     busy_s = [0.0] * len(each_s)
     rest = left
     now_s = 0.0
@@ -47,12 +54,17 @@ def test_following_the_rule_reaches_it_with_equal_commands(each_s: list[float], 
             now_s = min(end_s for end_s in busy_s if end_s > now_s + 1e-9)
         else:
             busy_s[device], rest = now_s + each_s[device], rest - 1
-    assert max(busy_s) == pytest.approx(_by_brute_force([0.0] * len(each_s), each_s, left))
+    assert max(busy_s) == pytest.approx(
+        _by_brute_force([0.0] * len(each_s), each_s, left)
+    )
 
 
 @given(st.lists(_TIMES, min_size=1, max_size=4), st.integers(1, 20))
 def test_where_all_are_free_one_starts(each_s: list[float], left: int) -> None:
-    assert Outlook([0.0] * len(each_s), each_s).starts(range(len(each_s)), left) is not None
+    assert (
+        Outlook([0.0] * len(each_s), each_s).starts(range(len(each_s)), left)
+        is not None
+    )
 
 
 def test_the_issues_example_takes_the_optimum() -> None:
@@ -61,8 +73,12 @@ def test_the_issues_example_takes_the_optimum() -> None:
     assert makespan_s(queue) == pytest.approx(16.0)
 
 
-def test_a_known_slow_card_is_left_idle_from_the_start_and_an_unknown_one_is_tried() -> None:
-    assert makespan_s(Drawn((4.0, 4.0), (1.0, 0.4), rates=(1.0, 0.4))) == pytest.approx(8.0)
+def test_a_known_slow_card_is_left_idle_from_the_start_and_an_unknown_one_is_tried() -> (
+    None
+):
+    assert makespan_s(Drawn((4.0, 4.0), (1.0, 0.4), rates=(1.0, 0.4))) == pytest.approx(
+        8.0
+    )
     assert makespan_s(Drawn((4.0, 4.0), (1.0, 0.4))) == pytest.approx(10.0)
 
 
@@ -82,7 +98,8 @@ def test_relative_times_follow_the_commands_in_as_far_as_they_agree() -> None:
 
     assert ratio([4.0] * 5, [10.0] * 5) == pytest.approx(2.5, rel=0.1)
     assert 1.5 < ratio([4.0], [10.0]) < ratio([4.0] * 3, [10.0] * 3) < 2.5
-    assert ratio([1.0, 9.0, 3.0], [2.0, 20.0, 6.0]) < 1.7  # they differ more than the devices
+    # They differ more than the devices
+    assert ratio([1.0, 9.0, 3.0], [2.0, 20.0, 6.0]) < 1.7
     assert ratio([], [], rates=(3.0, 2.0)) == pytest.approx(1.5)
     assert 1.5 < ratio([4.0], [10.0], rates=(3.0, 2.0)) < 2.0
     assert relative_times([[4.0], []])[1] is None
@@ -90,8 +107,13 @@ def test_relative_times_follow_the_commands_in_as_far_as_they_agree() -> None:
     assert times[1] == pytest.approx(6.0)
 
 
-@given(st.lists(st.lists(_TIMES, max_size=3), min_size=1, max_size=3), st.floats(0.1, 100.0))
-def test_the_unit_of_time_does_not_matter(ended: list[list[float]], factor: float) -> None:
+@given(
+    st.lists(st.lists(_TIMES, max_size=3), min_size=1, max_size=3),
+    st.floats(0.1, 100.0),
+)
+def test_the_unit_of_time_does_not_matter(
+    ended: list[list[float]], factor: float
+) -> None:
     running = [0.5 if each else None for each in ended]
     scaled = []
     for times_s in ended:

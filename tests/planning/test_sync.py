@@ -90,7 +90,9 @@ def with_sets(draw: st.DrawFn) -> Problem:
     if not several:
         return problem
     seconds = st.integers(0, 16).map(lambda n: n / 64)
-    return replace(problem, sync=Syncs(draw(st.dictionaries(st.sampled_from(several), seconds))))
+    return replace(
+        problem, sync=Syncs(draw(st.dictionaries(st.sampled_from(several), seconds)))
+    )
 
 
 @given(problem=with_sets())
@@ -99,9 +101,14 @@ def test_no_split_of_any_set_is_better(problem: Problem) -> None:
 
 
 @given(problem=with_sets(), data=st.data())
-def test_none_with_some_devices_forced_in_is_better(problem: Problem, data: st.DataObject) -> None:
+def test_none_with_some_devices_forced_in_is_better(
+    problem: Problem, data: st.DataObject
+) -> None:
     forced = data.draw(st.sets(st.integers(0, len(problem.loads) - 1)))
-    loads = (replace(load, required=number in forced) for number, load in enumerate(problem.loads))
+    loads = (
+        replace(load, required=number in forced)
+        for number, load in enumerate(problem.loads)
+    )
     assert_best(replace(problem, loads=tuple(loads)))
 
 
@@ -122,7 +129,11 @@ def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
         at_will = {used: random.uniform(0, 0.1) for used in sets}
         syncs = Syncs(random.choice([by_links, at_will]))
         assert_best(
-            Problem(loads, syncs, global_batch=random.choice([None, None, random.randint(1, 9)]))
+            Problem(
+                loads,
+                syncs,
+                global_batch=random.choice([None, None, random.randint(1, 9)]),
+            )
         )
 
 
@@ -134,11 +145,15 @@ def test_a_device_that_costs_more_sync_than_it_adds_is_left_out_and_told_why() -
     assert found.split.batches == (100, 100, 0)
     assert found.binds == ("memory", "memory", "sync")
     assert (gain(problem, 2) or 0.0) < 0
-    assert allocate(replace(problem, sync=measured(abc=0.002, ab=0.001))).split.used == (0, 1, 2)
+    assert allocate(
+        replace(problem, sync=measured(abc=0.002, ab=0.001))
+    ).split.used == (0, 1, 2)
 
 
 def test_in_a_thousand_devices_the_measured_set_is_found() -> None:
-    loads = tuple(Load(Line(0.02, 0.001 + 1e-6 * number, 0.0), 100) for number in range(1000))
+    loads = tuple(
+        Load(Line(0.02, 0.001 + 1e-6 * number, 0.0), 100) for number in range(1000)
+    )
     without = frozenset(range(990))
     syncs = Syncs({frozenset(range(1000)): 0.1, without: 0.05})
     assert allocate(Problem(loads, syncs)).split.used == tuple(sorted(without))

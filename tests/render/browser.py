@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
 )
 _FLAGS = (
     "--headless",
@@ -24,7 +25,8 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--no-first-run",
     "--hide-scrollbars",
-    "--allow-file-access-from-files",  # else the page around the frames may not look into them
+    # Else the page around the frames may not look into them
+    "--allow-file-access-from-files",
     "--enable-logging=stderr",
 )
 _WITHIN_S = 120
@@ -63,7 +65,9 @@ class Seen(NamedTuple):
     console: list[str]
 
 
-def look(page: Path, views: Sequence[View], questions: Mapping[str, str], folder: Path) -> Seen:
+def look(
+    page: Path, views: Sequence[View], questions: Mapping[str, str], folder: Path
+) -> Seen:
     """Evaluates a JavaScript expression for each question in each view.
 
     Chromium's own files go to `folder`.
@@ -71,7 +75,8 @@ def look(page: Path, views: Sequence[View], questions: Mapping[str, str], folder
     frames = "\n".join(_frame(page, *view) for view in views)
     around = folder / "around.html"
     around.write_text(
-        _AROUND.format(frames=frames, questions=json.dumps(dict(questions))), encoding="utf-8"
+        _AROUND.format(frames=frames, questions=json.dumps(dict(questions))),
+        encoding="utf-8",
     )
     assert CHROMIUM is not None
     command = [
@@ -81,7 +86,9 @@ def look(page: Path, views: Sequence[View], questions: Mapping[str, str], folder
         "--dump-dom",
         around.resolve().as_uri(),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_WITHIN_S)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=_WITHIN_S
+    )
     (title,) = re.findall(r"(?s)<title>(.*)</title>", done.stdout)
     return Seen(json.loads(html.unescape(title)), re.findall(r"CONSOLE.*", done.stderr))
 

@@ -59,8 +59,12 @@ def kept(name: str, width: int) -> str:
     if isinstance(result, Plan):
         return told(result, *uses(result, profile, Path("plan.json")), width)
     if isinstance(result, Layers):
-        return told(result, *layers_uses(Path(f"{name}.json"), None, result.settings), width)
-    return told(result, f"gpubalance balance --simulate {profile} --gpus {gpus}", (), width)
+        return told(
+            result, *layers_uses(Path(f"{name}.json"), None, result.settings), width
+        )
+    return told(
+        result, f"gpubalance balance --simulate {profile} --gpus {gpus}", (), width
+    )
 
 
 def path(name: str, width: int) -> Path:

@@ -11,7 +11,13 @@ from gpubalance.settings.device import Device
 from tests.jobs.probes import measurement_of
 
 PAIR = tuple(
-    Device(index=i, uuid=f"GPU-{i}", name=f"Card {i}", memory_bytes=1 << 30, simulated=False)
+    Device(
+        index=i,
+        uuid=f"GPU-{i}",
+        name=f"Card {i}",
+        memory_bytes=1 << 30,
+        simulated=False,
+    )
     for i in range(2)
 )
 
@@ -20,7 +26,12 @@ def step_time(*samples: float, at_s: tuple[float, ...] = ()) -> StepTime:
     """Step times whose timings, of 4 steps, end one after another, or when it says."""
     at_s = at_s or tuple(accumulate(4 * sample for sample in samples))
     return StepTime(
-        median=samples[0], mad=0.0, ci95=None, steps_per_sample=4, samples=samples, at_s=at_s
+        median=samples[0],
+        mad=0.0,
+        ci95=None,
+        steps_per_sample=4,
+        samples=samples,
+        at_s=at_s,
     )
 
 

@@ -63,7 +63,10 @@ def lines() -> list[Text]:
         ),
         *_screen(run.devices, even),
         Text(),
-        Text("$ gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o plan.json", "bold"),
+        Text(
+            "$ gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o plan.json",
+            "bold",
+        ),
         *_screen(run.devices, run),
         Text(),
         *map(
@@ -98,7 +101,11 @@ def _screen(devices: Sequence[Device], measured: Measurement) -> list[Text]:
 def svg() -> str:
     """The picture."""
     console = Console(
-        record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+        record=True,
+        width=_WIDTH,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
     )
     for line in lines():
         console.print(line, no_wrap=True)

@@ -55,13 +55,19 @@ def test_the_whole_text(tmp_path: Path, width: int) -> None:
     assert "\n\n\n".join(texts) + "\n" == golden.read_text()
 
 
-def test_a_verdict_on_runs_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) -> None:
-    text = comparison_text(compared_in(tmp_path, {"a": BASELINE, "b": disturbed(OTHER, 2.0)}))
+def test_a_verdict_on_runs_of_a_machine_that_was_not_quiet_carries_it(
+    tmp_path: Path,
+) -> None:
+    text = comparison_text(
+        compared_in(tmp_path, {"a": BASELINE, "b": disturbed(OTHER, 2.0)})
+    )
     verdict = " ".join(text.split("\n\n")[0].split())
     assert verdict.startswith(
         "b.json is slower than a.json, but the machine was not quiet (b.json: timings vary by"
     )
-    same = comparison_text(compared_in(tmp_path, {"a": BASELINE, "b": mixed(disturbed(OTHER))}))
+    same = comparison_text(
+        compared_in(tmp_path, {"a": BASELINE, "b": mixed(disturbed(OTHER))})
+    )
     assert "but not like with like, and the machine was not quiet (b.json:" in " ".join(
         same.split()
     )
@@ -81,7 +87,10 @@ def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:
         (["a.json", "x/b.json"], ["a.json", "b.json"]),
         (["old/run.json", "new/run.json"], ["old", "new"]),
         (["old/1/run.json", "new/1/run.json"], ["old", "new"]),
-        (["old/a.json", "new/a.json", "new/b.json"], ["old/a.json", "new/a.json", "new/b.json"]),
+        (
+            ["old/a.json", "new/a.json", "new/b.json"],
+            ["old/a.json", "new/a.json", "new/b.json"],
+        ),
         (["a.json", "a.json"], ["a.json", "a.json"]),
     ],
 )

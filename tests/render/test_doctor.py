@@ -12,7 +12,12 @@ CHECKUP = Checkup(
     created="2026-11-21T12:00:00+00:00",
     devices=(),
     checks=(
-        Check(code="driver", status="ok", what="driver", detail="550.54.14, for CUDA up to 12.4"),
+        Check(
+            code="driver",
+            status="ok",
+            what="driver",
+            detail="550.54.14, for CUDA up to 12.4",
+        ),
         Check(
             code="persistence",
             status="warning",
@@ -49,7 +54,9 @@ def test_it_is_whole_at_80_and_at_40_columns_and_colour_adds_nothing_but_colour(
 ) -> None:
     text = checkup_text(CHECKUP, columns)
     assert text + "\n" == path("checkup", columns).read_text(encoding="utf-8")
-    painted = checkup_text(CHECKUP, columns, lambda status, word: f"<{status}>{word}</>")
+    painted = checkup_text(
+        CHECKUP, columns, lambda status, word: f"<{status}>{word}</>"
+    )
     for check in CHECKUP.checks:
         assert painted.count(f"<{check.status}>{check.status}") == 1
         painted = painted.replace(f"<{check.status}>", "")
@@ -59,4 +66,6 @@ def test_it_is_whole_at_80_and_at_40_columns_and_colour_adds_nothing_but_colour(
 def test_when_nothing_is_wrong_it_says_so_and_when_cut_short_too() -> None:
     good = CHECKUP.model_copy(update={"checks": CHECKUP.checks[:1]})
     assert checkup_text(good).startswith("nothing is wrong: 1 ok\n")
-    assert checkup_text(good.model_copy(update={"complete": False})).startswith("1 ok; cut short\n")
+    assert checkup_text(good.model_copy(update={"complete": False})).startswith(
+        "1 ok; cut short\n"
+    )

@@ -28,7 +28,10 @@ def test_a_summary_is_as_it_was_looked_at_short_and_no_line_but_a_command_is_too
     if width == 80:
         assert "samples/s" in text.splitlines()[0]
         more = max(0, len(result.devices) - 2)  # rows than a pair has
-        assert len(text.splitlines()) - len(warning_lines(warnings_of(result))) <= 25 + more
+        assert (
+            len(text.splitlines()) - len(warning_lines(warnings_of(result)))
+            <= 25 + more
+        )
 
 
 def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> None:
@@ -44,7 +47,9 @@ def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> No
 
 
 def test_a_curve_with_its_marks_is_whole_at_50_columns() -> None:
-    (first, _) = Probe.model_validate_json((DATA / "pair-probe.json").read_text()).probes
+    (first, _) = Probe.model_validate_json(
+        (DATA / "pair-probe.json").read_text()
+    ).probes
     rough = first.curve[1].model_copy(update={"precise": False})
     lines = curve_lines((first.curve[0], rough, *first.curve[2:]), 50)
     assert max(map(len, lines)) <= 50
@@ -61,15 +66,21 @@ def test_a_device_without_a_point_says_that_nothing_was_measured() -> None:
         "sensible": None,
     }
     second = probe.probes[1].model_copy(update=unmeasured)
-    left = probe.model_copy(update={"probes": (probe.probes[0], second), "complete": False})
-    (line,) = [line for line in lines_of(probe_summary(left)) if line.startswith("GPU:1")]
+    left = probe.model_copy(
+        update={"probes": (probe.probes[0], second), "complete": False}
+    )
+    (line,) = [
+        line for line in lines_of(probe_summary(left)) if line.startswith("GPU:1")
+    ]
     assert line == "GPU:1  GeForce GTX 1080: nothing was measured yet"
 
 
 def test_a_path_in_a_warning_is_not_broken() -> None:
     path = f"/home/somebody/.local/state/gpubalance/logs/{'20261123T201039.664456-' * 3}run.log"
     warning = Warning_(
-        code="pipeline-unknown", message="it failed", next=f"the worker's whole log is {path}"
+        code="pipeline-unknown",
+        message="it failed",
+        next=f"the worker's whole log is {path}",
     )
     assert [line.strip() for line in warning_lines([warning], 80)][-1] == path
 

@@ -14,7 +14,14 @@ from matplotlib.colors import to_rgb
 
 from gpubalance.render.cells import exact
 from gpubalance.render.layers import layers_summary, timeline_lines
-from gpubalance.render.report.charts.style import BACKWARD, FORWARD, NARROW, TRANSFER, UPDATE, WIDE
+from gpubalance.render.report.charts.style import (
+    BACKWARD,
+    FORWARD,
+    NARROW,
+    TRANSFER,
+    UPDATE,
+    WIDE,
+)
 from gpubalance.render.report.tables import tables_of
 from gpubalance.results.layers import Layers
 from gpubalance.results.subject import ReportSubject
@@ -36,7 +43,9 @@ def result(subject: ReportSubject) -> Layers:
     return subject.result
 
 
-def test_the_picture_is_the_measured_step(subject: ReportSubject, result: Layers) -> None:
+def test_the_picture_is_the_measured_step(
+    subject: ReportSubject, result: Layers
+) -> None:
     chart = drawn(subject, "timeline")
     shown = bars(chart)
     rows = {stage.device: -1 - row for row, stage in enumerate(result.stages)}
@@ -53,13 +62,20 @@ def test_the_picture_is_the_measured_step(subject: ReportSubject, result: Layers
         )
         assert sum(found, ()) == pytest.approx(sum(wanted, ()))
         assert len(tasks) == result.micro_batches * len(result.segments)
-    assert {bar.get_facecolor()[:3] for bar in shown} >= {to_rgb(UPDATE), to_rgb(TRANSFER)}
+    assert {bar.get_facecolor()[:3] for bar in shown} >= {
+        to_rgb(UPDATE),
+        to_rgb(TRANSFER),
+    }
     for width in (WIDE, NARROW):
-        assert re.search("<title[^>]*>One step, task by task</title>", chart.svg("result-1", width))
+        assert re.search(
+            "<title[^>]*>One step, task by task</title>", chart.svg("result-1", width)
+        )
 
 
 def test_a_device_with_little_to_do_has_a_line_that_says_why(result: Layers) -> None:
-    waits = "GPU:0 idles 40 % of a step: it waits for GPU:1, whose stage takes longest; "
+    waits = (
+        "GPU:0 idles 40 % of a step: it waits for GPU:1, whose stage takes longest; "
+    )
     assert f"{waits}no other cut that fits is predicted to be faster" in told(result)
     assert f"{waits}the cuts are those of --cuts" in told(
         result.model_copy(update={"cuts": ("dense",)})
@@ -79,7 +95,9 @@ def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> 
     _, *rows = timeline_lines(result, 80)
     for row, stage in zip(rows, result.stages, strict=True):
         spans = list(result.timeline.spans(stage.device))
-        assert all(before.end_s <= after.start_s + 1e-6 for before, after in pairwise(spans))
+        assert all(
+            before.end_s <= after.start_s + 1e-6 for before, after in pairwise(spans)
+        )
         label, line = row.split(maxsplit=1)
         assert label == result.devices[stage.device].label
         for letters, seconds in (("Ff", stage.forward_s), ("Bb", stage.backward_s)):

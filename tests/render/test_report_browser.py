@@ -15,7 +15,9 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium here to open the page with"
 )
 
-VIEWS = [View(width, scheme) for width in (360, 800, 1400) for scheme in ("light", "dark")]
+VIEWS = [
+    View(width, scheme) for width in (360, 800, 1400) for scheme in ("light", "dark")
+]
 PAPER = View(690, "paper")  # the width of A4 within its margins
 
 # Elements that stick out of the page, but for what lies in a box that scrolls.
@@ -92,7 +94,9 @@ def test_it_fits_and_its_text_can_be_read(seen: Seen, view: View) -> None:
     assert found["devices"]  # what matters most is not behind a scroll bar
     assert found["stick_out"] == found["text"] == found["asked_for"] == []
     assert found["smallest"] > 10
-    assert found["paper"] == ("rgb(21, 22, 26)" if view.look == "dark" else "rgb(255, 255, 255)")
+    assert found["paper"] == (
+        "rgb(21, 22, 26)" if view.look == "dark" else "rgb(255, 255, 255)"
+    )
 
 
 def test_on_paper_it_is_light_and_nothing_is_cut_off(seen: Seen) -> None:

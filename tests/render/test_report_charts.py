@@ -48,7 +48,11 @@ def figure_of(chart: Chart) -> Figure:
 
 
 def bars(chart: Chart) -> list[Rectangle]:
-    return [patch for patch in figure_of(chart).axes[0].patches if isinstance(patch, Rectangle)]
+    return [
+        patch
+        for patch in figure_of(chart).axes[0].patches
+        if isinstance(patch, Rectangle)
+    ]
 
 
 def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> None:
@@ -61,30 +65,52 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
         seconds * 1e3
         for step in steps
         for part in step.parts
-        for seconds in (step.input_wait_s, part.compute_s, part.wait_s, step.sync_s, part.update_s)
+        for seconds in (
+            step.input_wait_s,
+            part.compute_s,
+            part.wait_s,
+            step.sync_s,
+            part.update_s,
+        )
         if seconds
     ]
     found = bars(drawn(subject, "step"))
     assert [bar.get_width() for bar in found] == pytest.approx(wanted)
-    assert {bar.get_hatch() or "" for bar in found} >= {"", HATCHES[WAIT], HATCHES[SYNC]}
+    assert {bar.get_hatch() or "" for bar in found} >= {
+        "",
+        HATCHES[WAIT],
+        HATCHES[SYNC],
+    }
     batches = f"{known(run.baselines.even).global_batch} and {run.global_batch}"
     assert f"Their global batches differ: {batches}" in drawn(subject, "step").text
-    alike = inside(run, "baselines", even=run.model_copy(update={"batches": run.batches[::-1]}))
-    assert "global batches differ" not in drawn(replace(subject, result=alike), "step").text
+    alike = inside(
+        run, "baselines", even=run.model_copy(update={"batches": run.batches[::-1]})
+    )
+    assert (
+        "global batches differ"
+        not in drawn(replace(subject, result=alike), "step").text
+    )
     # The even split is above the chosen one, and each row ends with the step.
     assert found[0].get_y() > found[-1].get_y()
     ends = [bar.get_x() + bar.get_width() for bar in found]
-    assert max(ends) == pytest.approx(max(step.step_time_s for step in steps) * 1e3, rel=0.01)
+    assert max(ends) == pytest.approx(
+        max(step.step_time_s for step in steps) * 1e3, rel=0.01
+    )
     gap = known(known(known(subject.plan).balance).solo_gap)
     lost = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
-    assert sum(lost) == pytest.approx(gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum)
-    assert lost == pytest.approx([part.rate for part in large_losses(subject.devices, gap)])
+    assert sum(lost) == pytest.approx(
+        gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum
+    )
+    assert lost == pytest.approx(
+        [part.rate for part in large_losses(subject.devices, gap)]
+    )
 
 
 def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> None:
     subject = samples.subject(samples.BALANCE, samples.PROBE)
     assert subject.probe_from == "pair-probe.json"
-    assert samples.subject(samples.BALANCE, samples.FOUR_PROBE).probe_from == ""  # of other devices
+    # Of other devices
+    assert samples.subject(samples.BALANCE, samples.FOUR_PROBE).probe_from == ""
     axes = figure_of(drawn(subject, "curves")).axes[0]
     assert axes.get_xlabel() == "batch, samples"
     assert axes.get_ylabel() == "throughput, samples/s"
@@ -96,7 +122,8 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
             for point in sorted(one.curve, key=lambda p: p.batch)
         ]
         assert points in lines
-        assert [[limit.fits, 0.0], [limit.fits, 0.97]] in lines  # up to 97 % of the axis
+        # Up to 97 % of the axis
+        assert [[limit.fits, 0.0], [limit.fits, 0.97]] in lines
         model = known(one.step_time_model)
         batch = known(subject.split).batches[i]
         assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [
@@ -113,20 +140,38 @@ def test_step_times_stand_above_telemetry_on_one_clock() -> None:
     chart = drawn(subject, "course")
     figure = figure_of(chart)
     labels = [axes.get_ylabel() for axes in figure.axes]
-    assert labels == ["step time, ms", "°C", "power, W", "SM, MHz", "memory, MHz", "throttled"]
+    assert labels == [
+        "step time, ms",
+        "°C",
+        "power, W",
+        "SM, MHz",
+        "memory, MHz",
+        "throttled",
+    ]
     times = known(subject.run).step_time_s
     points = figure.axes[0].lines[0]
     assert list(points.get_xdata()) == pytest.approx(times.at_s)  # type: ignore[arg-type]
-    assert list(points.get_ydata()) == pytest.approx([1e3 * seconds for seconds in times.samples])  # type: ignore[arg-type]
-    assert chart.text == ""  # which of them was throttled stands in the table of telemetry
-    assert "Temperature, power, clocks" in drawn(samples.subject(samples.BALANCE), "course").text
+    assert list(points.get_ydata()) == pytest.approx(
+        [1e3 * seconds for seconds in times.samples]
+    )  # type: ignore[arg-type]
+    # Which of them was throttled stands in the table of telemetry
+    assert chart.text == ""
+    assert (
+        "Temperature, power, clocks"
+        in drawn(samples.subject(samples.BALANCE), "course").text
+    )
 
 
 def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
     document = samples.document(samples.RUN)
     times = [0.05 + 0.001 * (i % 7) for i in range(5000)]
-    document["step_time_s"] |= {"samples": times, "at_s": [0.05 * i for i in range(5000)]}
-    chart = drawn(samples.subject(samples.written(tmp_path, "long.json", document)), "course")
+    document["step_time_s"] |= {
+        "samples": times,
+        "at_s": [0.05 * i for i in range(5000)],
+    }
+    chart = drawn(
+        samples.subject(samples.written(tmp_path, "long.json", document)), "course"
+    )
     assert len(chart.svg("x", WIDE)) < 60_000
     (band,) = figure_of(chart).axes[0].collections
     heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
@@ -185,9 +230,12 @@ def test_each_svg_is_whole_and_its_text_is_text(
         text = [element.text for element in root.iter("text")]
         assert len(text) > 4
         assert any(
-            re.search(r", (ms|s|GiB|samples/s|samples)$|^trial$", label or "") for label in text
+            re.search(r", (ms|s|GiB|samples/s|samples)$|^trial$", label or "")
+            for label in text
         )
-        assert not re.findall(r"#[0-9a-fA-F]{6}\b", svg), "a colour that no dark page changes"
+        assert not re.findall(r"#[0-9a-fA-F]{6}\b", svg), (
+            "a colour that no dark page changes"
+        )
 
 
 def test_a_chart_is_drawn_the_same_each_time_and_leaves_matplotlib_as_it_was() -> None:
@@ -245,13 +293,17 @@ def lab(value: str, seen: str) -> np.ndarray:
 
 
 def contrast(one: str, other: str) -> float:
-    light = sorted(float(np.array(_XYZ[1]) @ linear(value)) + 0.05 for value in (one, other))
+    light = sorted(
+        float(np.array(_XYZ[1]) @ linear(value)) + 0.05 for value in (one, other)
+    )
     return light[1] / light[0]
 
 
 def palettes() -> list[dict[str, str]]:
     """The page's colours by name, light and dark."""
-    css = (ROOT / "gpubalance" / "render" / "report" / "page.css").read_text(encoding="utf-8")
+    css = (ROOT / "gpubalance" / "render" / "report" / "page.css").read_text(
+        encoding="utf-8"
+    )
     light, dark = (
         dict(re.findall(r"(--[a-z]+): (#[0-9a-f]{6});", block))
         for block in css.split("@media screen")[:2]
@@ -273,7 +325,8 @@ def test_colour_blind_readers_tell_parts_and_devices_apart(
         assert np.linalg.norm(lab(named[one], seen) - lab(named[other], seen)) > 10
     looks = {tuple(look(i).values()) for i in range(56)}
     assert len(looks) == 56
-    assert len({tuple(look(i).values())[1:] for i in range(8)}) == 8  # and without any colour
+    # And without any colour
+    assert len({tuple(look(i).values())[1:] for i in range(8)}) == 8
 
 
 @pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])

@@ -15,13 +15,20 @@ import pytest
 from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.page import html_page
-from gpubalance.render.report.text import csv_text, markdown, markdown_cell, spreadsheet_text
+from gpubalance.render.report.text import (
+    csv_text,
+    markdown,
+    markdown_cell,
+    spreadsheet_text,
+)
 from gpubalance.results.subject import ReportSubject
 from tests.render import samples
 
 HOSTILE = (
     "<script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>",
-    r"$\frac{1}{$ | `rm` [x](javascript:alert(3)) \x1b[31mred\x1b[0m".replace(r"\x1b", "\x1b"),
+    r"$\frac{1}{$ | `rm` [x](javascript:alert(3)) \x1b[31mred\x1b[0m".replace(
+        r"\x1b", "\x1b"
+    ),
 )
 
 
@@ -53,13 +60,23 @@ def hostile(folder: Path) -> tuple[ReportSubject, ...]:
     return read_subjects(paths)
 
 
-def test_a_page_of_hostile_text_has_no_element_and_no_reference_of_theirs(tmp_path: Path) -> None:
+def test_a_page_of_hostile_text_has_no_element_and_no_reference_of_theirs(
+    tmp_path: Path,
+) -> None:
     subjects = hostile(tmp_path)
     html = html_page(subjects, [charts_of(subject) for subject in subjects])
     page = samples.Page(html)
-    assert not {"script", "img", "b", "i", "iframe", "object", "embed", "link", "base"} & set(
-        page.tags
-    )
+    assert not {
+        "script",
+        "img",
+        "b",
+        "i",
+        "iframe",
+        "object",
+        "embed",
+        "link",
+        "base",
+    } & set(page.tags)
     assert not [tag for tag in page.tags if tag.startswith("@")]
     assert page.tags.count("style") == 1
     assert all(re.fullmatch(r"#[\w.-]+", reference) for reference in page.references)
@@ -77,7 +94,9 @@ def test_the_page_needs_nothing_else(html: str) -> None:
     assert "@import" not in html
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)
     assert policy is not None
-    assert policy[1].startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    assert policy[1].startswith(
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    )
     assert html.index("Content-Security-Policy") < html.index("<style")
     page = samples.Page(html)
     assert all(reference.startswith("#") for reference in page.references)
@@ -93,9 +112,15 @@ def test_no_text_begins_a_formula(sign: str) -> None:
     assert spreadsheet_text(f"a{sign}b") == f"a{sign}b"
 
 
-def test_a_csv_of_hostile_text_has_no_formula_and_its_numbers_are_numbers(tmp_path: Path) -> None:
+def test_a_csv_of_hostile_text_has_no_formula_and_its_numbers_are_numbers(
+    tmp_path: Path,
+) -> None:
     text = csv_text(hostile(tmp_path))
-    rows = [row for table in text.split("\n\n") for row in csv.DictReader(io.StringIO(table))]
+    rows = [
+        row
+        for table in text.split("\n\n")
+        for row in csv.DictReader(io.StringIO(table))
+    ]
     for row in rows:
         for value in row.values():
             assert not value or value[0] not in "=+@\t\r＝＋－＠"

@@ -64,7 +64,9 @@ def values_of(*subjects: ReportSubject) -> set[float]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(samples.DATA.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(samples.DATA.glob("*.json")), ids=lambda path: path.stem
+)
 def test_every_number_of_a_result_is_in_the_csv(path: Path) -> None:
     wanted = {abs(value) for value in numbers(samples.document(path))}
     there = values_of(samples.subject(path))
@@ -80,7 +82,9 @@ def test_a_row_of_the_csv_is_the_results() -> None:
     subject = samples.subject(samples.BALANCE)
     run = samples.document(samples.BALANCE)["balance"]["run"]
     parts = [
-        row for row in rows_of(subject) if row["table"] == "parts" and row["split"] == "chosen"
+        row
+        for row in rows_of(subject)
+        if row["table"] == "parts" and row["split"] == "chosen"
     ]
     for row, replica in zip(parts, run["replicas"], strict=True):
         for name in (
@@ -95,7 +99,9 @@ def test_a_row_of_the_csv_is_the_results() -> None:
             assert float(row[name]) == replica[name]
 
 
-def test_a_device_that_was_not_probed_is_told_beside_its_figures(tmp_path: Path) -> None:
+def test_a_device_that_was_not_probed_is_told_beside_its_figures(
+    tmp_path: Path,
+) -> None:
     document = samples.document(samples.PROBE)
     document["probes"][1]["same_as"] = "GPU:0"
     rows = rows_of(samples.subject(samples.written(tmp_path, "equal.json", document)))
@@ -116,24 +122,35 @@ def test_a_device_that_is_no_line_has_its_curve(tmp_path: Path) -> None:
     assert found == [("GPU:1", "8", "0.0512"), ("GPU:1", "712", "0.8123")]
 
 
-def test_the_pages_tables_are_the_results(html: str, subjects: tuple[ReportSubject, ...]) -> None:
+def test_the_pages_tables_are_the_results(
+    html: str, subjects: tuple[ReportSubject, ...]
+) -> None:
     page = samples.Page(html)
     run = known(subjects[0].run)
     steps = page.tables["Steps"]
     assert steps[1][0] == "chosen"
-    assert steps[1][steps[0].index("throughput, samples/s")] == f"{run.throughput.median:.0f}"
-    assert steps[1][steps[0].index("step time, ms")] == f"{run.step_time_s.median * 1e3:.4g}"
+    assert (
+        steps[1][steps[0].index("throughput, samples/s")]
+        == f"{run.throughput.median:.0f}"
+    )
+    assert (
+        steps[1][steps[0].index("step time, ms")]
+        == f"{run.step_time_s.median * 1e3:.4g}"
+    )
     times = [row[3] for row in page.tables["Step times"] if row[0] == "chosen"]
     for seconds in run.step_time_s.samples:
         assert f"{seconds * 1e3:.4g}" in times
-    for subject, section in zip(subjects, html.split('<section id="result-')[1:], strict=True):
+    for subject, section in zip(
+        subjects, html.split('<section id="result-')[1:], strict=True
+    ):
         assert answer_of(subject.result).headline in unescape(section)
         assert section.index('class="told"') < section.index("<svg")
         for table in tables_of(subject):
             shown = page.tables[table.kind.title]
             for row in table.rows:
                 assert [
-                    rounded(cell, column) for cell, column in zip(row, table.columns, strict=True)
+                    rounded(cell, column)
+                    for cell, column in zip(row, table.columns, strict=True)
                 ] in shown
 
 
@@ -203,14 +220,18 @@ def test_markdown_has_the_tables_but_for_the_longest() -> None:
     subject = samples.subject(samples.BALANCE)
     text = markdown([subject])
     run = known(subject.run)
-    assert text.startswith(f"## pair-balance.json: batches {' '.join(map(str, run.batches))}: ")
+    assert text.startswith(
+        f"## pair-balance.json: batches {' '.join(map(str, run.batches))}: "
+    )
     assert "### Why not more" in text
     assert "### Step times" not in text
     assert (
         "\n- **stamp cost**, T(timestamped) / T − 1: by what part a timestamped step takes longer"
         in text
     )
-    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    tables = [
+        block.splitlines() for block in text.split("\n\n") if block.startswith("|")
+    ]
     assert len(tables) > 8
     for head, rule, *rows in tables:
         assert set(rule) <= set("|:- ")
@@ -223,7 +244,10 @@ def test_a_longer_table_than_a_page_holds_says_so(tmp_path: Path) -> None:
 
     document = samples.document(samples.RUN)
     times = [0.05 + i * 1e-6 for i in range(3000)]
-    document["step_time_s"] |= {"samples": times, "at_s": [0.05 * i for i in range(3000)]}
+    document["step_time_s"] |= {
+        "samples": times,
+        "at_s": [0.05 * i for i in range(3000)],
+    }
     subject = samples.subject(samples.written(tmp_path, "long.json", document))
     text = html_page([subject], [Charts((), {})])
     total = len(times) + len(document["baselines"]["even"]["step_time_s"]["samples"])

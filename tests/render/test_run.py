@@ -21,7 +21,9 @@ def test_steps_that_were_timed_may_be_slower_than_the_others(slower_s: float) ->
         replica.model_copy(update={"compute_s": replica.compute_s + slower_s})
         for replica in run.replicas
     )
-    slower = run.model_copy(update={"replicas": replicas, "excess_s": slower_s, "sync_s": 0.0})
+    slower = run.model_copy(
+        update={"replicas": replicas, "excess_s": slower_s, "sync_s": 0.0}
+    )
     text = step_text(slower, replicas).partition("; imbalance")[0]
     step, *parts = (float(number) for number in re.findall(r"([\d.]+) ms", text))
     less = parts.pop() if slower_s else 0.0

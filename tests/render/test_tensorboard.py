@@ -40,14 +40,19 @@ def test_a_devices_figures_have_the_tags_of_training() -> None:
         "samples_per_s": (12.0, 8.0),
     }
     for name, values in (figures | {"memory_bytes": (7 << 20, 7 << 20)}).items():
-        assert [one[f"gpubalance/{name}/GPU:{i}"] for i in (0, 1)] == pytest.approx(values)
-    assert [one["gpubalance/sync_s"], one["gpubalance/imbalance"]] == pytest.approx([0.01, 4 / 3])
+        assert [one[f"gpubalance/{name}/GPU:{i}"] for i in (0, 1)] == pytest.approx(
+            values
+        )
+    assert [one["gpubalance/sync_s"], one["gpubalance/imbalance"]] == pytest.approx(
+        [0.01, 4 / 3]
+    )
     # Unknown is no point, and never 0.
     assert not [tag for tag in one if "temperature" in tag or "power" in tag]
     assert "gpubalance/input_wait_s" not in one
     host = Summaries(Settings(model="small", input="host"))
     assert scalars(
-        host.window("", PAIR, measurement((6, 4), step_time(0.5)), NOW), "gpubalance/input_wait_s"
+        host.window("", PAIR, measurement((6, 4), step_time(0.5)), NOW),
+        "gpubalance/input_wait_s",
     )
 
 
@@ -73,7 +78,11 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
     micro = told.window(
         "", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW + 3
     )
-    assert [runs(found) for found in (*other, micro)] == [["split-2"], ["split"], ["split-3"]]
+    assert [runs(found) for found in (*other, micro)] == [
+        ["split-2"],
+        ["split"],
+        ["split-3"],
+    ]
     assert [one[:2] for one in told.done(NOW + 4)] == [
         (run, NOW + 4) for run in ("split", "even", "split-2", "split-3")
     ]
@@ -112,7 +121,9 @@ def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
 
 def test_steps_of_a_tag_rise_always() -> None:
     """TensorBoard drops what came before a step that is not larger."""
-    moments = tuple(Moment(at_s=0.1 * n, temperature_c=50 + n, power_w=100.0) for n in range(60))
+    moments = tuple(
+        Moment(at_s=0.1 * n, temperature_c=50 + n, power_w=100.0) for n in range(60)
+    )
     telemetry = Telemetry(readings=60, duration_s=6.0, course=moments)
     told = Summaries(SETTINGS)
     found = list[Summary]()

@@ -24,10 +24,14 @@ def run() -> Run:
 
 
 def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> Run:
-    best = SoloBest(device=1, batch=100, throughput=rate, samples_per_joule=samples_per_joule)
+    best = SoloBest(
+        device=1, batch=100, throughput=rate, samples_per_joule=samples_per_joule
+    )
     slower = SoloBest(device=0, batch=100, throughput=rate / 2)
     return run.model_copy(
-        update={"baselines": Baselines(even=None, solo_best=(slower, best), solo_sum=None)}
+        update={
+            "baselines": Baselines(even=None, solo_best=(slower, best), solo_sum=None)
+        }
     )
 
 
@@ -35,8 +39,14 @@ def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> 
     ("alone", "says"),
     [
         (1000, "100 % more than GPU:1 alone at its best (1000 at batch 100): worth it"),
-        (1960, "2 % more than GPU:1 alone at its best (1960 at batch 100): hardly worth it"),
-        (1999, "no more than GPU:1 alone at its best (1999 at batch 100): hardly worth it"),
+        (
+            1960,
+            "2 % more than GPU:1 alone at its best (1960 at batch 100): hardly worth it",
+        ),
+        (
+            1999,
+            "no more than GPU:1 alone at its best (1999 at batch 100): hardly worth it",
+        ),
         (
             4000,
             "50 % less than GPU:1 alone at its best (4000 at batch 100): not worth it, use "
@@ -69,10 +79,14 @@ def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared
     """What it gives alone at another batch says nothing of a second device's worth at this one."""
     best = SoloBest(device=1, batch=900, throughput=4000, at_global_batch=same)
     (said,) = worth_sentences(
-        run.model_copy(update={"baselines": Baselines(even=None, solo_best=(best,), solo_sum=None)})
+        run.model_copy(
+            update={"baselines": Baselines(even=None, solo_best=(best,), solo_sum=None)}
+        )
     )
     second = says.format("GPU:1 alone at this global batch of 200")
-    assert said == f"50 % less than GPU:1 alone at its best (4000 at batch 900); {second}"
+    assert (
+        said == f"50 % less than GPU:1 alone at its best (4000 at batch 900); {second}"
+    )
 
 
 def test_a_rough_measurement_gives_no_verdict(run: Run) -> None:
@@ -84,10 +98,13 @@ def test_a_rough_measurement_gives_no_verdict(run: Run) -> None:
 def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
     (_, said) = worth_sentences(with_best(run, 1000), epoch=600_000)
     assert (
-        said == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
+        said
+        == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
     )
     (said,) = worth_sentences(
-        run.model_copy(update={"baselines": Baselines(even=None, solo_best=None, solo_sum=None)}),
+        run.model_copy(
+            update={"baselines": Baselines(even=None, solo_best=None, solo_sum=None)}
+        ),
         2000,
     )
     assert said == "an epoch of 2,000 samples: 1.00 s with this split"
@@ -96,7 +113,10 @@ def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
 def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:
     def fed(rate: float) -> InputPipeline:
         return InputPipeline(
-            alone=Throughput(median=rate, ci95=None), processor_use=0.5, held=None, binds=True
+            alone=Throughput(median=rate, ci95=None),
+            processor_use=0.5,
+            held=None,
+            binds=True,
         )
 
     (less, epoch) = worth_sentences(with_best(run, 1000), 1_800_000, fed(900))
@@ -119,14 +139,17 @@ def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:
 def test_energy_is_told_where_every_device_tells_it(run: Run) -> None:
     """300 W together at 2000 samples/s are 150 J for 1,000 samples; 5 samples/J alone are 200 J."""
     watched = [
-        Telemetry(readings=9, duration_s=10.0, energy_j=watts * 10.0) for watts in (200, 100)
+        Telemetry(readings=9, duration_s=10.0, energy_j=watts * 10.0)
+        for watts in (200, 100)
     ]
     replicas = [
         one.model_copy(update={"telemetry": seen})
         for one, seen in zip(run.replicas, watched, strict=True)
     ]
     measured = with_best(
-        run.model_copy(update={"replicas": tuple(replicas)}), 1000, samples_per_joule=5.0
+        run.model_copy(update={"replicas": tuple(replicas)}),
+        1000,
+        samples_per_joule=5.0,
     )
     assert (
         list(worth_sentences(measured))[1]

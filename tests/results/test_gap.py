@@ -15,19 +15,32 @@ seconds = st.floats(1e-3, 10)
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[DeviceRun]:
-    ran = st.builds(DeviceRun, st.floats(1, 1e5), st.integers(0, 1000), seconds, seconds)
+    ran = st.builds(
+        DeviceRun, st.floats(1, 1e5), st.integers(0, 1000), seconds, seconds
+    )
     return draw(
-        st.lists(ran, min_size=1, max_size=5).filter(lambda many: any(one.batch for one in many))
+        st.lists(ran, min_size=1, max_size=5).filter(
+            lambda many: any(one.batch for one in many)
+        )
     )
 
 
 @given(runs(), st.floats(0, 1), st.floats(0, 1))
-def test_the_parts_sum_to_the_whole(ran: list[DeviceRun], sync_s: float, slow_s: float) -> None:
+def test_the_parts_sum_to_the_whole(
+    ran: list[DeviceRun], sync_s: float, slow_s: float
+) -> None:
     step_s = max(one.busy_s for one in ran if one.batch) + sync_s + slow_s
     gap = divide_gap(ran, step_s, slow_s)
     throughput = sum(one.batch for one in ran) / step_s
     solo = sum(one.solo_best for one in ran)
-    parts = gap.left_out + gap.batch_sizes + sum(gap.slowdown) + gap.imbalance + gap.sync + gap.slow
+    parts = (
+        gap.left_out
+        + gap.batch_sizes
+        + sum(gap.slowdown)
+        + gap.imbalance
+        + gap.sync
+        + gap.slow
+    )
     assert gap.solo_sum == pytest.approx(solo)
     assert gap.throughput == pytest.approx(throughput)
     assert parts == pytest.approx(solo - throughput, rel=1e-9, abs=1e-6 * solo)
@@ -54,8 +67,12 @@ def test_each_cause_has_its_part() -> None:
 
 
 def test_a_device_that_is_faster_in_the_run_than_alone_is_told_as_a_gain() -> None:
-    gap = divide_gap([DeviceRun(1000.0, 100, 0.1, 0.125), DeviceRun(500.0, 50, 0.1, 0.08)], 0.125)
-    told = {loss.cause: loss.text for loss in large_losses(simulated_devices("2")[0], gap)}
+    gap = divide_gap(
+        [DeviceRun(1000.0, 100, 0.1, 0.125), DeviceRun(500.0, 50, 0.1, 0.08)], 0.125
+    )
+    told = {
+        loss.cause: loss.text for loss in large_losses(simulated_devices("2")[0], gap)
+    }
     assert told["CPU:0 slower than alone"] == "−200"
     assert told["CPU:1 faster than alone"] == "+125"
 
@@ -63,7 +80,8 @@ def test_a_device_that_is_faster_in_the_run_than_alone_is_told_as_a_gain() -> No
 def test_devices_that_are_as_fast_as_alone_lose_nothing_by_rounding() -> None:
     took_s = 0.1 + 0.2  # which is not 0.3
     gap = divide_gap(
-        [DeviceRun(1000.0, 300, 0.3, took_s), DeviceRun(1000.0, 300, 0.3, took_s)], took_s
+        [DeviceRun(1000.0, 300, 0.3, took_s), DeviceRun(1000.0, 300, 0.3, took_s)],
+        took_s,
     )
     assert {loss.rate for loss in all_losses(simulated_devices("2")[0], gap)} == {0.0}
 
@@ -72,12 +90,18 @@ def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
     devices = simulated_devices("4")[0]
     parts = {"left_out": 0.0, "batch_sizes": 50.0, "imbalance": -1e-10, "sync": 0.9}
     gap = SoloGap(
-        solo_sum=1000.0, slow=0.0, slowdown=(8e-10, 0.0, 0.0, 0.0), throughput=949.1, **parts
+        solo_sum=1000.0,
+        slow=0.0,
+        slowdown=(8e-10, 0.0, 0.0, 0.0),
+        throughput=949.1,
+        **parts,
     )
     assert [(loss.cause, loss.rate) for loss in large_losses(devices, gap)] == [
         ("other batches than the best alone", 50.0)
     ]
-    slow = gap.model_copy(update={"slowdown": (0.6, 0.7, 0.0, 0.0), "throughput": 947.8})
+    slow = gap.model_copy(
+        update={"slowdown": (0.6, 0.7, 0.0, 0.0), "throughput": 947.8}
+    )
     (batches, rest) = large_losses(devices, slow)
     assert (rest.cause, round(rest.rate, 6)) == ("the rest", 2.2)
     (largest, rest) = large_losses(

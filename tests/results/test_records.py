@@ -19,12 +19,16 @@ from tests.cli.program import ROOT
 DATA = ROOT / "tests" / "render" / "data"
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem
+)
 def test_real_results_are_read(path: Path) -> None:
     assert read_result(path).schema_version == 1
 
 
-def test_a_file_with_more_baselines_than_there_are_now_is_read_too(tmp_path: Path) -> None:
+def test_a_file_with_more_baselines_than_there_are_now_is_read_too(
+    tmp_path: Path,
+) -> None:
     content = json.loads((DATA / "pair-run.json").read_text())
     content["baselines"] |= {
         "largest_even": content["baselines"]["even"],

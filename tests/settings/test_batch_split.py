@@ -17,7 +17,9 @@ SPLIT = (
     .filter(lambda shares: any(batch for batch, _ in shares))
     .map(lambda shares: BatchSplit(*zip(*shares, strict=True)))
 )
-EVEN = st.integers(1, 64).flatmap(lambda n: st.tuples(st.integers(n, 10**6), st.just(n)))
+EVEN = st.integers(1, 64).flatmap(
+    lambda n: st.tuples(st.integers(n, 10**6), st.just(n))
+)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1).filter(any).map(tuple))
@@ -34,13 +36,20 @@ def test_devices_without_samples_change_nothing_else(split: BatchSplit) -> None:
     assert used.batches == tuple(batch for batch in split.batches if batch)
     assert used.used == tuple(range(len(split.used)))
     assert used.without_idle == used
-    assert (used.global_batch, used.accumulates) == (split.global_batch, split.accumulates)
+    assert (used.global_batch, used.accumulates) == (
+        split.global_batch,
+        split.accumulates,
+    )
     assert used.counts == tuple(split.counts[device] for device in split.used)
 
 
 @given(SPLIT)
-def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(split: BatchSplit) -> None:
-    for batch, micro, count in zip(split.batches, split.micro_batches, split.counts, strict=True):
+def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(
+    split: BatchSplit,
+) -> None:
+    for batch, micro, count in zip(
+        split.batches, split.micro_batches, split.counts, strict=True
+    ):
         found = pieces(batch, micro)
         assert sum(number * size for number, size in found) == batch
         assert sum(number for number, _ in found) == count
@@ -76,7 +85,8 @@ def test_what_no_step_could_have_is_refused(
 
 
 @pytest.mark.parametrize(
-    "message", ['{"batches": [0]}', '{"batches": ["8"]}', '{"batches": [8], "sizes": [8]}']
+    "message",
+    ['{"batches": [0]}', '{"batches": ["8"]}', '{"batches": [8], "sizes": [8]}'],
 )
 def test_a_message_with_anything_else_is_refused(message: str) -> None:
     with pytest.raises(ValidationError):
@@ -84,7 +94,9 @@ def test_a_message_with_anything_else_is_refused(message: str) -> None:
 
 
 @given(EVEN)
-def test_the_even_split_is_equal_but_for_one_sample_and_sums_up(case: tuple[int, int]) -> None:
+def test_the_even_split_is_equal_but_for_one_sample_and_sums_up(
+    case: tuple[int, int],
+) -> None:
     global_batch, devices = case
     even = BatchSplit.even(global_batch, devices)
     assert even.global_batch == global_batch
@@ -97,15 +109,23 @@ def test_the_even_split_is_equal_but_for_one_sample_and_sums_up(case: tuple[int,
 
 def test_a_split_as_text() -> None:
     assert str(BatchSplit((1640, 568))) == "1640/568"
-    assert str(BatchSplit((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
+    assert (
+        str(BatchSplit((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
+    )
     assert BatchSplit((820, 568)).options == "--batches 820 568"
     assert (
-        BatchSplit((1640, 568), (820, 568)).options == "--batches 1640 568 --micro-batches 820 568"
+        BatchSplit((1640, 568), (820, 568)).options
+        == "--batches 1640 568 --micro-batches 820 568"
     )
     assert [pieces_text(820, 820), pieces_text(1640, 820), pieces_text(1000, 300)] == [
         "820",
         "2×820",
         "100+3×300",
     ]
-    shares = [share_text(820, 820), share_text(1640, 820), share_text(1000, 300), share_text(0, 0)]
+    shares = [
+        share_text(820, 820),
+        share_text(1640, 820),
+        share_text(1000, 300),
+        share_text(0, 0),
+    ]
     assert shares == ["820", "1640 = 2×820", "1000 = 100+3×300", "0"]

@@ -68,7 +68,10 @@ def environment(folder: Path, script: str) -> dict[str, str]:
     path = folder / "nvml-stand-in.txt"
     path.write_text(script, encoding="utf-8")
     search = [str(_library()), os.environ.get("LD_LIBRARY_PATH", "")]
-    return {"LD_LIBRARY_PATH": ":".join(filter(None, search)), "NVML_STAND_IN": str(path)}
+    return {
+        "LD_LIBRARY_PATH": ":".join(filter(None, search)),
+        "NVML_STAND_IN": str(path),
+    }
 
 
 @contextmanager
@@ -99,7 +102,11 @@ def engine(folder: Path, script: str = "") -> dict[str, str]:
     path = folder / "engine-stand-in.py"
     path.write_text(textwrap.dedent(script), encoding="utf-8")
     here = Path(__file__).parent
-    paths = [str(here / "site"), str(here / "tensorflow"), os.environ.get("PYTHONPATH", "")]
+    paths = [
+        str(here / "site"),
+        str(here / "tensorflow"),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "ENGINE_STAND_IN": str(here / "session.py"),
@@ -131,7 +138,15 @@ def compiled(source: Path, library: Path) -> Path:
     if compiler is None:
         pytest.skip("no C compiler (cc, gcc or clang) to build a stand-in with")
     # Without -Bsymbolic, a process with TensorFlow loaded would call its functions of these names.
-    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-Wl,-Bsymbolic"]
+    flags = [
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-shared",
+        "-fPIC",
+        "-Wl,-Bsymbolic",
+    ]
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
     return library
 
@@ -141,4 +156,6 @@ def _library() -> Path:
     """The folder of the library, built once for all tests of this process."""
     folder = Path(tempfile.mkdtemp(prefix="gpubalance-nvml-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return compiled(Path(__file__).with_name("nvml.c"), folder / "libnvidia-ml.so.1").parent
+    return compiled(
+        Path(__file__).with_name("nvml.c"), folder / "libnvidia-ml.so.1"
+    ).parent

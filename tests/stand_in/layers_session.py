@@ -16,7 +16,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput
-from gpubalance.planning.pipeline.problem import Block, BlockLoad, Cut, CutProblem, Edge, Graph
+from gpubalance.planning.pipeline.problem import (
+    Block,
+    BlockLoad,
+    Cut,
+    CutProblem,
+    Edge,
+    Graph,
+)
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
 
@@ -31,7 +38,9 @@ _NAMES = ("conv2d", *(f"conv2d_{number}" for number in range(1, 8)))
 class LayersSession(Session):
     """A stand-in with the interface of the real LayersSession."""
 
-    def __init__(self, devices: Any, settings: Any, joint: Any, *, seed: int, cuts: Any) -> None:
+    def __init__(
+        self, devices: Any, settings: Any, joint: Any, *, seed: int, cuts: Any
+    ) -> None:
         self._joint = joint
         self._peaks: tuple[int | None, ...] = (None,) * len(devices)
         super().__init__(devices, settings, joint, seed=seed)
@@ -41,7 +50,9 @@ class LayersSession(Session):
                 f"--cuts {unknown[0]}: a cut is before a layer, and this one is not there"
             )
         starts = [0, *sorted(map(_NAMES.index, cuts))] if cuts else list(range(8))
-        sizes = [end - start for start, end in zip(starts, [*starts[1:], 8], strict=True)]
+        sizes = [
+            end - start for start, end in zip(starts, [*starts[1:], 8], strict=True)
+        ]
         blocks = tuple(
             Block(_NAMES[start], size, 1000 * size, 1000 * size, size / 8)
             for start, size in zip(starts, sizes, strict=True)
@@ -58,7 +69,9 @@ class LayersSession(Session):
             self._graph, profile, micro_batch, profile.compute_s(micro_batch)
         )
 
-    def time_blocks(self, blocks: Any, micro_batch: int, *, seconds: float, at_least: int) -> Any:
+    def time_blocks(
+        self, blocks: Any, micro_batch: int, *, seconds: float, at_least: int
+    ) -> Any:
         del seconds
         load = self._load(self._devices[0], micro_batch)
         for block in blocks:
@@ -95,27 +108,42 @@ class LayersSession(Session):
         loads = tuple(self._load(device, micro_batch) for device in self._devices)
         joint = self._joint
         link = joint.link_latency_s, joint.link_bytes_per_s
-        cut = Cut(CutProblem(self._graph, loads, micro_batch, micro_batches, *link), segments)
+        cut = Cut(
+            CutProblem(self._graph, loads, micro_batch, micro_batches, *link), segments
+        )
         self._hold_cut(cut, order)
         slower = [
-            self._call("slower", self._devices[segment.device], segment.first, segment.last) or 1.0
+            self._call(
+                "slower", self._devices[segment.device], segment.first, segment.last
+            )
+            or 1.0
             for segment in segments
         ]
         for name in ("forward_s", "backward_s"):
-            times = tuple(s * by for s, by in zip(getattr(cut.costs, name), slower, strict=True))
+            times = tuple(
+                s * by for s, by in zip(getattr(cut.costs, name), slower, strict=True)
+            )
             object.__setattr__(cut.costs, name, times)
         timeline = simulate(cut, order)
         # A real device looks for what it is sent when it needs it.
         timeline = replace(
-            timeline, tasks=tuple(task._replace(ready_s=task.start_s) for task in timeline.tasks)
+            timeline,
+            tasks=tuple(task._replace(ready_s=task.start_s) for task in timeline.tasks),
         )
         for _ in range(at_least):
             self._number += 1
             self._call("step", self._devices, segments, self._number)
             steps = 1 if stamped else steps_per_timing
-            stamps = {"timeline": timeline, "step_s": timeline.step_time_s} if stamped else {}
+            stamps = (
+                {"timeline": timeline, "step_s": timeline.step_time_s}
+                if stamped
+                else {}
+            )
             yield Timing(
-                steps=steps, seconds=steps * timeline.step_time_s, input_wait_s=0.0, **stamps
+                steps=steps,
+                seconds=steps * timeline.step_time_s,
+                input_wait_s=0.0,
+                **stamps,
             )
 
     def _hold_cut(self, cut: Cut, order: Any) -> None:

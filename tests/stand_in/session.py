@@ -63,15 +63,22 @@ class Session:
         self._sync_s = joint.sync_s if len(devices) > 1 else 0.0
         self._contention, self._at_once = joint.contention, len(devices) > 1
         self._extra_memory = joint.extra_memory if len(devices) > 1 else 0
-        seeds = {device.uuid: noise_seed(seed, replica) for replica, device in enumerate(devices)}
+        seeds = {
+            device.uuid: noise_seed(seed, replica)
+            for replica, device in enumerate(devices)
+        }
         self._times = {
-            d.uuid: ComputeTimes(d.profile, seed=seeds[d.uuid]) for d in devices if d.profile
+            d.uuid: ComputeTimes(d.profile, seed=seeds[d.uuid])
+            for d in devices
+            if d.profile
         }
         self._updates_s = tuple(
             device.profile.update_s if device.profile else 0.0 for device in devices
         )
         self._elapsed_s = 0.0
-        self._script = runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
+        self._script = (
+            runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
+        )
         self._number = 0
         self._call("built", devices[self._own])
         usual = 0 if devices[0].profile else _USUAL_PACK_BYTES
@@ -84,8 +91,14 @@ class Session:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "model": {"name": self.settings.model, "parameters": 648, "gradient_bytes": 2592},
-            "memory_limit_bytes": tuple(device.memory_bytes for device in self._devices[self._own]),
+            "model": {
+                "name": self.settings.model,
+                "parameters": 648,
+                "gradient_bytes": 2592,
+            },
+            "memory_limit_bytes": tuple(
+                device.memory_bytes for device in self._devices[self._own]
+            ),
             "verdict": self._verdict or Decomposition(refused=self._call("refused")),
             "pack_bytes": self._pack_bytes if len(self._devices) > 1 else None,
             "own_batch": self._call("own_batch") if self.settings.data else None,
@@ -117,11 +130,19 @@ class Session:
             or (spent < seconds and (self.in_cluster or time.monotonic() < end))
         ):
             self._number += 1
-            told = self._call("step", self._devices[self._own], split.batches, self._number)
-            computes = [self._step(split) for _ in range(1 if stamped else steps_per_timing)]
-            busy_s = taken_s = len(computes) * told if told else sum(map(self._taken_s, computes))
+            told = self._call(
+                "step", self._devices[self._own], split.batches, self._number
+            )
+            computes = [
+                self._step(split) for _ in range(1 if stamped else steps_per_timing)
+            ]
+            busy_s = taken_s = (
+                len(computes) * told if told else sum(map(self._taken_s, computes))
+            )
             if pipeline:
-                taken_s = max(busy_s, len(computes) * self._pulled_s(split.global_batch))
+                taken_s = max(
+                    busy_s, len(computes) * self._pulled_s(split.global_batch)
+                )
             self._call("took", taken_s)
             spent += taken_s
             given += 1
@@ -136,7 +157,10 @@ class Session:
             if self._call("unlike"):
                 stamps["unlike"] = True
             yield Timing(
-                steps=len(computes), seconds=taken_s, input_wait_s=taken_s - busy_s, **stamps
+                steps=len(computes),
+                seconds=taken_s,
+                input_wait_s=taken_s - busy_s,
+                **stamps,
             )
 
     @property
@@ -180,7 +204,9 @@ class Session:
     def _compute_s(self, device: Any, batch: int, micro_batch: int) -> float:
         if device.profile is None:
             return 0.010 * -(-batch // micro_batch) + 0.0001 * batch
-        alone_s = self._times[device.uuid].next_s(batch, micro_batch, elapsed_s=self._elapsed_s)
+        alone_s = self._times[device.uuid].next_s(
+            batch, micro_batch, elapsed_s=self._elapsed_s
+        )
         if self.settings.xla:
             alone_s *= device.profile.xla_factor or 1.0
         return alone_s * (self._contention if self._at_once else 1.0)
@@ -201,7 +227,10 @@ class Session:
     def _holds(self, device: Any, size: int) -> bool:
         told = self._call("holds", device, size)
         if told is None and device.profile and device.profile.memory:
-            return bool(device.profile.memory_at(size, self._extra_memory) <= device.profile.memory)
+            return bool(
+                device.profile.memory_at(size, self._extra_memory)
+                <= device.profile.memory
+            )
         return told is not False
 
     def trace(self, split: Any, tracing: Any) -> None:

@@ -15,13 +15,21 @@ from gpubalance.system.state import new_log, state_folder, sweep, write_whole
 def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left = [tmp_path / f".plan.json.{dead.pid}.tmp", tmp_path / f".other.json.{dead.pid}.tmp"]
+    left = [
+        tmp_path / f".plan.json.{dead.pid}.tmp",
+        tmp_path / f".other.json.{dead.pid}.tmp",
+    ]
     living = tmp_path / f".plan.json.{os.getppid()}.tmp"
     others = tmp_path / ".plan.json.tmp"
     for path in (*left, living, others):
         path.touch()
     write_whole(tmp_path / "plan.json", "{}")
-    assert [path.exists() for path in (*left, living, others)] == [False, True, True, True]
+    assert [path.exists() for path in (*left, living, others)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
     sweep(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [living.name, others.name, "plan.json"]

@@ -40,7 +40,15 @@ from tests.training.own_code import (
     traced,
     with_a_mean_of_activities,
 )
-from tests.training.samples import numbers, of_two, one_hot, sentences, spoken, weighted, words
+from tests.training.samples import (
+    numbers,
+    of_two,
+    one_hot,
+    sentences,
+    spoken,
+    weighted,
+    words,
+)
 
 SAMPLES = 100  # in a global batch
 EPOCHS = 2
@@ -67,7 +75,9 @@ CASES: dict[str, Case] = {
     "synchronised batch norm": Case(normalised, numbers),
     "synchronised batch norm behind a loss": Case(normalised_behind_a_loss, numbers),
     "sample_weight": Case(classifier("adam"), weighted),
-    "class_weight": Case(classifier(), numbers, {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}),
+    "class_weight": Case(
+        classifier(), numbers, {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}
+    ),
     "reduction sum": Case(classifier(small_sgd, cross_entropy("sum")), numbers),
     "reduction mean": Case(classifier("sgd", cross_entropy("mean")), weighted),
     "reduction mean_with_sample_weight": Case(
@@ -76,9 +86,15 @@ CASES: dict[str, Case] = {
     "two inputs and outputs": Case(two_in_two_out, of_two),
     "masked sentences": Case(masked, sentences),
     "float64": Case(in_float64, weighted, within=5e-9),
-    "float64 in one layer": Case(classifier("adam", layers={"dtype": "float64"}), numbers),
-    "float16 in one layer": Case(classifier(layers={"dtype": "float16"}), numbers, within=2e-3),
-    "bfloat16 in one layer": Case(classifier(layers={"dtype": "bfloat16"}), numbers, within=2e-2),
+    "float64 in one layer": Case(
+        classifier("adam", layers={"dtype": "float64"}), numbers
+    ),
+    "float16 in one layer": Case(
+        classifier(layers={"dtype": "float16"}), numbers, within=2e-3
+    ),
+    "bfloat16 in one layer": Case(
+        classifier(layers={"dtype": "bfloat16"}), numbers, within=2e-2
+    ),
     "mixed_bfloat16": Case(
         classifier("adam", layers={"dtype": "mixed_bfloat16"}), numbers, within=2e-2
     ),
@@ -88,24 +104,40 @@ CASES: dict[str, Case] = {
     "compute_loss of one's own": Case(own_loss("compute_loss"), numbers),
     "train_step of one's own": Case(own_loss("train_step"), numbers),
     "loss function of one's own": Case(own_loss("function"), numbers),
-    "loss function of one's own, class_weight": Case(own_loss("function"), numbers, ALIKE),
-    "loss function of one's own, of Keras' sum": Case(own_loss("function of a sum"), numbers),
+    "loss function of one's own, class_weight": Case(
+        own_loss("function"), numbers, ALIKE
+    ),
+    "loss function of one's own, of Keras' sum": Case(
+        own_loss("function of a sum"), numbers
+    ),
     "reduction none": Case(classifier(small_sgd, cross_entropy(None)), numbers),
     "embedding, Adam": Case(embedding("adam"), words),
     "embedding of positions, Adam": Case(positions, words),
     "embedding, RMSprop": Case(embedding("rmsprop"), words),
     "CTC": Case(ctc, spoken),
-    "embedding, clipped": Case(embedding(lambda: optimizers.SGD(0.5, clipnorm=0.01)), words),
+    "embedding, clipped": Case(
+        embedding(lambda: optimizers.SGD(0.5, clipnorm=0.01)), words
+    ),
     "embedding, Adagrad": Case(embedding("adagrad"), words),
     "metrics of many kinds": Case(many_metrics, one_hot),
     "state and losses of one's own layer": Case(keeping, numbers),
     "counters of one's own layer": Case(counting, numbers),
-    "activity regulariser of one's own, a mean": Case(with_a_mean_of_activities, numbers),
-    "autoencoder without a call": Case(sampling, numbers, {"validation_data": numbers(SAMPLES)}),
+    "activity regulariser of one's own, a mean": Case(
+        with_a_mean_of_activities, numbers
+    ),
+    "autoencoder without a call": Case(
+        sampling, numbers, {"validation_data": numbers(SAMPLES)}
+    ),
     "several optimizers in one": Case(several_optimizers, numbers),
-    "steps_per_execution 4": Case(classifier("adam", compiled={"steps_per_execution": 4}), numbers),
-    "train_step of Keras' guide": Case(guided, numbers, {"validation_data": numbers(SAMPLES)}),
-    "train_step that is a function": Case(traced, numbers, {"validation_data": numbers(170)}),
+    "steps_per_execution 4": Case(
+        classifier("adam", compiled={"steps_per_execution": 4}), numbers
+    ),
+    "train_step of Keras' guide": Case(
+        guided, numbers, {"validation_data": numbers(SAMPLES)}
+    ),
+    "train_step that is a function": Case(
+        traced, numbers, {"validation_data": numbers(170)}
+    ),
 }
 
 
@@ -116,7 +148,9 @@ def simulated(
 ) -> Split:
     """A split over plain CPU devices of this process."""
     devices, joint = simulated_devices(str(len(batches)))
-    return Split.of(devices, BatchSplit(tuple(batches), tuple(micro_batches or ())), joint, summing)
+    return Split.of(
+        devices, BatchSplit(tuple(batches), tuple(micro_batches or ())), joint, summing
+    )
 
 
 def in_split(
@@ -135,7 +169,8 @@ def in_split(
 def largest(one: Iterable[Any], other: Iterable[Any]) -> float:
     """The largest difference of two lists of arrays or numbers."""
     return max(
-        float(np.abs(np.subtract(mine, its)).max()) for mine, its in zip(one, other, strict=True)
+        float(np.abs(np.subtract(mine, its)).max())
+        for mine, its in zip(one, other, strict=True)
     )
 
 
@@ -200,12 +235,16 @@ def started(case: Case, scope: Any, expected: Alone) -> Any:
     return model
 
 
-def compared(case: Case, scope: Any, fit: Callable[..., Any], expected: Alone) -> Differences:
+def compared(
+    case: Case, scope: Any, fit: Callable[..., Any], expected: Alone
+) -> Differences:
     """The differences of another way to train: `fit` gets a model made in `scope`."""
     return beside(case, started(case, scope, expected), fit, expected)
 
 
-def beside(case: Case, model: Any, fit: Callable[..., Any], expected: Alone) -> Differences:
+def beside(
+    case: Case, model: Any, fit: Callable[..., Any], expected: Alone
+) -> Differences:
     """The differences between what `fit` makes of a model and one device's training."""
     x, y, sample_weight = expected.data
     found = fit(model, x, y, sample_weight=sample_weight, **_options(case)).history
@@ -225,4 +264,6 @@ def _apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
 
     An epoch has several where a metric has one for each class.
     """
-    return float(np.max(np.abs(np.subtract(found, expected)) / np.maximum(1.0, np.abs(expected))))
+    return float(
+        np.max(np.abs(np.subtract(found, expected)) / np.maximum(1.0, np.abs(expected)))
+    )

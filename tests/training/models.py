@@ -12,7 +12,11 @@ def dense(activity: Any = None, weights: Any = None, dtype: Any = None) -> list[
     return [
         keras.Input((6,)),
         layers.Dense(
-            16, "relu", kernel_regularizer=weights, activity_regularizer=activity, dtype=dtype
+            16,
+            "relu",
+            kernel_regularizer=weights,
+            activity_regularizer=activity,
+            dtype=dtype,
         ),
         layers.Dense(3, "softmax", dtype="float32"),
     ]
@@ -31,12 +35,18 @@ def compiled(
 
 
 def classifier(
-    optimizer: Any = "sgd", loss: Any = "sparse_categorical_crossentropy", **options: Any
+    optimizer: Any = "sgd",
+    loss: Any = "sparse_categorical_crossentropy",
+    **options: Any,
 ) -> Any:
     def make() -> Any:
-        chosen, wanted = (made() if callable(made) else made for made in (optimizer, loss))
+        chosen, wanted = (
+            made() if callable(made) else made for made in (optimizer, loss)
+        )
         layers = dense(**options.get("layers", {}))
-        return compiled(layers, wanted, chosen, metrics=["accuracy"], **options.get("compiled", {}))
+        return compiled(
+            layers, wanted, chosen, metrics=["accuracy"], **options.get("compiled", {})
+        )
 
     return make
 
@@ -60,8 +70,14 @@ def small_sgd() -> Any:
 
 
 def normalised() -> Any:
-    body = [layers.Dense(16), layers.BatchNormalization(synchronized=True), layers.ReLU()]
-    return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax")], metrics=["accuracy"])
+    body = [
+        layers.Dense(16),
+        layers.BatchNormalization(synchronized=True),
+        layers.ReLU(),
+    ]
+    return compiled(
+        [keras.Input((6,)), *body, layers.Dense(3, "softmax")], metrics=["accuracy"]
+    )
 
 
 def normalised_behind_a_loss() -> Any:
@@ -86,7 +102,9 @@ def in_float64() -> Any:
         reduction="mean_with_sample_weight", dtype="float64"
     )
     return compiled(
-        [keras.Input((6,)), *body, layers.Dense(3, "softmax", dtype="float64")], loss, "adam"
+        [keras.Input((6,)), *body, layers.Dense(3, "softmax", dtype="float64")],
+        loss,
+        "adam",
     )
 
 
@@ -171,7 +189,12 @@ def positions() -> Any:
             # The length is unknown where batches have other lengths.
             return words + self.of(tf.range(tf.shape(words)[1]))
 
-    kinds = [layers.Embedding(20, 8), Positions(), layers.Flatten(), layers.Dense(3, "softmax")]
+    kinds = [
+        layers.Embedding(20, 8),
+        Positions(),
+        layers.Flatten(),
+        layers.Dense(3, "softmax"),
+    ]
     return compiled([keras.Input((5,), dtype="int32"), *kinds], optimizer="adam")
 
 
@@ -182,7 +205,10 @@ def several_optimizers() -> Any:
     rest = optimizers.Adam()
     kernel = model.layers[0].kernel
     return compiled(
-        model, optimizer=optimizers.MultiOptimizer(lambda one: first if one is kernel else rest)
+        model,
+        optimizer=optimizers.MultiOptimizer(
+            lambda one: first if one is kernel else rest
+        ),
     )
 
 

@@ -24,15 +24,20 @@ def own_loss(kind: str) -> Callable[[], Any]:
             return total / ops.cast(ops.shape(p)[0], "float32")
 
         class Computing(keras.Sequential):
-            def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any) -> Any:
-                return super().compute_loss(x, y, y_pred, *rest, **named) + 0.1 * ops.mean(
-                    y_pred**2
-                )
+            def compute_loss(
+                self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any
+            ) -> Any:
+                return super().compute_loss(
+                    x, y, y_pred, *rest, **named
+                ) + 0.1 * ops.mean(y_pred**2)
 
         class Stepping(keras.Sequential):
             def __init__(self, *layers: Any) -> None:
                 super().__init__(*layers)
-                self.trackers = [metrics.Mean(name="own"), *map(metrics.Sum, ("steps", "samples"))]
+                self.trackers = [
+                    metrics.Mean(name="own"),
+                    *map(metrics.Sum, ("steps", "samples")),
+                ]
 
             def train_step(self, data: Any) -> Any:
                 x, y = data
@@ -41,8 +46,12 @@ def own_loss(kind: str) -> Callable[[], Any]:
                     loss = mean(y, p)
                     weight = 0.1 * ops.sum(self.trainable_weights[0] ** 2)
                 grads = tape.gradient(loss, self.trainable_weights)
-                self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
-                for tracker, value in zip(self.trackers, (loss, 1, tf.shape(x)[0]), strict=True):
+                self.optimizer.apply_gradients(
+                    zip(grads, self.trainable_weights, strict=True)
+                )
+                for tracker, value in zip(
+                    self.trackers, (loss, 1, tf.shape(x)[0]), strict=True
+                ):
                     tracker.update_state(value)
                 own, steps, samples = (tracker.result() for tracker in self.trackers)
                 right = ops.cast(p[:, 0] > 0.4, "int32")
@@ -56,17 +65,28 @@ def own_loss(kind: str) -> Callable[[], Any]:
                     "weight": weight,
                     "weight now": 0.1 * ops.sum(self.trainable_weights[0] ** 2),
                 }
-                means = {"now": loss, "now and more": loss + 0.1 * ops.mean(p, axis=0)[0]}
-                sums = {"right": ops.sum(right), "total": ops.sum(p), "of": ops.shape(x)[0]}
+                means = {
+                    "now": loss,
+                    "now and more": loss + 0.1 * ops.mean(p, axis=0)[0],
+                }
+                sums = {
+                    "right": ops.sum(right),
+                    "total": ops.sum(p),
+                    "of": ops.shape(x)[0],
+                }
                 of_mean = {
-                    "mean of a sum": ops.sum(2 * p[:, 0] / ops.cast(ops.shape(x)[0], "float32"))
+                    "mean of a sum": ops.sum(
+                        2 * p[:, 0] / ops.cast(ops.shape(x)[0], "float32")
+                    )
                 }
                 return {**results, **means, **weights, **sums, **of_mean}
 
         kinds = {"compute_loss": Computing, "train_step": Stepping}
         chosen = {"function": mean, "function of a sum": divided}
         model = kinds.get(kind, keras.Sequential)(dense(weights="l2"))
-        return compiled(model, chosen.get(kind, "sparse_categorical_crossentropy"), "adam")
+        return compiled(
+            model, chosen.get(kind, "sparse_categorical_crossentropy"), "adam"
+        )
 
     return make
 
@@ -82,7 +102,8 @@ def many_metrics() -> Any:
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
             self.total, self.batches = (
-                self.add_variable((), "zeros", name=name) for name in ("total", "batches")
+                self.add_variable((), "zeros", name=name)
+                for name in ("total", "batches")
             )
             self.calls = self.add_variable((), "zeros", "int32", name="calls")
 
@@ -103,9 +124,15 @@ def many_metrics() -> Any:
         metrics.Precision,
         metrics.R2Score,
     ]
-    kinds += [metrics.RootMeanSquaredError, metrics.KLDivergence, metrics.CosineSimilarity]
+    kinds += [
+        metrics.RootMeanSquaredError,
+        metrics.KLDivergence,
+        metrics.CosineSimilarity,
+    ]
     named = [one(name=one.__name__) for one in kinds]
-    return compiled(dense(), "categorical_crossentropy", "adam", metrics=[of_batch, total, *named])
+    return compiled(
+        dense(), "categorical_crossentropy", "adam", metrics=[of_batch, total, *named]
+    )
 
 
 def keeping() -> Any:
@@ -119,8 +146,14 @@ def keeping() -> Any:
             of_steps = {"steps": "int32", "float_steps": "float32", "samples": "int32"}
             of_values = {"total": "float32", "average": "float32", "moved": "float32"}
             for name, dtype in {**of_steps, **of_values}.items():
-                setattr(self, name, self.add_weight((), "zeros", dtype, trainable=False, name=name))
-            self.counts = self.add_weight(shape[-1:], "zeros", trainable=False, name="counts")
+                setattr(
+                    self,
+                    name,
+                    self.add_weight((), "zeros", dtype, trainable=False, name=name),
+                )
+            self.counts = self.add_weight(
+                shape[-1:], "zeros", trainable=False, name="counts"
+            )
 
         def call(self, x: Any, training: bool = False) -> Any:
             self.add_loss(1e-2 * ops.sum(x**2, axis=-1))
@@ -150,8 +183,16 @@ def counting() -> Any:
 
     class Counting(layers.Layer):
         def build(self, _: Any) -> None:
-            for name, dtype in {"steps": "int32", "halved": "float32", "samples": "int32"}.items():
-                setattr(self, name, self.add_weight((), "ones", dtype, trainable=False, name=name))
+            for name, dtype in {
+                "steps": "int32",
+                "halved": "float32",
+                "samples": "int32",
+            }.items():
+                setattr(
+                    self,
+                    name,
+                    self.add_weight((), "ones", dtype, trainable=False, name=name),
+                )
             self.unused = self.add_weight((3,), name="unused")
 
         def call(self, x: Any) -> Any:
@@ -197,14 +238,20 @@ def sampling() -> Any:
                 of_samples = ops.sum((x - p) ** 2, axis=1) + ops.sum(code**2, axis=1)
                 loss = ops.mean(of_samples) + self.compute_loss(y=x, y_pred=p)
             grads = tape.gradient(loss, self.trainable_weights)
-            self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
+            self.optimizer.apply_gradients(
+                zip(grads, self.trainable_weights, strict=True)
+            )
             self.total.update_state(loss)
             return {"total": self.total.result(), **self.compute_metrics(x, x, p)}
 
         def test_step(self, data: Any) -> Any:
-            return self.compute_metrics(data[0], data[0], self.decoder(self.encoder(data[0])))
+            return self.compute_metrics(
+                data[0], data[0], self.decoder(self.encoder(data[0]))
+            )
 
-    return compiled(Autoencoder(), lambda y, p: ops.mean(ops.abs(y - p)), "adam", metrics=["mae"])
+    return compiled(
+        Autoencoder(), lambda y, p: ops.mean(ops.abs(y - p)), "adam", metrics=["mae"]
+    )
 
 
 def guided() -> Any:
@@ -221,15 +268,21 @@ def guided() -> Any:
                 loss = self.compute_loss(y=y, y_pred=p)
                 scaled = self.optimizer.scale_loss(loss)
             self.optimizer.apply(
-                tape.gradient(scaled, self.trainable_variables), self.trainable_variables
+                tape.gradient(scaled, self.trainable_variables),
+                self.trainable_variables,
             )
             for metric in self.metrics:
                 metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
             return {metric.name: metric.result() for metric in self.metrics}
 
-        def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        def compute_metrics(
+            self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
+        ) -> Any:
             means = {"own": tf.reduce_mean(y_pred[:, 0]), "accuracy": 0.0}
-            return {"a": means, "b": super().compute_metrics(x, y, y_pred, sample_weight)}
+            return {
+                "a": means,
+                "b": super().compute_metrics(x, y, y_pred, sample_weight),
+            }
 
     return compiled(Guided(dense()), optimizer="adam", metrics=["accuracy"])
 

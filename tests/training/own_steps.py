@@ -23,7 +23,9 @@ def model_with(
         def train_step(self, data: Any) -> Any:
             def gradients() -> Any:
                 with tf.GradientTape() as tape:
-                    loss = self.compute_loss(data[0], data[1], self(data[0], training=True))
+                    loss = self.compute_loss(
+                        data[0], data[1], self(data[0], training=True)
+                    )
                 return tape.gradient(loss, self.trainable_variables)
 
             self.now = data[0]
@@ -62,7 +64,9 @@ def clipped_weights(model: Any, grads: Any, _: Any) -> None:
 
 
 def skipping(model: Any, grads: Any, _: Any) -> None:
-    ops.cond(tf.linalg.global_norm(grads) < 0.2, lambda: apply(model, grads), lambda: None)
+    ops.cond(
+        tf.linalg.global_norm(grads) < 0.2, lambda: apply(model, grads), lambda: None
+    )
 
 
 def rate_by_samples(model: Any, grads: Any, _: Any) -> None:
@@ -102,7 +106,10 @@ def gradient_norm_logged(model: Any, grads: Any, _: Any) -> Any:
 def spread_logged(model: Any, grads: Any, _: Any) -> Any:
     apply(model, grads)
     of_codes = tf.unique(tf.argmax(model.now, axis=1))[0]
-    return {"spread": tf.math.reduce_variance(model.now[:, 0]), "codes": tf.size(of_codes)}
+    return {
+        "spread": tf.math.reduce_variance(model.now[:, 0]),
+        "codes": tf.size(of_codes),
+    }
 
 
 def output_counted(model: Any, grads: Any, _: Any) -> Any:
@@ -132,9 +139,14 @@ def sampled() -> Any:
 
         def train_step(self, data: Any) -> Any:
             with tf.GradientTape() as tape:
-                of_classes = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.bias)
+                of_classes = (
+                    tf.convert_to_tensor(self.kernel),
+                    tf.convert_to_tensor(self.bias),
+                )
                 labels = tf.reshape(data[1], (-1, 1))
-                losses = tf.nn.sampled_softmax_loss(*of_classes, labels, self(data[0]), 8, 50)
+                losses = tf.nn.sampled_softmax_loss(
+                    *of_classes, labels, self(data[0]), 8, 50
+                )
                 loss = tf.reduce_mean(losses)
             apply(self, tape.gradient(loss, self.trainable_variables))
             return {}
@@ -159,7 +171,8 @@ def stepping(kind: str) -> Any:
                 if "pairs" in kind:
                     loss = ops.mean((loss[:, None] - loss) ** 2, axis=1)
                 if kind == "positives":
-                    twos = ops.cast(y == 2, loss.dtype)  # of the samples tried only the last is one
+                    # Of the samples tried only the last is one
+                    twos = ops.cast(y == 2, loss.dtype)
                     loss = ops.sum(twos * loss) / ops.maximum(ops.sum(twos), 1)
                 elif kind == "twelve":
                     loss = ops.mean(ops.reshape(loss[:12], (12,)))
@@ -173,13 +186,19 @@ def stepping(kind: str) -> Any:
             if kind == "outside":
                 loss = self.optimizer.scale_loss(loss)
             grads = tape.gradient(loss, self.trainable_variables)
-            apply(self, tf.clip_by_global_norm(grads, 0.01)[0] if kind == "clipped" else grads)
+            apply(
+                self,
+                tf.clip_by_global_norm(grads, 0.01)[0] if kind == "clipped" else grads,
+            )
             return {}
 
     body = dense(weights="l2" if "L2" in kind else None)
-    model = Stepping([*body[:2], *([layers.Dropout(0.5)] if "random" in kind else []), body[2]])
+    model = Stepping(
+        [*body[:2], *([layers.Dropout(0.5)] if "random" in kind else []), body[2]]
+    )
     if kind == "no optimizer":
-        model.compiled = True  # as a GAN's own compile, which sets optimizers for its two models
+        # As a GAN's own compile, which sets optimizers for its two models
+        model.compiled = True
     else:
         model.compile("sgd")
     return model

@@ -39,7 +39,9 @@ def build(*, normalised: bool = True) -> Any:
     last = [layers.ReLU(), layers.Dense(2, activation="softmax")]
     model = keras.Sequential([keras.Input((16,)), *body, *last])
     model.compile(
-        optimizers.Adam(0.01, clipnorm=0.5), "sparse_categorical_crossentropy", metrics=["accuracy"]
+        optimizers.Adam(0.01, clipnorm=0.5),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
     )
     return model
 
@@ -49,15 +51,29 @@ def train(model: Any, fit: Callable[..., Any], **more: Any) -> dict[str, Any]:
     x, y = data()
     validation = {"validation_data": (x[:200], y[:200])}
     history = fit(
-        model, x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=True, verbose=0, **validation, **more
+        model,
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        shuffle=True,
+        verbose=0,
+        **validation,
+        **more,
     )
     weights = {
-        f"weight {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())
+        f"weight {number}": np.asarray(weight)
+        for number, weight in enumerate(model.get_weights())
     }
     logs = {name: np.array(values) for name, values in history.history.items()}
     # A batch of fewer samples than devices is whole on each of them.
     few = model.evaluate(x[:2], y[:2], verbose=0)
-    return {**weights, **logs, "predicted": model.predict(x[:37], verbose=0), "few": np.array(few)}
+    return {
+        **weights,
+        **logs,
+        "predicted": model.predict(x[:37], verbose=0),
+        "few": np.array(few),
+    }
 
 
 def weights_after(model: Any, fit: Callable[..., Any]) -> dict[str, Any]:
@@ -97,7 +113,8 @@ def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
         if more:
             model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
     return {
-        f"gone on {number}": np.asarray(weight) for number, weight in enumerate(model.get_weights())
+        f"gone on {number}": np.asarray(weight)
+        for number, weight in enumerate(model.get_weights())
     }
 
 
@@ -126,12 +143,23 @@ def rebalanced(split: gpubalance.Split) -> dict[str, Any]:
 
     def end(_: int, logs: Any) -> None:
         if monitor.changes:
-            model.stop_training = model.optimizer.iterations.numpy() >= monitor.changes[0].step + 4
+            model.stop_training = (
+                model.optimizer.iterations.numpy() >= monitor.changes[0].step + 4
+            )
 
     x, y = data()
     callbacks = [monitor, keras.callbacks.LambdaCallback(on_train_batch_end=end)]
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(split.global_batch)
-    even.fit(model, batches, steps_per_epoch=1000, shuffle=False, verbose=0, callbacks=callbacks)
+    batches = (
+        tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(split.global_batch)
+    )
+    even.fit(
+        model,
+        batches,
+        steps_per_epoch=1000,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+    )
     change = monitor.changes[0]
     print(f"changed in step {change.step}: {change.before} → {change.after}")
     return {
@@ -156,19 +184,25 @@ def main(folder: Path, profile: str, plan: str) -> None:
     callbacks = [
         keras.callbacks.ModelCheckpoint(str(written / "best.keras")),
         keras.callbacks.CSVLogger(str(written / "log.csv")),
-        keras.callbacks.BackupAndRestore(str(written / "backup"), delete_checkpoint=False),
+        keras.callbacks.BackupAndRestore(
+            str(written / "backup"), delete_checkpoint=False
+        ),
         monitor,
     ]
     found = train(model, split.fit, callbacks=callbacks)
     times = monitor.epochs[-1]
     found |= go_on(model, split.fit, folder / "backup")
     in_parts = copy.copy(split)
-    in_parts.shares = BatchSplit(split.batches, tuple(min(size, PART) for size in split.batches))
+    in_parts.shares = BatchSplit(
+        split.batches, tuple(min(size, PART) for size in split.batches)
+    )
     with in_parts.scope():
         local = build(normalised=False)
     found |= weights_after(local, in_parts.fit)
     found |= rebalanced(split)
-    np.savez(folder / f"{rank}.npz", **found, compute_s=times.compute_s, sync_s=times.sync_s)
+    np.savez(
+        folder / f"{rank}.npz", **found, compute_s=times.compute_s, sync_s=times.sync_s
+    )
     model.save(written / "saved.keras")
     x, y = data()
     for callbacks in (
@@ -177,7 +211,9 @@ def main(folder: Path, profile: str, plan: str) -> None:
         [ends(rank == 2, "on_epoch_end", 2)],
     ):
         model.optimizer.iterations.assign(0)
-        split.fit(model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=callbacks)
+        split.fit(
+            model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=callbacks
+        )
         print(f"ended after {model.optimizer.iterations.numpy()} steps")
     end = ends(rank == 1, "on_test_batch_end", 1, "stop_evaluating")
     given: Any = {"x": x, "y": y, "batch_size": BATCH, "verbose": 0, "callbacks": [end]}
@@ -194,7 +230,13 @@ def main(folder: Path, profile: str, plan: str) -> None:
     in_batches = tf.data.Dataset.from_tensor_slices((x[shorter], y[shorter])).batch(
         split.global_batch
     )
-    for unlike in ((x + rank, y), (x[shorter], y[shorter]), (regrouped,), (in_batches,), ()):
+    for unlike in (
+        (x + rank, y),
+        (x[shorter], y[shorter]),
+        (regrouped,),
+        (in_batches,),
+        (),
+    ):
         if not unlike:  # as after a backup that the other processes have not seen
             model.optimizer.iterations.assign(rank)
         try:

@@ -22,7 +22,10 @@ def of_two(count: int) -> tuple[Any, ...]:
         "left": random.random((count, 6), np.float32),
         "right": random.random((count, 4), np.float32),
     }
-    return x, {"kind": random.integers(0, 3, count), "size": random.random((count, 1), np.float32)}
+    return x, {
+        "kind": random.integers(0, 3, count),
+        "size": random.random((count, 1), np.float32),
+    }
 
 
 def sentences(count: int) -> tuple[Any, ...]:

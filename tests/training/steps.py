@@ -25,7 +25,10 @@ def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[],
         class Stepping(keras.Sequential):
             def loss_of(self, x: Any, y: Any) -> Any:
                 if kind == "four views":
-                    x, y = ops.concatenate([x, x + 0.1, x - 0.1, 2 * x]), ops.concatenate([y] * 4)
+                    x, y = (
+                        ops.concatenate([x, x + 0.1, x - 0.1, 2 * x]),
+                        ops.concatenate([y] * 4),
+                    )
                 if kind == "gradient penalty":
                     with tf.GradientTape() as inner:
                         inner.watch(x)
@@ -36,7 +39,9 @@ def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[],
                 p = self(x, training=True)
                 loss = self.compute_loss(x, y, p)
                 return (
-                    loss + ops.mean((self.teacher(x) - p) ** 2) if kind == "distillation" else loss
+                    loss + ops.mean((self.teacher(x) - p) ** 2)
+                    if kind == "distillation"
+                    else loss
                 )
 
             def train_step(self, data: Any) -> Any:
@@ -66,7 +71,9 @@ def augmented() -> Any:
 
 def perceptual() -> Any:
     eye = keras.Sequential([keras.Input((3,)), layers.Dense(4, "tanh")])
-    return compiled(dense(), lambda y, p: ops.mean((eye(y) - eye(p)) ** 2, axis=-1), "adam")
+    return compiled(
+        dense(), lambda y, p: ops.mean((eye(y) - eye(p)) ** 2, axis=-1), "adam"
+    )
 
 
 OWN: dict[str, Any] = {
@@ -94,8 +101,16 @@ NAMES = (
         "compute_loss of one's own",
         "train_step of one's own",
     ),
-    *("metrics of many kinds", "state and losses of one's own layer", "autoencoder without a call"),
-    *("steps_per_execution 4", "train_step of Keras' guide", "train_step that is a function"),
+    *(
+        "metrics of many kinds",
+        "state and losses of one's own layer",
+        "autoencoder without a call",
+    ),
+    *(
+        "steps_per_execution 4",
+        "train_step of Keras' guide",
+        "train_step that is a function",
+    ),
 )
 MODELS = {**{name: (CASES[name].make, CASES[name].data) for name in NAMES}, **OWN}
 

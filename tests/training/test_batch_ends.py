@@ -22,14 +22,18 @@ def trained(callbacks: list[Any], **options: Any) -> Any:
     split = simulated([40, 20])
     with split.scope():
         model = classifier("adam")()
-    return split.fit(model, X, Y, shuffle=False, callbacks=callbacks, verbose=0, **options)
+    return split.fit(
+        model, X, Y, shuffle=False, callbacks=callbacks, verbose=0, **options
+    )
 
 
 def test_a_callback_of_the_users_gets_a_dict_of_floats_after_each_batch() -> None:
     seen: list[str] = []
 
     class Writes(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        def on_train_batch_end(
+            self, batch: int, logs: dict[str, float] | None = None
+        ) -> None:
             assert type(logs) is dict
             seen.append(json.dumps({"batch": batch, **logs}))
 
@@ -43,18 +47,26 @@ def test_a_callback_of_the_users_gets_a_dict_of_floats_after_each_batch() -> Non
     assert told[-1] == history["loss"][-1]
 
 
-def test_keras_own_callback_stops_a_training_at_the_batch_whose_loss_is_no_number() -> None:
+def test_keras_own_callback_stops_a_training_at_the_batch_whose_loss_is_no_number() -> (
+    None
+):
     weights = np.array([1.0] * 60 + [np.nan] * 60)
-    history = trained([keras.callbacks.TerminateOnNaN()], sample_weight=weights, epochs=5)
+    history = trained(
+        [keras.callbacks.TerminateOnNaN()], sample_weight=weights, epochs=5
+    )
     assert len(history.epoch) == 1
 
 
-def test_the_progress_bar_shows_numbers_while_it_moves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_shows_numbers_while_it_moves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     split = simulated([40, 20])
     with split.scope():
         model = classifier("adam")()
     history = split.fit(model, X, Y, shuffle=False, verbose=1).history
-    first, *_, last = (line for line in capsys.readouterr().out.splitlines() if "loss" in line)
+    first, *_, last = (
+        line for line in capsys.readouterr().out.splitlines() if "loss" in line
+    )
     assert "1/2" in first
     assert f"loss: {history['loss'][0]:.4f}" in last
 

@@ -29,7 +29,9 @@ def of_ones_own() -> Any:
     adapted = layers.Normalization()
     adapted.adapt(5 * X + 3)
     model = Own([keras.Input((6,)), adapted, layers.Dense(3, "softmax")])
-    return compiled(model, lambda y, p: losses.sparse_categorical_crossentropy(y, p), "adam")
+    return compiled(
+        model, lambda y, p: losses.sparse_categorical_crossentropy(y, p), "adam"
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,9 @@ def of_ones_own() -> Any:
     [
         pytest.param(classifier("adam"), None, 1e-6, id="of one device"),
         pytest.param(of_ones_own, None, 1e-6, id="of a class of one's own"),
-        pytest.param(classifier("adam"), (20, 50, 30), 1e-6, id="in another split's scope"),
+        pytest.param(
+            classifier("adam"), (20, 50, 30), 1e-6, id="in another split's scope"
+        ),
         pytest.param(
             classifier(loss_scaled, layers={"dtype": "mixed_float16"}),
             None,
@@ -55,19 +59,27 @@ def test_a_copy_has_all_that_the_model_learned_and_goes_on_as_it_would(
     model.fit(X, Y, batch_size=100, **options)
     copy = gpubalance.distribute(model, ratios=[4, 3], simulate="2")
     assert (type(copy), copy.split.batches) == (type(model), (4, 3))
-    assert copy.predict(X, verbose=0) == pytest.approx(model.predict(X, verbose=0), abs=1e-5)
+    assert copy.predict(X, verbose=0) == pytest.approx(
+        model.predict(X, verbose=0), abs=1e-5
+    )
     size = 100 if built_for else 32  # of ratios it may be any
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
     for one in (model, copy):
         one.fit(X, Y, batch_size=100, epochs=2, **options)
-        one.fit(X, Y, batch_size=100 if built_for else None, validation_split=0.1, **options)
+        one.fit(
+            X, Y, batch_size=100 if built_for else None, validation_split=0.1, **options
+        )
         one.fit(data, **options)
     assert apart(copy, model) < within
-    losses = [one.evaluate(X, Y, verbose=0, return_dict=True)["loss"] for one in (model, copy)]
+    losses = [
+        one.evaluate(X, Y, verbose=0, return_dict=True)["loss"] for one in (model, copy)
+    ]
     assert losses[0] == pytest.approx(losses[1], abs=within)
 
 
-def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refused() -> None:
+def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refused() -> (
+    None
+):
     words = layers.TextVectorization(output_sequence_length=4)
     words.adapt(["one two three", "four five"])
     model = keras.Sequential([keras.Input((), dtype="string"), words])
@@ -80,11 +92,14 @@ def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refus
             super().__init__()
 
     with pytest.raises(
-        BadInput, match=r"copy the model unsaved: .*__init__\(\) got an unexpected .* 'trainable'\n"
+        BadInput,
+        match=r"copy the model unsaved: .*__init__\(\) got an unexpected .* 'trainable'\n",
     ):
         gpubalance.distribute(Unsaved(), ratios=[4, 3], simulate="2")
 
     unbuilt = subclassed()
     unbuilt.build((None, 6))
-    with pytest.raises(BadInput, match=r"its layers have no weights before(.|\n)*model\(x\[:1\]\)"):
+    with pytest.raises(
+        BadInput, match=r"its layers have no weights before(.|\n)*model\(x\[:1\]\)"
+    ):
         gpubalance.distribute(unbuilt, ratios=[4, 3], simulate="2")

@@ -34,7 +34,9 @@ def models() -> list[Any]:
     shape = (32, 32, 3)
     made = [applications.MobileNet(shape, alpha=0.25, weights=None, classes=10)]
     made += [
-        keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(10, "softmax")])
+        keras.Sequential(
+            [keras.Input(shape), layers.Flatten(), layers.Dense(10, "softmax")]
+        )
         for _ in range(2)
     ]
     made[-1].compile("adam", "sparse_categorical_crossentropy")
@@ -72,15 +74,22 @@ def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
     x = np.ones((5, 64), "float32")
     for number, model in enumerate(made):
         model.save(tmp_path / f"{number}.keras")
-    ensemble = gpubalance.Ensemble([str(tmp_path / "0.keras"), tmp_path / "1.keras"], simulate=2)
-    for found, model in zip(ensemble.predict({"x": x}["x"], batch_size=2), made, strict=True):
+    ensemble = gpubalance.Ensemble(
+        [str(tmp_path / "0.keras"), tmp_path / "1.keras"], simulate=2
+    )
+    for found, model in zip(
+        ensemble.predict({"x": x}["x"], batch_size=2), made, strict=True
+    ):
         np.testing.assert_allclose(found, model.predict(x, verbose=0), atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ((10, 100_000), r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0"),
+        (
+            (10, 100_000),
+            r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0",
+        ),
         ((3000, 3000), "the models do not fit on the devices together"),
     ],
 )
@@ -104,11 +113,15 @@ def test_a_larger_batch_is_placed_anew(tmp_path: Path) -> None:
     ensemble.predict(x[:1])
     with pytest.raises(NothingFits, match=r"it needs 1.56 MiB of 1.00 MiB"):
         ensemble.predict(x, batch_size=200)
-    np.testing.assert_allclose(ensemble.predict(x)[0], model.predict(x, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(
+        ensemble.predict(x)[0], model.predict(x, verbose=0), atol=1e-6
+    )
 
 
 def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="takes a Keras model first, and got a value of type int"):
+    with pytest.raises(
+        BadInput, match="takes a Keras model first, and got a value of type int"
+    ):
         gpubalance.Ensemble([1], simulate=1)
     with pytest.raises(BadInput, match="an ensemble needs a model"):
         gpubalance.Ensemble([], simulate=1)
@@ -119,6 +132,8 @@ def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
 
 
 def test_outputs_of_unlike_shapes_have_no_mean() -> None:
-    ensemble = gpubalance.Ensemble([dense(3), dense(1)], gpus=[0, 1], simulate=QUICK_PAIR)
+    ensemble = gpubalance.Ensemble(
+        [dense(3), dense(1)], gpus=[0, 1], simulate=QUICK_PAIR
+    )
     with pytest.raises(BadInput, match="the models' outputs differ in shape"):
         ensemble.predict(np.ones((5, 64), "float32"), mean=True)

@@ -27,7 +27,9 @@ for (i, name), (j, batches) in product(enumerate(CASES), enumerate(SPLITS)):
 
 
 @pytest.mark.parametrize(("name", "batches"), EVERY)
-def test_a_split_gives_what_one_device_gives(name: str, batches: tuple[int, ...]) -> None:
+def test_a_split_gives_what_one_device_gives(
+    name: str, batches: tuple[int, ...]
+) -> None:
     case = CASES[name]
     # Keras takes the mean of each output's own loss over batches of unlike sizes: it differs from
     # trace to trace.

@@ -69,7 +69,9 @@ def py_dataset() -> Any:
             return 3
 
         def __getitem__(self, index: int) -> Any:
-            return X[100 * index : 100 * (index + 1)], Y[100 * index : 100 * (index + 1)]
+            return X[100 * index : 100 * (index + 1)], Y[
+                100 * index : 100 * (index + 1)
+            ]
 
     return Parts()
 
@@ -96,7 +98,9 @@ def test_every_kind_of_input_is_dealt_in_the_split() -> None:
     chains = {
         "repeated": data.repeat(2).prefetch(1),
         "concatenated": data.map(lambda x, y: (2 * x, y)).concatenate(data.take(2)),
-        "shuffled": data.concatenate(data).shuffle(6, seed=1, reshuffle_each_iteration=False),
+        "shuffled": data.concatenate(data).shuffle(
+            6, seed=1, reshuffle_each_iteration=False
+        ),
     }
     zipped = of.zip((inputs.repeat(2), labels.cache().repeat(2)))
     kinds |= {name: (chain, chain, 5) for name, chain in chains.items()} | {
@@ -105,7 +109,10 @@ def test_every_kind_of_input_is_dealt_in_the_split() -> None:
     for name, (mine, its, steps) in kinds.items():
         for fit, given in ((one_device.fit, its), (partial(split.fit, model), mine)):
             fit(given, epochs=2, steps_per_epoch=steps, verbose=0, shuffle=False)
-        assert model.optimizer.iterations.numpy() == one_device.optimizer.iterations.numpy()
+        assert (
+            model.optimizer.iterations.numpy()
+            == one_device.optimizer.iterations.numpy()
+        )
         assert apart(model, one_device) < 1e-6, name
 
 
@@ -126,7 +133,10 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         keras_own = compiled(dense())
     splits = simulated((70, 30)), simulated((20, 80))  # on one strategy
-    models = [in_scope(split, start, make) for split, make in zip(splits, (own, None), strict=True)]
+    models = [
+        in_scope(split, start, make)
+        for split, make in zip(splits, (own, None), strict=True)
+    ]
     for split, model in zip(splits, models, strict=True):
         keras_own.fit(X, Y, batch_size=80, verbose=0)
         monitor = split.monitor(every=1)
@@ -136,7 +146,9 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
         assert model.predict(X, verbose=0) == pytest.approx(
             one_device.predict(X, verbose=0), abs=1e-6
         )
-        found, expected = (one.evaluate(X[:33], Y[:33], verbose=0) for one in (model, one_device))
+        found, expected = (
+            one.evaluate(X[:33], Y[:33], verbose=0) for one in (model, one_device)
+        )
         assert found == pytest.approx(expected, abs=1e-6)
     assert models[0].fits == 1
     of_both = in_scope(splits[0], start)
@@ -177,11 +189,14 @@ def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tmp_path: Path) -
     model.save(tmp_path / "model.keras")
     with zipfile.ZipFile(tmp_path / "model.keras") as saved:
         assert b'"module": "keras' in saved.read("config.json")
-        assert not [name for name in saved.namelist() if b"gpubalance" in saved.read(name)]
+        assert not [
+            name for name in saved.namelist() if b"gpubalance" in saved.read(name)
+        ]
     with split.scope():
         again = keras.models.load_model(tmp_path / "model.keras")
     monitor = split.monitor(every=1)
-    again.fit(X, Y, epochs=2, verbose=0, callbacks=[monitor])  # its own fit is the split's
+    # Its own fit is the split's
+    again.fit(X, Y, epochs=2, verbose=0, callbacks=[monitor])
     assert monitor.epochs[-1].batches == split.batches
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.compiled
@@ -215,7 +230,13 @@ def test_validation_between_does_not_lose_a_batch() -> None:
     assert apart(model, one_device) < 1e-6
     early = keras.callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=1)
     history = split.fit(
-        model, X, Y, epochs=9, verbose=0, validation_data=(X[:33], Y[:33]), callbacks=[early]
+        model,
+        X,
+        Y,
+        epochs=9,
+        verbose=0,
+        validation_data=(X[:33], Y[:33]),
+        callbacks=[early],
     )
     assert len(history.history["val_accuracy"]) == 2
     assert history.model is model
@@ -257,13 +278,18 @@ def test_one_weight_for_all_of_a_batch_is_each_samples() -> None:
     weights = np.array([0.5, 2.0, 1.0, 3.0], np.float32)
     of_each = np.repeat(weights, 60)
     kinds = {
-        "in global batches": (weighted(100, weights[:3]), np.repeat(weights[:3], 100)[:240]),
+        "in global batches": (
+            weighted(100, weights[:3]),
+            np.repeat(weights[:3], 100)[:240],
+        ),
         "in other batches": (weighted(60, weights), of_each),
         "of single samples": (of.from_tensor_slices((X, Y, of_each)), of_each),
     }
     for name, (mine, its) in kinds.items():
         split.fit(model, mine, verbose=0)
-        one_device.fit(X, Y, sample_weight=its, batch_size=100, shuffle=False, verbose=0)
+        one_device.fit(
+            X, Y, sample_weight=its, batch_size=100, shuffle=False, verbose=0
+        )
         assert apart(model, one_device) < 1e-6, name
 
 
@@ -277,11 +303,20 @@ def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
     split = simulated((70, 30))
     weights = np.repeat(np.array([0.5, 2.0], np.float32), 50)
     one_device.fit(
-        X[:100], X[:100], sample_weight=weights, batch_size=100, shuffle=False, verbose=0
+        X[:100],
+        X[:100],
+        sample_weight=weights,
+        batch_size=100,
+        shuffle=False,
+        verbose=0,
     )
     with split.scope():
         model = make()
-    split.fit(model, tf.data.Dataset.from_tensor_slices((X[:100], X[:100], weights)), verbose=0)
+    split.fit(
+        model,
+        tf.data.Dataset.from_tensor_slices((X[:100], X[:100], weights)),
+        verbose=0,
+    )
     assert apart(model, one_device) < 1e-6
 
 
@@ -303,7 +338,8 @@ def test_layers_that_are_unfrozen_between_two_fits_train_as_on_one_device() -> N
         one.layers[0].trainable = True
         compiled(one, optimizer="adam")
     with pytest.raises(
-        BadInput, match=r"outside this split's scope(.|\n)*→ compile it again, with a new optimizer"
+        BadInput,
+        match=r"outside this split's scope(.|\n)*→ compile it again, with a new optimizer",
     ):
         split.fit(model, X, Y, verbose=0)
     with split.scope():
@@ -327,7 +363,9 @@ def test_each_device_draws_noise_of_its_own_and_the_same_with_the_same_seed() ->
         """The means of the noise of two samples, one on each device, and of its squares."""
         split, model = in_split(only_noise, batches=(1, 1))
         zeros = np.zeros((2, 1), np.float32)
-        found: dict[str, list[float]] = split.fit(model, zeros, zeros, epochs=2, verbose=0).history
+        found: dict[str, list[float]] = split.fit(
+            model, zeros, zeros, epochs=2, verbose=0
+        ).history
         return found
 
     found = drawn()
@@ -359,7 +397,12 @@ def test_one_model_takes_data_of_several_kinds() -> None:
     with pytest.raises(BadInput, match="never ends"):
         split.fit(model, endless, verbose=0)
     assert (
-        len(split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0).history["loss"]) == 2
+        len(
+            split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0).history[
+                "loss"
+            ]
+        )
+        == 2
     )
     model.trainable = False
     with split.scope():
@@ -378,7 +421,9 @@ def test_padded_batches_stay_as_they_are() -> None:
     spec = tf.TensorSpec((None, None), tf.int64)
     data = tf.data.Dataset.from_generator(sentences, output_signature=(spec, spec))
     given = keras.Input((None,), dtype="int32")
-    split, model = in_split(compiled, [given, layers.Embedding(20, 4), layers.Dense(20, "softmax")])
+    split, model = in_split(
+        compiled, [given, layers.Embedding(20, 4), layers.Dense(20, "softmax")]
+    )
     assert len(split.fit(model, data, epochs=2, verbose=0).history["loss"]) == 2
 
 
@@ -396,13 +441,19 @@ def test_importing_loads_no_tensorflow() -> None:
         "print(split, split.global_batch, 'tensorflow' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "Split(CPU:0 CPU: 7, CPU:1 CPU: 3) 10 False"
 
 
 def test_a_plan_is_loaded_with_its_devices_and_batches(tmp_path: Path) -> None:
-    quick, four = (str(ROOT / "configs" / f"{name}.toml") for name in ("quick-pair", "four-unlike"))
+    quick, four = (
+        str(ROOT / "configs" / f"{name}.toml") for name in ("quick-pair", "four-unlike")
+    )
     devices = simulated_devices(quick)[0]
     made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0))
     path = tmp_path / "plan.json"

@@ -20,7 +20,8 @@ from tests.late import keras, layers
 
 _HOST = "CPU:0"
 _REPLICAS = ("CPU:1", "CPU:2")
-_STAMPS = {"PyFunc", "_Retval"}  # the calls of clocks, and what the step returns of them
+# The calls of clocks, and what the step returns of them
+_STAMPS = {"PyFunc", "_Retval"}
 
 
 def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
@@ -51,7 +52,9 @@ def _model(split: Split) -> Any:
         model = keras.Sequential([keras.Input((4,)), *inner])
         rate = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
         metrics = ["accuracy", keras.metrics.AUC(), keras.metrics.F1Score()]
-        model.compile(keras.optimizers.Adam(rate), "categorical_crossentropy", metrics=metrics)
+        model.compile(
+            keras.optimizers.Adam(rate), "categorical_crossentropy", metrics=metrics
+        )
     return model
 
 
@@ -63,7 +66,9 @@ def _samples(count: int) -> tuple[Any, Any]:
 
 
 def _to_the_host(found: Iterable[Crossing]) -> set[Crossing]:
-    return {item for item in found if item.sender in _REPLICAS and item.receiver == _HOST}
+    return {
+        item for item in found if item.sender in _REPLICAS and item.receiver == _HOST
+    }
 
 
 def _between(found: Iterable[Crossing]) -> set[Crossing]:
@@ -78,7 +83,8 @@ def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host() -> None:
     with crossings(*_REPLICAS) as found:
         split.fit(model, *_samples(23), verbose=0)  # and a last batch of another size
         split.evaluate(model, *_samples(20), verbose=0)
-    assert {item.receiver for item in found} >= set(_REPLICAS)  # it has seen the batches come
+    # It has seen the batches come
+    assert {item.receiver for item in found} >= set(_REPLICAS)
     assert not _to_the_host(found)
     assert len(_between(found)) == 1  # what the second has counted in `evaluate`
 
@@ -118,7 +124,9 @@ def test_a_stage_sends_the_next_one_its_outputs_and_nothing_to_the_host() -> Non
     model = keras.Sequential([keras.Input((4,)), *inner])
     calls, blocks, samples = graph_of(model)
     segments = in_stages(len(blocks.starts), 2)
-    pipeline = Pipeline(CutModel(model, blocks, segments, _REPLICAS, keras.optimizers.Adam()))
+    pipeline = Pipeline(
+        CutModel(model, blocks, segments, _REPLICAS, keras.optimizers.Adam())
+    )
     batch = [pipeline.cut.held(micro_batch_of(as_tensors(samples.make(6)), calls))] * 3
     with crossings() as found:
         pipeline.step(batch, orders_of(segments, blocks.graph, 3))

@@ -103,7 +103,8 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
     for item in found:
         assert item["compute_s"] == pytest.approx(found[0]["compute_s"])
         assert len(item["compute_s"]) == 3
-        assert item["sync_s"] >= 0.008  # 0.010 by the profile, of the stamps of the shortest step
+        # 0.010 by the profile, of the stamps of the shortest step
+        assert item["sync_s"] >= 0.008
     # The first process writes; the others have taken part.
     assert {path.name for path in (tmp_path / "by-0").iterdir()} == {
         "best.keras",
@@ -115,16 +116,20 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
     assert not list((tmp_path / "by-2").iterdir())
     for label in ("alpha:0", "alpha:1", "beta:0"):
         # After the second batch, and after two epochs of five, all end where one ended.
-        assert all(f"{label} | ended after {steps} steps" in done.stdout for steps in (2, 10))
+        assert all(
+            f"{label} | ended after {steps} steps" in done.stdout for steps in (2, 10)
+        )
         assert done.stdout.count(f"{label} | evaluated 2 batches") == 2
         assert (
-            f"{label} | refused: the data of alpha:1, beta:0 is not that of alpha:0" in done.stdout
+            f"{label} | refused: the data of alpha:1, beta:0 is not that of alpha:0"
+            in done.stdout
         )
         refused = f"{label} | refused: the data is not as long in all processes: "
         assert f"{refused}610 in alpha:0, 609 in alpha:1, 608 in beta:0" in done.stdout
         assert f"{refused}the next batch has 144 in alpha:0, 0 in beta:0" in done.stdout
         assert (
-            f"{refused}the next batch has 34 in alpha:0, 33 in alpha:1, 32 in beta:0" in done.stdout
+            f"{refused}the next batch has 34 in alpha:0, 33 in alpha:1, 32 in beta:0"
+            in done.stdout
         )
         before = f"{label} | refused: the processes have not trained for as many steps before: "
         assert f"{before}0 in alpha:0, 1 in alpha:1, 2 in beta:0" in done.stdout

@@ -51,7 +51,11 @@ def test_a_generator_that_validates_is_asked_by_one_thread_at_a_time() -> None:
 
 def test_an_interrupted_training_ends_at_once_and_says_only_that() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == -signal.SIGINT
     assert done.stderr.rstrip().splitlines()[-1] == "KeyboardInterrupt"

@@ -21,14 +21,20 @@ from tests.training.samples import numbers
 X, Y = numbers(240)
 
 
-def hot_pair(from_s: float = 0.3, micro_batches: tuple[int, ...] = ()) -> tuple[Split, Any]:
+def hot_pair(
+    from_s: float = 0.3, micro_batches: tuple[int, ...] = ()
+) -> tuple[Split, Any]:
     """A split of two equal devices, and a model.
 
     The first device becomes slower after so many seconds of training.
     """
     cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002)
-    hot = cool.model_copy(update={"name": "hot", "drift": (DriftPoint(from_s=from_s, factor=2.0),)})
-    split = Split.of(devices_of(hot, cool), BatchSplit((50, 50), micro_batches), JointProfile())
+    hot = cool.model_copy(
+        update={"name": "hot", "drift": (DriftPoint(from_s=from_s, factor=2.0),)}
+    )
+    split = Split.of(
+        devices_of(hot, cool), BatchSplit((50, 50), micro_batches), JointProfile()
+    )
     with split.scope():
         return split, classifier("adam")()
 
@@ -37,7 +43,8 @@ def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order() -> N
     """Else one device computes for less than no time, and another waits longer than a step."""
     split, model = in_split(batches=(40, 24))
     monitor = split.monitor(every=1)
-    split.fit(model, X[:64], Y[:64], epochs=50, verbose=0, callbacks=[monitor])  # a step each
+    # A step each
+    split.fit(model, X[:64], Y[:64], epochs=50, verbose=0, callbacks=[monitor])
     assert all(
         seconds > 0
         for epoch in monitor.epochs
@@ -49,19 +56,27 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     split, model = hot_pair()
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
     with pytest.warns(
-        UserWarning, match=r"no longer fits: GPU:1 waits \d+% of the time that GPU:0 computes"
+        UserWarning,
+        match=r"no longer fits: GPU:1 waits \d+% of the time that GPU:0 computes",
     ):
         split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
-    with pytest.raises(BadInput, match="the monitor's split is not what trains the model"):
+    with pytest.raises(
+        BadInput, match="the monitor's split is not what trains the model"
+    ):
         simulated((50, 50)).fit(model, X, Y, verbose=0, callbacks=[monitor])
-    assert 1.1 < monitor.epochs[-1].imbalance < 1.45  # 4/3 on a machine that does nothing else
+    # 4/3 on a machine that does nothing else
+    assert 1.1 < monitor.epochs[-1].imbalance < 1.45
     assert monitor.epochs[-1].wait_s[1] > 0
     (log,) = tmp_path.iterdir()
     with pytest.raises(tf.errors.OpError, match=f"{log} is not a directory"):
         split.monitor(log_dir=log)
     events = tf.compat.v1.train.summary_iterator(str(log))
     tags = {value.tag for event in events for value in event.summary.value}
-    assert {"gpubalance/compute_s/GPU:0", "gpubalance/wait_s/GPU:1", "gpubalance/imbalance"} <= tags
+    assert {
+        "gpubalance/compute_s/GPU:0",
+        "gpubalance/wait_s/GPU:1",
+        "gpubalance/imbalance",
+    } <= tags
 
 
 class Until(keras.callbacks.Callback):
@@ -83,7 +98,14 @@ def followed(split: Split, model: Any, more: int = 10, **options: Any) -> Any:
     monitor = split.monitor(every=1, rebalance=True, **options)
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
     callbacks = [monitor, Until(monitor, more)]
-    split.fit(model, batches, steps_per_epoch=1000, shuffle=False, verbose=0, callbacks=callbacks)
+    split.fit(
+        model,
+        batches,
+        steps_per_epoch=1000,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+    )
     return monitor
 
 
@@ -101,7 +123,9 @@ def test_a_split_is_rebalanced_within_the_epoch_and_says_so(
     said = capsys.readouterr().out.splitlines()
     line = rf"step {first.step}: 50/50 → \d+/\d+, GPU:0 became \d+ % slower; 1\.\d\d × what the .*"
     assert re.fullmatch(line, said[0])
-    counted = rf"the first in step {first.step}: \d\.\d\d × what 50/50 would have given since"
+    counted = (
+        rf"the first in step {first.step}: \d\.\d\d × what 50/50 would have given since"
+    )
     assert re.search(counted, said[-1])
     assert caplog.messages == said
     (log,) = tmp_path.iterdir()
@@ -111,7 +135,11 @@ def test_a_split_is_rebalanced_within_the_epoch_and_says_so(
         for value in event.summary.value
     ]
     tags = {value.tag for value in values}
-    assert {"gpubalance/batch/GPU:0", "gpubalance/split_gain", "gpubalance/imbalance"} <= tags
+    assert {
+        "gpubalance/batch/GPU:0",
+        "gpubalance/split_gain",
+        "gpubalance/imbalance",
+    } <= tags
     texts = [value for value in values if value.tag == "gpubalance/split"]
     assert tf.make_ndarray(texts[0].tensor).tolist() == [said[0].encode()]
 

@@ -36,16 +36,24 @@ def regression() -> tuple[Any, Any]:
     draw = np.random.default_rng(7)
     x = draw.standard_normal((GLOBAL_BATCH * STEPS, INPUTS)).astype("float32")
     weights = draw.standard_normal((INPUTS, OUTPUTS))
-    y = x @ (weights / np.linalg.norm(weights, axis=0)) + draw.standard_normal((len(x), OUTPUTS))
+    y = x @ (weights / np.linalg.norm(weights, axis=0)) + draw.standard_normal(
+        (len(x), OUTPUTS)
+    )
     return x, y.astype("float32")
 
 
 def still(split: Any, *, dtype: str = "float32") -> Any:
     """A linear model that does not learn, so that its noise scale stays."""
     with split.scope():
-        layer = layers.Dense(OUTPUTS, use_bias=False, kernel_initializer="zeros", dtype=dtype)
+        layer = layers.Dense(
+            OUTPUTS, use_bias=False, kernel_initializer="zeros", dtype=dtype
+        )
         model = keras.Sequential(
-            [keras.Input((INPUTS,)), layer, layers.Activation("linear", dtype="float32")]
+            [
+                keras.Input((INPUTS,)),
+                layer,
+                layers.Activation("linear", dtype="float32"),
+            ]
         )
         optimizer = optimizers.SGD(0.0)
         if dtype == "mixed_float16":
@@ -74,7 +82,11 @@ def test_it_is_the_true_one_of_a_linear_regression(
     file = tmp_path / "noise.json"
     monitor = split.monitor(every=1, noise=file)
     split.fit(
-        still(split, dtype=dtype), *regression(), shuffle=False, verbose=0, callbacks=[monitor]
+        still(split, dtype=dtype),
+        *regression(),
+        shuffle=False,
+        verbose=0,
+        callbacks=[monitor],
     )
     (epoch,) = monitor.epochs
     assert epoch.noise_scale == pytest.approx(TRUE, rel=0.05)
@@ -84,7 +96,9 @@ def test_it_is_the_true_one_of_a_linear_regression(
     assert written["steps"] == 200  # the latest
     assert noise_scale(str(file)) == written["noise_scale"]
     (told,) = [
-        line for line in capsys.readouterr().out.splitlines() if line.startswith("noise scale")
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("noise scale")
     ]
     assert "at a global batch of 100 each sample is worth" in told
 
@@ -98,7 +112,10 @@ def test_rows_of_an_embedding_that_meet_in_a_batch_are_one() -> None:
     one_hot = np.eye(5, dtype="float32")[ids]
     dense = partial(layers.Dense, use_bias=False, kernel_initializer="ones")
     found = []
-    for first, x in ((partial(layers.Embedding, 5, 4, "ones"), ids), (partial(dense, 4), one_hot)):
+    for first, x in (
+        (partial(layers.Embedding, 5, 4, "ones"), ids),
+        (partial(dense, 4), one_hot),
+    ):
         split = simulated((70, 30))
         inputs = layers.Input(x.shape[1:])
         with split.scope():
@@ -112,7 +129,9 @@ def test_rows_of_an_embedding_that_meet_in_a_batch_are_one() -> None:
 
 
 def test_a_batch_in_one_piece_on_one_device_is_refused_with_the_remedy() -> None:
-    with pytest.raises(UsageError, match=r"in one piece on one device(.|\n)*micro_batches=\[50\]"):
+    with pytest.raises(
+        UsageError, match=r"in one piece on one device(.|\n)*micro_batches=\[50\]"
+    ):
         simulated((100,)).monitor(noise=True)
 
 
@@ -127,13 +146,15 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
     assert "would reach the same loss 2." in told
     assert "× sooner; learning rate × 0." in told
     large = noise_text(NoiseScale(1e6, (0.9e6, 1.1e6)), plan.split, plan)
-    assert large.endswith("no other global batch would reach the same loss clearly sooner")
-    assert noise_text(NoiseScale(300.0, (250.0, 350.0)), BatchSplit((8, 8)), plan).endswith(
-        "each sample is worth 95 %"
+    assert large.endswith(
+        "no other global batch would reach the same loss clearly sooner"
     )
-    assert noise_text(NoiseScale(None, None, "2 steps say too little"), plan.split, plan) == (
-        "noise scale not known: 2 steps say too little"
-    )
+    assert noise_text(
+        NoiseScale(300.0, (250.0, 350.0)), BatchSplit((8, 8)), plan
+    ).endswith("each sample is worth 95 %")
+    assert noise_text(
+        NoiseScale(None, None, "2 steps say too little"), plan.split, plan
+    ) == ("noise scale not known: 2 steps say too little")
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "nan", "inf", "1e13"])
@@ -146,9 +167,15 @@ def test_a_file_without_one_is_refused_with_its_reason(tmp_path: Path) -> None:
     file = tmp_path / "noise.json"
     with pytest.raises(BadInput, match=r"(?s)can't read.*split\.monitor\(noise="):
         noise_scale(str(file))
-    unknown = {"noise_scale": None, "noise_scale_ci95": None, "unknown": "2 steps say too little"}
+    unknown = {
+        "noise_scale": None,
+        "noise_scale_ci95": None,
+        "unknown": "2 steps say too little",
+    }
     file.write_text(
-        Noise(created="now", model="m", steps=2, global_batch=8, **unknown).model_dump_json()
+        Noise(
+            created="now", model="m", steps=2, global_batch=8, **unknown
+        ).model_dump_json()
     )
     with pytest.raises(BadInput, match=r"has no noise scale: 2 steps say too little"):
         noise_scale(str(file))

@@ -16,7 +16,10 @@ FOLDER = Path(sys.prefix) / "oldest-keras"
 EXACT = "test_exact.py::test_a_split_gives_what_one_device_gives"
 # FEW are of the optimizer's insides and of what logs and metrics make of it.
 # MORE are of a loss' reduction and of Keras' own loop. All cases are for the newest Keras.
-FEW = (f"{EXACT}[AdamW, clipped, EMA-(70, 30)]", f"{EXACT}[metrics of many kinds-(70, 30)]")
+FEW = (
+    f"{EXACT}[AdamW, clipped, EMA-(70, 30)]",
+    f"{EXACT}[metrics of many kinds-(70, 30)]",
+)
 MORE = (
     f"{EXACT}[reduction mean_with_sample_weight-(70, 30)]",
     f"{EXACT}[train_step of one's own-(1, 1, 98)]",
@@ -60,12 +63,26 @@ def oldest_keras() -> Path:
 @pytest.mark.parametrize(
     "tests", [FEW, pytest.param(MORE, marks=pytest.mark.campaign)], ids=["few", "more"]
 )
-def test_the_oldest_keras_trains_as_exactly(oldest_keras: Path, tests: tuple[str, ...]) -> None:
+def test_the_oldest_keras_trains_as_exactly(
+    oldest_keras: Path, tests: tuple[str, ...]
+) -> None:
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST_XDIST")
     }
     environment["PYTHONPATH"] = os.pathsep.join([str(oldest_keras), str(ROOT)])
-    command = [sys.executable, "-c", TESTS, OLDEST, "-q", "-p", "no:cacheprovider", "-m", ""]
+    command = [
+        sys.executable,
+        "-c",
+        TESTS,
+        OLDEST,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "",
+    ]
     command += [f"{ROOT}/tests/training/{name}" for name in tests]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False

@@ -51,7 +51,12 @@ def cut(model: Any, stages: int = 2) -> Layers:
     )
     tasks = [
         StepTask(
-            **task._asdict(), device=device, sent_s=0, ready_s=0, start_s=place, end_s=place + 1
+            **task._asdict(),
+            device=device,
+            sent_s=0,
+            ready_s=0,
+            start_s=place,
+            end_s=place + 1,
         )
         for device, order in enumerate(orders_of(segments, graph, _MICRO_BATCHES))
         for place, task in enumerate(order)
@@ -60,10 +65,13 @@ def cut(model: Any, stages: int = 2) -> Layers:
         of_pair,
         devices=simulated_devices(str(stages))[0],
         blocks=tuple(
-            like(block, calls=one.calls, weights_bytes=one.weights_bytes) for one in graph.blocks
+            like(block, calls=one.calls, weights_bytes=one.weights_bytes)
+            for one in graph.blocks
         ),
         stages=tuple(
-            like(stage, device=segment.device, segments=((segment.first, segment.last),))
+            like(
+                stage, device=segment.device, segments=((segment.first, segment.last),)
+            )
             for segment in segments
         ),
         timeline=like(of_pair.timeline, tasks=tuple(tasks), updates=()),
@@ -101,7 +109,9 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     weights = dict(zip(labels, weighted(2 * _SAMPLES)[2].reshape(2, -1), strict=True))
     layers, model, alone = beside(of_all_kinds, 3)
     options = {"epochs": 2, "shuffle": False, "verbose": 0, "sample_weight": weights}
-    mine = layers.fit(model, inputs, labels, validation_data=(inputs, labels), **options).history
+    mine = layers.fit(
+        model, inputs, labels, validation_data=(inputs, labels), **options
+    ).history
     its = alone.fit(
         inputs, labels, batch_size=32, validation_data=(inputs, labels), **options
     ).history
@@ -114,9 +124,13 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     assert apart(model, alone) < 1e-6
     # Where batches differ in size, Keras' own means of outputs' losses are of them, not of samples.
     logged = [name for name in its if not name.endswith(("kind_loss", "size_loss"))]
-    assert largest([mine[name] for name in logged], [its[name] for name in logged]) < 1e-6
+    assert (
+        largest([mine[name] for name in logged], [its[name] for name in logged]) < 1e-6
+    )
     found = layers.evaluate(model, inputs, labels, return_dict=True, verbose=0)
-    expected = alone.evaluate(inputs, labels, batch_size=_SAMPLES, return_dict=True, verbose=0)
+    expected = alone.evaluate(
+        inputs, labels, batch_size=_SAMPLES, return_dict=True, verbose=0
+    )
     assert largest([found[name] for name in expected], expected.values()) < 1e-6
     outputs = layers.predict(model, inputs, verbose=0)
     assert largest(outputs.values(), alone.predict(inputs, verbose=0).values()) < 1e-6
@@ -134,7 +148,9 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     assert apart(model, loaded) == 0
 
 
-def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_stays_so() -> None:
+def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_stays_so() -> (
+    None
+):
     def built() -> Any:
         given = keras.Input((4,), name="right"), keras.Input((6,), name="left")
         both = of.Concatenate()([of.Dense(4, "relu")(one) for one in given])
@@ -165,14 +181,17 @@ def test_rows_of_positions_and_words_give_the_optimizer_what_one_device_gives() 
 
 def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:
     inputs, labels = of_two(_SAMPLES)
-    profile = DeviceProfile(name="small", alpha_s=0, beta_s=0, memory=1000, memory_per_sample=100)
+    profile = DeviceProfile(
+        name="small", alpha_s=0, beta_s=0, memory=1000, memory_per_sample=100
+    )
     result = cut(two_in_two_out())
     devices = tuple(like(device, profile=profile) for device in result.devices)
     layers = Pipelined(result, devices, JointProfile())
     with layers.scope():
         model = two_in_two_out()
     with pytest.raises(
-        OutOfMemory, match=r"GPU:\d ran out of memory in the forward pass of micro-batch 1"
+        OutOfMemory,
+        match=r"GPU:\d ran out of memory in the forward pass of micro-batch 1",
     ) as told:
         layers.fit(model, inputs, labels, verbose=0)
     assert ": it held 9" in told.value.message
@@ -234,7 +253,11 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
             {"loss": loss("sum_over_batch_size")},
             "divides by what a mask leaves of a batch",
         ),
-        (keras.Sequential(dense), {"loss": loss("none")}, "divides by other than samples"),
+        (
+            keras.Sequential(dense),
+            {"loss": loss("none")},
+            "divides by other than samples",
+        ),
         (
             keras.Sequential(dense),
             {"loss": ignoring},
@@ -260,7 +283,9 @@ def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:
         return ops.mean(ops.square(labels - outputs))
 
     (given, _), weights = numbers(_SAMPLES), np.ones(_SAMPLES, np.float32)
-    layers = layers_for(keras.Sequential([keras.Input((6,)), of.Dense(6), of.Dense(6, "sigmoid")]))
+    layers = layers_for(
+        keras.Sequential([keras.Input((6,)), of.Dense(6), of.Dense(6, "sigmoid")])
+    )
 
     class Adding(of.Dense):
         def call(self, given: Any) -> Any:
@@ -289,7 +314,10 @@ def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:
         fit("mse", adding=True)
     assert apart(fit(meant), fit("mse")) < 1e-6
     with pytest.raises(BadInput, match="divides by the sample weights of a batch"):
-        fit(losses.MeanSquaredError(reduction="mean_with_sample_weight"), sample_weight=weights)
+        fit(
+            losses.MeanSquaredError(reduction="mean_with_sample_weight"),
+            sample_weight=weights,
+        )
 
 
 def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
@@ -304,10 +332,14 @@ def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
     with layers.scope():
         wider = two_in_two_out(width=9)
         model = two_in_two_out()
-        mixed = two_in_two_out(loss=losses.SparseCategoricalCrossentropy(reduction="sum"))
+        mixed = two_in_two_out(
+            loss=losses.SparseCategoricalCrossentropy(reduction="sum")
+        )
     with pytest.raises(PlanMismatch, match="other layers than"):
         layers.fit(wider, inputs, labels)
-    with pytest.raises(BadInput, match="a batch of 64, where the layers were cut for 32"):
+    with pytest.raises(
+        BadInput, match="a batch of 64, where the layers were cut for 32"
+    ):
         layers.fit(model, inputs, labels, batch_size=64)
     with pytest.raises(BadInput, match="samples for some outputs and not for others"):
         layers.fit(mixed, inputs, labels, verbose=0)

@@ -86,7 +86,9 @@ def test_another_precision_than_was_measured_is_told_by_fit_once(
     with split.scope():
         keras.config.set_dtype_policy("mixed_bfloat16")
         other = classifier()()
-    with pytest.warns(UserWarning, match="for float32, and the model .* trains in mixed_bfloat16"):
+    with pytest.warns(
+        UserWarning, match="for float32, and the model .* trains in mixed_bfloat16"
+    ):
         split.fit(other, X, Y, verbose=0)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -94,7 +96,9 @@ def test_another_precision_than_was_measured_is_told_by_fit_once(
     assert said == []  # it has been said
     tf.config.experimental.enable_tensor_float_32_execution(False)
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    with pytest.warns(UserWarning, match="was measured without NVIDIA_TF32_OVERRIDE, as"):
+    with pytest.warns(
+        UserWarning, match="was measured without NVIDIA_TF32_OVERRIDE, as"
+    ):
         split.fit(model, X, Y, verbose=0)
 
 
@@ -151,12 +155,14 @@ def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
             warnings.simplefilter("error")
             split.fit(model, inputs, Y, verbose=0)
         tf.config.experimental.enable_tensor_float_32_execution(False)
-        assert "trains in float32" in unlike_precision(model, "tf32")  # its other layers
+        # Its other layers
+        assert "trains in float32" in unlike_precision(model, "tf32")
 
 
 def test_a_script_whose_floatx_is_float64_trains_in_it() -> None:
     keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")  # as Keras itself has it when a script begins so
+    # As Keras itself has it when a script begins so
+    keras.config.set_dtype_policy("float64")
     split = load_plan(planned("tf32"), simulate=QUICK_PAIR)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

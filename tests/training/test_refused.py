@@ -18,7 +18,8 @@ X, Y = numbers(240)
 def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     split = simulated((70, 30))
     with pytest.raises(
-        BadInput, match=r"was built outside this split's scope\(\)(.|\n)*→ with split\.scope\(\):"
+        BadInput,
+        match=r"was built outside this split's scope\(\)(.|\n)*→ with split\.scope\(\):",
     ):
         split.fit(classifier()(), X, Y)
     with split.scope():
@@ -30,7 +31,8 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
         split.fit(model, X, Y, batch_size=1)
     model.compile("adam", "mse")
     with pytest.raises(
-        BadInput, match=r"the optimizer of the model .* was made, or the model compiled, outside"
+        BadInput,
+        match=r"the optimizer of the model .* was made, or the model compiled, outside",
     ):
         split.fit(model, X, Y)
     with split.scope():
@@ -48,7 +50,9 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
 
 
 def test_a_model_of_other_simulated_devices_is_refused_as_it_would_be_on_gpus() -> None:
-    first, others = (Split(gpus, batches=[70, 30], simulate=3) for gpus in ([0, 1], [1, 2]))
+    first, others = (
+        Split(gpus, batches=[70, 30], simulate=3) for gpus in ([0, 1], [1, 2])
+    )
     with first.scope():
         model = classifier()()
     with pytest.raises(BadInput, match=r"was built outside this split's scope\(\)"):
@@ -59,7 +63,9 @@ def test_a_model_of_other_simulated_devices_is_refused_as_it_would_be_on_gpus() 
 def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
     split = simulated((70, 30))
     with split.scope():
-        averaging = classifier(optimizers.Adam(use_ema=True, ema_overwrite_frequency=2))()
+        averaging = classifier(
+            optimizers.Adam(use_ema=True, ema_overwrite_frequency=2)
+        )()
         accumulating = classifier(optimizers.SGD(0.5, gradient_accumulation_steps=2))()
         memory = layers.LSTM(4, stateful=True, name="memory")
         stateful = keras.Sequential([keras.Input(batch_shape=(100, 3, 2)), memory])
@@ -75,7 +81,8 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
     with pytest.raises(BadInput, match=r"the layer memory of the model .* is stateful"):
         split.predict(stateful, X.reshape(-1, 3, 2)[:100], verbose=0)
     with pytest.warns(
-        UserWarning, match=r"set to run eagerly, which is for one device: with a split it is traced"
+        UserWarning,
+        match=r"set to run eagerly, which is for one device: with a split it is traced",
     ):
         split.fit(eager, X, Y, verbose=0)
 
@@ -87,7 +94,11 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
     with split.scope():
         untrained = classifier()()
     for model in (trained, untrained):
-        for nothing in ((X[:0], Y[:0]), (samples.take(0),), (samples.filter(lambda *_: False),)):
+        for nothing in (
+            (X[:0], Y[:0]),
+            (samples.take(0),),
+            (samples.filter(lambda *_: False),),
+        ):
             with pytest.raises(BadInput, match="the data has no samples"):
                 split.fit(model, *nothing, verbose=0)
         for call in (split.fit, split.evaluate):
@@ -98,7 +109,8 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
         split.fit(trained)
     for data in ({"x": samples}, {"x": X, "y": Y, "validation_data": samples}):
         with pytest.raises(
-            BadInput, match=r"gives single samples(.|\n)*→ batch it: dataset\.batch\(1000\)"
+            BadInput,
+            match=r"gives single samples(.|\n)*→ batch it: dataset\.batch\(1000\)",
         ):
             by_ratios.fit(trained, **data, verbose=0)
     with pytest.raises(
@@ -107,7 +119,8 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
     ):
         split.predict(X)
     with pytest.raises(
-        BadInput, match=r"gpubalance\.distribute takes a Keras model first, and got .* NoneType\n"
+        BadInput,
+        match=r"gpubalance\.distribute takes a Keras model first, and got .* NoneType\n",
     ):
         gpubalance.distribute(None, ratios=[4, 3], simulate=2)
 

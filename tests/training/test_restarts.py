@@ -86,7 +86,9 @@ if split.is_first:
 """
 
 
-def launched(folder: Path, plan: Path, simulate: str, via: str, *losses: str) -> tuple[str, str]:
+def launched(
+    folder: Path, plan: Path, simulate: str, via: str, *losses: str
+) -> tuple[str, str]:
     """What a launch that goes on after these losses prints: by the script, and by itself."""
     script = folder / "train.py"
     script.write_text(SCRIPT.replace("EPOCHS", str(EPOCHS)))
@@ -105,7 +107,9 @@ def undisturbed(backup: Path) -> list[Any]:
     """The weights of a training on one device that goes on from the backup."""
     model = build()
     restore = keras.callbacks.BackupAndRestore(str(backup), double_checkpoint=True)
-    model.fit(*data(), BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[restore])
+    model.fit(
+        *data(), BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[restore]
+    )
     return list(model.get_weights())
 
 
@@ -129,11 +133,15 @@ def test_a_training_survives_the_loss_of_processes_and_hosts(tmp_path: Path) -> 
     plan = write_plan(tmp_path)
     out, told = launched(tmp_path, plan, TWO_HOSTS, f"sh {via} {{host}}", *losses)
     assert re.findall("it goes on with epoch (.)", told) == ["2", "3", "4", "5"], told
-    restarts = re.findall(r"restart \d of 4: (.*), the global batch of 144 as before", told)
+    restarts = re.findall(
+        r"restart \d of 4: (.*), the global batch of 144 as before", told
+    )
     of_all, of_alpha = "alpha:0 80, alpha:1 40, beta:0 24", "alpha:0 96, alpha:1 48"
     assert restarts == [of_all, of_alpha, of_all, of_alpha], told
     # What is lost is found a step later
-    lost = re.findall(r"since the last backup: [123]; it was in step [123] of epoch (.)", told)
+    lost = re.findall(
+        r"since the last backup: [123]; it was in step [123] of epoch (.)", told
+    )
     assert lost == ["2", "3", "4", "5"], told
     assert told.count("beta can't be reached: ") == 2, told
     # One epoch of five steps was left to the last start; its backup has all that came before
@@ -151,9 +159,13 @@ def test_a_training_survives_a_cut_link(tmp_path: Path) -> None:
             pytest.skip(str(error))
         paced = [simulated_devices(TWO_HOSTS)[0][number] for number in (0, 2)]
         plain, _ = simulated_devices(1, names)
-        made_plan = plan_of(probe_of(paced), paced, PlanRequest(global_batch=BATCH, sync_s=0.0))
+        made_plan = plan_of(
+            probe_of(paced), paced, PlanRequest(global_batch=BATCH, sync_s=0.0)
+        )
         path = tmp_path / "plan.json"
-        path.write_text(made_plan.model_copy(update={"devices": plain}).model_dump_json())
+        path.write_text(
+            made_plan.model_copy(update={"devices": plain}).model_dump_json()
+        )
         via = "env ON={host} ip netns exec {host}"
         out, told = launched(tmp_path, path, "1", via, f"link@{names[1]}")
     assert "since the last backup: 2; it was in step 2 of epoch 2" in told, told

@@ -23,7 +23,9 @@ from tests.training.models import classifier
 from tests.training.samples import numbers
 
 
-def trained(backup: Path, batches: tuple[int, ...], dies_at: int | None = None) -> list[Any]:
+def trained(
+    backup: Path, batches: tuple[int, ...], dies_at: int | None = None
+) -> list[Any]:
     """The weights after training that continues from the backup; it dies after step `dies_at`."""
     keras.utils.set_random_seed(3)
     split, model = in_split(classifier("adam"), batches=batches)
@@ -36,7 +38,9 @@ def trained(backup: Path, batches: tuple[int, ...], dies_at: int | None = None) 
         keras.callbacks.BackupAndRestore(backup),
         keras.callbacks.LambdaCallback(on_train_batch_end=die),
     ]
-    split.fit(model, *numbers(340), epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    split.fit(
+        model, *numbers(340), epochs=3, shuffle=False, verbose=0, callbacks=callbacks
+    )
     return list(model.get_weights())
 
 
@@ -53,7 +57,10 @@ from tests.training.test_resume import Path, trained
 trained(Path(sys.argv[1]), (70, 30), dies_at=6)  # the second of the second epoch
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(backup)], cwd=ROOT, capture_output=True, check=False
+        [sys.executable, "-c", code, str(backup)],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     return backup

@@ -38,7 +38,9 @@ EVERY = [
 
 def operations(functions: Any) -> Counter[Any]:
     """The operations of the step that was traced, with the types and shapes of what they give."""
-    (step,) = [made for (what, _, _), (_, made) in functions._traced.items() if what == "train"]
+    (step,) = [
+        made for (what, _, _), (_, made) in functions._traced.items() if what == "train"
+    ]
     return Counter(
         (op.type, tuple((one.dtype, str(one.shape)) for one in op.outputs))
         for op in step.graph.get_operations()
@@ -52,9 +54,13 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     number = list(MODELS).index(name)
     split = simulated(SPLIT.batches)
     own = {what: f"tests.training.steps:{what}_{number}" for what in ("model", "data")}
-    settings = Settings(**own, pack_bytes=IN_SMALL_PACKS.pack_bytes, xla=name == "jit_compile")
+    settings = Settings(
+        **own, pack_bytes=IN_SMALL_PACKS.pack_bytes, xla=name == "jit_compile"
+    )
     session = Session(split.devices, settings, JointProfile(), seed=0)
-    next(session.measure(SPLIT, seconds=0, at_least=1, steps_per_timing=1, stamped=False))
+    next(
+        session.measure(SPLIT, seconds=0, at_least=1, steps_per_timing=1, stamped=False)
+    )
     make, data = MODELS[name]
     with split.scope():
         model = make()
@@ -62,16 +68,21 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         split.fit(model, x, y, sample_weight=sample_weight, verbose=0, shuffle=False)
-    assert operations(session._built.functions) == operations(split._steps[0]._functions)
+    assert operations(session._built.functions) == operations(
+        split._steps[0]._functions
+    )
     assert (
         session.facts()["model"]["step"]
         == split._steps[0]._functions._decompositions["train"].fingerprint
     )
     of_split = [
-        str(warning.message) for warning in told if issubclass(warning.category, UserWarning)
+        str(warning.message)
+        for warning in told
+        if issubclass(warning.category, UserWarning)
     ]
     unnumbered = [text.replace(model.name, "") for text in of_split]
     assert unnumbered == [
-        text.replace(session._built.model.name, "") for text in session.facts()["verdict"].warned
+        text.replace(session._built.model.name, "")
+        for text in session.facts()["verdict"].warned
     ]
     assert not of_split

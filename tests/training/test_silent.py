@@ -40,10 +40,13 @@ def two_largest(y: Any, p: Any) -> Any:
 def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_told(
     loss: Any,
 ) -> None:
-    keras.utils.set_random_seed(1)  # of two samples too this loss may be far beyond the whole's
+    # Of two samples too this loss may be far beyond the whole's
+    keras.utils.set_random_seed(1)
     x = numbers(200)[0]
     y = np.random.default_rng(1).random((200, 1), np.float32)
-    few, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], loss, batches=(99, 1))
+    few, model = in_split(
+        compiled, [*dense()[:2], layers.Dense(1)], loss, batches=(99, 1)
+    )
     with pytest.raises(
         BadInput,
         match=r"a part of 1 of a batch's samples(.|\n)*give each device at least 2 samples",
@@ -54,10 +57,14 @@ def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_tol
         enough.fit(model, x, y, verbose=0)
 
 
-def test_a_first_batch_that_is_not_finite_says_nothing_of_how_many_samples_a_device_needs() -> None:
+def test_a_first_batch_that_is_not_finite_says_nothing_of_how_many_samples_a_device_needs() -> (
+    None
+):
     x = numbers(200)[0]
     y = np.full((200, 1), np.nan, np.float32)
-    split, model = in_split(compiled, [*dense()[:2], layers.Dense(1)], "mse", batches=(99, 1))
+    split, model = in_split(
+        compiled, [*dense()[:2], layers.Dense(1)], "mse", batches=(99, 1)
+    )
     logged = split.fit(model, x, y, verbose=0).history["loss"]
     assert np.isnan(logged).all()
 
@@ -83,7 +90,9 @@ def test_what_is_in_pairs_of_samples_in_a_row_is_told() -> None:
         group = ops.reshape(y, (-1,))
         apart = ops.sum((p[:, None] - p[None]) ** 2, axis=-1)
         alike = ops.cast(group[:, None] == group[None], p.dtype)
-        return losses.sparse_categorical_crossentropy(group, p) + ops.max(apart * alike, axis=1)
+        return losses.sparse_categorical_crossentropy(group, p) + ops.max(
+            apart * alike, axis=1
+        )
 
     split, model = in_split(
         compiled, [*dense()[:2], layers.Dense(25, "softmax")], far_from_its_like
@@ -101,7 +110,9 @@ def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is() -> None:
     split, model = in_split(compiled, dense(), metrics=[third_class])
     x = numbers(200)[0]
     labels = np.repeat([0, 2], 100)
-    logged = split.fit(model, x, labels, shuffle=False, verbose=0).history["third_class"]
+    logged = split.fit(model, x, labels, shuffle=False, verbose=0).history[
+        "third_class"
+    ]
     assert logged == [pytest.approx(0.5)]
 
 

@@ -31,12 +31,18 @@ ODD = (
     [
         ({}, f"batches: 0 given for 2 devices → {EACH}"),
         ({"batches": [820]}, f"batches: 1 given for 2 devices → {EACH}"),
-        ({"batches": [0.6, 0.4]}, f"batches are a list of whole numbers, not [0.6, 0.4] → {EACH}"),
+        (
+            {"batches": [0.6, 0.4]},
+            f"batches are a list of whole numbers, not [0.6, 0.4] → {EACH}",
+        ),
         ({"batches": 200}, f"batches are a list of whole numbers, not 200 → {EACH}"),
         ({"batches": "84"}, f"batches are a list of whole numbers, not '84' → {EACH}"),
         ({"batches": [-8, 4]}, f"batches must not be below 0 → {EACH}"),
         ({"batches": [0, 0]}, f"at least one device needs a batch above 0 → {EACH}"),
-        (PAIR | {"micro_batches": [4]}, f"each batch needs one micro-batch, not 1 for 2 → {EACH}"),
+        (
+            PAIR | {"micro_batches": [4]},
+            f"each batch needs one micro-batch, not 1 for 2 → {EACH}",
+        ),
         (
             PAIR | {"micro_batches": [16, 4]},
             f"micro-batches must be from 1 to their batch, not 16 of 8 → {EACH}",
@@ -63,7 +69,9 @@ ODD = (
         ),
     ],
 )
-def test_a_number_that_is_wrong_gets_its_own_sentence(given: dict[str, Any], told: str) -> None:
+def test_a_number_that_is_wrong_gets_its_own_sentence(
+    given: dict[str, Any], told: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         Split(**{"simulate": 2, **given})
     assert str(caught.value).replace("\n  →", " →") == told
@@ -109,7 +117,8 @@ def test_a_file_that_a_monitor_cannot_write_is_told_at_once(tmp_path: Path) -> N
     missing = tmp_path / "missing"
     for given in (missing / "n.json", str(tmp_path)):
         with pytest.raises(
-            EnvironmentFault, match=f"noise={given} is no file in a folder that can be written\n"
+            EnvironmentFault,
+            match=f"noise={given} is no file in a folder that can be written\n",
         ):
             split.monitor(noise=given)
     assert list(tmp_path.iterdir()) == []

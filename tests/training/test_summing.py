@@ -40,7 +40,9 @@ def test_a_model_without_trainable_weights_has_nothing_to_sum() -> None:
         model.trainable = False
     before = model.get_weights()
     split.fit(model, *numbers(SAMPLES), verbose=0)
-    assert all((was == now).all() for was, now in zip(before, model.get_weights(), strict=True))
+    assert all(
+        (was == now).all() for was, now in zip(before, model.get_weights(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(

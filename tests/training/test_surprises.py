@@ -44,7 +44,9 @@ def told(call: Any) -> list[str]:
 def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     devices = simulated_devices(PROFILE)[0]
     made = plan(
-        probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X))
+        probe_of(devices),
+        devices,
+        PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X)),
     )
     assert made.model is not None
     of_this = made.model.model_copy(
@@ -55,10 +57,14 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
         "other": made.model,
         "this": of_this,
         "larger": of_this.model_copy(update={"input_shapes": ((12,),)}),
-        "another step": of_this.model_copy(update={"step": (("MatMul", 12), ("others", 200))}),
+        "another step": of_this.model_copy(
+            update={"step": (("MatMul", 12), ("others", 200))}
+        ),
         "another optimizer": of_this.model_copy(update={"optimizer": ADAM}),
         "its optimizer": of_this.model_copy(update={"optimizer": SGD}),
-        "more metrics": of_this.model_copy(update={"step": (("MatMul", 5), ("others", 100))}),
+        "more metrics": of_this.model_copy(
+            update={"step": (("MatMul", 5), ("others", 100))}
+        ),
     }
     texts = {}
     for name, known in others.items():
@@ -70,7 +76,9 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
             split = load_plan(path)
         with split.scope():
             model = classifier()()
-        texts[name] = [told(lambda s=split, m=model: s.fit(m, X, Y, verbose=0)) for _ in range(2)]
+        texts[name] = [
+            told(lambda s=split, m=model: s.fit(m, X, Y, verbose=0)) for _ in range(2)
+        ]
     assert texts["this"] == texts["its optimizer"] == [[], []]
     ((text,), again) = texts["other"]
     assert again == []
@@ -88,8 +96,14 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     assert "163 parameters, of samples of 12), and this model is sequential" in text
     assert "163 parameters, of samples of 6: gpubalance balance" in text
     ((text,), _) = texts["another optimizer"]
-    assert "163 parameters, trained by Adam, which holds 2 numbers for a weight), and this" in text
-    assert "163 parameters, trained by SGD, which holds 0 numbers for a weight: gpubalance" in text
+    assert (
+        "163 parameters, trained by Adam, which holds 2 numbers for a weight), and this"
+        in text
+    )
+    assert (
+        "163 parameters, trained by SGD, which holds 0 numbers for a weight: gpubalance"
+        in text
+    )
     ((text,), _) = texts["another step"]
     assert "measured with another step of sequential" in text
     assert re.search(
@@ -130,27 +144,35 @@ def test_a_model_from_outside_the_scope_is_told_once() -> None:
 def test_batches_that_become_others_are_told_once() -> None:
     split, model = in_split()
     data = tf.data.Dataset.from_tensor_slices((X, Y))
-    in_twenties = data.shuffle(9).batch(20).map(lambda x, y: (x, y)).repeat(2).prefetch(1)
+    in_twenties = (
+        data.shuffle(9).batch(20).map(lambda x, y: (x, y)).repeat(2).prefetch(1)
+    )
     taken = "your batches of 20 are regrouped into the split's 100, "
     counted = "so an epoch has 20/100 as many steps; steps_per_epoch counts those"
     assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [taken + counted]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
     in_twelves = data.batch(12, drop_remainder=True)
     of_twelve = (taken + counted).replace("20", "12")
-    assert told(lambda: model.fit(in_twelves.repeat(), steps_per_epoch=2, verbose=0)) == [of_twelve]
+    assert told(
+        lambda: model.fit(in_twelves.repeat(), steps_per_epoch=2, verbose=0)
+    ) == [of_twelve]
     for as_they_were in (data, data.batch(100), data.batch(100).repeat(2)):
         assert told(lambda given=as_they_were: split.fit(model, given, verbose=0)) == []
 
 
 def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
-    small = DeviceProfile(name="small", alpha_s=0.0, beta_s=0.0, memory=40, memory_per_sample=1)
+    small = DeviceProfile(
+        name="small", alpha_s=0.0, beta_s=0.0, memory=40, memory_per_sample=1
+    )
     devices = devices_of(small.model_copy(update={"memory": 999}), small)
     split = Split.of(devices, BatchSplit((50, 50)), JointProfile())
     with split.scope():
         model = classifier()()
     with pytest.raises(OutOfMemory) as caught:
         model.fit(X, Y, verbose=0)
-    assert caught.value.message == "GPU:1 (small) ran out of memory with its batch of 50"
+    assert (
+        caught.value.message == "GPU:1 (small) ran out of memory with its batch of 50"
+    )
     assert (
         "in parts, gpubalance.Split([0, 1], [50, 50], micro_batches=[50, 25]), or less there"
         in caught.value.remedy
@@ -159,7 +181,9 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
     parts = Split.of(devices, BatchSplit((50, 50), (50, 25)), JointProfile())
     assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
     fitting = Split.of(devices, BatchSplit((60, 40)), JointProfile())
-    too_large = "of 100 samples a step, and got 110: leave batch_size out, or give up to 100"
+    too_large = (
+        "of 100 samples a step, and got 110: leave batch_size out, or give up to 100"
+    )
     with pytest.raises(OutOfMemory, match=too_large):
         fitting.fit(model, X, Y, batch_size=110, verbose=0)
 
@@ -177,12 +201,22 @@ def test_a_gpu_is_found_by_its_name_in_tensorflows_text() -> None:
         "/job:localhost/replica:0/task:0/device:GPU:1 by allocator"
     )
     error = out_of_memory(
-        found, ("GPU:1", "GPU:0"), split.devices, split.shares, BatchSplit((568, 820)), trains=False
+        found,
+        ("GPU:1", "GPU:0"),
+        split.devices,
+        split.shares,
+        BatchSplit((568, 820)),
+        trains=False,
     )
     assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"
     assert "batch_size" in error.remedy
     assert "micro_batches" not in error.remedy
     unknown = out_of_memory(
-        MemoryError(), ("GPU:1", "GPU:0"), split.devices, split.shares, None, trains=True
+        MemoryError(),
+        ("GPU:1", "GPU:0"),
+        split.devices,
+        split.shares,
+        None,
+        trains=True,
     )
     assert unknown.message == "a device ran out of memory before its first step"

@@ -28,12 +28,21 @@ ANEW = [("another optimizer", IN_PARTS), ("a step's sum, with dropout", OF_TWO)]
 
 
 @pytest.mark.parametrize(("name", "sizes"), [*((name, {}) for name in REFUSED), *ANEW])
-def test_what_would_be_another_training_is_refused(name: str, sizes: dict[str, Any]) -> None:
+def test_what_would_be_another_training_is_refused(
+    name: str, sizes: dict[str, Any]
+) -> None:
     make, *given, message = REFUSED[name]
-    keras.utils.set_random_seed(1)  # a sum with dropout is found for most random weights
+    # A sum with dropout is found for most random weights
+    keras.utils.set_random_seed(1)
     split, model = in_split(make, *given, **sizes)
     with pytest.raises(BadInput, match=rf"{message}(.|\n)*→"):
-        split.fit(model, sentences(240)[0] if name == "a mask" else X, Y, shuffle=False, verbose=0)
+        split.fit(
+            model,
+            sentences(240)[0] if name == "a mask" else X,
+            Y,
+            shuffle=False,
+            verbose=0,
+        )
 
 
 def checked(model: Any, x: Any = X, y: Any = Y) -> Any:
@@ -54,7 +63,15 @@ def test_what_is_not_exact_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["two passes", "an output", "Dice", "a layer's average", "a layer's largest", "maxima"]
+    "name",
+    [
+        "two passes",
+        "an output",
+        "Dice",
+        "a layer's average",
+        "a layer's largest",
+        "maxima",
+    ],
 )
 def test_what_is_told_is_trained(name: str) -> None:
     make, *given, message = TOLD[name]
@@ -76,7 +93,9 @@ def own_loss(kind: str) -> Any:
     class Own(keras.Sequential):
         def __init__(self, body: Any) -> None:
             super().__init__(body)
-            self.calls = self.add_weight(name="calls", initializer="zeros", trainable=False)
+            self.calls = self.add_weight(
+                name="calls", initializer="zeros", trainable=False
+            )
             self.drop = layers.Dropout(0.5, seed=1)
 
         def compute_loss(
@@ -85,7 +104,9 @@ def own_loss(kind: str) -> Any:
             del x, y
             self.calls.assign_add(1.0)
             signs = ops.reshape(
-                1.0 - 2.0 * ops.cast(ops.arange(ops.shape(y_pred)[0]) % 2, y_pred.dtype), (-1, 1)
+                1.0
+                - 2.0 * ops.cast(ops.arange(ops.shape(y_pred)[0]) % 2, y_pred.dtype),
+                (-1, 1),
             )
             losses = {
                 "mean": y_pred,
@@ -120,7 +141,12 @@ def of_words() -> Any:
         def call(self, x: Any) -> Any:
             return 2 * x
 
-    body = [layers.Embedding(20, 4), layers.Flatten(), Doubled(), layers.Dense(3, "softmax")]
+    body = [
+        layers.Embedding(20, 4),
+        layers.Flatten(),
+        Doubled(),
+        layers.Dense(3, "softmax"),
+    ]
     return compiled([keras.Input((5,), dtype="int32"), *body])
 
 
@@ -130,7 +156,11 @@ def of_words() -> Any:
         *(lambda kind=kind: stepping(kind) for kind in ("mean", "random mean")),
         *(lambda: model_with(plain, weights="l2"), sampling, of_words),
         *(lambda: adding("only"), lambda: with_loss("by_ones", "l2")),
-        *(lambda: keeping("sum"), lambda: with_loss("two_by_two"), lambda: model_with(rate_before)),
+        *(
+            lambda: keeping("sum"),
+            lambda: with_loss("two_by_two"),
+            lambda: model_with(rate_before),
+        ),
     ],
 )
 def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(make: Any) -> None:
@@ -138,7 +168,9 @@ def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(make: Any) -> 
     assert (found.warned, found.refused) == ((), None)
 
 
-def test_of_keras_own_losses_one_by_axis_is_told_and_dice_that_is_exact_is_not() -> None:
+def test_of_keras_own_losses_one_by_axis_is_told_and_dice_that_is_exact_is_not() -> (
+    None
+):
     """Over classes that sum to 1 the divisor of Dice is the number of samples."""
     labels = np.eye(3, dtype="float32")[Y]
     assert checked(compiled(dense(), losses.Dice()), y=labels).warned == ()

@@ -39,11 +39,15 @@ def telling() -> Any:
             self.optimizer.apply(gradients, self.trainable_variables)
             logs = self.compute_metrics(x, y, p)
             accuracy = logs["accuracy"]
-            logs["of a metric"] = tf.cond(accuracy > 0.3, lambda: 2 * accuracy, lambda: rate)
+            logs["of a metric"] = tf.cond(
+                accuracy > 0.3, lambda: 2 * accuracy, lambda: rate
+            )
             logs["of samples"] = ops.sum(p**2)
             return {**logs, "rate": rate, "before": before, "constant": 3.0}
 
-    return compiled(Telling(dense()), optimizer="adam", metrics=["accuracy"], **COMPILED)
+    return compiled(
+        Telling(dense()), optimizer="adam", metrics=["accuracy"], **COMPILED
+    )
 
 
 def with_xla(case: Case) -> Case:
@@ -85,7 +89,9 @@ def test_sizes_that_are_rare_train_without_and_compiling_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     split, model = in_split(classifier("adam", compiled=COMPILED))
-    with pytest.warns(UserWarning, match=r"trains 56/24 without XLA, which compiles") as told:
+    with pytest.warns(
+        UserWarning, match=r"trains 56/24 without XLA, which compiles"
+    ) as told:
         split.fit(model, X, Y, epochs=2, verbose=2, callbacks=[split.monitor(every=2)])
     assert len([one for one in told if "XLA" in str(one.message)]) == 1
     printed = capsys.readouterr().out
@@ -102,7 +108,10 @@ def printing() -> Any:
 
     class Printing(keras.layers.Layer):
         def call(self, x: Any) -> Any:
-            return x + 0 * tf.strings.to_number(tf.strings.as_string(tf.stop_gradient(x)))  # here
+            # Here
+            return x + 0 * tf.strings.to_number(
+                tf.strings.as_string(tf.stop_gradient(x))
+            )
 
     first, *others = dense()
     return compiled([first, Printing(), *others], optimizer="adam")
@@ -118,11 +127,15 @@ def of_plan(*, xla: bool) -> Split:
     return split
 
 
-def test_what_xla_cannot_compile_is_named_and_refused_unless_it_was_left_to_keras() -> None:
+def test_what_xla_cannot_compile_is_named_and_refused_unless_it_was_left_to_keras() -> (
+    None
+):
     split = of_plan(xla=True)
     with split.scope():
         model = printing()
-    with pytest.warns(UserWarning, match=r"(?s)AsString .*# here.*So it trains without XLA"):
+    with pytest.warns(
+        UserWarning, match=r"(?s)AsString .*# here.*So it trains without XLA"
+    ):
         split.fit(model, X[:200], Y[:200], verbose=0)
     assert kinds(split) == {True, False}
     with split.scope():
@@ -130,13 +143,19 @@ def test_what_xla_cannot_compile_is_named_and_refused_unless_it_was_left_to_kera
         asked.jit_compile = True
         normalised = CASES["synchronised batch norm"].make()
         normalised.jit_compile = True
-    with pytest.raises(BadInput, match=r"(?s)its operation AsString .*# here.*jit_compile=False"):
+    with pytest.raises(
+        BadInput, match=r"(?s)its operation AsString .*# here.*jit_compile=False"
+    ):
         split.fit(asked, X[:200], Y[:200], verbose=0)
-    with pytest.raises(BadInput, match="synchronises batch normalisation amid a step: XLA"):
+    with pytest.raises(
+        BadInput, match="synchronises batch normalisation amid a step: XLA"
+    ):
         split.fit(normalised, X[:200], Y[:200], verbose=0)
 
 
-def test_a_model_is_compiled_as_its_plan_was_measured_unless_it_says_otherwise() -> None:
+def test_a_model_is_compiled_as_its_plan_was_measured_unless_it_says_otherwise() -> (
+    None
+):
     split = of_plan(xla=True)
     with split.scope():
         silent, without = (
@@ -145,12 +164,16 @@ def test_a_model_is_compiled_as_its_plan_was_measured_unless_it_says_otherwise()
         )
     split.fit(silent, X[:200], Y[:200], verbose=0)
     assert kinds(split) == {True}
-    with pytest.warns(UserWarning, match=r"measured with XLA, .* balance --no-xla finds"):
+    with pytest.warns(
+        UserWarning, match=r"measured with XLA, .* balance --no-xla finds"
+    ):
         split.fit(without, X[:200], Y[:200], verbose=0)
     assert kinds(split) == {False}
     split = of_plan(xla=False)
     with split.scope():
         asked = classifier("adam", compiled=COMPILED)()
-    with pytest.warns(UserWarning, match=r"measured without XLA, .* balance --xla finds"):
+    with pytest.warns(
+        UserWarning, match=r"measured without XLA, .* balance --xla finds"
+    ):
         split.fit(asked, X[:200], Y[:200], verbose=0)
     assert kinds(split) == {True}

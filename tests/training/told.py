@@ -66,7 +66,8 @@ def with_loss(name: str, weights: Any = None) -> Any:
     def by_ones(y: Any, p: Any) -> Any:
         losses = of_each(y, p)
         return ops.sum(losses) * (
-            0.5 / ops.sum(ops.ones_like(losses)) + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1]))
+            0.5 / ops.sum(ops.ones_like(losses))
+            + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1]))
         )
 
     def by_mean_weight(y: Any, p: Any) -> Any:
@@ -107,8 +108,12 @@ def above_mean(seed: int) -> Any:
 
 def total_of_own() -> Any:
     class Own(keras.Sequential):
-        def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any) -> Any:
-            return super().compute_loss(x, y, y_pred, *rest, **named) + ops.sum(y_pred**2)
+        def compute_loss(
+            self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any
+        ) -> Any:
+            return super().compute_loss(x, y, y_pred, *rest, **named) + ops.sum(
+                y_pred**2
+            )
 
     return compiled(Own(dense()))
 
@@ -119,21 +124,27 @@ def normalised_behind_a_mask() -> Any:
         layers.BatchNormalization(synchronized=True),
         layers.LSTM(4),
     ]
-    return compiled([keras.Input((5,), dtype="int32"), *body, layers.Dense(3, "softmax")])
+    return compiled(
+        [keras.Input((5,), dtype="int32"), *body, layers.Dense(3, "softmax")]
+    )
 
 
 def keeping(kind: str) -> Any:
     class Keeping(layers.Layer):
         def build(self, _: Any) -> None:
             dtype = "int32" if kind == "largest" else "float32"
-            self.kept = self.add_weight((), "zeros", dtype, trainable=False, name="kept")
+            self.kept = self.add_weight(
+                (), "zeros", dtype, trainable=False, name="kept"
+            )
 
         def call(self, x: Any) -> Any:
             if kind == "largest":
                 self.kept.assign(ops.cast(1e6 * ops.max(x), "int32"))
                 return x
             self.kept.assign(
-                self.kept + ops.sum(x) if kind == "sum" else 0.9 * self.kept + 0.1 * ops.sum(x)
+                self.kept + ops.sum(x)
+                if kind == "sum"
+                else 0.9 * self.kept + 0.1 * ops.sum(x)
             )
             return x
 
@@ -148,9 +159,14 @@ def with_metric(kind: str) -> Any:
             self.kept = self.add_variable((), "zeros", name="kept")
 
         def update_state(self, _: Any, p: Any, **__: Any) -> None:
-            new = {"max": ops.maximum(self.kept, ops.max(p)), "maxima": self.kept + ops.max(p)}
+            new = {
+                "max": ops.maximum(self.kept, ops.max(p)),
+                "maxima": self.kept + ops.max(p),
+            }
             self.kept.assign(
-                {**new, "average": self.kept + 0.1 * (ops.mean(p[:, 0]) - self.kept)}[kind]
+                {**new, "average": self.kept + 0.1 * (ops.mean(p[:, 0]) - self.kept)}[
+                    kind
+                ]
             )
 
         def result(self) -> Any:
@@ -171,7 +187,9 @@ def of_pairs() -> Any:
 
     def in_batch(_: Any, p: Any) -> Any:
         return ops.mean(
-            losses.sparse_categorical_crossentropy(ops.arange(ops.shape(p)[0]), p, from_logits=True)
+            losses.sparse_categorical_crossentropy(
+                ops.arange(ops.shape(p)[0]), p, from_logits=True
+            )
         )
 
     class Pairs(keras.Model):
@@ -195,7 +213,11 @@ def adding(kind: str) -> Any:
         def call(self, x: Any) -> Any:
             if kind == "mean":
                 return x - ops.mean(x, axis=0)
-            losses = {"sum": 1e-3 * ops.sum(x**2), "largest": ops.max(x), "only": ops.mean(x)}
+            losses = {
+                "sum": 1e-3 * ops.sum(x**2),
+                "largest": ops.max(x),
+                "only": ops.mean(x),
+            }
             self.add_loss(losses[kind])
             return x
 
@@ -214,7 +236,9 @@ def of_the_batch(where: str) -> Any:
         return x - ops.mean(x, axis=0, keepdims=True)
 
     inputs = keras.Input((6,))
-    body = layers.Dense(6, activation=centred if where == "activation" else None)(inputs)
+    body = layers.Dense(6, activation=centred if where == "activation" else None)(
+        inputs
+    )
     body = {"lambda": layers.Lambda(centred, name="mine"), "graph": centred}.get(
         where, lambda x: x
     )(body)
@@ -223,15 +247,14 @@ def of_the_batch(where: str) -> Any:
 
 DIVIDED = "is divided by a sum or a mean over the batch, as of weights"
 BY_DEVICES = "calls tf.nn.compute_average_loss, which divides by the number of devices"
-NOT_TRIED = (
-    r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)"
-)
+NOT_TRIED = r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)"
 OF_A_SUM = "takes the gradients of a sum over the batch"
 NO_MEAN = "takes gradients that are not a mean over samples"
 LATE = "which is computed with what it reads after it applies"
 KEPT = "mine updates kept from its samples to what is neither a mean nor a sum"
 ADDED = "the metric mine does not only add to kept a mean or a sum"
-Told = dict[str, tuple[Any, ...]]  # what makes a model, with its arguments, and what is said of it
+# What makes a model, with its arguments, and what is said of it
+Told = dict[str, tuple[Any, ...]]
 REFUSED: Told = {
     "two optimizers": (
         model_with,
@@ -252,7 +275,11 @@ REFUSED: Told = {
         "no optimizer",
         "has no optimizer: its own compile does not set one",
     ),
-    "weights clipped": (model_with, clipped_weights, "kernel after it applies gradients"),
+    "weights clipped": (
+        model_with,
+        clipped_weights,
+        "kernel after it applies gradients",
+    ),
     "a step skipped": (
         model_with,
         skipping,
@@ -282,14 +309,25 @@ REFUSED: Told = {
     "a step's sum, with dropout": (stepping, "random sum", OF_A_SUM),
     "a step's values": (stepping, "values", OF_A_SUM),
     "compute_loss": (total_of_own, rf"\(your own code: compute_loss\) {OF_A_SUM}"),
-    "a layer's loss": (adding, "sum", "the layer mine adds a sum over the batch to the loss"),
-    "a random sum": (with_loss, "noisy", r"\(noisy\) sums over the batch and returns one number"),
+    "a layer's loss": (
+        adding,
+        "sum",
+        "the layer mine adds a sum over the batch to the loss",
+    ),
+    "a random sum": (
+        with_loss,
+        "noisy",
+        r"\(noisy\) sums over the batch and returns one number",
+    ),
     "numbers without a seed": (
         with_loss,
         "drawn",
         "creates a variable in its first step, as keras.random",
     ),
-    "a mask": (normalised_behind_a_mask, r"gets a mask: there Keras does not synchronise"),
+    "a mask": (
+        normalised_behind_a_mask,
+        r"gets a mask: there Keras does not synchronise",
+    ),
 }
 TOLD: Told = {
     "two passes": (model_with, two_passes, "as SAM does"),
@@ -312,7 +350,12 @@ TOLD: Told = {
     "a metric of an output": (model_with, output_counted, f"logs counted, {LATE}"),
     "Dice": (with_loss, "dice", r"\(dice\) is not a mean over samples"),
     "a mask of the first batch": (with_loss, "masked", DIVIDED),
-    "weights of the first batch, beside a regulariser": (with_loss, "weighed", "l2", DIVIDED),
+    "weights of the first batch, beside a regulariser": (
+        with_loss,
+        "weighed",
+        "l2",
+        DIVIDED,
+    ),
     "a step's weights": (stepping, "weights", DIVIDED),
     "a step of twelve": (stepping, "twelve", NOT_TRIED),
     "a loss of 0": (
@@ -325,7 +368,11 @@ TOLD: Told = {
         "signs",
         "the loss signs draws random numbers for the batch as a whole",
     ),
-    "a mean of some": (with_loss, "positives", r"\(positives\) is not a mean over samples"),
+    "a mean of some": (
+        with_loss,
+        "positives",
+        r"\(positives\) is not a mean over samples",
+    ),
     "a step's mean of some": (stepping, "positives", NO_MEAN),
     "weights by their mean": (
         with_loss,
@@ -339,24 +386,43 @@ TOLD: Told = {
     ),
     "the hardest": (with_loss, "hardest", r"\(hardest\) is not a mean over samples"),
     **{
-        f"a threshold, {seed}": (above_mean, seed, r"\(above_their_mean\) is not a mean")
+        f"a threshold, {seed}": (
+            above_mean,
+            seed,
+            r"\(above_their_mean\) is not a mean",
+        )
         for seed in range(6)
     },
     "those that are chosen": (with_loss, "of_chosen", DIVIDED),
-    "a sampled softmax": (sampled, "the train_step draws random numbers for the batch as a whole"),
+    "a sampled softmax": (
+        sampled,
+        "the train_step draws random numbers for the batch as a whole",
+    ),
     "clipping": (stepping, "clipped", NO_MEAN),
     "outputs of pairs": (of_pairs, r"\(in_batch\) is not a mean over samples"),
     "pairs": (stepping, "pairs", NO_MEAN),
     "pairs, with dropout": (stepping, "random pairs", NO_MEAN),
     "a layer of the batch": (adding, "mean", rf"\(your own code: mine\) {NO_MEAN}"),
-    "a layer's loss of the batch": (adding, "largest", rf"\(your own code: mine\) {NO_MEAN}"),
+    "a layer's loss of the batch": (
+        adding,
+        "largest",
+        rf"\(your own code: mine\) {NO_MEAN}",
+    ),
     "an activation of the batch": (
         of_the_batch,
         "activation",
         rf"\(your own code: dense\w*\) {NO_MEAN}",
     ),
-    "a Lambda of the batch": (of_the_batch, "lambda", rf"\(your own code: mine\) {NO_MEAN}"),
-    "a graph's operation": (of_the_batch, "graph", rf"\(your own code: mean\w*\) {NO_MEAN}"),
+    "a Lambda of the batch": (
+        of_the_batch,
+        "lambda",
+        rf"\(your own code: mine\) {NO_MEAN}",
+    ),
+    "a graph's operation": (
+        of_the_batch,
+        "graph",
+        rf"\(your own code: mean\w*\) {NO_MEAN}",
+    ),
     "a layer's average": (keeping, "average", KEPT),
     "a layer's largest": (keeping, "largest", KEPT),
     "a maximum": (with_metric, "max", ADDED),

@@ -42,7 +42,10 @@ def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Par
     """
 
     def make(
-        script: str = "", devices: Sequence[Device] = DEVICES, build: Build = BUILD, via: str = VIA
+        script: str = "",
+        devices: Sequence[Device] = DEVICES,
+        build: Build = BUILD,
+        via: str = VIA,
     ) -> Party:
         engine_that(script)
         connect_hosts("alpha,beta", via)
@@ -80,18 +83,26 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
         assert "on alpha" in party.ask(lambda worker: tail(worker.process.log))
         there = below()
         assert len(there) == 2 * len(DEVICES)
-        assert party.facts.memory_limit_bytes == tuple(device.memory_bytes for device in DEVICES)
+        assert party.facts.memory_limit_bytes == tuple(
+            device.memory_bytes for device in DEVICES
+        )
         party.regroup(DEVICES[:2])  # of one host: one process, as ever
         assert not party.alive
     assert not left_of(there)
     gpus = [
         Device(
-            index=0, uuid=f"GPU-{host}", name="GPU", memory_bytes=None, simulated=False, host=host
+            index=0,
+            uuid=f"GPU-{host}",
+            name="GPU",
+            memory_bytes=None,
+            simulated=False,
+            host=host,
         )
         for host in ("alpha", "beta")
     ]
     with party_that(
-        "def built(devices):\n    import os\n    assert devices[0].host == os.environ['ON']\n", gpus
+        "def built(devices):\n    import os\n    assert devices[0].host == os.environ['ON']\n",
+        gpus,
     ) as party:
         timing, *_ = party.ask(
             lambda worker: list(worker.measure(BatchSplit((8, 16)), stamped=True))
@@ -165,7 +176,10 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
     party_that: Callable[..., Party], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Each host has modules of its own; here they are as on the first."""
-    for host, content in (("alpha", "def net(): ..."), ("beta", "def net(): 'another'")):
+    for host, content in (
+        ("alpha", "def net(): ..."),
+        ("beta", "def net(): 'another'"),
+    ):
         (tmp_path / host).mkdir()
         (tmp_path / host / "mine.py").write_text(content)
     monkeypatch.syspath_prepend(str(tmp_path / "alpha"))
@@ -173,7 +187,10 @@ def test_other_software_and_another_model_are_told_before_anything_is_built(
     via = f"env PYTHONPATH={tmp_path}/{{host}}:{paths}"
     mine = Build(settings=Settings(model="mine:net"), joint=BUILD.joint)
     another = "mine:net on beta is not the same as here"
-    with party_that(build=mine, via=via) as party, pytest.raises(BadInput, match=another):
+    with (
+        party_that(build=mine, via=via) as party,
+        pytest.raises(BadInput, match=another),
+    ):
         party.start()
     (tmp_path / "beta/keras-1.0.dist-info").mkdir()
     (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text(
@@ -196,7 +213,13 @@ def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
         "600",
     )
     program = start(
-        "run", *split, "--hosts", "alpha,beta", "--via", VIA, environment=engine(tmp_path)
+        "run",
+        *split,
+        "--hosts",
+        "alpha,beta",
+        "--via",
+        VIA,
+        environment=engine(tmp_path),
     )
     lines_until(program, "window 1 of")
     there = psutil.Process(program.pid).children(recursive=True)

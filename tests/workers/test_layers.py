@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.pipeline.problem import BlockLoad, Cut, CutProblem, Graph, Segment
+from gpubalance.planning.pipeline.problem import (
+    BlockLoad,
+    Cut,
+    CutProblem,
+    Graph,
+    Segment,
+)
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
@@ -40,7 +46,12 @@ _COUNT = 4
 def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
     devices = [
         Device(
-            index=i, uuid=f"sim-{i}", name=p.name, memory_bytes=p.memory, simulated=True, profile=p
+            index=i,
+            uuid=f"sim-{i}",
+            name=p.name,
+            memory_bytes=p.memory,
+            simulated=True,
+            profile=p,
         )
         for i, p in enumerate(_PROFILES)
     ]
@@ -55,7 +66,9 @@ def graph_of(party: Party) -> Graph:
     return known(party.facts.graph)
 
 
-def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(party: Party) -> None:
+def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(
+    party: Party,
+) -> None:
     graph = graph_of(party)
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
@@ -64,8 +77,12 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
         for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True)
     )
     orders = orders_of(segments, graph, _COUNT)
-    planned = simulate(Cut(CutProblem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders)
-    asked = Pipe(segments=segments, order=tuple(orders), micro_batch=_SIZE, micro_batches=_COUNT)
+    planned = simulate(
+        Cut(CutProblem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders
+    )
+    asked = Pipe(
+        segments=segments, order=tuple(orders), micro_batch=_SIZE, micro_batches=_COUNT
+    )
     stamped, measured = party.ask(
         lambda worker: [*worker.pipe(asked.model_copy(update={"stamped": True}))]
     )
@@ -82,7 +99,9 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
         _parts(graph, segments, name) for name in ("weights_bytes", "activation_bytes")
     )
     for device, in_flight in enumerate((2, 1)):
-        expected = (1000 * weights[device] + in_flight * _SIZE * 10 * live[device]) * _MIB
+        expected = (
+            1000 * weights[device] + in_flight * _SIZE * 10 * live[device]
+        ) * _MIB
         assert measured.memory_peak_bytes[device] == pytest.approx(expected)
     twice = asked.model_copy(update={"steps_per_timing": 2})
     timing, _ = party.ask(lambda worker: [*worker.pipe(twice)])
@@ -93,7 +112,8 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(part
 def _parts(graph: Any, segments: Any, name: str) -> list[float]:
     """Each segment's part of the model."""
     sums = [
-        sum(getattr(block, name) for block in graph.blocks[segment.blocks]) for segment in segments
+        sum(getattr(block, name) for block in graph.blocks[segment.blocks])
+        for segment in segments
     ]
     return [own / sum(sums) for own in sums]
 
@@ -101,7 +121,9 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
 def test_blocks_are_timed_alone(party: Party) -> None:
     graph = graph_of(party)
     asked = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
-    timed = party.ask(lambda worker: [*worker.replies(asked, BlockTimed, Measured)][:-1])
+    timed = party.ask(
+        lambda worker: [*worker.replies(asked, BlockTimed, Measured)][:-1]
+    )
     assert [(one.block, one.micro_batch) for one in timed] == [(0, _SIZE), (2, _SIZE)]
     for one in timed:
         forward_s = graph.blocks[one.block].share * 0.08 / 3

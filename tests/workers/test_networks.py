@@ -55,9 +55,15 @@ def check_best(found: Plan, profile: Path, most: int) -> None:
         )
 
     def throughput(batches: tuple[int, ...]) -> float:
-        used = [(device, batch) for device, batch in zip(devices, batches, strict=True) if batch]
+        used = [
+            (device, batch)
+            for device, batch in zip(devices, batches, strict=True)
+            if batch
+        ]
         sync_s = (
-            known(found.sync_s) if len({device.host for device, _ in used}) > 1 else joint.sync_s
+            known(found.sync_s)
+            if len({device.host for device, _ in used}) > 1
+            else joint.sync_s
         )
         return sum(batches) / (
             max(compute_s(*one) for one in used) + (sync_s if len(used) > 1 else 0.0)
@@ -116,8 +122,12 @@ def ray_of(namespaces: str) -> Iterator[list[str]]:
     """A Ray cluster of both hosts; yields the words before a program that runs on the first."""
     first, second = namespaces.split(",")
     here = ["ip", "netns", "exec", first]
-    asked = subprocess.check_output([*here, "ip", "-j", "-4", "address", "show", "eth0"])
-    ((address,),) = [[one["local"] for one in card["addr_info"]] for card in json.loads(asked)]
+    asked = subprocess.check_output(
+        [*here, "ip", "-j", "-4", "address", "show", "eth0"]
+    )
+    ((address,),) = [
+        [one["local"] for one in card["addr_info"]] for card in json.loads(asked)
+    ]
     started = [
         str(Path(sys.executable).with_name("ray")),
         "start",
@@ -125,12 +135,25 @@ def ray_of(namespaces: str) -> Iterator[list[str]]:
         "--num-cpus=0",
         "--disable-usage-stats",
     ]
-    head = ["--head", "--port=6379", f"--node-ip-address={address}", "--include-dashboard=false"]
+    head = [
+        "--head",
+        "--port=6379",
+        f"--node-ip-address={address}",
+        "--include-dashboard=false",
+    ]
     with ExitStack() as nodes:
         for host, how in ((first, head), (second, [f"--address={address}:6379"])):
             node = nodes.enter_context(
                 subprocess.Popen(
-                    ["ip", "netns", "exec", host, *started, f"--node-name={host}", *how],
+                    [
+                        "ip",
+                        "netns",
+                        "exec",
+                        host,
+                        *started,
+                        f"--node-name={host}",
+                        *how,
+                    ],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -146,9 +169,18 @@ def test_balance_by_a_prefix(tmp_path: Path) -> None:
     profile = ROOT / "configs/two-hosts.toml"
     path = tmp_path / "plan.json"
     save(probe_of(simulated_devices(str(profile))[0]))
-    hosts = ("--simulate", str(profile), "--hosts", "alpha,beta", "--via", "env ON={host}")
+    hosts = (
+        "--simulate",
+        str(profile),
+        "--hosts",
+        "alpha,beta",
+        "--via",
+        "env ON={host}",
+    )
     short = ("--max-global-batch", "160", "--round-duration", "0.2", *SHORT)
-    here("balance", *short, *hosts, "-o", str(path), code=0, environment=engine(tmp_path))
+    here(
+        "balance", *short, *hosts, "-o", str(path), code=0, environment=engine(tmp_path)
+    )
     check_best(read_record(path, Plan), profile, 160)
 
 
@@ -170,15 +202,31 @@ def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
 
     def on_first(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*program, *words], capture_output=True, text=True, check=False, cwd=tmp_path
+            [*program, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
         )
 
     with ray_of(namespaces) as program:
         hosts = ("--simulate", str(profile), "--hosts", "ray")
-        short = ("--max-global-batch", "64", "--rounds", "4", "--round-duration", "0.5", *SHORT)
-        done = on_first("balance", *short, *hosts, "--trace", "traces", "-o", "plan.json")
+        short = (
+            "--max-global-batch",
+            "64",
+            "--rounds",
+            "4",
+            "--round-duration",
+            "0.5",
+            *SHORT,
+        )
+        done = on_first(
+            "balance", *short, *hosts, "--trace", "traces", "-o", "plan.json"
+        )
         assert done.returncode == 0, done.stderr
-        launched = on_first("launch", "plan.json", "train.py", "plan.json", str(profile))
+        launched = on_first(
+            "launch", "plan.json", "train.py", "plan.json", str(profile)
+        )
     check_best(read_record(tmp_path / "plan.json", Plan), profile, 64)
     assert f"into {tmp_path}/traces on {devices[0].host}" in done.stderr
     assert list((tmp_path / "traces").rglob("*.xplane.pb"))
@@ -195,7 +243,9 @@ def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
 
     The test takes some minutes.
     """
-    model, profile, path = (tmp_path / name for name in ("mine.py", "three.toml", "plan.json"))
+    model, profile, path = (
+        tmp_path / name for name in ("mine.py", "three.toml", "plan.json")
+    )
     model.write_text(MODEL)
     with ExitStack() as made:
         try:
@@ -211,13 +261,22 @@ def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
             "--simulate",
             str(profile),
         )
-        asked = ("--model", f"{model}:build", "--max-global-batch", "300", "-o", str(path))
+        asked = (
+            "--model",
+            f"{model}:build",
+            "--max-global-batch",
+            "300",
+            "-o",
+            str(path),
+        )
         command = [PROGRAM, "balance", *hosts, *asked, *SHORT]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     plan = read_record(path, Plan)
     assert plan.split.used == (0, 1)
-    assert f"{names[2]}:0 is left out, as it costs more sync than it adds" in done.stdout
+    assert (
+        f"{names[2]}:0 is left out, as it costs more sync than it adds" in done.stdout
+    )
     three = next(
         tried.measured
         for tried in known(plan.balance).rounds

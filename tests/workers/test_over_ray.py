@@ -44,13 +44,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             patch.setenv(name, value)
         made = ray_cluster.Cluster()
         notices = {
-            f"health_check_{name}": n for name, n in (("initial_delay_ms", 0), ("period_ms", 500))
+            f"health_check_{name}": n
+            for name, n in (("initial_delay_ms", 0), ("period_ms", 500))
         }
         try:
             made.add_node(
-                node_name="alpha", num_cpus=0, include_dashboard=False, _system_config=notices
+                node_name="alpha",
+                num_cpus=0,
+                include_dashboard=False,
+                _system_config=notices,
             )
-            made.beta = made.add_node(node_name="beta", num_cpus=0, include_dashboard=False)
+            made.beta = made.add_node(
+                node_name="beta", num_cpus=0, include_dashboard=False
+            )
             patch.setenv("RAY_ADDRESS", made.address)
             made.folder = folder
             yield made
@@ -82,7 +88,9 @@ def ours_of(cluster: Any) -> list[psutil.Process]:
         ours = str(cluster.folder) in (process.info["environ"] or {}).get(
             "ENGINE_STAND_IN_SCRIPT", ""
         )
-        if ours and re.search("gpubalance.workers.", " ".join(process.info["cmdline"] or ())):
+        if ours and re.search(
+            "gpubalance.workers.", " ".join(process.info["cmdline"] or ())
+        ):
             found.append(process)
     return found
 
@@ -116,7 +124,8 @@ def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
 ) -> None:
     program = start("probe", *TWO_HOSTS, "--hosts", "ray")
     told = lines_until(program, "^alpha:0 batch ")
-    if not any(line.startswith("beta:0 batch ") for line in told):  # both at the same time
+    # Both at the same time
+    if not any(line.startswith("beta:0 batch ") for line in told):
         lines_until(program, "^beta:0 batch ")
     there = ours_of(cluster)
     # Each of two has a worker, its keeper and what connects this host to that.
@@ -126,25 +135,32 @@ def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
     assert not left_of(there)
 
 
-def test_a_node_that_is_lost_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
+def test_a_node_that_is_lost_is_told(
+    cluster: Any, party_that: Callable[..., Party]
+) -> None:
     """This is the last test of this cluster, as it loses a node.
 
     The node's actor may live on; of a process that hears nothing see test_hosts.py.
     """
     with party_that(
-        "def step(*_):\n    import time\n    time.sleep(600)\n", (DEVICES[0], DEVICES[2])
+        "def step(*_):\n    import time\n    time.sleep(600)\n",
+        (DEVICES[0], DEVICES[2]),
     ) as party:
         party.start()
         os.kill(cluster.beta.all_processes["raylet"][0].process.pid, signal.SIGKILL)
         with pytest.raises(PartialResult, match=r"^beta is lost: "):
             party.ask(
-                lambda worker: list(worker.measure(BatchSplit((8, 8)), at_least=2, stamped=True))
+                lambda worker: list(
+                    worker.measure(BatchSplit((8, 8)), at_least=2, stamped=True)
+                )
             )
 
 
 def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    plan = read_record(write_plan(tmp_path), Plan).model_copy(update={"reached_by": "ray"})
+    plan = read_record(write_plan(tmp_path), Plan).model_copy(
+        update={"reached_by": "ray"}
+    )
     with pytest.raises(EnvironmentFault, match=r"^--hosts ray: .*finds no cluster"):
         reach_planned(plan, None, None)
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -84,13 +84,17 @@ def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_start
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_together() -> None:
+def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_together() -> (
+    None
+):
     together = threading.Barrier(2, timeout=60)  # neither passes it alone
 
     def measure(number: int, worker: Worker) -> tuple[str, int]:
         together.wait()
         replies = list(worker.measure(BatchSplit((8,)), at_least=5))
-        return worker.devices[0].label, sum(isinstance(reply, Timing) for reply in replies)
+        return worker.devices[0].label, sum(
+            isinstance(reply, Timing) for reply in replies
+        )
 
     with Party([FIRST], [SECOND], build=BUILD) as party:
         assert party.each(measure) == {0: (FIRST.label, 5), 1: (SECOND.label, 5)}
@@ -122,7 +126,8 @@ def test_each_failure_is_its_devices_and_the_others_go_on(
         assert party.each(numbered(step)) == {0: before[0]}
         assert isinstance(party.failures[1], PartialResult)
         assert (
-            f"SIGABRT while training with batches 8 on {SECOND.label}" in party.failures[1].message
+            f"SIGABRT while training with batches 8 on {SECOND.label}"
+            in party.failures[1].message
         )
         assert gone(before[1])
         with pytest.raises(PartialResult, match="SIGABRT while building small"):
@@ -179,7 +184,8 @@ def test_whoever_waits_hears_that_another_thread_has_killed_the_party_or_an_inte
         party.kill()
         waiting.join(60)
         assert isinstance(heard[0], PartialResult)
-        with pytest.raises(PartialResult):  # a worker that is started after that is killed too
+        # A worker that is started after that is killed too
+        with pytest.raises(PartialResult):
             party.ask(step)
 
 

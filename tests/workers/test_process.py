@@ -54,7 +54,9 @@ def gone(pid: int) -> bool:
 def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
     """The processes that have not ended within a host's wait for whoever has started it."""
     end = time.monotonic() + 35
-    while (left := [process for process in there if lives(process)]) and time.monotonic() < end:
+    while (
+        left := [process for process in there if lives(process)]
+    ) and time.monotonic() < end:
         time.sleep(0.2)
     return left
 
@@ -64,10 +66,15 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     free = [os.dup(0) for _ in range(4)]
     for descriptor in free:
         os.close(descriptor)
-    before, (soft, hard) = psutil.Process().num_fds(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    before, (soft, hard) = (
+        psutil.Process().num_fds(),
+        resource.getrlimit(resource.RLIMIT_NOFILE),
+    )
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], hard))
     try:
-        with pytest.raises(EnvironmentFault, match="its process can't be run: Too many open files"):
+        with pytest.raises(
+            EnvironmentFault, match="its process can't be run: Too many open files"
+        ):
             process()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -108,7 +115,11 @@ def test_an_interrupt_in_the_middle_of_a_start_leaves_no_worker() -> None:
         "    print('interrupted')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout.split("\n")[:2] == ["interrupted", "ended True"], done.stderr
 
@@ -117,7 +128,9 @@ def needed(*batches: int) -> tuple[int, ...]:
     """Bytes of each device for these batches, by the profile."""
     profiles = [device.profile for device in PAIR]
     return tuple(
-        p.memory_at(b, JOINT.extra_memory) for p, b in zip(profiles, batches, strict=True) if p
+        p.memory_at(b, JOINT.extra_memory)
+        for p, b in zip(profiles, batches, strict=True)
+        if p
     )
 
 
@@ -133,7 +146,9 @@ def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fa
 ) -> None:
     opened.open(Build(settings=Settings(model=TINY), joint=JOINT))
     for batches in ((30, 20), (5, 45)):
-        *timings, last = opened.measure(BatchSplit(batches), at_least=3, steps_per_timing=2)
+        *timings, last = opened.measure(
+            BatchSplit(batches), at_least=3, steps_per_timing=2
+        )
         assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
         assert isinstance(last, Measured)
         assert last.memory_peak_bytes == needed(*batches)
@@ -144,7 +159,10 @@ def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fa
         assert known(timing.step_s) >= max(known(timing.compute_s)) > 0
     for split, says in (
         (BatchSplit((30, 5000)), "GPU:1 ran out of memory with batches 30/5000"),
-        (BatchSplit((30, 5000), (30, 2500)), "batches 30/5000 in micro-batches 30/2500"),
+        (
+            BatchSplit((30, 5000), (30, 2500)),
+            "batches 30/5000 in micro-batches 30/2500",
+        ),
     ):
         with pytest.raises(OutOfMemory, match=says) as caught:
             list(opened.measure(split))
@@ -225,5 +243,7 @@ def test_the_end_of_the_log_is_harmless_without_tracebacks_and_what_tensorflow_t
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"
-    log.write_bytes(b"old\n" * 50 + TOLD_AT_EVERY_START.encode() + b"\x1b[31mred\x1b[0m \xff\n")
+    log.write_bytes(
+        b"old\n" * 50 + TOLD_AT_EVERY_START.encode() + b"\x1b[31mred\x1b[0m \xff\n"
+    )
     assert tail(log).splitlines() == ["old"] * 11 + ["red \ufffd"]

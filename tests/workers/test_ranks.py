@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import BadInput, DeadlinePassed, GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    GpubalanceError,
+    OutOfMemory,
+    PartialResult,
+)
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.settings import Settings
@@ -69,10 +75,28 @@ HANGS = f"sys.stderr = None; {WAITS}"  # whatever it has put in the place of std
 @pytest.mark.parametrize(
     ("act", "others", "progress", "kind", "says"),
     [
-        ("os.abort()", WAITS, 4, PartialResult, "^beta:0: the worker was ended by SIGABRT while"),
+        (
+            "os.abort()",
+            WAITS,
+            4,
+            PartialResult,
+            "^beta:0: the worker was ended by SIGABRT while",
+        ),
         ("os.abort()", LOST, 4, PartialResult, "^beta:0: .* SIGABRT"),
-        (OOM, WAITS, 4, OutOfMemory, "^beta:0 ran out of memory with batches 80/40/24$"),
-        (f"time.sleep(0.3); {OOM}", NCCL, 4, OutOfMemory, "^beta:0 ran out of memory with batches"),
+        (
+            OOM,
+            WAITS,
+            4,
+            OutOfMemory,
+            "^beta:0 ran out of memory with batches 80/40/24$",
+        ),
+        (
+            f"time.sleep(0.3); {OOM}",
+            NCCL,
+            4,
+            OutOfMemory,
+            "^beta:0 ran out of memory with batches",
+        ),
         (
             HANGS,
             LOST,
@@ -94,7 +118,13 @@ HANGS = f"sys.stderr = None; {WAITS}"  # whatever it has put in the place of std
             DeadlinePassed,
             "^beta:0 said .*; the others wait, as it has not computed its gradients$",
         ),
-        (STOPS, WAITS, 4, DeadlinePassed, "^beta:0 said .*, as it does not answer from another"),
+        (
+            STOPS,
+            WAITS,
+            4,
+            DeadlinePassed,
+            "^beta:0 said .*, as it does not answer from another",
+        ),
         (
             WAITS,
             WAITS,
@@ -167,5 +197,8 @@ def test_a_model_file_that_one_host_has_not(party_that: Callable[[str], Party]) 
     with party_that(script) as party, pytest.raises(BadInput, match=r"^no such file"):
         party.start()
     one = script.replace("    raise", "    if devices[0].host == 'beta': raise")
-    with party_that(one) as party, pytest.raises(BadInput, match=r"^beta:0: no such file"):
+    with (
+        party_that(one) as party,
+        pytest.raises(BadInput, match=r"^beta:0: no such file"),
+    ):
         party.start()

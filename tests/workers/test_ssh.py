@@ -80,7 +80,8 @@ def via(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "known").write_text(f"all {(folder / 'host_key.pub').read_text()}")
     allowed = [(folder / "key.pub").read_text()]
     allowed += [
-        f'command="{does}" {(folder / f"{key}.pub").read_text()}' for key, does in FORCED.items()
+        f'command="{does}" {(folder / f"{key}.pub").read_text()}'
+        for key, does in FORCED.items()
     ]
     (folder / "authorized").write_text("".join(allowed))
     with socket.socket() as free:
@@ -90,7 +91,9 @@ def via(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     given["PYTHONPATH"] += f":{ROOT}"
     variables = " ".join(f"{name}={text}" for name, text in given.items())
     for name, text in (("sshd", SSHD), ("client", CLIENT)):
-        (folder / name).write_text(text.format(port=port, folder=folder, variables=variables))
+        (folder / name).write_text(
+            text.format(port=port, folder=folder, variables=variables)
+        )
     with ExitStack() as undo:
         if os.geteuid() == 0:
             undo.enter_context(made(Path("/run/sshd")))
@@ -146,4 +149,6 @@ def test_doctor_says_what_is_missing_on_each_host(via: str) -> None:
         (check,) = checkup.checks
         row = known_error(code)
         assert check.detail.endswith(f": {row.cause}")
-        assert (check.next or "").startswith(row.remedy.replace("HOST", checkup.host or ""))
+        assert (check.next or "").startswith(
+            row.remedy.replace("HOST", checkup.host or "")
+        )

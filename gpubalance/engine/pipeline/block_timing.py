@@ -19,7 +19,12 @@ _PASSES = (Task(0, "forward", 0), Task(0, "backward", 0))
 
 
 def time_alone(
-    pipeline: Pipeline, calls: Calls, micro: MicroBatch, *, seconds: float, at_least: int
+    pipeline: Pipeline,
+    calls: Calls,
+    micro: MicroBatch,
+    *,
+    seconds: float,
+    at_least: int,
 ) -> BlockTimed:
     """Times steps of blocks on one device for `seconds` and at least so many times.
 
@@ -53,13 +58,17 @@ def time_alone(
         forward_s=tuple(forward_s),
         backward_s=tuple(backward_s),
         update_s=tuple(update_s),
-        fixed_bytes=sum(map(variable_bytes, [*section.variables, *section.trained, *slots])),
+        fixed_bytes=sum(
+            map(variable_bytes, [*section.variables, *section.trained, *slots])
+        ),
         held_bytes=held_bytes,
         working_bytes=working_bytes,
     )
 
 
-def _memory_of_passes(cut: CutModel, micro: MicroBatch) -> tuple[int | None, int | None]:
+def _memory_of_passes(
+    cut: CutModel, micro: MicroBatch
+) -> tuple[int | None, int | None]:
     """The bytes that a forward pass keeps, and those that a backward pass takes beside these."""
     name = cut.sections[0].device
     forward, backward = _PASSES

@@ -51,7 +51,9 @@ class Blocks:
         for slot, maker in self.calls.made.items():
             if maker >= 0:
                 source = block_of[maker]
-                targets = {block_of[taker] for taker in self.calls.takers[slot]} - {source}
+                targets = {block_of[taker] for taker in self.calls.takers[slot]} - {
+                    source
+                }
                 if targets:
                     size = self.calls.bytes_of(slot)
                     edges.append(Edge(source, tuple(sorted(targets)), size))
@@ -107,7 +109,8 @@ def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
     parts = (calls.sizes / wholes).sum(axis=1)
     until = np.cumsum(parts) / parts.sum()
     crossing_bytes = Blocks(calls, tuple(range(len(calls.calls)))).graph.crossing_bytes
-    best: dict[int, tuple[float, float, int]] = {}  # of each stretch: its costs, and the cut
+    # Of each stretch: its costs, and the cut
+    best: dict[int, tuple[float, float, int]] = {}
     for cut in allowed:
         whole, place = divmod(float(until[cut - 1]) * MOST - 0.5, 1.0)
         stretch = min(max(int(whole), 0), MOST - 2)

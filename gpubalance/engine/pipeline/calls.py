@@ -96,10 +96,16 @@ class Calls:
             taken = None if inner is None else _inputs_of(inner, node)
             if taken is None:
                 gives = self._new(node.outputs)
-                takes = tuple(dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors))
-                self.calls.append(Call(name, node.operation, node.arguments, slots, takes, gives))
+                takes = tuple(
+                    dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors)
+                )
+                self.calls.append(
+                    Call(name, node.operation, node.arguments, slots, takes, gives)
+                )
             else:
-                gives = self._read(inner, [slots[id(tensor)] for tensor in taken], f"{name}/")
+                gives = self._read(
+                    inner, [slots[id(tensor)] for tensor in taken], f"{name}/"
+                )
             slots.update(zip(map(id, node.outputs), gives, strict=True))
         return tuple(slots[id(tensor)] for tensor in function.outputs)
 
@@ -158,7 +164,9 @@ def _inputs_of(inner: Any, node: Any) -> list[Any] | None:
 
 def _fits(tensor: Any, symbol: Any) -> bool:
     """Whether a nested model takes the tensor for its input as it is."""
-    if not isinstance(tensor, keras.KerasTensor) or len(tensor.shape) != len(symbol.shape):
+    if not isinstance(tensor, keras.KerasTensor) or len(tensor.shape) != len(
+        symbol.shape
+    ):
         return False
     are_floating = "float" in tensor.dtype and "float" in symbol.dtype
     return are_floating or bool(tensor.dtype == symbol.dtype)

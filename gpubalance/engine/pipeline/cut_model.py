@@ -57,12 +57,19 @@ class CutModel:
             here: set[int] = set()
             for own in trained.values():
                 here.update(map(id, own))
-            variables = [variable for variable in model.trainable_variables if id(variable) in here]
+            variables = [
+                variable
+                for variable in model.trainable_variables
+                if id(variable) in here
+            ]
             optimizer.build(variables)
         self.update = Update(optimizer, names, trained)
-        self._copying = ThreadPoolExecutor(2 * len(self.links) or 1)  # each link both ways
+        # Each link both ways
+        self._copying = ThreadPoolExecutor(2 * len(self.links) or 1)
         self._numbers: dict[tuple[int, float], Any] = {}
-        self._infers = tf.function(self._inferred, autograph=False, reduce_retracing=True)
+        self._infers = tf.function(
+            self._inferred, autograph=False, reduce_retracing=True
+        )
 
     def take_gradients(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches, which it forgets."""

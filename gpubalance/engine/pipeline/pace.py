@@ -13,8 +13,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.pace import QUEUED_WITHIN_S, ComputeTimes, noise_seed, sleep_until
-from gpubalance.planning.pipeline.problem import BlockLoad, Cut, CutProblem, Graph, Segment
+from gpubalance.engine.pace import (
+    QUEUED_WITHIN_S,
+    ComputeTimes,
+    noise_seed,
+    sleep_until,
+)
+from gpubalance.planning.pipeline.problem import (
+    BlockLoad,
+    Cut,
+    CutProblem,
+    Graph,
+    Segment,
+)
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.planning.pipeline.timeline import Orders, Task, Timeline
 from gpubalance.settings.device import DeviceProfile, JointProfile
@@ -44,7 +55,9 @@ class Pace:
             self.joint = JointProfile()
         self._times = []
         for device, profile in enumerate(self.profiles):
-            self._times.append(ComputeTimes(profile, seed=noise_seed(self.seed, device)))
+            self._times.append(
+                ComputeTimes(profile, seed=noise_seed(self.seed, device))
+            )
         self.peak_bytes: list[int | None] = [None] * len(self.profiles)
 
     @property
@@ -63,7 +76,9 @@ class Pace:
         for profile, times in zip(self.profiles, self._times, strict=True):
             whole_s = times.next_s(self.micro_batch, elapsed_s=now - self._first_s)
             whole_s *= self.joint.contention
-            loads.append(BlockLoad.by_profile(self.graph, profile, self.micro_batch, whole_s))
+            loads.append(
+                BlockLoad.by_profile(self.graph, profile, self.micro_batch, whole_s)
+            )
         problem = CutProblem(
             self.graph,
             tuple(loads),
@@ -74,7 +89,9 @@ class Pace:
         )
         self._cut = Cut(problem, self.segments)
         self._held = [0.0] * len(loads)
-        for segment, size in zip(self.segments, self._cut.costs.fixed_bytes, strict=True):
+        for segment, size in zip(
+            self.segments, self._cut.costs.fixed_bytes, strict=True
+        ):
             self._held[segment.device] += size
 
     def hold(self, task: Task) -> None:
@@ -100,7 +117,8 @@ class Pace:
         timeline = simulate(self._cut, orders)
         late_s = sleep_until(self._began_s + timeline.step_time_s)
         self.steps += 1
-        if late_s > QUEUED_WITHIN_S:  # a little lateness is the host's own work, not the devices'
+        # A little lateness is the host's own work, not the devices'
+        if late_s > QUEUED_WITHIN_S:
             self.late_steps += 1
             timeline = timeline.lasting(timeline.step_time_s + late_s)
         self.free_s = self._began_s + timeline.step_time_s

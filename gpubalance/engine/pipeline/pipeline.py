@@ -28,14 +28,21 @@ class Pipeline:
         self._threads = ThreadPoolExecutor(len(self.cut.update.devices))
 
     def follow(
-        self, devices: Sequence[Device], joint: JointProfile, micro_batch: int, *, seed: int = 0
+        self,
+        devices: Sequence[Device],
+        joint: JointProfile,
+        micro_batch: int,
+        *,
+        seed: int = 0,
     ) -> None:
         """Begins to hold the devices to their profiles, if they have any."""
         profiles = [device.profile for device in devices if device.profile is not None]
         self.pace = None
         if profiles:
             cut = self.cut
-            self.pace = Pace(profiles, cut.graph, cut.segments, joint, micro_batch, seed)
+            self.pace = Pace(
+                profiles, cut.graph, cut.segments, joint, micro_batch, seed
+            )
 
     def step(
         self,
@@ -70,15 +77,23 @@ class Pipeline:
             working.add(self._threads.submit(step.work, device, orders[device]))
         while working:
             done, working = wait(
-                working, timeout=patience_s and patience_s / 4, return_when="FIRST_EXCEPTION"
+                working,
+                timeout=patience_s and patience_s / 4,
+                return_when="FIRST_EXCEPTION",
             )
             for future in done:
                 error = future.exception()
                 if error is not None and not isinstance(error, StoppedError):
                     raise error
-            if not done and patience_s is not None and time.monotonic() - step.moved_s > patience_s:
+            if (
+                not done
+                and patience_s is not None
+                and time.monotonic() - step.moved_s > patience_s
+            ):
                 step.stop()
-                device, doing = min(step.doing.items(), default=(0, "waiting for another device"))
+                device, doing = min(
+                    step.doing.items(), default=(0, "waiting for another device")
+                )
                 raise TaskFailedError(device, doing)
 
     def prepare(self, micro: MicroBatch) -> None:

@@ -72,7 +72,12 @@ class Section:
     """
 
     def __init__(
-        self, calls: Calls, span: tuple[int, int], device: str, loss: Any = None, scale: Any = None
+        self,
+        calls: Calls,
+        span: tuple[int, int],
+        device: str,
+        loss: Any = None,
+        scale: Any = None,
     ) -> None:
         """Moves its variables to the device.
 
@@ -102,7 +107,8 @@ class Section:
         dtypes = {slot: tf.as_dtype(calls.tensors[slot].dtype) for slot in self.takes}
         self._wanted = [slot for slot in self.takes if dtypes[slot].is_floating]
         self.variables = list(self._layers.variables)
-        self.trained = list(self._layers.trainable_variables)  # in the order of `take`'s gradients
+        # In the order of `take`'s gradients
+        self.trained = list(self._layers.trainable_variables)
         self._sums = Sums()
         # Places of such gradients in `backward`'s: see `has_fixed_rows`.
         self._fixed_rows: set[int] = set()
@@ -136,7 +142,9 @@ class Section:
         with tf.device(self.device):
             return self._layers(tensors, training=training)  # type: ignore[no-any-return]
 
-    def forward(self, tensors: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
+    def forward(
+        self, tensors: Tensors, labels: Any, samples: Any, total: Any
+    ) -> Passed:
         """The forward pass of a micro-batch of `samples`, out of a batch of `total`.
 
         The first call with a kind of labels traces it, for any number of samples: make that call in
@@ -182,7 +190,9 @@ class Section:
         forward = TracedFunction(self._training, taken, label_specs, number, number)
         return _Passes(forward, *self._backward)
 
-    def _training(self, tensors: Tensors, labels: Any, samples: Any, total: Any) -> Passed:
+    def _training(
+        self, tensors: Tensors, labels: Any, samples: Any, total: Any
+    ) -> Passed:
         """The forward pass. Sets the backward pass, which is traced within it, and its targets.
 
         If the loss makes variables it is called twice, and the second time counts.
@@ -212,10 +222,14 @@ class Section:
                     output_gradients=[*map(tf.ones_like, scaled), *returned],
                 )
             own = grads[len(taken) :]
-            self._fixed_rows = {place for place, grad in enumerate(own) if has_fixed_rows(grad)}
+            self._fixed_rows = {
+                place for place, grad in enumerate(own) if has_fixed_rows(grad)
+            }
             return grads
 
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in targets.values()]
+        specs = [
+            tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in targets.values()
+        ]
         backward = TracedFunction(gradients, specs)
         self._backward = backward, tuple(targets)
         return Passed(with_masks(gives), finals, loss, backward.needs)
@@ -245,7 +259,9 @@ class Section:
         with tf.device(self.device):
             return [tf.cast(loss, tf.float32) for loss in losses]
 
-    def backward(self, passed: Passed, returned: Mapping[int, Sequence[Any]]) -> Tensors:
+    def backward(
+        self, passed: Passed, returned: Mapping[int, Sequence[Any]]
+    ) -> Tensors:
         """Adds up the gradients of its trained variables; returns those of what it has taken.
 
         `returned` has for each slot that it gave the gradients that came back. There may be None.
@@ -256,7 +272,8 @@ class Section:
         for slot in targets:
             if returned[slot]:
                 grads.append(tf.add_n(returned[slot]))
-            else:  # only in the first run; later ones use a new trace without this target
+            else:
+                # Only in the first run; later ones use a new trace without this target.
                 self._idle.add(slot)
                 self._trains.clear()
                 grads.append(tf.zeros_like(passed.outputs[slot][0]))

@@ -16,7 +16,11 @@ from gpubalance.engine.pipeline.block_timing import time_alone
 from gpubalance.engine.pipeline.blocks import blocks_of
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.pipeline.cut_model import CutModel
-from gpubalance.engine.pipeline.micro_batches import MicroBatch, micro_batch_of, refuse_model
+from gpubalance.engine.pipeline.micro_batches import (
+    MicroBatch,
+    micro_batch_of,
+    refuse_model,
+)
 from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.pipeline.step import Step
 from gpubalance.planning.pipeline.problem import Segment
@@ -65,7 +69,9 @@ class LayersSession:
         """What a result records about the model, and the model's blocks; see Session."""
         return {
             "model": models.facts_of(self._model),
-            "memory_limit_bytes": memory.memory_limits_bytes(self._devices, self._names),
+            "memory_limit_bytes": memory.memory_limits_bytes(
+                self._devices, self._names
+            ),
             "graph": self._blocks.graph,
         }
 
@@ -78,13 +84,19 @@ class LayersSession:
         for block in blocks:
             try:
                 pipeline = self._pipeline_of((Segment(block, block, 0),))
-                pipeline.follow(self._devices, self._joint, micro_batch, seed=self._seed)
+                pipeline.follow(
+                    self._devices, self._joint, micro_batch, seed=self._seed
+                )
                 by_profile = {}
                 if pipeline.pace:
                     by_profile = pipeline.pace.alone(at_least)
                 pipeline.pace = None
                 timed = time_alone(
-                    pipeline, self._blocks.calls, micro, seconds=seconds, at_least=at_least
+                    pipeline,
+                    self._blocks.calls,
+                    micro,
+                    seconds=seconds,
+                    at_least=at_least,
                 )
             except Exception as error:
                 raise TaskFailedError(0, f"block {block} alone") from error
@@ -125,7 +137,12 @@ class LayersSession:
             yield self._timing(pipeline, train, steps, stamped=stamped)
 
     def _timing(
-        self, pipeline: Pipeline, train: Callable[..., Step], steps: int, *, stamped: bool
+        self,
+        pipeline: Pipeline,
+        train: Callable[..., Step],
+        steps: int,
+        *,
+        stamped: bool,
     ) -> Timing:
         pace = pipeline.pace
         began_s = time.perf_counter()
@@ -152,7 +169,9 @@ class LayersSession:
         with tf.device("/CPU:0"):
             own = self._model.optimizer
             fresh = type(own).from_config(own.get_config())
-        return Pipeline(CutModel(self._model, self._blocks, segments, self._names, fresh))
+        return Pipeline(
+            CutModel(self._model, self._blocks, segments, self._names, fresh)
+        )
 
     def _micro_batch(self, size: int) -> MicroBatch:
         """Random samples, the same in each call."""

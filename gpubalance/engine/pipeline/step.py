@@ -97,7 +97,9 @@ class Step:
             start_s = self._now(device)
             run_pass = self._forward if task.kind == "forward" else self._backward
             gives = run_pass(task, inputs)
-            self._timed[task] = Timed(*task, device, sent_s, start_s, start_s, self._now(device))
+            self._timed[task] = Timed(
+                *task, device, sent_s, start_s, start_s, self._now(device)
+            )
             self._send(task, gives)
 
     def _now(self, device: int) -> float:
@@ -145,7 +147,8 @@ class Step:
         passed = self._passed.pop((task.segment, task.micro_batch))
         back = {}
         for slot in section.gives:
-            if len(self._cut.sections) == 1:  # a block alone, whose outputs no other takes
+            # A block alone, whose outputs no other takes
+            if len(self._cut.sections) == 1:
                 back[slot] = [tf.ones_like(passed.outputs[slot][0])]
             else:
                 back[slot] = [grads[slot] for grads in inputs if slot in grads]
@@ -159,7 +162,9 @@ class Step:
             if mine == task.segment:
                 section = self._cut.sections[other]
                 slots = section.takes if is_forward else section.gives
-                part = {slot: gives[slot] for slot in slots if gives.get(slot) is not None}
+                part = {
+                    slot: gives[slot] for slot in slots if gives.get(slot) is not None
+                }
                 device = self._cut.segments[other].device
                 self._cut.bring(part, device, partial(self._box.give, (task, other)))
 
@@ -172,7 +177,9 @@ class Step:
             own = update.summary(device, grads)
             for other in update.devices:
                 self._box.give(("summary", device, other), own)
-            summaries = [self._box.take(("summary", other, device)) for other in update.devices]
+            summaries = [
+                self._box.take(("summary", other, device)) for other in update.devices
+            ]
         begins_s = self._now(device)
         update.apply(device, grads, summaries)
         self._updates.append(Updated(device, begins_s, self._now(device)))

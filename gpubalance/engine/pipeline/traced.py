@@ -25,7 +25,9 @@ class TracedFunction:
         """
 
         def run(*tensors: Any) -> Any:
-            return function(*tf.nest.pack_sequence_as(specs, tensors, expand_composites=True))
+            return function(
+                *tf.nest.pack_sequence_as(specs, tensors, expand_composites=True)
+            )
 
         traced = tf.function(run, autograph=False)
         self._graph = traced.get_concrete_function(*_flat(specs))
@@ -35,7 +37,9 @@ class TracedFunction:
     def __call__(self, *arguments: Any, needs: Sequence[Any] | None = None) -> Any:
         """Calls the function; `needs` are the values of what it needs of another one."""
         needs = self.needs if needs is None else needs
-        return self._graph._inference_function.call_preflattened([*_flat(arguments), *needs])
+        return self._graph._inference_function.call_preflattened(
+            [*_flat(arguments), *needs]
+        )
 
 
 def _flat(structure: Any) -> list[Any]:
@@ -84,7 +88,10 @@ class Sums:
         """
         sums = self._sums
         self._sums = []
-        return [_joined(parts, fixed=place in fixed_rows) for place, parts in enumerate(sums)]
+        return [
+            _joined(parts, fixed=place in fixed_rows)
+            for place, parts in enumerate(sums)
+        ]
 
 
 def _add(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:

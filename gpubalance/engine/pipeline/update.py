@@ -16,7 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import keras_inside
-from gpubalance.engine.pipeline.traced import Gradient, TracedFunction, copied, spec_of, values_of
+from gpubalance.engine.pipeline.traced import (
+    Gradient,
+    TracedFunction,
+    copied,
+    spec_of,
+    values_of,
+)
 
 # Of a device's gradients: each one's sum of squares, and whether all are finite.
 Summary: TypeAlias = tuple[Any, Any]
@@ -26,7 +32,10 @@ class Update:
     """An optimizer's update, each device for its own variables."""
 
     def __init__(
-        self, optimizer: Any, names: Sequence[str], variables: Mapping[int, Sequence[Any]]
+        self,
+        optimizer: Any,
+        names: Sequence[str],
+        variables: Mapping[int, Sequence[Any]],
     ) -> None:
         """`optimizer` must be built for all of the model's variables, where they are now."""
         self.optimizer = optimizer
@@ -70,7 +79,9 @@ class Update:
         Call it in one thread, as Keras is not thread-safe.
         """
         pairs = zip(self._variables[device], grads, strict=True)
-        self._trained[device] = [variable for variable, grad in pairs if grad is not None]
+        self._trained[device] = [
+            variable for variable, grad in pairs if grad is not None
+        ]
         specs = list(map(spec_of, _without_none(grads)))
         if specs:
             squares = tf.TensorSpec([None], self._dtype)
@@ -84,7 +95,9 @@ class Update:
         place_of = {id(variable): place for place, variable in known}
         places = []
         for other in self.devices:
-            places += [place_of[id(variable)] for variable in self._trained.get(other, ())]
+            places += [
+                place_of[id(variable)] for variable in self._trained.get(other, ())
+            ]
         self._order = np.argsort(places)
 
     def summary(self, device: int, grads: Sequence[Gradient]) -> Summary:
@@ -97,7 +110,9 @@ class Update:
     def _nothing(self) -> Summary:
         return tf.zeros(0, self._dtype), tf.constant(value=True)
 
-    def apply(self, device: int, grads: Sequence[Gradient], summaries: Sequence[Summary]) -> None:
+    def apply(
+        self, device: int, grads: Sequence[Gradient], summaries: Sequence[Summary]
+    ) -> None:
         """Updates a device's variables; `summaries` are all devices' if the update `meets`."""
         if device not in self._apply:
             return
@@ -118,7 +133,9 @@ class Update:
                 finite.append(tf.reduce_all(tf.math.is_finite(values)))
             return tf.stack(squares), tf.reduce_all(finite)
 
-    def _applied(self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any) -> None:
+    def _applied(
+        self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any
+    ) -> None:
         twin = self._twins[device].optimizer
         limit = self._inner.global_clipnorm
         if self._scales:

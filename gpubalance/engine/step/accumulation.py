@@ -32,7 +32,9 @@ def over_micro_batches(
     def part(index: Any, weight: Any) -> tuple[Any, Any]:
         end = first + index * micro_batch
         begin = tf.maximum(0, end - micro_batch)
-        return gradients(tf.nest.map_structure(lambda values: values[begin:end], data), weight)
+        return gradients(
+            tf.nest.map_structure(lambda values: values[begin:end], data), weight
+        )
 
     def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
         # A loop's body and a branch forget their device: a nested function would take another
@@ -53,7 +55,9 @@ def over_micro_batches(
     # A loop gives all its sums at its end. So the last one is outside, too: its gradients go to the
     # other replicas as they come.
     _, total, sums = tf.cond(count > 1, lambda: add(*before_last), lambda: before_last)
-    return total, [_as_before(summed, grad) for summed, grad in zip(sums, grads, strict=True)]
+    return total, [
+        _as_before(summed, grad) for summed, grad in zip(sums, grads, strict=True)
+    ]
 
 
 def _first(grad: Any, count: Any) -> tuple[Any, ...]:
@@ -68,7 +72,9 @@ def _first(grad: Any, count: Any) -> tuple[Any, ...]:
 
 
 def _array_of(first: Any, count: Any) -> Any:
-    array = tf.TensorArray(first.dtype, count, element_shape=first.shape, infer_shape=False)
+    array = tf.TensorArray(
+        first.dtype, count, element_shape=first.shape, infer_shape=False
+    )
     return array.write(0, first)
 
 

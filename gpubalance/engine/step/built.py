@@ -104,6 +104,7 @@ def unchanged(model: Any, values: Iterable[tuple[Any, Any]] = ()) -> Iterator[An
     # Keras would drop what layers add to the loss, too, if the scope did not collect it.
     with keras.StatelessScope(list(values), collect_losses=True) as scope:
         for variable in model.trainable_variables:
-            if variable.regularizer is not None:  # Keras takes such a weight from the scope alone
+            # Keras takes such a weight from the scope alone
+            if variable.regularizer is not None:
                 scope.add_update((variable, variable.value))
         yield scope

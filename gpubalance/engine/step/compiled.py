@@ -12,7 +12,9 @@ from gpubalance.errors import BadInput
 
 IN_ONE_PIECE = "XLA compiles a device's part of a step in one piece"
 # TensorFlow's text on an operation without a form for XLA, and on what else it can't bring there.
-_UNKNOWN = re.compile(r"Detected unsupported operations .* on \w+: (\w+) .*\{\{node ([^}]+)\}\}")
+_UNKNOWN = re.compile(
+    r"Detected unsupported operations .* on \w+: (\w+) .*\{\{node ([^}]+)\}\}"
+)
 _REASON = re.compile(r"^(.*)\n.*tf2xla conversion failed", re.MULTILINE)
 
 
@@ -45,4 +47,6 @@ def refuse_uncompiled(error: Exception, model: Any) -> NoReturn:
         what = f"its operation {unknown[1]} ({unknown[2]})"
     lines = own_frames(error).rstrip()
     place = f", of these lines:\n{lines}" if lines else ""
-    raise NotCompiled(f"XLA can't compile the model {model.name}: {what}{place}") from None
+    raise NotCompiled(
+        f"XLA can't compile the model {model.name}: {what}{place}"
+    ) from None

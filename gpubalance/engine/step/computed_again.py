@@ -30,7 +30,9 @@ def computed_again(value: Any, known: Mapping[int, Any], reads: Collection[Any])
             inputs = [new.get(id(tensor), tensor) for tensor in op.inputs]
             has_new = any(id(tensor) in new for tensor in op.inputs)
             if is_inside or has_new or op in reads:
-                for old, copy in zip(op.outputs, _copied(op, inputs, graph).outputs, strict=True):
+                for old, copy in zip(
+                    op.outputs, _copied(op, inputs, graph).outputs, strict=True
+                ):
                     new.setdefault(id(old), copy)
     return new.get(id(value), value)
 
@@ -41,4 +43,6 @@ def _copied(op: Any, inputs: Sequence[Any], graph: Any) -> Any:
     attributes.pop("_class", None)
     types = [output.dtype for output in op.outputs]
     with tf.device(op.device):
-        return graph.create_op(op.type, inputs, types, attrs=attributes, op_def=op.op_def)
+        return graph.create_op(
+            op.type, inputs, types, attrs=attributes, op_def=op.op_def
+        )

@@ -60,7 +60,9 @@ def _count(model: Any, specs: Any) -> float:
     graph = tf.function(step, autograph=False).get_concrete_function(specs).graph
     # Without what nothing needs, which does not run, as the gradient of the model's input.
     outputs = [output.op.name for output in graph.outputs]
-    nodes = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), outputs).node
+    nodes = tf.compat.v1.graph_util.extract_sub_graph(
+        graph.as_graph_def(), outputs
+    ).node
     if any(_has_no_formula(node) for node in nodes):
         return math.nan
     options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()

@@ -53,7 +53,9 @@ class Findings:
         """All that the runs tell. Raises BadInput for what a split can't train."""
         step = self._step
         added = enumerate(step.probing.added)
-        exponents = tuple(self._exponent(f"added {place}", loss) for place, loss in added)
+        exponents = tuple(
+            self._exponent(f"added {place}", loss) for place, loss in added
+        )
         if any(exponents):
             self._runs.run_parts(exponents)
         for place, reduced in enumerate(step.probing.losses):
@@ -99,7 +101,9 @@ class Findings:
 
     def _judge_loss(self, name: str, reduced: ReducedLoss) -> None:
         """Warns of one of Keras' losses, or one that is given to it. Raises BadInput for a sum."""
-        loss = f"the loss of the model {self._step.model.name} ({name_of(reduced.loss)})"
+        loss = (
+            f"the loss of the model {self._step.model.name} ({name_of(reduced.loss)})"
+        )
         is_by_sample = bool(reduced.result.shape.rank)
         power = MEAN if is_by_sample else self._runs.power(name)
         if power == SUM or (power != MEAN and self._runs.is_of_sum(name)):
@@ -135,8 +139,12 @@ class Findings:
         power = self._runs.power("gradient")
         if self._runs.has_no_gradients():
             self._is_known = False
-            warning = f"{self._training} has no gradients for the samples tried: {UNKNOWN}"
-        elif power == SUM or (power != MEAN and added_alike and self._runs.is_of_sum("gradient")):
+            warning = (
+                f"{self._training} has no gradients for the samples tried: {UNKNOWN}"
+            )
+        elif power == SUM or (
+            power != MEAN and added_alike and self._runs.is_of_sum("gradient")
+        ):
             raise BadInput(
                 f"{self._training} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
                 remedy="take the mean over samples, or give self.optimizer.scale_loss a value for "
@@ -162,7 +170,9 @@ class Findings:
         results = {id(reduced.result) for reduced in probing.losses}
         for reduced in probing.losses:
             is_own = not is_keras_own(function_of(reduced.loss))
-            if is_own and reaches(reduced.values, samples, results - {id(reduced.values)}):
+            if is_own and reaches(
+                reduced.values, samples, results - {id(reduced.values)}
+            ):
                 return True
         return any(reaches(target, samples, results) for target in probing.targets)
 

@@ -70,11 +70,20 @@ class Functions:
     def follow(self, what: str, decomposition: Decomposition) -> None:
         """Combines parts by what is known of `train` or `test` from now on."""
         self._decompositions[what] = decomposition
-        self._traced = {key: traced for key, traced in self._traced.items() if key[0] != what}
-        self._usual = {key: usual for key, usual in self._usual.items() if key[0] != what}
+        self._traced = {
+            key: traced for key, traced in self._traced.items() if key[0] != what
+        }
+        self._usual = {
+            key: usual for key, usual in self._usual.items() if key[0] != what
+        }
 
     def train(
-        self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False, compiled: bool = True
+        self,
+        dealt: Dealt,
+        *,
+        stamped: bool = False,
+        noisy: bool = False,
+        compiled: bool = True,
     ) -> tuple[dict[str, Any], Any, bool]:
         """Trains on a batch: the logs, the stamps if stamped, and whether the step was traced.
 
@@ -149,10 +158,14 @@ class Functions:
         The concrete one: a tf.function takes half a millisecond to find its only trace.
         """
         place = self._place
-        values = ((signature, tf.TensorSpec((WEIGHTS,), tf.float64)),) * len(place.names)
+        values = ((signature, tf.TensorSpec((WEIGHTS,), tf.float64)),) * len(
+            place.names
+        )
         micro_batches = tf.TensorSpec((place.replicas,), tf.int32)
         step = tf.function(
-            self._step(what, kind), input_signature=[values, micro_batches], autograph=False
+            self._step(what, kind),
+            input_signature=[values, micro_batches],
+            autograph=False,
         )
         try:
             return step.get_concrete_function()
@@ -171,7 +184,9 @@ class Functions:
         """The traced function for shares of these sizes only, without tracing the model again."""
         values = []
         for batch in dealt.shares.batches[self._place.here]:
-            spec = tf.nest.map_structure(partial(_of_size, batch), dealt.layout.signature)
+            spec = tf.nest.map_structure(
+                partial(_of_size, batch), dealt.layout.signature
+            )
             values.append((spec, tf.TensorSpec((WEIGHTS,), tf.float64)))
         micro_batches = tf.TensorSpec((self._place.replicas,), tf.int32)
         sized = tf.function(

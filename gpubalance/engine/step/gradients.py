@@ -66,13 +66,17 @@ def taking_gradients(model: Any) -> Iterator[None]:
         replaced(keras.optimizers.Optimizer, **{SUM: list}),
         # The model's own first: in the class it would be another's.
         replaced_in_parts(optimizer, apply=partial(_take, model), scale_loss=_scaled),
-        replaced_in_parts(keras.optimizers.Optimizer, apply=partial(_refuse_another, model)),
+        replaced_in_parts(
+            keras.optimizers.Optimizer, apply=partial(_refuse_another, model)
+        ),
         _noting_tapes(model),
     ):
         yield
 
 
-def _take(model: Any, part: Part, _: Any, grads: Any, trainable_variables: Any = None) -> None:
+def _take(
+    model: Any, part: Part, _: Any, grads: Any, trainable_variables: Any = None
+) -> None:
     """The optimizer's `apply`, which keeps the gradients in the part."""
     graph = tf.compat.v1.get_default_graph()
     # A branch or a loop has its own.
@@ -115,7 +119,9 @@ def _noting_tapes(model: Any) -> contextlib.AbstractContextManager[None]:
         enter_tape(tape)
         if part.probing is not None:
             changed = [change.variable for change in part.changes]
-            tape.watch([variable.value for variable in changed if id(variable) in weights])
+            tape.watch(
+                [variable.value for variable in changed if id(variable) in weights]
+            )
         return tape
 
     def gradient(
@@ -132,7 +138,8 @@ def _noting_tapes(model: Any) -> contextlib.AbstractContextManager[None]:
             part.probing.targets += tf.nest.flatten(target)
             changed = {id(change.variable) for change in part.changes}
             sources = tf.nest.map_structure(
-                lambda source: source.value if id(source) in changed else source, sources
+                lambda source: source.value if id(source) in changed else source,
+                sources,
             )
         return take(tape, target, sources, *arguments, **named)
 
@@ -156,9 +163,15 @@ def inlined(model: Any) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         for owner in type(model).__mro__:
             for name, method in list(vars(owner).items()):
-                is_of_steps = name in ("train_step", "test_step") or not hasattr(keras.Model, name)
-                if is_of_steps and isinstance(method, tf.types.experimental.PolymorphicFunction):
-                    undo.enter_context(replaced(owner, **{name: _python_function(method)}))
+                is_of_steps = name in ("train_step", "test_step") or not hasattr(
+                    keras.Model, name
+                )
+                if is_of_steps and isinstance(
+                    method, tf.types.experimental.PolymorphicFunction
+                ):
+                    undo.enter_context(
+                        replaced(owner, **{name: _python_function(method)})
+                    )
         yield
 
 
@@ -177,9 +190,13 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
 
     Each device would get weights of its own.
     """
-    weights = {id(variable._value): variable.path for variable in model.trainable_variables}
+    weights = {
+        id(variable._value): variable.path for variable in model.trainable_variables
+    }
 
-    def change(part: Part, assign: Any, variable: Any, *arguments: Any, **named: Any) -> Any:
+    def change(
+        part: Part, assign: Any, variable: Any, *arguments: Any, **named: Any
+    ) -> Any:
         """In place of TensorFlow's own assignment, which `assign` is."""
         if not part.assigns and id(variable) in weights:
             raise BadInput(

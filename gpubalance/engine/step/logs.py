@@ -20,7 +20,9 @@ NOT_FROM_PARTS = (
     "neither a metric's result nor a mean or sum over samples: the devices' values are averaged, "
     "weighted by samples"
 )
-_LATE = "computed with what it reads after it applies gradients: a split applies them later"
+_LATE = (
+    "computed with what it reads after it applies gradients: a split applies them later"
+)
 
 
 class Logs:
@@ -155,7 +157,9 @@ class Logs:
             return False
         changed = handles(self._model.trainable_variables)
         changed |= handles(self._model.optimizer.variables)
-        return any(sources(read.outputs[0]) & changed for read in self._late_reads(value))
+        return any(
+            sources(read.outputs[0]) & changed for read in self._late_reads(value)
+        )
 
     def _of_now(self, value: Any) -> Any:
         if not tf.is_symbolic_tensor(value):

@@ -27,7 +27,9 @@ def marks_of(values: Iterable[Any]) -> Any:
 def _marks(value: Any) -> Any:
     # Each row in its place, which other samples would give another order.
     if isinstance(value, tf.IndexedSlices):
-        value = tf.math.unsorted_segment_sum(value.values, value.indices, value.dense_shape[0])
+        value = tf.math.unsorted_segment_sum(
+            value.values, value.indices, value.dense_shape[0]
+        )
     value = tf.cast(value, tf.float32)
     marks = [tf.norm(value)]
     for seed in _SEEDS:

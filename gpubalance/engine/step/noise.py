@@ -16,7 +16,8 @@ def squared_norm(grads: Sequence[Any]) -> Any:
 
 
 def _squares(grad: Any) -> Any:
-    if isinstance(grad, tf.IndexedSlices):  # an embedding's, in which a row may occur several times
+    # An embedding's, in which a row may occur several times
+    if isinstance(grad, tf.IndexedSlices):
         rows, places = tf.unique(grad.indices)
         grad = tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
     return tf.reduce_sum(tf.square(tf.cast(grad, tf.float32)))

@@ -25,7 +25,12 @@ TRIED_SAMPLES = 16  # of which a quarter is one part
 
 
 def check(
-    model: Any, batch: Any, device: str, *, share: int = TRIED_SAMPLES, trains: bool = True
+    model: Any,
+    batch: Any,
+    device: str,
+    *,
+    share: int = TRIED_SAMPLES,
+    trains: bool = True,
 ) -> Decomposition:
     """How a step's quantities are made from parts, and what a split can't train, or not exactly.
 
@@ -37,9 +42,13 @@ def check(
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         warnings = built.check(model, trains=trains)
-        found = _tried(model, batch, device, min(TRIED_SAMPLES, max(2, share)), trains=trains)
+        found = _tried(
+            model, batch, device, min(TRIED_SAMPLES, max(2, share)), trains=trains
+        )
     except BadInput as error:
-        return Decomposition(refused=Refusal(message=error.message, remedy=error.remedy))
+        return Decomposition(
+            refused=Refusal(message=error.message, remedy=error.remedy)
+        )
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(exact)
         # A graph refers to itself, and TensorFlow keeps constants as large as the weights for this
@@ -48,13 +57,17 @@ def check(
     return found.model_copy(update={"warned": (*warnings, *found.warned)})
 
 
-def _tried(model: Any, batch: Any, device: str, count: int, *, trains: bool) -> Decomposition:
+def _tried(
+    model: Any, batch: Any, device: str, count: int, *, trains: bool
+) -> Decomposition:
     """What so many samples tell; with half as many if memory does not hold them."""
     own_code = users_parts(model)
     if not is_keras_own(type(model).train_step):
         training = f"the train_step of the model {model.name}"
     elif own_code:
-        training = f"training the model {model.name} (your own code: {', '.join(own_code)})"
+        training = (
+            f"training the model {model.name} (your own code: {', '.join(own_code)})"
+        )
     else:
         training = f"training the model {model.name}"
     try:

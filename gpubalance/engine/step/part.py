@@ -55,10 +55,13 @@ class MetricResult(NamedTuple):
 class ParityProbe:
     """What the parity check gives a part, and what it gets from it: see `traced_step.py`."""
 
-    divisors: Any  # of the whole batch, one for each loss; 0 where a loss takes the part's own
-    exponents: Any  # one for each thing that layers add to the loss: see `Decomposition`
+    # Of the whole batch, one for each loss; 0 where a loss takes the part's own
+    divisors: Any
+    # One for each thing that layers add to the loss: see `Decomposition`
+    exponents: Any
     states: frozenset[int]  # the ids of the tensors that stand for variables
-    own_divisors: list[Any] = field(default_factory=list)  # of the part, one for each loss
+    # Of the part, one for each loss
+    own_divisors: list[Any] = field(default_factory=list)
     losses: list[ReducedLoss] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
     targets: list[Any] = field(default_factory=list)  # whose gradients were taken
@@ -108,7 +111,9 @@ current = _Current()
 
 
 @contextlib.contextmanager
-def part_of(weight: Any, decomposition: Decomposition = UNTRIED, **options: Any) -> Iterator[Part]:
+def part_of(
+    weight: Any, decomposition: Decomposition = UNTRIED, **options: Any
+) -> Iterator[Part]:
     """Sets the part of the replica whose step this thread traces inside the block."""
     graph = tf.compat.v1.get_default_graph()
     current.part = Part(weight, decomposition, graph=graph, **options)
@@ -131,7 +136,9 @@ def replaced_in_parts(
     return replaced(owner, **for_parts)
 
 
-def _for_parts(original: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+def _for_parts(
+    original: Callable[..., Any], method: Callable[..., Any]
+) -> Callable[..., Any]:
     def chosen(*arguments: Any, **named: Any) -> Any:
         part = current.part
         if part is None:

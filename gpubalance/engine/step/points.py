@@ -37,7 +37,13 @@ class Points:
     """
 
     def __init__(
-        self, clock: Clock, batch: Any, micro_batch: Any, *, stamped: bool, xla: bool = False
+        self,
+        clock: Clock,
+        batch: Any,
+        micro_batch: Any,
+        *,
+        stamped: bool,
+        xla: bool = False,
     ) -> None:
         """The sizes are int32 scalars: the replica's batch, and what it takes of it at a time."""
         self._clock = clock
@@ -57,7 +63,9 @@ class Points:
         if not self._called:
             yield data
             return
-        numbers = [values for values in tf.nest.flatten(data) if values.dtype != tf.string]
+        numbers = [
+            values for values in tf.nest.flatten(data) if values.dtype != tf.string
+        ]
         first = 0.0
         if numbers:
             first = tf.reshape(numbers[0], [-1])[0]
@@ -124,7 +132,11 @@ class Points:
         return self._paced or self._stamped
 
     def _call(
-        self, function: Callable[..., float], marker: Any, values: Any, sizes: Sequence[Any] = ()
+        self,
+        function: Callable[..., float],
+        marker: Any,
+        values: Any,
+        sizes: Sequence[Any] = (),
     ) -> Any:
         """Calls the clock on the host when `marker` is there; returns `values`.
 
@@ -153,7 +165,9 @@ def _on_its_own(number: Any) -> Any:
     would take turns.
     """
     number.set_shape(())
-    tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(number.op)
+    tf.compat.v1.get_default_graph().experimental_acd_manager.run_independently(
+        number.op
+    )
     return number
 
 

@@ -78,9 +78,15 @@ def _changed_late(model: Any, part: Part) -> list[Any]:
 
     def is_too_late(change: Change) -> bool:
         key = id(change.variable)
-        return key in always or (key in weights and bool(trained & sources(change.value)))
+        return key in always or (
+            key in weights and bool(trained & sources(change.value))
+        )
 
-    return [change.variable for change in part.changes if change.late and is_too_late(change)]
+    return [
+        change.variable
+        for change in part.changes
+        if change.late and is_too_late(change)
+    ]
 
 
 def changed_by_samples(part: Part, variables: Sequence[Any]) -> list[Any]:

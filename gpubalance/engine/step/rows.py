@@ -32,7 +32,8 @@ class Rows:
                 grad = grad.values
             summable.append(grad)
             places.append(place)
-        self.places = self.places or places  # of micro-batches the others are inside a loop
+        # Of micro-batches the others are inside a loop
+        self.places = self.places or places
         return summable
 
     def of_sum(self, sums: Sequence[Any]) -> list[Any]:

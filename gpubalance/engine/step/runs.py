@@ -66,7 +66,9 @@ class Runs:
         for variable, _ in step.of_metrics:
             self._states[id(variable)] = start[id(variable)]
         self._whole = step.run(self._states)
-        self._magnitudes_alone = [self._magnitude_of([place]) for place in range(step.count)]
+        self._magnitudes_alone = [
+            self._magnitude_of([place]) for place in range(step.count)
+        ]
         first = max(1, step.count // 4)
         self._first_weight = first / step.count
         self._cuts: list[TwoParts] = []
@@ -89,7 +91,9 @@ class Runs:
     def _run_part(self, states: dict[int, Any], places: Any) -> dict[str, Any]:
         """The marks of a part."""
         divisors = self._whole.divisors
-        return self._step.run(states, places, divisors=divisors, exponents=self._exponents).marks
+        return self._step.run(
+            states, places, divisors=divisors, exponents=self._exponents
+        ).marks
 
     def power(self, name: str) -> int | None:
         """The power with which the parts make a quantity of the whole; None if none does."""
@@ -159,7 +163,9 @@ class Runs:
             samples = min(2 * samples, count)
             last = count - samples
             starts = range(0, last + 1, max(1, last // (_WINDOWS - 1)))
-            magnitudes = [self._magnitude_of(slice(start, start + samples)) for start in starts]
+            magnitudes = [
+                self._magnitude_of(slice(start, start + samples)) for start in starts
+            ]
         return samples
 
     def _near(self, name: str) -> float:
@@ -172,7 +178,9 @@ class Runs:
         It is no number if the step can't run with these samples: too few, or an odd number.
         """
         try:
-            return _magnitude(self._step.run(self._states, places, divisors=self._whole.divisors))
+            return _magnitude(
+                self._step.run(self._states, places, divisors=self._whole.divisors)
+            )
         except tf.errors.InvalidArgumentError:
             return np.nan
 

@@ -20,7 +20,9 @@ from gpubalance.results.decomposition import MEAN, SUM, Decomposition
 class State:
     """Variables of layers, which all replicas keep alike, and of metrics, each replica's own."""
 
-    def __init__(self, model: Any, decomposition: Decomposition, *, whole: bool) -> None:
+    def __init__(
+        self, model: Any, decomposition: Decomposition, *, whole: bool
+    ) -> None:
         """Reads them on a replica before its step.
 
         If each replica has the batch `whole`, all weigh as a mean does.
@@ -54,8 +56,12 @@ class State:
         Weighs what it has counted in its own metrics, too.
         """
         for variable, before in self._counted:
-            variable.assign(_changed(before, self._counted_once(variable, before, weight)))
-        return [self._share(variable, before, weight) for variable, before in self._alike]
+            variable.assign(
+                _changed(before, self._counted_once(variable, before, weight))
+            )
+        return [
+            self._share(variable, before, weight) for variable, before in self._alike
+        ]
 
     def counted(self) -> list[Any]:
         """What the replica's own metrics have counted by now, in the variables of `summed_of`."""
@@ -123,13 +129,17 @@ def alike_of(model: Any, decomposition: Decomposition) -> list[Any]:
 
 def changing_of(model: Any) -> list[Any]:
     """The variables that a step may change without gradients; all workers have this order."""
-    return [variable for variable, _ in metric_variables(model) + layer_variables(model)]
+    return [
+        variable for variable, _ in metric_variables(model) + layer_variables(model)
+    ]
 
 
 def powers_of(model: Any, decomposition: Decomposition) -> dict[int, int]:
     """The powers that the parity check has found for variables, by the variables' ids."""
     variables = changing_of(model)
-    return {id(variables[place]): power for place, power in decomposition.variables.items()}
+    return {
+        id(variables[place]): power for place, power in decomposition.variables.items()
+    }
 
 
 def layer_variables(model: Any) -> list[tuple[Any, Any]]:

@@ -18,7 +18,10 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.place import Place
-from gpubalance.engine.step.accumulation import over_micro_batches, refuse_what_cannot_accumulate
+from gpubalance.engine.step.accumulation import (
+    over_micro_batches,
+    refuse_what_cannot_accumulate,
+)
 from gpubalance.engine.step.compiled import refuse_what_cannot_compile
 from gpubalance.engine.step.gradients import gradients_of, inlined, taking_gradients
 from gpubalance.engine.step.logs import Logs
@@ -88,7 +91,12 @@ class _Replica:
     """One replica's part of a training step."""
 
     def __init__(
-        self, model: Any, place: Place, decomposition: Decomposition, kind: StepKind, logs: Logs
+        self,
+        model: Any,
+        place: Place,
+        decomposition: Decomposition,
+        kind: StepKind,
+        logs: Logs,
     ) -> None:
         self._model = model
         self._place = place
@@ -111,12 +119,16 @@ class _Replica:
         points = Points(clock, batch, micro_batch, stamped=kind.stamped, xla=kind.xla)
         with points.begin(data) as data:
             if kind.micro:
-                sums, grads = over_micro_batches(self._computed, data, weights[1:], micro_batch)
+                sums, grads = over_micro_batches(
+                    self._computed, data, weights[1:], micro_batch
+                )
             else:
                 sums, grads = self._computed(data, weight)
         noise = sums[0]
         sums = together([sums, *self._state.counted()])
-        own = points.computed(noise, [sums, *sent(grads, self._place.summing.gradients)])
+        own = points.computed(
+            noise, [sums, *sent(grads, self._place.summing.gradients)]
+        )
         sums, *summed = points.summed(noise, over_replicas(own, kind.pack_bytes))
         summed = received(summed, grads)
         # Before `apply` changes it.
@@ -192,7 +204,9 @@ def testing(
         with dividing(model, trains=False):
             shares = place.strategy.run(replica, (logs, *arguments))
         with tf.device(place.names[0]):
-            return logs.of_all(place.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None))
+            return logs.of_all(
+                place.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+            )
 
     return step
 
@@ -209,7 +223,9 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
             return tf.concat(parts, axis=0)
 
     def replica(values: Sequence[Any]) -> Any:
-        outputs = model.predict_step(values[number_of_replica() - place.first_replica][0])
+        outputs = model.predict_step(
+            values[number_of_replica() - place.first_replica][0]
+        )
         if whole or place.cluster is None:
             return outputs
         gather = tf.distribute.get_replica_context().all_gather
@@ -217,7 +233,9 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
 
     # The parts of a batch first; TensorFlow warns of names that begin with _.
     def step(*arguments: Any) -> Any:
-        return keras.tree.map_structure(of_all, place.strategy.run(replica, arguments[:1]))
+        return keras.tree.map_structure(
+            of_all, place.strategy.run(replica, arguments[:1])
+        )
 
     return step
 

@@ -53,7 +53,9 @@ class StepRun:
 class TracedStep:
     """The step for up to `count` samples of a batch."""
 
-    def __init__(self, model: Any, batch: Any, device: str, count: int, *, trains: bool) -> None:
+    def __init__(
+        self, model: Any, batch: Any, device: str, count: int, *, trains: bool
+    ) -> None:
         self.model = model
         self.trains = trains
         self._batch = batch
@@ -69,13 +71,18 @@ class TracedStep:
         # Each variable with its metric or layer.
         self.of_metrics = metric_variables(model)
         self.of_layers = layer_variables(model)
-        states = {id(variable): variable for variable, _ in self.of_metrics + self.of_layers}
+        states = {
+            id(variable): variable for variable, _ in self.of_metrics + self.of_layers
+        }
         self._states = list(states.values())
         self._trace(device)
 
     def states(self) -> dict[int, Any]:
         """The states as they are, by their variables' ids."""
-        return {id(variable): tf.convert_to_tensor(variable.value) for variable in self._states}
+        return {
+            id(variable): tf.convert_to_tensor(variable.value)
+            for variable in self._states
+        }
 
     def run(
         self,
@@ -96,7 +103,9 @@ class TracedStep:
         spread = self._spread[places]
         weight = len(spread) / self.count
         with tf.device("/CPU:0"):  # where the whole batch is
-            samples = [tf.gather(tensor, np.tile(spread, copies)) for tensor in self._tensors]
+            samples = [
+                tf.gather(tensor, np.tile(spread, copies)) for tensor in self._tensors
+            ]
         all_exponents = np.zeros(_MOST, np.float32)
         all_exponents[: len(exponents)] = exponents
         gradients, others, own_divisors, *after = self._function(
@@ -123,7 +132,9 @@ class TracedStep:
         self._function = function.prune(function.inputs[: len(specs)], function.outputs)
         self.operations = dict(_operations(function.graph))  # their numbers, by type
 
-    def _traced(self, weight: Any, divisors: Any, exponents: Any, *values: Any) -> list[Any]:
+    def _traced(
+        self, weight: Any, divisors: Any, exponents: Any, *values: Any
+    ) -> list[Any]:
         """The marks of all quantities, the losses' divisors, and the new states."""
         before = values[: len(self._states)]
         self.samples = values[len(before) :]
@@ -158,7 +169,9 @@ class TracedStep:
             *map(tf.identity, after),
         ]
 
-    def _quantities(self, before: Sequence[Any], after: Sequence[Any]) -> dict[str, Any]:
+    def _quantities(
+        self, before: Sequence[Any], after: Sequence[Any]
+    ) -> dict[str, Any]:
         """What the step gives beside gradients, by name."""
         quantities = {}
         for place, added in enumerate(self.probing.added):

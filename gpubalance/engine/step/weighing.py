@@ -68,7 +68,11 @@ def weighing(model: Any) -> Iterator[None]:
             enter(replaced_in_parts(metric, result=partial(_result, metric)))
         for layer in model._flatten_layers():
             if getattr(layer, "activity_regularizer", None):
-                enter(replaced_in_parts(layer, activity_regularizer=partial(_regularized, layer)))
+                enter(
+                    replaced_in_parts(
+                        layer, activity_regularizer=partial(_regularized, layer)
+                    )
+                )
             if not is_keras_own(layer):
                 enter(replaced_in_parts(layer, add_loss=partial(_added, layer)))
             if isinstance(layer, keras.layers.BatchNormalization):
@@ -76,7 +80,9 @@ def weighing(model: Any) -> Iterator[None]:
         yield
 
 
-def _own_seed(part: Part, draw: Any, generator: Any, *arguments: Any, **named: Any) -> Any:
+def _own_seed(
+    part: Part, draw: Any, generator: Any, *arguments: Any, **named: Any
+) -> Any:
     """The next seed of a Keras generator, made the replica's own: so noise is too."""
     seed = draw(generator, *arguments, **named)
     replica = number_of_replica() if part.probing is None else 0
@@ -109,7 +115,8 @@ def _reduced(
         return loss
     is_by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
     is_inner = len(part.calling) > 1
-    own = None  # the part's fraction of the divisor, if that is not the number of samples
+    # The part's fraction of the divisor, if that is not the number of samples
+    own = None
     if reduction == "sum":
         # Of an inner one the calling loss decides what becomes of it: a mean, or it is refused.
         own = None if is_inner else 1.0
@@ -170,7 +177,9 @@ def _added(layer: Any, part: Part, add_loss: Any, losses: Any) -> None:
     """The `add_loss` of a user's layer. Keras takes the sum of a value for each sample."""
 
     def share(loss: Any) -> Any:
-        return _share(part, Added(layer.name, loss, divided=False, is_regularizer=False))
+        return _share(
+            part, Added(layer.name, loss, divided=False, is_regularizer=False)
+        )
 
     add_loss(keras.tree.map_structure(share, losses))
 

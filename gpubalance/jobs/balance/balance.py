@@ -34,7 +34,10 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
         model_is_told = earlier is None
         together = Together(request, probe.model, party, watch, journal, model_is_told)
         rounds = BalanceRounds(together, probe)
-        with attach_partial(lambda: result_so_far(rounds)), lost_gpus_told(request.devices):
+        with (
+            attach_partial(lambda: result_so_far(rounds)),
+            lost_gpus_told(request.devices),
+        ):
             plan = find_and_prove(rounds)
             keep_balance(request, plan)
             return plan

@@ -20,4 +20,6 @@ def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
         rounds.pipeline = held_against(alone, proof.throughput, solo_sum)
     if request.tracing is not None:
         party = rounds.together.gather(split)
-        rounds.warnings += trace(party, {0: split.without_idle}, request.tracing, rounds.watch)
+        rounds.warnings += trace(
+            party, {0: split.without_idle}, request.tracing, rounds.watch
+        )

@@ -49,23 +49,35 @@ def choose_packs(
     if sync_part > _WORTH_TRYING:
         text = f"sync is {format_percent(sync_part)} of a step, {format_seconds(before.sync_s)}"
         together.watch(
-            Doing(f"{text}: trying smaller and larger packs than {format_bytes(own.pack_bytes)}")
+            Doing(
+                f"{text}: trying smaller and larger packs than {format_bytes(own.pack_bytes)}"
+            )
         )
-        others = {within_bounds(own.pack_bytes // _TIMES), within_bounds(own.pack_bytes * _TIMES)}
+        others = {
+            within_bounds(own.pack_bytes // _TIMES),
+            within_bounds(own.pack_bytes * _TIMES),
+        }
         for size in sorted(others - {own.pack_bytes}):
             tried = _tried(together, split, size, round_s)
-            if tried.measured and tried.measured.throughput.median > (1 + _WORTH_ANOTHER) * rate:
+            if (
+                tried.measured
+                and tried.measured.throughput.median > (1 + _WORTH_ANOTHER) * rate
+            ):
                 fastest = tried
                 rate = tried.measured.throughput.median
     together.sum_in_packs(fastest.pack_bytes)
     return None if fastest is own else fastest.measured
 
 
-def _tried(together: Together, split: BatchSplit, size: int, round_s: float | None) -> TriedPacks:
+def _tried(
+    together: Together, split: BatchSplit, size: int, round_s: float | None
+) -> TriedPacks:
     def measured() -> TriedPacks:
         together.sum_in_packs(size)
         try:
-            return TriedPacks(pack_bytes=size, measured=together.measure(split, round_s))
+            return TriedPacks(
+                pack_bytes=size, measured=together.measure(split, round_s)
+            )
         except OutOfMemory as error:
             together.watch(Doing(f"{error.message} with packs of {format_bytes(size)}"))
             return TriedPacks(pack_bytes=size, measured=None)

@@ -63,7 +63,8 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     try:
         with attach_partial(proof.findings.result):
             proof.measure()
-        return cast("Run", proof.findings.result()), proof.findings.last()  # it has windows
+        # It has windows
+        return cast("Run", proof.findings.result()), proof.findings.last()
     except GpubalanceError as error:
         if rounds.known.best(proven=True) is not None:
             error.partial = result_so_far(rounds)

@@ -30,8 +30,11 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
     if run is not None:
         solo_gap = known.solo_gap(plan.split, run)
         even = run.baselines.even
-        if even is not None:  # what fits was tried: it may be another than was predicted
-            at_even = best_at(known.problem, plan.split.used, even.global_batch, plan.split)
+        # What fits was tried: it may be another than was predicted
+        if even is not None:
+            at_even = best_at(
+                known.problem, plan.split.used, even.global_batch, plan.split
+            )
             predicted = predicted.model_copy(update={"best_at_even": at_even})
     changes = {
         "predicted": predicted,

@@ -14,12 +14,18 @@ from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.party import Party
 
 
-def probe_for(request: BalanceRequest, limit: TimeLimit, watch: Watch, journal: Journal) -> Probe:
+def probe_for(
+    request: BalanceRequest, limit: TimeLimit, watch: Watch, journal: Journal
+) -> Probe:
     """The balance's probe: see `probe_from_before`, else `new_probe`."""
-    return probe_from_before(request, watch, journal) or new_probe(request, limit, watch, journal)
+    return probe_from_before(request, watch, journal) or new_probe(
+        request, limit, watch, journal
+    )
 
 
-def probe_from_before(request: BalanceRequest, watch: Watch, journal: Journal) -> Probe | None:
+def probe_from_before(
+    request: BalanceRequest, watch: Watch, journal: Journal
+) -> Probe | None:
     """The balance's probe from before an interruption, else a kept one, or None.
 
     A kept one is of these devices and settings.

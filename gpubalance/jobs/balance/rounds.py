@@ -68,7 +68,10 @@ class BalanceRounds:
         Where measuring it once more would not help, all that was measured of it counts instead.
         """
         # What becomes of the user's own batches, if they have another size.
-        if not self.records and self.probe.own_batch not in (None, planned.split.global_batch):
+        if not self.records and self.probe.own_batch not in (
+            None,
+            planned.split.global_batch,
+        ):
             self.watch(Planned(plan_of(self.known, planned)))
         often = self.known.too_often(planned.split)
         if often is not None:
@@ -91,7 +94,9 @@ class BalanceRounds:
         why = " once more" if self.known.has(split) else ""
         left_out = self.known.tried_without(split)
         if left_out:
-            labels = ", ".join(self.request.devices[device].label for device in left_out)
+            labels = ", ".join(
+                self.request.devices[device].label for device in left_out
+            )
             why = f", as sync may be less without {labels}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
         tried = self._measured(split)

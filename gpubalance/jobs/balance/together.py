@@ -41,7 +41,10 @@ class Together:
         if not self.party.alive:
             self.party.start()
             check_model(
-                self.model, self.party.facts.model, what="probe", remedy="--fresh probes it again"
+                self.model,
+                self.party.facts.model,
+                what="probe",
+                remedy="--fresh probes it again",
             )
             self._tell_of_model()
             if len(split.used) > 1 or split.accumulates:
@@ -52,7 +55,9 @@ class Together:
         settings = self.request.settings
         facts = self.party.facts
         if not self.model_is_told and settings.model_is_code:
-            self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
+            self.watch(
+                ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned)
+            )
         self.model_is_told = True
 
     def measure(self, split: BatchSplit, at_least_s: float | None) -> Measurement:

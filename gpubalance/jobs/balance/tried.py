@@ -44,7 +44,8 @@ def lowered_limits(
         raise error.fault
     if fits is None:
         raise NothingFits(
-            error.message, remedy="not even one sample a device fits: use a smaller model"
+            error.message,
+            remedy="not even one sample a device fits: use a smaller model",
         )
     lowered = []
     for place, device in enumerate(split.used):

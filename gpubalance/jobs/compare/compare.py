@@ -76,11 +76,18 @@ def _ratio(first: Contender, other: Contender, *, same: bool) -> ThroughputRatio
         return None
     if same:
         return _record(_SAME)
-    return _record(ratio_of_sums(after.median / before.median, other.parts, first.parts))
+    return _record(
+        ratio_of_sums(after.median / before.median, other.parts, first.parts)
+    )
 
 
 def _device(
-    first: Contender, other: Contender, mine: int | None, theirs: int | None, *, same: bool
+    first: Contender,
+    other: Contender,
+    mine: int | None,
+    theirs: int | None,
+    *,
+    same: bool,
 ) -> DeviceRatio:
     if mine is None or theirs is None:
         return DeviceRatio(baseline=mine, other=theirs)
@@ -96,7 +103,9 @@ def _device(
         if first.result.kind == "probe":
             at_batch = _record(ratio(*part))
             points.append(
-                PointRatio(batch=batch, baseline=before_rate, other=after_rate, ratio=at_batch)
+                PointRatio(
+                    batch=batch, baseline=before_rate, other=after_rate, ratio=at_batch
+                )
             )
     whole = None
     if same:

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 from gpubalance.errors import BadInput, Regression
 from gpubalance.numbers.units import format_percent
-from gpubalance.results.comparison import Against, ComparedResult, Comparison, ThroughputRatio
+from gpubalance.results.comparison import (
+    Against,
+    ComparedResult,
+    Comparison,
+    ThroughputRatio,
+)
 
 _OF_ANOTHER_MODEL = ("model", "the model's parameters")
 
@@ -25,7 +30,8 @@ def check_regression(comparison: Comparison, most: float) -> None:
             if ratio.ci95 is None:
                 few = f"too few timings in it or in {first.file} for an interval"
                 raise _cannot(
-                    f"{other.file}{where}: {few}", "measure longer: --windows, --duration"
+                    f"{other.file}{where}: {few}",
+                    "measure longer: --windows, --duration",
                 )
             if ratio.verdict == "slower" and 1 - ratio.value > most:
                 lost = format_percent(1 - ratio.value, 1)
@@ -45,7 +51,9 @@ def check_regression(comparison: Comparison, most: float) -> None:
 
 def _doubt(first: ComparedResult, other: ComparedResult) -> str:
     """What makes a verdict doubtful, as the end of its sentence; empty if nothing."""
-    unquiet = [f"{each.file}: {each.not_quiet}" for each in (first, other) if each.not_quiet]
+    unquiet = [
+        f"{each.file}: {each.not_quiet}" for each in (first, other) if each.not_quiet
+    ]
     return f", but the machine was not quiet ({'; '.join(unquiet)})" if unquiet else ""
 
 
@@ -73,7 +81,9 @@ def _ratios(
         yield f" on {other.devices[pair.other].label}", pair.ratio
 
 
-def _check_same_work(first: ComparedResult, other: ComparedResult, against: Against) -> None:
+def _check_same_work(
+    first: ComparedResult, other: ComparedResult, against: Against
+) -> None:
     for result in (first, other):
         if result.kind == "prediction":
             raise _cannot(
@@ -89,7 +99,8 @@ def _check_same_work(first: ComparedResult, other: ComparedResult, against: Agai
             )
     if against.same_measurement:
         raise _cannot(
-            f"{other.file} is the same measurement as {first.file}", "give the file of another run"
+            f"{other.file} is the same measurement as {first.file}",
+            "give the file of another run",
         )
 
 

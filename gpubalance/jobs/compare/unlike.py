@@ -44,7 +44,9 @@ def pair_devices(baseline: Sequence[Device], other: Sequence[Device]) -> list[Pl
 
 def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
     values = [getattr(device, name) for device in devices]
-    return {value: place for place, value in enumerate(values) if values.count(value) == 1}
+    return {
+        value: place for place, value in enumerate(values) if values.count(value) == 1
+    }
 
 
 def unlike(baseline: Contender, other: Contender) -> tuple[Unlike, ...]:
@@ -77,7 +79,10 @@ def _settings(source: AnyResult) -> Facts:
         facts["--margin"] = source.margin_bytes
         facts["--batch-multiple"] = source.batch_multiple
         facts["--max-batch"] = source.max_batch
-    kinds = {Layers: "one model cut over all", Independent: "a model of its own on each device"}
+    kinds = {
+        Layers: "one model cut over all",
+        Independent: "a model of its own on each device",
+    }
     facts["training"] = kinds.get(type(source), "one model on all")
     if source.settings.data is not None:
         is_piped = isinstance(source, Run) and source.pipeline is not None

@@ -16,10 +16,13 @@ from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced
 from gpubalance.workers.party import Party
 
 _COPIED_BYTES = 64 << 20
-_COPIED_BYTES_SIMULATED = 1 << 20  # they share one memory: a larger copy tells nothing more
+# They share one memory: a larger copy tells nothing more
+_COPIED_BYTES_SIMULATED = 1 << 20
 
 
-def copies(party: Party, devices: Sequence[Device], watch: Watch) -> Iterator[Check | CopyTime]:
+def copies(
+    party: Party, devices: Sequence[Device], watch: Watch
+) -> Iterator[Check | CopyTime]:
     """Copies random data from each device to each other one, and compares what arrives.
 
     Raises what a worker does.
@@ -52,7 +55,9 @@ def _copy_time(copy: Copy, copied: Copied, devices: Sequence[Device]) -> CopyTim
     target = devices[copy.target]
     peer_to_peer = None
     if not source.simulated:
-        peer_to_peer = within_or(None, lambda: read_peer_to_peer(source.uuid, target.uuid))
+        peer_to_peer = within_or(
+            None, lambda: read_peer_to_peer(source.uuid, target.uuid)
+        )
     return CopyTime(
         source=copy.source,
         target=copy.target,

@@ -70,7 +70,9 @@ def failed(code: str, error: Exception, where: str = "") -> Check:
         error = error.fault  # nothing smaller is tried here
     if isinstance(error, GpubalanceError):
         cause = f": {error.cause}" if error.cause else ""
-        return check(code, "failure", f"{where}{error.message}{cause}", error.remedy or None)
+        return check(
+            code, "failure", f"{where}{error.message}{cause}", error.remedy or None
+        )
     row = match(str(error))
     detail = f"this check itself failed: {type(error).__name__}: {error}"
     return check(code, "failure", detail, row.remedy if row else None)

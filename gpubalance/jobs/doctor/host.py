@@ -43,7 +43,9 @@ _ROOM = {
         "close other programs: `ps aux --sort=-rss | head` shows the largest",
     ),
     # Logs, probes, journals are small.
-    "disk": _Room(_GIB // 10, _GIB, "", "make room there: `du -xh {} | sort -h | tail`"),
+    "disk": _Room(
+        _GIB // 10, _GIB, "", "make room there: `du -xh {} | sort -h | tail`"
+    ),
     "shared-memory": _Room(
         0,
         _GIB,

@@ -13,11 +13,15 @@ from gpubalance.results.common import now
 from gpubalance.settings.device import Host
 from gpubalance.workers.hosts import ask
 
-_WITHIN_S = 900.0  # a healthy host takes a minute; a step that hangs has its deadline on the host
+# A healthy host takes a minute; a step that hangs has its deadline on the host
+_WITHIN_S = 900.0
 
 
 def doctor_of(
-    hosts: Sequence[Host], words: Sequence[str], gpus: Sequence[str] | None, watch: Watch
+    hosts: Sequence[Host],
+    words: Sequence[str],
+    gpus: Sequence[str] | None,
+    watch: Watch,
 ) -> Checkups:
     """What `gpubalance doctor` with these words finds on each host.
 
@@ -28,7 +32,9 @@ def doctor_of(
     options = _options(hosts, gpus)
     check = "check themselves" if len(options) > 1 else "checks itself"
     watch(Doing(f"{', '.join(options)} {check}"))
-    commands = {host: ["doctor", "--json", *words, *own] for host, own in options.items()}
+    commands = {
+        host: ["doctor", "--json", *words, *own] for host, own in options.items()
+    }
     try:
         answers = ask(commands, Checkup, _WITHIN_S)
         well = [host for host, answer in answers.items() if isinstance(answer, Checkup)]
@@ -47,7 +53,9 @@ def doctor_of(
     return Checkups(created=now(), hosts=tuple(checkups))
 
 
-def _options(hosts: Sequence[Host], gpus: Sequence[str] | None) -> dict[Host, list[str]]:
+def _options(
+    hosts: Sequence[Host], gpus: Sequence[str] | None
+) -> dict[Host, list[str]]:
     """The option that names each host's own GPUs; all hosts without one if none are named."""
     if not gpus:
         return {host: [] for host in hosts}
@@ -56,7 +64,8 @@ def _options(hosts: Sequence[Host], gpus: Sequence[str] | None) -> dict[Host, li
         host, _, number = name.rpartition(":")
         if host not in hosts:
             raise UsageError(
-                f"there is no device {name!r} on {', '.join(hosts)}", remedy=f"such as {hosts[0]}:0"
+                f"there is no device {name!r} on {', '.join(hosts)}",
+                remedy=f"such as {hosts[0]}:0",
             )
         options.setdefault(host, ["--gpus"]).append(number)
     return options

@@ -53,7 +53,9 @@ class Patient:
             yield from guarded("tensorflow", self._software(party, devices))
             if self.devices and not devices[0].simulated:
                 yield from guarded("tensorflow-devices", self._survey(party, devices))
-            yield from checks_on_devices(party, self.devices, self.joint, model, self.watch)
+            yield from checks_on_devices(
+                party, self.devices, self.joint, model, self.watch
+            )
 
     def _gpus(self, names: Sequence[str] | None) -> Iterator[Check]:
         self.watch(Doing("reading the GPUs through NVML"))
@@ -85,5 +87,7 @@ class Patient:
         self.devices = ()
         self.watch(Doing("asking TensorFlow which of the GPUs it can use"))
         surveyed = survey(party)
-        self.devices = tuple(device for device in devices if device.uuid not in surveyed.missing)
+        self.devices = tuple(
+            device for device in devices if device.uuid not in surveyed.missing
+        )
         yield from tensorflow_devices(surveyed, devices)

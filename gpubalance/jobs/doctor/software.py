@@ -69,7 +69,9 @@ def driver_for_build(inspected: Inspected, reading: Reading) -> Check:
         crashes = f"TensorFlow {inspected.tensorflow} may crash on it"
         detail = f"driver {driver} serves CUDA {inspected.cuda}, and {crashes}"
         return explained(code, "driver-crashes", detail, "warning")
-    return ok(code, f"{inspected.cuda} is served by driver {driver or 'of unknown version'}")
+    return ok(
+        code, f"{inspected.cuda} is served by driver {driver or 'of unknown version'}"
+    )
 
 
 def libraries(inspected: Inspected) -> Check:
@@ -95,9 +97,8 @@ def cudnn(inspected: Inspected, gpus: Sequence[Gpu]) -> Check:
         return skipped("cudnn", "cuDNN was not loaded")
     if loaded[:2] < numbers(inspected.cudnn)[:2]:
         where = f" from {inspected.cudnn_file}" if inspected.cudnn_file else ""
-        detail = (
-            f"{inspected.cudnn_loaded} was loaded{where}, TensorFlow is built for {inspected.cudnn}"
-        )
+        loaded = f"{inspected.cudnn_loaded} was loaded{where}"
+        detail = f"{loaded}, TensorFlow is built for {inspected.cudnn}"
         return explained("cudnn", "cudnn-too-old", detail)
     old = [gpu for gpu in gpus if (0,) < numbers(gpu.compute_capability) < _OLD_BEFORE]
     if old and loaded[:2] >= _CUDNN_WITHOUT_OLD:
@@ -119,7 +120,9 @@ def capabilities(inspected: Inspected, gpus: Sequence[Gpu]) -> Check:
     built_for = _versions(inspected.capabilities, "sm|compute")
     slow = [gpu for gpu in known if not _has_code(gpu, built_for)]
     oldest_ptx = min(_versions(inspected.capabilities, "compute"), default=None)
-    without = [gpu for gpu in slow if oldest_ptx is None or _capability(gpu) < oldest_ptx]
+    without = [
+        gpu for gpu in slow if oldest_ptx is None or _capability(gpu) < oldest_ptx
+    ]
     if without:
         built = ", ".join(inspected.capabilities)
         detail = f"none for {_with_capability(without)}. It is built for {built}"
@@ -157,5 +160,7 @@ def _versions(capabilities: Sequence[str], kinds: str) -> list[Version]:
 
 
 def _with_capability(gpus: Sequence[Gpu]) -> str:
-    texts = [f"GPU:{gpu.index} (compute capability {gpu.compute_capability})" for gpu in gpus]
+    texts = [
+        f"GPU:{gpu.index} (compute capability {gpu.compute_capability})" for gpu in gpus
+    ]
     return ", ".join(texts)

@@ -62,7 +62,9 @@ def _connections(own: Ways, others: Sequence[Ways]) -> Check:
         return ok(_CONNECTIONS, f"{names} reached port {port} of {address}")
     problems = [f"{other.host}: {other.unreached[own.address]}" for other in cut_off]
     detail = f"port {port} of {address} is not reached from {', '.join(problems)}"
-    allowed = [f"`sudo ufw allow from {other.address.rpartition(':')[0]}`" for other in cut_off]
+    allowed = [
+        f"`sudo ufw allow from {other.address.rpartition(':')[0]}`" for other in cut_off
+    ]
     remedy = (
         f"open {own.host}'s firewall, on any port, as TensorFlow takes a free one: "
         f"{', '.join(allowed)}\n"

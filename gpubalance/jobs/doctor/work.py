@@ -28,10 +28,14 @@ _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 def survey(party: Party) -> Surveyed:
     """Which of its devices TensorFlow can use, as a worker says."""
-    return party.ask(lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed))
+    return party.ask(
+        lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed)
+    )
 
 
-def tensorflow_devices(surveyed: Surveyed, devices: Sequence[Device]) -> Iterator[Check]:
+def tensorflow_devices(
+    surveyed: Surveyed, devices: Sequence[Device]
+) -> Iterator[Check]:
     """The checks of TensorFlow's list of GPUs against NVML's, and of memory growth."""
     present = []
     for device in devices:
@@ -95,7 +99,9 @@ class DoctorSteps:
 
     def _step(self, devices: Sequence[Device], joint: JointProfile) -> list[Check]:
         names = ", ".join(device.label for device in devices)
-        return list(guarded("training-step", self._trained(devices, joint, names), f"{names}: "))
+        return list(
+            guarded("training-step", self._trained(devices, joint, names), f"{names}: ")
+        )
 
     def _trained(
         self, devices: Sequence[Device], joint: JointProfile, names: str
@@ -104,12 +110,18 @@ class DoctorSteps:
         patience_s = _STEP_WITHIN_S + LOADS_WITHIN_S
         self._watch(Doing(f"a training step of {model} on {names}"))
         build = Build(settings=self._settings, joint=joint)
-        with Party(devices, build=build, purpose="check", deadline_s=patience_s) as party:
+        with Party(
+            devices, build=build, purpose="check", deadline_s=patience_s
+        ) as party:
             replies = party.ask(
-                lambda worker: list(worker.measure(BatchSplit((BATCH,) * len(worker.devices))))
+                lambda worker: list(
+                    worker.measure(BatchSplit((BATCH,) * len(worker.devices)))
+                )
             )
             self.size = party.facts.model.gradient_bytes
-        if not all(reply.loss_is_finite for reply in replies if isinstance(reply, Timing)):
+        if not all(
+            reply.loss_is_finite for reply in replies if isinstance(reply, Timing)
+        ):
             detail = f"{names}: the loss is not a number on random data"
             remedy = "nvidia-smi -q -d ECC, and compare with the same step on another GPU: --gpus"
             yield check("training-step", "warning", detail, remedy)

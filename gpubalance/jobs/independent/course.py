@@ -34,7 +34,9 @@ def measure_in_turns(found: Found) -> None:
         drop_out(found, error)
     while found.going:
         try:
-            in_turns(measurer, turns_of(found.going), measuring, "measuring {what}, {window}")
+            in_turns(
+                measurer, turns_of(found.going), measuring, "measuring {what}, {window}"
+            )
         except GpubalanceError as error:
             drop_out(found, error)
         else:

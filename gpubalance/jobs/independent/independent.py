@@ -20,7 +20,9 @@ from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 
 
-def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> Independent:
+def independent(
+    request: IndependentRequest, watch: Watch, journal: Journal
+) -> Independent:
     """Trains the request's models, and reports what each device gives alone and at once.
 
     Windows go into the `journal`; those that are already in it are not measured again. The others
@@ -36,7 +38,9 @@ def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> 
     builds = []
     for number in range(len(request.devices)):
         settings = request.settings_of(number)
-        builds.append(Build(settings=settings, joint=request.joint, seed=measuring.seed))
+        builds.append(
+            Build(settings=settings, joint=request.joint, seed=measuring.seed)
+        )
     with Party(
         *([device] for device in request.devices),
         build=builds,
@@ -57,4 +61,5 @@ def independent(request: IndependentRequest, watch: Watch, journal: Journal) -> 
     if failed is not None:
         failed.partial = found.result()
         raise failed
-    return cast("Independent", found.result())  # no device failed, so each has its windows
+    # No device failed, so each has its windows
+    return cast("Independent", found.result())

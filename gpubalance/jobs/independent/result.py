@@ -90,9 +90,13 @@ class Found:
         for replica in at_once:
             times_s = figures.step_times_s(self.measurer.windows[replica.at_once])
             rates.append((self._throughput(replica.at_once).median, times_s))
-        return Throughput(median=sum(rate for rate, _ in rates), ci95=interval_of_sum(rates))
+        return Throughput(
+            median=sum(rate for rate, _ in rates), ci95=interval_of_sum(rates)
+        )
 
-    def _joint(self, at_once: Sequence[OwnReplica], model: Model | None) -> HeldAgainst | None:
+    def _joint(
+        self, at_once: Sequence[OwnReplica], model: Model | None
+    ) -> HeldAgainst | None:
         """The best kept run of one model on the devices that were measured at once."""
         devices = [replica.device for replica in at_once]
         if not devices or model is None:
@@ -108,7 +112,9 @@ class Found:
         known = [subject for subject in self._subjects(going) if windows[subject]]
         throttled: list[tuple[Device, tuple[str, ...]]] = []
         for replica in going:
-            throttled += figures.throttled_gpus(replica.at_once.devices, windows[replica.at_once])
+            throttled += figures.throttled_gpus(
+                replica.at_once.devices, windows[replica.at_once]
+            )
         return of_figures(
             self.request.settings.model,
             throttled,
@@ -150,14 +156,19 @@ class Found:
         at_once = self.measurer.windows[replica.at_once]
         if not alone or not at_once:
             return None
-        value = self._throughput(replica.at_once).median / self._throughput(replica.alone).median
+        value = (
+            self._throughput(replica.at_once).median
+            / self._throughput(replica.alone).median
+        )
         return ratio(value, figures.step_times_s(at_once), figures.step_times_s(alone))
 
     def _figures(self, subject: Subject, origin_s: float) -> dict[str, Any]:
         """What a device gave alone or at once, by the field of its record; None is unknown."""
         settings = self.request.settings
         windows = self.measurer.windows[subject]
-        fields: dict[str, Any] = dict.fromkeys(("throughput", "step_time_s", "input_wait_s"))
+        fields: dict[str, Any] = dict.fromkeys(
+            ("throughput", "step_time_s", "input_wait_s")
+        )
         fields["telemetry"] = self.measurer.sensors(subject).telemetry(origin_s)[0]
         if windows:
             fields["throughput"] = self._throughput(subject).median

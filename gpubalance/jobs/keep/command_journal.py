@@ -9,7 +9,11 @@ from gpubalance.devices.hosts import typed_for_hosts
 from gpubalance.errors import InUse
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.settings.code import code_key
-from gpubalance.settings.requests import IndependentRequest, MeasureRequest, ProbeRequest
+from gpubalance.settings.requests import (
+    IndependentRequest,
+    MeasureRequest,
+    ProbeRequest,
+)
 from gpubalance.system.versions import software
 
 _MOST = 100  # equal commands at a time
@@ -72,5 +76,6 @@ def free_journal(key: str, resume: bool) -> Journal:
         except InUse:
             continue
     raise InUse(
-        "this command is already running a hundred times", remedy="wait until one of them has ended"
+        "this command is already running a hundred times",
+        remedy="wait until one of them has ended",
     )

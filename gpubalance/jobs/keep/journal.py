@@ -66,13 +66,15 @@ class Journal:
         self._lock = Lock(str(self.path), what)
         entries = list(_read(self.path))
         self._entries = entries if resume else []
-        self.resumed = bool(self._entries)  # it continues what an interrupted command left
+        # It continues what an interrupted command left
+        self.resumed = bool(self._entries)
         self.passes_over = bool(entries) and not resume
         self._threads = threading.Lock()
         self._file: IO[str] | None = None
         self.is_full = False
         self._is_worth_resuming = self.resumed
-        self._earlier: dict[type[BaseModel], dict[str, Any]] = {}  # loaded so far, by kind
+        # Loaded so far, by kind
+        self._earlier: dict[type[BaseModel], dict[str, Any]] = {}
         self._has_new = False
 
     @staticmethod
@@ -87,11 +89,15 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> None:
         if error is None and not self.stays:
             self.path.unlink(missing_ok=True)
         # Mended input has another key.
-        helps = self._is_worth_resuming and self.helps and not isinstance(error, BadInput)
+        helps = (
+            self._is_worth_resuming and self.helps and not isinstance(error, BadInput)
+        )
         if helps and isinstance(error, GpubalanceError) and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
@@ -151,7 +157,9 @@ class Journal:
         except OSError as error:
             self.is_full = True
             why = f"can't write the journal {self.path}: {error.strerror}"
-            self.watch(Doing(f"{why}: continuing, but nothing more is kept for --resume"))
+            self.watch(
+                Doing(f"{why}: continuing, but nothing more is kept for --resume")
+            )
 
     def _opened(self) -> IO[str]:
         mode = "a" if self.resumed else "w"

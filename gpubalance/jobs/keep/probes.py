@@ -39,7 +39,11 @@ def holds_nothing(entry: DeviceProbe) -> bool:
 
 
 def best_probe(
-    devices: Sequence[Device], settings: Settings, *, up_to: float = 0, each: bool = False
+    devices: Sequence[Device],
+    settings: Settings,
+    *,
+    up_to: float = 0,
+    each: bool = False,
 ) -> Probe | None:
     """The latest probe of all these devices with these settings that had no limit, or None.
 
@@ -54,7 +58,9 @@ def best_probe(
         if probe.settings.alone != settings.alone or probe.code != code:
             continue
         entries = [find_device(probe, device) for device in devices]
-        if each and any(entry is not None and entry.same_as is not None for entry in entries):
+        if each and any(
+            entry is not None and entry.same_as is not None for entry in entries
+        ):
             continue
         reach = min(_reach(probe, entry) for entry in entries)
         if reach == ALL:
@@ -112,7 +118,11 @@ def _reach(probe: Probe, entry: DeviceProbe | None) -> float:
 
 def _by_margin(limit: BatchLimit) -> bool:
     """Whether memory that --margin kept free ended the search."""
-    return any(trial.outcome == "margin" for trial in limit.trials if trial.batch == limit.fails)
+    return any(
+        trial.outcome == "margin"
+        for trial in limit.trials
+        if trial.batch == limit.fails
+    )
 
 
 def refuse_what_failed(
@@ -184,7 +194,9 @@ def solo_best_of(entry: DeviceProbe, number: int) -> SoloBest | None:
         device=number,
         batch=entry.solo_best.batch,
         throughput=entry.alone,
-        samples_per_joule=None if (entry.xla_ratio or 0) > 1 else entry.samples_per_joule,
+        samples_per_joule=None
+        if (entry.xla_ratio or 0) > 1
+        else entry.samples_per_joule,
         xla_ratio=entry.xla_ratio,
     )
 

@@ -73,7 +73,9 @@ def keep_balance(request: BalanceRequest, plan: Plan) -> None:
         _put(name, plan)
 
 
-def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | None) -> Plan | None:
+def balance_by(
+    probe: Probe, devices: Sequence[Device], joint: JointProfile | None
+) -> Plan | None:
     """The result of the balance of exactly these devices that started from this probe, or None.
 
     With `joint` None, as a probe's file does not say what a joint run adds, it is the latest one
@@ -84,14 +86,19 @@ def balance_by(probe: Probe, devices: Sequence[Device], joint: JointProfile | No
 
 
 def _name(
-    probed: str, devices: Sequence[Device], settings: Settings, joint: JointProfile | None
+    probed: str,
+    devices: Sequence[Device],
+    settings: Settings,
+    joint: JointProfile | None,
 ) -> str:
     """The name of a balance's file; with `joint` None the pattern of those with any."""
     ending = "*" if joint is None else content_key(joint)
     return f"{content_key(probed, *devices, settings.alone)}-{ending}.json"
 
 
-def best_joint_run(devices: Sequence[Device], model: Model, settings: Settings) -> Run | None:
+def best_joint_run(
+    devices: Sequence[Device], model: Model, settings: Settings
+) -> Run | None:
     """The kept run with the most samples/s on exactly these devices, or None.
 
     With this model and these settings.

@@ -29,7 +29,9 @@ class KeptVerdicts:
 
         A model without a user's code is not checked.
         """
-        return self._checking[_key(settings)] if settings.model_is_code else nullcontext()
+        return (
+            self._checking[_key(settings)] if settings.model_is_code else nullcontext()
+        )
 
     def of(self, settings: Settings) -> Decomposition | None:
         """That of the model in these settings, if it was checked."""

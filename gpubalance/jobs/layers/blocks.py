@@ -67,13 +67,22 @@ def time_blocks(
     for number, device in enumerate(request.devices):
         is_last = number + 1 == len(parties)
         following = after if is_last else parties[number + 1]
-        make = partial(_timed, request, count, device, parties[number], following, watch)
-        measured.append(journal.get_or_make(f"blocks of {device.uuid}", MeasuredBlocks, make))
+        make = partial(
+            _timed, request, count, device, parties[number], following, watch
+        )
+        measured.append(
+            journal.get_or_make(f"blocks of {device.uuid}", MeasuredBlocks, make)
+        )
     return measured
 
 
 def _timed(
-    request: LayersRequest, count: int, device: Device, party: Party, following: Party, watch: Watch
+    request: LayersRequest,
+    count: int,
+    device: Device,
+    party: Party,
+    following: Party,
+    watch: Watch,
 ) -> MeasuredBlocks:
     """One device's blocks at the useful sizes.
 
@@ -88,7 +97,11 @@ def _timed(
     for size in sizes:
         if not blocks:
             break
-        watch(Doing(f"{device.label}: measuring {len(blocks)} blocks, micro-batches of {size}"))
+        watch(
+            Doing(
+                f"{device.label}: measuring {len(blocks)} blocks, micro-batches of {size}"
+            )
+        )
         measured = _at_size(party, blocks, size)
         points += measured
         fitting = [point.block for point in measured]
@@ -110,7 +123,9 @@ def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]
     left = tuple(blocks)
 
     def collect(worker: Worker) -> None:
-        asked = TimeBlocks(blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES)
+        asked = TimeBlocks(
+            blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES
+        )
         replies = worker.replies(asked, BlockTimed, Measured)
         points.extend(reply for reply in replies if isinstance(reply, BlockTimed))
 

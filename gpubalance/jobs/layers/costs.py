@@ -80,7 +80,9 @@ class BlockCosts:
 
     def _at(self, micro_batch: int) -> Placement:
         try:
-            return replace(place(self._problem(micro_batch, self._limits)), off=self._off)
+            return replace(
+                place(self._problem(micro_batch, self._limits)), off=self._off
+            )
         except NoPlacementError as error:
             raise self._nothing_fits(micro_batch, error.block) from None
 
@@ -98,7 +100,10 @@ class BlockCosts:
         )
 
     def learn(
-        self, placed: Placement, stamped: Sequence[Timeline], step_times_s: Sequence[float]
+        self,
+        placed: Placement,
+        stamped: Sequence[Timeline],
+        step_times_s: Sequence[float],
     ) -> None:
         """Corrects the times of blocks and the latency of transfers by the stamped steps.
 
@@ -169,9 +174,13 @@ class BlockCosts:
 
     def _stages(self, placed: Placement) -> Iterator[str]:
         for number, device in enumerate(self._request.devices):
-            segments = [segment for segment in placed.segments if segment.device == number]
+            segments = [
+                segment for segment in placed.segments if segment.device == number
+            ]
             if segments:
-                blocks = " ".join(run_text(segment.first, segment.last) for segment in segments)
+                blocks = " ".join(
+                    run_text(segment.first, segment.last) for segment in segments
+                )
                 needs = format_bytes(int(placed.peak_bytes[number]))
                 limit = _limit_text(placed.problem.loads[number].memory_bytes)
                 yield f"{device.label} blocks {blocks} ({needs} of {limit})"

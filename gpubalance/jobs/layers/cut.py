@@ -63,7 +63,9 @@ def cut_text(placed: Placement, devices: Sequence[Device]) -> str:
         blocks = run_text(segment.first, segment.last)
         stages.append(f"{devices[segment.device].label} blocks {blocks}")
     problem = placed.problem
-    return f"{', '.join(stages)}; {count_text(problem.micro_batches, problem.micro_batch)}"
+    return (
+        f"{', '.join(stages)}; {count_text(problem.micro_batches, problem.micro_batch)}"
+    )
 
 
 def timelines(windows: Windows) -> list[Timeline]:

@@ -27,7 +27,8 @@ class DeviceCosts:
             self._points[point.block].append(point)
         self._sizes = {point.micro_batch for point in points}
         self.largest = max(self._sizes, default=1)
-        self._factors = np.ones((count, 3))  # of each block's forward, backward and update
+        # Of each block's forward, backward and update
+        self._factors = np.ones((count, 3))
 
     def load(self, micro_batch: int, limit_bytes: float) -> BlockLoad:
         """What blocks take at a micro-batch.
@@ -36,8 +37,12 @@ class DeviceCosts:
         """
         costs = np.array([self._cost(points, micro_batch) for points in self._points])
         costs[:, :3] *= self._factors
-        forward_s, backward_s, update_s, fixed, live, working = map(tuple, costs.T.tolist())
-        return BlockLoad(forward_s, backward_s, update_s, fixed, live, limit_bytes - max(working))
+        forward_s, backward_s, update_s, fixed, live, working = map(
+            tuple, costs.T.tolist()
+        )
+        return BlockLoad(
+            forward_s, backward_s, update_s, fixed, live, limit_bytes - max(working)
+        )
 
     def _cost(self, points: Sequence[BlockTimed], micro_batch: int) -> list[float]:
         """A block's forward, backward, update, and fixed, live and working bytes.
@@ -52,7 +57,9 @@ class DeviceCosts:
         if any(largest.micro_batch < size <= micro_batch for size in self._sizes):
             return _DOES_NOT_FIT
         times = micro_batch / largest.micro_batch
-        forward = monotone_curve([(point.micro_batch, median(point.forward_s)) for point in points])
+        forward = monotone_curve(
+            [(point.micro_batch, median(point.forward_s)) for point in points]
+        )
         backward = monotone_curve(
             [(point.micro_batch, median(point.backward_s)) for point in points]
         )
@@ -77,8 +84,12 @@ class DeviceCosts:
             if segment.device == device:
                 forward_s = max(costs.forward_s[number], _LEAST_S)
                 backward_s = max(costs.backward_s[number], _LEAST_S)
-                factors[segment.blocks, 0] = _took_s(steps, number, "forward") / forward_s
-                factors[segment.blocks, 1] = _took_s(steps, number, "backward") / backward_s
+                factors[segment.blocks, 0] = (
+                    _took_s(steps, number, "forward") / forward_s
+                )
+                factors[segment.blocks, 1] = (
+                    _took_s(steps, number, "backward") / backward_s
+                )
                 expected_s += costs.update_s[number]
         if np.isnan(factors).all():
             return  # nothing ran here
@@ -88,13 +99,17 @@ class DeviceCosts:
                 if update.device == device:
                     updates_s.append(update.end_s - update.start_s)
         factors[:, 2] = median(updates_s) / expected_s if expected_s > 0 else 1.0
-        self._factors *= np.where(np.isnan(factors), np.nanmean(factors, axis=0), factors)
+        self._factors *= np.where(
+            np.isnan(factors), np.nanmean(factors, axis=0), factors
+        )
 
 
 def _took_s(steps: Sequence[Timeline], segment: int, kind: Pass) -> float:
     """The median over steps of a segment's mean pass."""
     means_s = []
     for step in steps:
-        passes = [task for task in step.tasks if task.segment == segment and task.kind == kind]
+        passes = [
+            task for task in step.tasks if task.segment == segment and task.kind == kind
+        ]
         means_s.append(mean([task.end_s - task.start_s for task in passes]))
     return median(means_s)

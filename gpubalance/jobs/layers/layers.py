@@ -41,7 +41,9 @@ def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
         assert facts.graph is not None  # noqa: S101  (of a model that is built to be cut)
         baselines = uncut(request, limit, watch, journal)
         watch(PhaseBegun("blocks"))
-        measured = time_blocks(request, len(facts.graph.blocks), journal, alone, together, watch)
+        measured = time_blocks(
+            request, len(facts.graph.blocks), journal, alone, together, watch
+        )
         known = BlockCosts(request, facts.graph, measured)
         refuse_what_is_faster_uncut(request, baselines, known.best().throughput)
         rounds = CutRounds(request, known, together, journal, watch)

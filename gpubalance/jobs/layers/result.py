@@ -18,7 +18,9 @@ from gpubalance.results.warnings import warning
 from gpubalance.workers.messages import Ready
 
 
-def result_so_far(rounds: CutRounds, facts: Ready, baselines: LayersBaselines) -> Layers | None:
+def result_so_far(
+    rounds: CutRounds, facts: Ready, baselines: LayersBaselines
+) -> Layers | None:
     """The result of what was measured so far; None before the first round."""
     cut = rounds.latest
     if cut is None:

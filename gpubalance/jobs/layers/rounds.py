@@ -48,7 +48,8 @@ class CutRounds:
         self.measured: list[MeasuredCut] = []
         self.proof: MeasuredCut | None = None
         self._tried: set[str] = set()  # the names of their subjects
-        self._best: tuple[float, Placement] | None = None  # with the measured throughput
+        # With the measured throughput
+        self._best: tuple[float, Placement] | None = None
 
     @property
     def latest(self) -> MeasuredCut | None:
@@ -79,12 +80,17 @@ class CutRounds:
 
     def _best_of_rounds(self) -> Placement:
         """Tries cuts, and returns the best of them for the proof."""
-        while self._best is None or len(self.records) - self._failed < self.request.rounds:
+        while (
+            self._best is None or len(self.records) - self._failed < self.request.rounds
+        ):
             placed = self.known.best()
             cut = self._cut(placed, "round")
             if self._best is not None:
                 least = 1 + max(_WORTH_A_ROUND, placed.off or 0.0)
-                if cut.subject.name in self._tried or placed.throughput <= least * self._best[0]:
+                if (
+                    cut.subject.name in self._tried
+                    or placed.throughput <= least * self._best[0]
+                ):
                     break
             self._try(cut)
         return self.known.corrected(self._best[1])
@@ -92,7 +98,9 @@ class CutRounds:
     def _cut(self, placed: Placement, what: str) -> MeasuredCut:
         """A cut that is not measured yet; its windows are kept as those of `what`."""
         subject = subject_of(placed, self.request.devices)
-        return MeasuredCut(placed, subject, Measurer(self.party, self.journal, self.watch, what))
+        return MeasuredCut(
+            placed, subject, Measurer(self.party, self.journal, self.watch, what)
+        )
 
     def _try(self, cut: MeasuredCut) -> None:
         """Measures a cut for a moment, unless an interrupted command has done so."""
@@ -101,7 +109,9 @@ class CutRounds:
         text = cut_text(cut.placed, self.request.devices)
         self.watch(Doing(f"round {len(self.records) + 1}: {text}"))
         try:
-            cut.measurer.take((cut.subject,), StoppingRule.at_most(self.request.round_s))
+            cut.measurer.take(
+                (cut.subject,), StoppingRule.at_most(self.request.round_s)
+            )
         except OutOfMemory as error:
             self._ran_out(cut.placed, error.replica)
             return

@@ -32,7 +32,9 @@ def uncut(
     try:
         probe = probe_for(request.uncut, limit, watch, journal)
     except NothingFits as error:
-        return LayersBaselines(solo_best_why_not=error.message, split_why_not=_NONE_HOLDS)
+        return LayersBaselines(
+            solo_best_why_not=error.message, split_why_not=_NONE_HOLDS
+        )
     solo = []
     failures = []
     for entry in probe.probes:

@@ -39,7 +39,9 @@ class CommonWindow:
             if self._is_over:
                 return
             if self._began_s is None:
-                self._began_s = now_s if len(self._came_s) == len(self.counted) else None
+                self._began_s = (
+                    now_s if len(self._came_s) == len(self.counted) else None
+                )
                 return
             if before_s is not None and before_s >= self._began_s:
                 self.counted[number].append(timing)

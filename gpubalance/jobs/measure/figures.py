@@ -14,7 +14,8 @@ from gpubalance.settings.device import Device
 Windows = Sequence[Window]
 # Each GPU that was throttled for a reason that passes, and why.
 Throttled = Sequence[tuple[Device, tuple[str, ...]]]
-_CLEARLY_OVER = 1.01  # times the median's interval: the mean is hardly ever above that by chance
+# Times the median's interval: the mean is hardly ever above that by chance
+_CLEARLY_OVER = 1.01
 
 
 def timings_in(windows: Windows) -> list[Timing]:
@@ -79,14 +80,20 @@ def mean_over_median(windows: Windows) -> float:
     """The part by which the mean timing is longer than the median, 0 if that may be chance."""
     times = step_times_s(windows)
     interval = interval95(times)
-    if are_unlike(windows) or interval is None or mean(times) <= _CLEARLY_OVER * interval[1]:
+    if (
+        are_unlike(windows)
+        or interval is None
+        or mean(times) <= _CLEARLY_OVER * interval[1]
+    ):
         return 0.0
     return mean(times) / median(times) - 1
 
 
 def input_wait_s(windows: Windows) -> float:
     """How long a step waits for data: the host's wait in the timings without stamps."""
-    return median([timing.input_wait_s / timing.steps for timing in timings_in(windows)])
+    return median(
+        [timing.input_wait_s / timing.steps for timing in timings_in(windows)]
+    )
 
 
 def step_count(windows: Windows) -> int:

@@ -26,7 +26,9 @@ Sizes = tuple[int, ...]
 class Fitting:
     """The search for a split that fits, for a run whose own split ran out of memory."""
 
-    def __init__(self, party: Party, request: RunRequest, watch: Watch, peaks: Peaks = ()) -> None:
+    def __init__(
+        self, party: Party, request: RunRequest, watch: Watch, peaks: Peaks = ()
+    ) -> None:
         """`peaks` has the bytes that the request's split takes on each device, if that is known."""
         self._party = party
         self._split = request.split
@@ -38,7 +40,9 @@ class Fitting:
         self._lines = lines_through(self._devices, self._settings, sizes, peaks)
         self._refused: OutOfMemory | None = None  # the latest error in the search
 
-    def suggest(self, failed: OutOfMemory, *, believed: bool = False) -> BatchSplit | None:
+    def suggest(
+        self, failed: OutOfMemory, *, believed: bool = False
+    ) -> BatchSplit | None:
         """A split that was tried and fits, or None.
 
         Only what does not fit is lowered: halved until it does, then raised to what lines through
@@ -52,7 +56,9 @@ class Fitting:
         wanted = self._split.micro_batches
         if failed.fault is not None and not self._trains_at_all():
             return None
-        lowered = self._lowered(failed, blamed=True) or self._lowered(failed, blamed=False)
+        lowered = self._lowered(failed, blamed=True) or self._lowered(
+            failed, blamed=False
+        )
         if lowered is None:
             return None
         sizes, peaks, halved = lowered
@@ -65,7 +71,9 @@ class Fitting:
             for replica in suspected or halved:
                 larger[replica] = max(sizes[replica], int(part * most[replica]))
             split = self._with(tuple(larger))
-            is_known = split.micro_batches == sizes or (believed and split == self._split)
+            is_known = split.micro_batches == sizes or (
+                believed and split == self._split
+            )
             if not is_known and self._tried(split) is not None:
                 return split
         return self._with(sizes)
@@ -77,7 +85,9 @@ class Fitting:
         """
         limits = limits_by(self._lines_at(self._with(sizes), peaks), self._devices)
         most = []
-        for wanted, limit, fits in zip(self._split.micro_batches, limits, sizes, strict=True):
+        for wanted, limit, fits in zip(
+            self._split.micro_batches, limits, sizes, strict=True
+        ):
             if limit:
                 most.append(min(wanted, limit))
             else:
@@ -116,7 +126,9 @@ class Fitting:
     def _with(self, sizes: Sizes) -> BatchSplit:
         """The split with micro-batches of these sizes, at most as many for each as it has."""
         batches = []
-        for batch, size, count in zip(self._split.batches, sizes, self._split.counts, strict=True):
+        for batch, size, count in zip(
+            self._split.batches, sizes, self._split.counts, strict=True
+        ):
             batches.append(min(batch, size * count))
         return BatchSplit(tuple(batches), sizes)
 
@@ -125,7 +137,9 @@ class Fitting:
         label = None
         least = 1.0
         limits = limits_by(self._lines, self._devices)
-        for device, limit, size in zip(self._devices, limits, split.micro_batches, strict=True):
+        for device, limit, size in zip(
+            self._devices, limits, split.micro_batches, strict=True
+        ):
             if limit and limit < size and limit / size <= least:
                 label = device.label
                 least = limit / size
@@ -195,7 +209,8 @@ class Fitting:
             remedy = "not even one sample a device fits: use a smaller model"
         elif fitting == split:
             remedy = (
-                "it fits on a second try: run it again, and see what else uses the devices' memory"
+                "it fits on a second try: run it again, and see what else uses the "
+                "devices' memory"
             )
         else:
             remedy = f"this fits, tried: {fitting.options}"
@@ -230,10 +245,14 @@ class Fitting:
         if all(lines):
             return lines
         halves = tuple(map(_half, sizes))
-        batches = [size * count for size, count in zip(halves, split.counts, strict=True)]
+        batches = [
+            size * count for size, count in zip(halves, split.counts, strict=True)
+        ]
         lower_peaks = self._tried(BatchSplit(tuple(batches), halves)) or peaks
         lines = []
-        for half, low, size, peak in zip(halves, lower_peaks, sizes, peaks, strict=True):
+        for half, low, size, peak in zip(
+            halves, lower_peaks, sizes, peaks, strict=True
+        ):
             line: Points = []
             if low and peak:
                 line = [(half, low), (size, peak)]

@@ -56,7 +56,8 @@ class JointRun:
         """Measures windows; without the even split from when that runs out of memory."""
         findings = self.findings
         while True:
-            doing = f"measuring {self.request.split}, {{window}}"  # for in_turns to fill in
+            # For in_turns to fill in
+            doing = f"measuring {self.request.split}, {{window}}"
             if findings.even_is_another:
                 doing += ", in turns with the even split"
             turns = [(subject,) for subject in findings.subjects()]
@@ -81,9 +82,13 @@ class JointRun:
             self._give_up(error)
 
     def _give_up(self, error: OutOfMemory) -> None:
-        self.measurer.watch(Doing(f"{error.message}: continuing without the even split"))
+        self.measurer.watch(
+            Doing(f"{error.message}: continuing without the even split")
+        )
         self.findings.even = None
-        self.findings.warnings.append(warning("even-split-out-of-memory", what=error.message))
+        self.findings.warnings.append(
+            warning("even-split-out-of-memory", what=error.message)
+        )
 
     def _largest(self, even: BatchSplit) -> Subject:
         """The even split, or the largest equal shares that fit without micro-batches, warmed up."""
@@ -96,7 +101,11 @@ class JointRun:
             try:
                 return self._warm(even)
             except OutOfMemory as error:
-                where = "a device" if error.replica is None else devices[error.replica].label
+                where = (
+                    "a device"
+                    if error.replica is None
+                    else devices[error.replica].label
+                )
         too_large = f"the even split {even} does not fit on {where}"
         measurer.watch(Doing(f"{too_large}; looking for the largest that does"))
         share = fitting.largest_even_share(max(even.batches))
@@ -106,7 +115,9 @@ class JointRun:
         return self._warm(BatchSplit((share,) * len(devices)))
 
     def _warm(self, split: BatchSplit) -> Subject:
-        self.measurer.watch(Doing(f"warming up the even split {split}, to compare with"))
+        self.measurer.watch(
+            Doing(f"warming up the even split {split}, to compare with")
+        )
         even = Subject(
             split,
             self.request.devices,

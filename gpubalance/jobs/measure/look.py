@@ -98,7 +98,9 @@ class Look:
         if subject.cut is not None:
             replies = self.worker.pipe(subject.cut.model_copy(update=how))
         else:
-            replies = self.worker.measure(subject.split, pipeline=subject.pipeline, **how)
+            replies = self.worker.measure(
+                subject.split, pipeline=subject.pipeline, **how
+            )
         for reply in replies:
             if isinstance(reply, Timing):
                 self.are_unlike = reply.unlike
@@ -175,7 +177,9 @@ class Look:
         seconds = rule.least_s
         at_least = max(1, rule.at_least - len(self.timings))
         while True:
-            for timing in self.measure(seconds=seconds, at_least=at_least, steps_per_timing=steps):
+            for timing in self.measure(
+                seconds=seconds, at_least=at_least, steps_per_timing=steps
+            ):
                 self.timings.append(timing)
             if rule.is_reached(self.timings, moves=self.sensors.move()):
                 return
@@ -206,7 +210,8 @@ class Look:
             name=subject.name,
             devices=subject.devices,
             batches=subject.split.batches,
-            step_s=timing.seconds / timing.steps,  # with the wait for data, stamped or not
+            # With the wait for data, stamped or not
+            step_s=timing.seconds / timing.steps,
             compute_s=timing.compute_s,
             update_s=timing.update_s,
             gauges=self.sensors.latest,

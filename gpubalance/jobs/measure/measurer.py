@@ -91,7 +91,9 @@ class Measurer:
         self.windows[subject].append(window)
         return window
 
-    def take(self, turn: Turn, rule: StoppingRule, number: int = 1, doing: str = "") -> None:
+    def take(
+        self, turn: Turn, rule: StoppingRule, number: int = 1, doing: str = ""
+    ) -> None:
         """Adds a window of each of the turn's subjects, which are trained at the same time.
 
         They are those of that number in the journal, else they are measured now, and `doing` is
@@ -120,7 +122,8 @@ class Measurer:
         if is_complete and all(map(belongs_to, taken.windows, turn)):
             return taken
         raise BadInput(
-            "the journal of this command is damaged", remedy="run it again without --resume"
+            "the journal of this command is damaged",
+            remedy="run it again without --resume",
         )
 
     def _key_of(self, turn: Turn, number: int) -> str:
@@ -134,7 +137,9 @@ class Measurer:
                 key += [facts.model.model_dump_json(), str(facts.pack_bytes)]
         return content_key(*key)
 
-    def _ask(self, subjects: Sequence[Subject], work: Callable[[Subject, Worker], T]) -> list[T]:
+    def _ask(
+        self, subjects: Sequence[Subject], work: Callable[[Subject, Worker], T]
+    ) -> list[T]:
         """What `work` gives of each subject with its worker, all at the same time.
 
         Raises the first failure; the party's `failures` has all.
@@ -162,7 +167,9 @@ class Measurer:
 
     def _look(self, subject: Subject, worker: Worker) -> Look:
         watch = self.watch if subject.shown else None
-        return Look(worker, subject, self.sensors(subject), watch, self.warm_up_of(subject))
+        return Look(
+            worker, subject, self.sensors(subject), watch, self.warm_up_of(subject)
+        )
 
     def _taken(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
         if len(turn) > 1:
@@ -177,7 +184,9 @@ class Measurer:
             # Its loss was looked at when it was warmed up.
             step_s = step_s_of(settle(look, refuses_bad_loss=False)[-1])
             warmed_up = self.warm_up_of(subject)
-            self._warm_ups[subject.unnamed] = replace(warmed_up, step_s=step_s, peaks=look.peaks)
+            self._warm_ups[subject.unnamed] = replace(
+                warmed_up, step_s=step_s, peaks=look.peaks
+            )
         try:
             return look.window(rule, self.warm_up_of(subject).step_s)
         except BaseException:
@@ -196,7 +205,9 @@ class Measurer:
             steps = steps_per_timing(rule.timing_s, self.warm_up_of(subject).step_s)
             try:
                 with look.sensors.watching():
-                    for timing in look.measure(steps_per_timing=steps, until=common.is_over):
+                    for timing in look.measure(
+                        steps_per_timing=steps, until=common.is_over
+                    ):
                         common.take(subject.group, timing, moves=look.sensors.move())
             except BaseException:
                 common.leave()
@@ -214,4 +225,6 @@ def belongs_to(window: Window, subject: Subject) -> bool:
     """Whether it may be the subject's: one of a damaged journal may not."""
     # Only tests and benches have subjects without devices.
     replicas = len(subject.devices or subject.split.batches)
-    return len(window.throttled) == replicas and (bool(window.stamped) or not subject.stamped)
+    return len(window.throttled) == replicas and (
+        bool(window.stamped) or not subject.stamped
+    )

@@ -26,7 +26,9 @@ def lines_through(
         line = []
         per_sample = _bytes_per_sample(device, settings)
         if peak and per_sample:
-            line = [(batch, round(peak - per_sample * (size - batch))) for batch in batches]
+            line = [
+                (batch, round(peak - per_sample * (size - batch))) for batch in batches
+            ]
         lines.append(line)
     return lines
 

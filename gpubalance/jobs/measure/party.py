@@ -45,7 +45,10 @@ def build_for(request: RunRequest | BalanceRequest | LayersRequest) -> Build:
     """What the workers of a request build."""
     cuts = request.cuts if isinstance(request, LayersRequest) else None
     return Build(
-        settings=request.settings, joint=request.joint, seed=request.measuring.seed, cuts=cuts
+        settings=request.settings,
+        joint=request.joint,
+        seed=request.measuring.seed,
+        cuts=cuts,
     )
 
 

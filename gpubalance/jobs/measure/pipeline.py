@@ -45,7 +45,9 @@ def held_against(
     if held is not None:
         binds = binds or _is_below(held.median, pipeline.alone)
     remedies = pipeline.remedies if binds else ()
-    return pipeline.model_copy(update={"held": held, "binds": binds, "remedies": remedies})
+    return pipeline.model_copy(
+        update={"held": held, "binds": binds, "remedies": remedies}
+    )
 
 
 def _is_below(rate: float | None, alone: Throughput) -> bool:
@@ -55,7 +57,11 @@ def _is_below(rate: float | None, alone: Throughput) -> bool:
 
 
 def _measured(worker: Worker, global_batch: int, round_s: float) -> InputPipeline:
-    list(worker.replies(Pull(global_batch=global_batch, seconds=WARM_UP_S), Pulled, PulledAll))
+    list(
+        worker.replies(
+            Pull(global_batch=global_batch, seconds=WARM_UP_S), Pulled, PulledAll
+        )
+    )
     pulls: list[Pulled] = []
     times_s: list[float] = []
     about = PulledAll()

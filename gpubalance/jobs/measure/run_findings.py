@@ -53,7 +53,9 @@ class RunFindings:
         self.own = Subject(used.split, used.devices, pipeline=self.from_pipeline)
         self.held: Subject | None = None
         if self.from_pipeline:
-            self.held = Subject(used.split, used.devices, "held", is_baseline=True, shown=False)
+            self.held = Subject(
+                used.split, used.devices, "held", is_baseline=True, shown=False
+            )
 
     @property
     def even_is_another(self) -> bool:
@@ -72,7 +74,9 @@ class RunFindings:
         """What the last window of its own split gave."""
         last = self.measurer.windows[self.own][-1:]
         sensors = self.measurer.sensors(self.own)
-        return measurement(self.own.split, last, sensors, used_places=self.asked.split.used)
+        return measurement(
+            self.own.split, last, sensors, used_places=self.asked.split.used
+        )
 
     def result(self) -> Run | None:
         """The result of what was measured so far; None until the split has a window."""
@@ -169,4 +173,6 @@ class RunFindings:
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
         if self.pipeline is not None:
-            yield from warnings.batches_joined(self.pipeline.joined_from, measured.global_batch)
+            yield from warnings.batches_joined(
+                self.pipeline.joined_from, measured.global_batch
+            )

@@ -64,7 +64,9 @@ class StoppingRule(NamedTuple):
     def of_point(cls, seconds: float | None) -> StoppingRule:
         """A batch size of a probe: for at least so long; None ends as soon as it is precise."""
         usual_s = seconds or _POINT_S
-        return cls(seconds or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS, PRECISE_ENOUGH)
+        return cls(
+            seconds or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS, PRECISE_ENOUGH
+        )
 
     def is_reached(self, timings: Sequence[Timing], *, moves: bool = False) -> bool:
         """Whether these timings are enough.
@@ -107,16 +109,22 @@ class StoppingRule(NamedTuple):
         """
         if within <= PRECISE_ENOUGH:
             return self._replace(within=within)
-        return self._replace(within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 3)
+        return self._replace(
+            within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 3
+        )
 
     @property
     def look(self) -> StoppingRule:
         """Half a point's usual length, precise or not: for a first impression."""
         return self._replace(
-            least_s=self.least_s / 2, most_s=self.most_s / _LONGEST / 2, timing_s=self.timing_s / 2
+            least_s=self.least_s / 2,
+            most_s=self.most_s / _LONGEST / 2,
+            timing_s=self.timing_s / 2,
         )
 
     @property
     def glance(self) -> StoppingRule:
         """A look that ends after the fewest timings allowed."""
-        return self.look._replace(within=math.inf, at_least=_FEWEST, timing_s=self.timing_s / 3)
+        return self.look._replace(
+            within=math.inf, at_least=_FEWEST, timing_s=self.timing_s / 3
+        )

@@ -45,15 +45,22 @@ def trace(
     where = dict.fromkeys(splits, "")
     if apart:
         where = {number: f"{device.label}: " for number, device in devices.items()}
-    warnings = [not_traced(error, where[number]) for number, error in party.failures.items()]
+    warnings = [
+        not_traced(error, where[number]) for number, error in party.failures.items()
+    ]
     for number, why in missing.items():
         if why is not None:
-            warnings.append(warning("trace-without-gpu", where=where[number], missing=why))
+            warnings.append(
+                warning("trace-without-gpu", where=where[number], missing=why)
+            )
     return warnings
 
 
 def _tell(
-    splits: Mapping[int, BatchSplit], tracing: Tracing, devices: Sequence[Device], watch: Watch
+    splits: Mapping[int, BatchSplit],
+    tracing: Tracing,
+    devices: Sequence[Device],
+    watch: Watch,
 ) -> None:
     what = "each device, at once" if len(splits) > 1 else str(*splits.values())
     text = f"tracing {tracing.steps} steps of {what}"

@@ -6,7 +6,14 @@ import math
 import time
 from collections.abc import Sequence
 
-from gpubalance.jobs.events import Doing, Event, PipeWindowDone, TimeLeft, TurnDone, WindowDone
+from gpubalance.jobs.events import (
+    Doing,
+    Event,
+    PipeWindowDone,
+    TimeLeft,
+    TurnDone,
+    WindowDone,
+)
 from gpubalance.jobs.measure.figures import (
     Throttled,
     began_s,
@@ -31,7 +38,9 @@ from gpubalance.settings.measuring import Measuring
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
 
-def in_turns(measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, doing: str) -> None:
+def in_turns(
+    measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, doing: str
+) -> None:
     """Measures a window in each of the turns again and again, so that a drift affects all alike.
 
     Windows that the measurer has already count. After those that `measuring` asks for, more follow
@@ -76,7 +85,9 @@ def _measure_each(
         in_order.reverse()
     for turn in in_order:
         if measurer.windows_of(turn) < number:
-            text = doing.format(window=f"window {number} of {planned}", what=_what(turn))
+            text = doing.format(
+                window=f"window {number} of {planned}", what=_what(turn)
+            )
             measurer.take(turn, rule, number, text)
             measurer.watch(_event(measurer, turn, number, planned))
     measurer.watch(TimeLeft((planned - number) * (time.monotonic() - round_began_s)))
@@ -90,7 +101,9 @@ def _half_width(measurer: Measurer, turns: Sequence[Turn]) -> float:
 
 def _why_more(half_width: float, planned: int, most: int) -> str | None:
     """Why one more window is worth its time, None if it is not."""
-    if half_width <= PRECISE_ENOUGH or not _can_become_precise(half_width, planned, most):
+    if half_width <= PRECISE_ENOUGH or not _can_become_precise(
+        half_width, planned, most
+    ):
         return None
     return f"not yet {_KNOWN}: one more window"
 

@@ -51,7 +51,9 @@ def warm_up(look: Look, before: WarmUp) -> WarmUp:
         look.note_peaks(worker.trained[key])
         return replace(before, peaks=look.peaks)
     steps = _first_steps(look)
-    is_new = all(split.accumulates != subject.split.accumulates for split, _ in worker.warm)
+    is_new = all(
+        split.accumulates != subject.split.accumulates for split, _ in worker.warm
+    )
     if subject.stamped and (until_steady or is_new):
         steps += look.train(at_least=_TRACED_STEPS, stamped=True)
     if until_steady:

@@ -66,7 +66,9 @@ class TakenTurn(Record):
     def span_s(self) -> tuple[float, float]:
         """When they began and ended, on the monotonic clock."""
         spans_s = [window.span_s for window in self.windows]
-        return min(began_s for began_s, _ in spans_s), max(ended_s for _, ended_s in spans_s)
+        return min(began_s for began_s, _ in spans_s), max(
+            ended_s for _, ended_s in spans_s
+        )
 
     def later(self, seconds: float) -> TakenTurn:
         """The same windows, so many seconds later."""

@@ -17,7 +17,9 @@ _MOST_DEVICES = 16  # each global batch costs one run of the solver
 _GLOBAL_BATCHES = 24
 
 
-def even_split(problem: Problem, split: BatchSplit, sync_s: float) -> SplitPrediction | None:
+def even_split(
+    problem: Problem, split: BatchSplit, sync_s: float
+) -> SplitPrediction | None:
     """The even split of that split's devices and global batch, in one piece a device.
 
     Where that does not fit, the largest equal shares that do. None if the split has one device, or
@@ -102,7 +104,9 @@ def by_goodput(
         yield _goodput(name, best.split.batches, best.throughput, noise_scale)
 
 
-def _goodput(name: str, batches: Sequence[int], rate: float, noise_scale: float) -> Goodput:
+def _goodput(
+    name: str, batches: Sequence[int], rate: float, noise_scale: float
+) -> Goodput:
     """The record of a split that gives `rate` samples/s."""
     worth = efficiency(sum(batches), noise_scale)
     return Goodput(

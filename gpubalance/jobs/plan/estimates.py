@@ -39,19 +39,24 @@ class DeviceEstimates:
     their speed. Raises what `find_probes` and `problem_of` do.
     """
 
-    def __init__(self, probe: Probe, devices: Sequence[Device], request: PlanRequest) -> None:
+    def __init__(
+        self, probe: Probe, devices: Sequence[Device], request: PlanRequest
+    ) -> None:
         self.probe = probe
         self.devices = tuple(devices)
         self.request = request
         self.probes = find_probes(probe, devices)
         self._by_probe = problem_of(probe, self.probes, request)
         self._loads = list(self._by_probe.loads)
-        self._syncs_s: dict[frozenset[int], float] = {}  # of each set of devices, as last measured
+        # Of each set of devices, as last measured
+        self._syncs_s: dict[frozenset[int], float] = {}
         self._measured: dict[BatchSplit, MeasuredSplit] = {}
         self._steady = True  # whether a device that changed its speed keeps the new one
         # For each device at its present speed, by micro-batch: its compute times together over
         # those alone.
-        self._factors: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._factors: dict[int, dict[int, list[float]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._changes: dict[int, float] = {}
 
     @property
@@ -99,7 +104,9 @@ class DeviceEstimates:
         """
         fitting = self._fitting(proven=proven)
         fastest = max((measured.value for measured in fitting), default=0.0)
-        alike = [measured for measured in fitting if measured.value >= (1 - _ALIKE) * fastest]
+        alike = [
+            measured for measured in fitting if measured.value >= (1 - _ALIKE) * fastest
+        ]
         return min(
             alike,
             key=lambda measured: (measured.planned.split.global_batch, -measured.value),
@@ -120,7 +127,9 @@ class DeviceEstimates:
                 rivals.append(measured)
         if not rivals:
             return None
-        unclear = [measured for measured in [*rivals, best] if measured.may_be_measured_again]
+        unclear = [
+            measured for measured in [*rivals, best] if measured.may_be_measured_again
+        ]
         return max(unclear, key=attrgetter("relative_half_width"), default=None)
 
     def _fitting(self, *, proven: bool = False) -> list[MeasuredSplit]:
@@ -178,9 +187,13 @@ class DeviceEstimates:
         split = planned.split
         for device, ratio in self.moved(split, measured).items():
             self._forget(device, ratio)
-        known = self._measured.get(split) or MeasuredSplit(planned, (), self._by_probe.objective)
+        known = self._measured.get(split) or MeasuredSplit(
+            planned, (), self._by_probe.objective
+        )
         measurements = (*known.measurements, measured)
-        self._measured[split] = replace(known, planned=planned, measurements=measurements)
+        self._measured[split] = replace(
+            known, planned=planned, measurements=measurements
+        )
         for replica in measured.replicas:
             device = replica.device
             factor = replica.compute_s / self.alone_s(device, split)
@@ -255,7 +268,9 @@ class DeviceEstimates:
             sizes.update([size - multiple, size + multiple])
         possible = {size for size in sizes if 0 < size <= limit}
         batches = sorted(possible | factors.keys())
-        times_s = [factors.get(size, mean) * alone.step_time_s(size) for size in batches]
+        times_s = [
+            factors.get(size, mean) * alone.step_time_s(size) for size in batches
+        ]
         return Curve(tuple(batches), tuple(times_s))
 
     def changed(self) -> Iterator[tuple[int, float]]:
@@ -277,7 +292,9 @@ class DeviceEstimates:
             best = 0.0
             if probe.solo_best is not None:
                 best = probe.solo_best.throughput
-            alone_s = self.alone_s(device, split) + self._by_probe.loads[device].update_s
+            alone_s = (
+                self.alone_s(device, split) + self._by_probe.loads[device].update_s
+            )
             batch = split.batches[device]
             devices.append(DeviceRun(best, batch, alone_s, busy_s.get(device, 0.0)))
         with_xla = sum((probe.alone or 0.0) for probe in self.probes)

@@ -34,7 +34,9 @@ def split_over(plan: Plan, left: Set[int]) -> BatchSplit:
         return allocate(problem).split
     except NoSplitError as error:
         if error.below is None:
-            raise NothingFits("the devices that are left hold no batch of the plan") from None
+            raise NothingFits(
+                "the devices that are left hold no batch of the plan"
+            ) from None
         return allocate(replace(problem, global_batch=error.below)).split
 
 
@@ -44,7 +46,10 @@ def _problem(plan: Plan) -> Problem:
     for device in plan.left_out:
         if device.sync_s is not None:
             syncs_s[used | {device.device}] = device.sync_s
-    loads = [_load(share, curve) for share, curve in zip(plan.shares, plan.curves, strict=True)]
+    loads = [
+        _load(share, curve)
+        for share, curve in zip(plan.shares, plan.curves, strict=True)
+    ]
     return Problem(
         loads=tuple(loads),
         sync=Syncs(syncs_s),

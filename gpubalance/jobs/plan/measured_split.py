@@ -45,7 +45,9 @@ class MeasuredSplit:
 
         Without rare slow steps: they are no split's own, and no model predicts them.
         """
-        return float(self.objective(self.planned.split.global_batch, median(self._step_times_s)))
+        return float(
+            self.objective(self.planned.split.global_batch, median(self._step_times_s))
+        )
 
     @cached_property
     def relative_half_width(self) -> float:
@@ -78,7 +80,9 @@ class MeasuredSplit:
         for replica in measured.replicas:
             compute_s[replica.device] = replica.compute_s
         step_time_s = measured.step_time_s.median
-        return replace(self.planned, compute_s=tuple(compute_s), step_time_s=step_time_s)
+        return replace(
+            self.planned, compute_s=tuple(compute_s), step_time_s=step_time_s
+        )
 
 
 def split_over(measured: Measurement, devices: int) -> BatchSplit:

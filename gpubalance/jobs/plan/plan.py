@@ -19,7 +19,10 @@ from gpubalance.settings.refused import refuse_together
 
 
 def plan(
-    probe: Probe, devices: Sequence[Device], request: PlanRequest, joint: JointProfile | None = None
+    probe: Probe,
+    devices: Sequence[Device],
+    request: PlanRequest,
+    joint: JointProfile | None = None,
 ) -> Plan:
     """The best split by the probe, corrected by a balance if one is kept here.
 
@@ -48,7 +51,9 @@ def _learn(known: DeviceEstimates, balanced: Plan) -> None:
 
     Also what a device holds less beside the others than its probe promised.
     """
-    asked = PlanRequest(batch_multiple=balanced.batch_multiple, margin_bytes=balanced.margin_bytes)
+    asked = PlanRequest(
+        batch_multiple=balanced.batch_multiple, margin_bytes=balanced.margin_bytes
+    )
     promised = problem_of(known.probe, known.probes, asked).loads
     multiple = known.problem.multiple
     limits = []

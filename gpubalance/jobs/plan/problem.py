@@ -48,11 +48,15 @@ def check_asked(request: ProbeRequest | BalanceRequest) -> None:
     most = request.plan.max_global_batch
     # One device with room for all shows what is possible.
     load = Load(Line(1.0, 0.0, 0.0), max(wanted or 0, most or 0) + multiple)
-    best_split(Problem((load,), multiple=multiple, global_batch=wanted, max_global_batch=most))
+    best_split(
+        Problem((load,), multiple=multiple, global_batch=wanted, max_global_batch=most)
+    )
 
 
 def _check_margin(margin_bytes: int, devices: Sequence[Device]) -> None:
-    sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+    sizes = [
+        device.memory_bytes for device in devices if device.memory_bytes is not None
+    ]
     if margin_bytes and len(sizes) == len(devices) and margin_bytes >= max(sizes):
         margin = format_bytes(margin_bytes)
         raise NothingFits(
@@ -111,7 +115,9 @@ def _model(entry: DeviceProbe) -> Line | Curve | None:
     return Curve((point.batch,), (point.step_time_s.median,))
 
 
-def problem_of(probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest) -> Problem:
+def problem_of(
+    probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest
+) -> Problem:
     """The solver's problem for this request, without sync.
 
     A load is a device's compute, update, and batch limit less the margin and the memory that a
@@ -169,12 +175,18 @@ def best_split(problem: Problem) -> Allocation:
         return allocate(problem)
     except NoSplitError as error:
         remedies = []
-        nearest = [str(batch) for batch in (error.below, error.above) if batch is not None]
+        nearest = [
+            str(batch) for batch in (error.below, error.above) if batch is not None
+        ]
         if nearest:
             remedies.append(f"the nearest that is possible: {' or '.join(nearest)}")
-        if error.above is None and allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES)):
+        if error.above is None and allocated(
+            replace(problem, micro_batches=AUTO_MICRO_BATCHES)
+        ):
             remedies.append("--accumulate auto does it, in micro-batches")
-        raise UsageError(_why_not(problem, error), remedy="; or ".join(remedies)) from None
+        raise UsageError(
+            _why_not(problem, error), remedy="; or ".join(remedies)
+        ) from None
     except TooFineError as error:
         raise UsageError(
             str(error),
@@ -191,7 +203,6 @@ def _why_not(problem: Problem, error: NoSplitError) -> str:
     if error.above is None and error.below is not None:
         return f"a global batch of {wanted:,} is too large: at most {error.below:,} fit"
     if wanted % problem.multiple:
-        return (
-            f"a global batch of {wanted:,} is no multiple of {problem.multiple} (--batch-multiple)"
-        )
+        multiple = f"{problem.multiple} (--batch-multiple)"
+        return f"a global batch of {wanted:,} is no multiple of {multiple}"
     return str(error)

@@ -121,9 +121,14 @@ def _is_memory(probe: DeviceProbe, load: Load, multiple: int) -> bool:
     return load.limit < (limit.fits or 0) // multiple * multiple
 
 
-def _predicted(known: DeviceEstimates, problem: Problem, planned: Allocation) -> Predicted:
+def _predicted(
+    known: DeviceEstimates, problem: Problem, planned: Allocation
+) -> Predicted:
     split = planned.split
-    busy_s = [planned.compute_s[device] + problem.loads[device].update_s for device in split.used]
+    busy_s = [
+        planned.compute_s[device] + problem.loads[device].update_s
+        for device in split.used
+    ]
     sync_s = planned.step_time_s - max(busy_s)
     even = even_split(problem, split, sync_s)
     even_batch = even.split.global_batch if even else None
@@ -139,7 +144,9 @@ def _predicted(known: DeviceEstimates, problem: Problem, planned: Allocation) ->
         imbalance=max(busy_s) * len(busy_s) / sum(busy_s),
         even=even,
         best_at_even=best_at(problem, split.used, even_batch, split),
-        best_at_own=best_at(problem, range(len(problem.loads)), known.probe.own_batch, split),
+        best_at_own=best_at(
+            problem, range(len(problem.loads)), known.probe.own_batch, split
+        ),
         speedup_over_even=even and planned.throughput / even.throughput,
         solo_sum=solo_sum,
         solo_with_xla=any((probe.xla_ratio or 0.0) > 1 for probe in known.probes),
@@ -170,7 +177,9 @@ def _accumulation(problem: Problem, planned: Allocation) -> Accumulation | None:
     """
     if problem.micro_batches > 1 or problem.global_batch is not None:
         return None
-    best = allocated(replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN))
+    best = allocated(
+        replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN)
+    )
     if best is None or not best.split.accumulates:
         return None
     gain = problem.value(best) / problem.value(planned) - 1
@@ -214,7 +223,9 @@ def _learning_rate(known: DeviceEstimates, to_batch: int) -> LearningRate | None
     """From the batch that is asked for, else that of the user's data, else the best device's."""
     from_batch = known.request.from_batch or known.probe.own_batch
     if not from_batch:
-        bests = [probe.solo_best for probe in known.probes if probe.solo_best is not None]
+        bests = [
+            probe.solo_best for probe in known.probes if probe.solo_best is not None
+        ]
         if not bests:
             return None
         from_batch = max(bests, key=lambda best: (best.throughput, best.batch)).batch
@@ -226,5 +237,6 @@ def _learning_rate(known: DeviceEstimates, to_batch: int) -> LearningRate | None
         linear=to_batch / from_batch,
         # Adam: Malladi et al. 2022, arXiv:2205.10287.
         square_root=math.sqrt(to_batch / from_batch),
-        measured=noise_scale and learning_rate_factor(from_batch, to_batch, noise_scale),
+        measured=noise_scale
+        and learning_rate_factor(from_batch, to_batch, noise_scale),
     )

@@ -23,7 +23,8 @@ from gpubalance.settings.settings import Settings
 from gpubalance.system.files import content_of
 
 _REMEDY = (
-    "a table with the columns device, batch and seconds: a line for each time that a step took"
+    "a table with the columns device, batch and seconds: a line for each time that a "
+    "step took"
 )
 _MOST_BYTES = 1 << 20
 _COLUMNS = ("device", "batch", "seconds")
@@ -43,14 +44,18 @@ def probe_of_times(path: Path) -> Probe:
 
     All batches are multiples of what those in the table are. Raises BadInput, which names the line.
     """
-    by_device: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_device: dict[str, dict[int, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for step in _steps(path):
         by_device[step.device][step.batch].append(step.seconds)
     if not by_device:
         raise BadInput(f"{path} has no line below its head", remedy=_REMEDY)
     for name, times in by_device.items():
         if len(times) < _FEWEST:
-            raise BadInput(f"{path}: {name} has only one batch", remedy="two or more of a device")
+            raise BadInput(
+                f"{path}: {name} has only one batch", remedy="two or more of a device"
+            )
     devices = tuple(map(_device, range(len(by_device)), by_device, by_device.values()))
     batches = [batch for times in by_device.values() for batch in times]
     return Probe(
@@ -90,7 +95,12 @@ def _device(number: int, name: str, times: dict[int, list[float]]) -> Device:
     profile = DeviceProfile(name=name, curve=curve)
     uuid = f"{name} {number}"
     return Device(
-        index=number, uuid=uuid, name=name, memory_bytes=None, simulated=True, profile=profile
+        index=number,
+        uuid=uuid,
+        name=name,
+        memory_bytes=None,
+        simulated=True,
+        profile=profile,
     )
 
 
@@ -110,7 +120,9 @@ def _probe(number: int, times: dict[int, list[float]]) -> DeviceProbe:
             needed_bytes=None,
             trials=(),
         ),
-        step_time_model=fitted([(point.batch, point.step_time_s.median) for point in curve]),
+        step_time_model=fitted(
+            [(point.batch, point.step_time_s.median) for point in curve]
+        ),
         solo_best=solo_rate(best_of(rates)),
         sensible=solo_rate(sensible_of(rates)),
         steady=True,

@@ -35,7 +35,8 @@ class Alone:
     limit: Limit | None = None
     work: Work | None = None
     steady: bool = True
-    on_line: bool | None = None  # whether its step times lie on a line; None without a point
+    # Whether its step times lie on a line; None without a point
+    on_line: bool | None = None
     with_xla: CurvePoint | None = None  # its best batch, of the best device
     trace_warnings: list[Warning_] = field(default_factory=list)
 

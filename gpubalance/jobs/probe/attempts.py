@@ -102,7 +102,9 @@ class Attempts:
             return tries[-1]
         if for_limit and (self.bench.fragments or tries):
             fresh = True
-        asked = _Asked(batch, reason, self.rule.until(within), for_limit=for_limit, last=last)
+        asked = _Asked(
+            batch, reason, self.rule.until(within), for_limit=for_limit, last=last
+        )
         attempt = self._attempt_kept(asked, fresh=fresh)
         oom_in_fragments = attempt.trial.outcome == "oom" and not attempt.trial.fresh
         if attempt.died or (oom_in_fragments and max(self.points, default=0) > batch):
@@ -152,7 +154,8 @@ class Attempts:
         except OutOfMemory as error:
             outcome = "oom"
             peak_bytes = next(iter(error.memory_peak_bytes), None)
-        except (DeadlinePassed, PartialResult) as error:  # the worker fell silent, or died
+        except (DeadlinePassed, PartialResult) as error:
+            # The worker fell silent, or died.
             bench.time_limit.check()  # we may have killed the worker ourselves
             if isinstance(error, GpuLost):
                 raise
@@ -179,7 +182,11 @@ class Attempts:
     def _exceeds_margin(self, peak_bytes: int | None) -> bool:
         """Whether that is more than may be used."""
         usable_bytes = self.bench.usable_bytes
-        return usable_bytes is not None and peak_bytes is not None and peak_bytes > usable_bytes
+        return (
+            usable_bytes is not None
+            and peak_bytes is not None
+            and peak_bytes > usable_bytes
+        )
 
     def measured(self, batch: int, rule: StoppingRule) -> CurvePoint:
         """Measures a point with the worker that is ready.

@@ -72,7 +72,9 @@ class Bench:
         """Whether earlier batches fragment a worker's memory: always, but for a profile's."""
         return self.device.profile is None or self.device.profile.memory is None
 
-    def get_or_make(self, what: str, kind: type[R], make: Callable[[], R | None]) -> R | None:
+    def get_or_make(
+        self, what: str, kind: type[R], make: Callable[[], R | None]
+    ) -> R | None:
         """What an interrupted probe left of this device, else what `make` returns, which is kept.
 
         None is not kept.
@@ -123,7 +125,9 @@ class Bench:
         settings = self.request.settings
         is_first = self.device == self.request.devices[0]
         if self.request.for_split and is_first and settings.model_is_code:
-            self.watch(ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned))
+            self.watch(
+                ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned)
+            )
 
     def lose(self, error: GpubalanceError) -> None:
         """Gives the worker up after an error outside of an attempt; raises that of a lost GPU."""

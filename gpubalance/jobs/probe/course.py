@@ -50,7 +50,9 @@ def _measure_queues(devices: ProbedDevices) -> None:
         try:
             # The end of the pool does not wait for a thread whose start was interrupted.
             with signals_held():
-                running = [threads.submit(_measure_queue, devices, queue) for queue in queues]
+                running = [
+                    threads.submit(_measure_queue, devices, queue) for queue in queues
+                ]
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
@@ -109,7 +111,9 @@ def _trace(alone: Alone) -> None:
     try:
         bench.ready(last=True)
         splits = {0: BatchSplit((sensible.batch,))}
-        alone.trace_warnings = trace(bench.party, splits, tracing, bench.watch, apart=True)
+        alone.trace_warnings = trace(
+            bench.party, splits, tracing, bench.watch, apart=True
+        )
     # The time limit too: nothing that was asked for is missing but the trace.
     except GpubalanceError as error:
         alone.trace_warnings = [not_traced(error, f"{alone.device.label}: ")]

@@ -33,7 +33,9 @@ def fill_curve(attempts: Attempts, limit: Limit) -> bool | None:
     _measure_missing(attempts, limit, [largest])
     if not _off_line(attempts, largest):
         rates = _rates(attempts, largest)
-        _measure_sensible(attempts, limit, multiple, rates + _rates_on_line(rates, sizes))
+        _measure_sensible(
+            attempts, limit, multiple, rates + _rates_on_line(rates, sizes)
+        )
     off = _off_line(attempts, largest)
     if off:
         _measure_missing(attempts, limit, sizes)
@@ -41,7 +43,9 @@ def fill_curve(attempts: Attempts, limit: Limit) -> bool | None:
         if limit.fails and largest in off:
             below = largest - max(1, largest // _BELOW_THE_LIMIT)
             _measure_missing(attempts, limit, [below // multiple * multiple])
-        _measure_missing(attempts, limit, knee_sizes(_rates(attempts, largest), multiple, off))
+        _measure_missing(
+            attempts, limit, knee_sizes(_rates(attempts, largest), multiple, off)
+        )
         _measure_sensible(attempts, limit, multiple, _rates(attempts, largest))
     return not off
 

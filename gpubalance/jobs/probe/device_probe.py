@@ -7,7 +7,13 @@ from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.work import Work
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
-from gpubalance.results.probe import BatchLimit, DeviceProbe, Failure, SoloRate, StepTimeModel
+from gpubalance.results.probe import (
+    BatchLimit,
+    DeviceProbe,
+    Failure,
+    SoloRate,
+    StepTimeModel,
+)
 from gpubalance.system.deadlines import within_or
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.errors import EnvironmentFault, GpubalanceError, NothingFits, PartialResult
+from gpubalance.errors import (
+    EnvironmentFault,
+    GpubalanceError,
+    NothingFits,
+    PartialResult,
+)
 from gpubalance.jobs.endings import one_error
 from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.device_probe import batch_limit
@@ -17,7 +22,9 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
     limit = batch_limit(alone)
     if limit is None or limit.fits is not None:
         return None
-    held = [trial.memory_peak_bytes for trial in limit.trials if trial.memory_peak_bytes]
+    held = [
+        trial.memory_peak_bytes for trial in limit.trials if trial.memory_peak_bytes
+    ]
     if limit.needed_bytes is not None:
         needs = f"it needs {format_bytes(limit.needed_bytes)}"
     elif held:

@@ -15,7 +15,9 @@ def compare_pipeline(devices: ProbedDevices) -> None:
     """
     if devices.following is not None or devices.request.settings.data is None:
         return
-    bests = [record.solo_best for record in devices.records() if record.solo_best is not None]
+    bests = [
+        record.solo_best for record in devices.records() if record.solo_best is not None
+    ]
     if len(bests) < len(devices.all):
         return
     party = devices.all[-1].bench.party

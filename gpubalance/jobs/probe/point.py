@@ -37,11 +37,14 @@ def measure_point(
     look = Look(worker, subject, Sensors(subject.devices))
     settled = settle(look, refuses_bad_loss=first)[-2:]
     step_s = step_s_of(settled[-1])
-    if steps_per_timing(rule.timing_s, step_s) > 1:  # else those that settled it count too
+    # Else those that settled it count too
+    if steps_per_timing(rule.timing_s, step_s) > 1:
         settled = []
     until_s = bench.time_limit.until_s
     windows = [look.window(rule, step_s, settled, until_s=until_s)]
-    steady = is_steady(figures.step_times_s(windows)) and not any(figures.throttled(windows))
+    steady = is_steady(figures.step_times_s(windows)) and not any(
+        figures.throttled(windows)
+    )
     if not steady and time.monotonic() < until_s:
         windows.append(look.window(rule, step_s, until_s=until_s))
     measured_s = sum(timing.seconds for timing in figures.timings_in(windows))

@@ -30,7 +30,10 @@ def result_of(devices: ProbedDevices) -> Probe:
         software = environment(request.driver)
         model = facts.model
     is_whole = len(records) == len(devices.all)
-    warnings = [*probe_warnings(request, devices.all, facts), *devices.pipeline_warnings]
+    warnings = [
+        *probe_warnings(request, devices.all, facts),
+        *devices.pipeline_warnings,
+    ]
     return Probe(
         created=now(),
         settings=request.settings,

@@ -40,7 +40,9 @@ def keeps_speed(attempts: Attempts) -> bool:
     middle = points[len(points) // 2]
 
     def measured() -> Drift:
-        return Drift(changed=_has_changed(attempts, first) or _has_changed(attempts, middle))
+        return Drift(
+            changed=_has_changed(attempts, first) or _has_changed(attempts, middle)
+        )
 
     drift = attempts.bench.get_or_make("drift", Drift, measured)
     return drift is None or not drift.changed

@@ -49,7 +49,9 @@ def _speed_warnings(alone: Alone) -> Iterator[Warning_]:
         left = ", and the figures are of the changed speed"
         if before:
             left = f", but not batch {_batches(before)}"
-        yield warning("throttled/probe", device=device, why=why, left=left, advice=advice)
+        yield warning(
+            "throttled/probe", device=device, why=why, left=left, advice=advice
+        )
         return
     unsteady = [point for point in points if not point.steady]
     if unsteady:
@@ -58,7 +60,9 @@ def _speed_warnings(alone: Alone) -> Iterator[Warning_]:
         if reasons:
             row = "throttled/points"
         batches = _batches(unsteady)
-        yield warning(row, device=device, batches=batches, reasons=reasons, advice=advice)
+        yield warning(
+            row, device=device, batches=batches, reasons=reasons, advice=advice
+        )
 
 
 def _figures_warnings(alone: Alone) -> Iterator[Warning_]:
@@ -77,7 +81,9 @@ def _figures_warnings(alone: Alone) -> Iterator[Warning_]:
         if alone.bench.request.settings.model == "small":
             advice = "use a profile with longer steps, or close other programs"
         batches = _batches(late)
-        yield warning("slower-than-profile/points", device=device, batches=batches, advice=advice)
+        yield warning(
+            "slower-than-profile/points", device=device, batches=batches, advice=advice
+        )
     skipped = alone.attempts.skipped
     if skipped:
         yield warning("smaller-batch-failed", device=device, batches=_listed(skipped))

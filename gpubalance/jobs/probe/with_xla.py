@@ -39,7 +39,9 @@ def time_with_xla(devices: ProbedDevices) -> None:
     what = f"{alone.device.label} at batch {batch} with XLA, as Keras runs one GPU by itself"
     devices.watch(Doing(f"timing {what}"))
     try:
-        alone.with_xla = bench.get_or_make("with XLA", CurvePoint, partial(_measured, bench, batch))
+        alone.with_xla = bench.get_or_make(
+            "with XLA", CurvePoint, partial(_measured, bench, batch)
+        )
     except TimeLimitPassed:
         raise
     except GpubalanceError as error:  # the devices are measured anyway
@@ -49,7 +51,9 @@ def time_with_xla(devices: ProbedDevices) -> None:
 
 
 def _measured(bench: Bench, batch: int) -> CurvePoint:
-    rule = StoppingRule.of_point(bench.request.duration_s).until(wanted_precision(batch, batch))
+    rule = StoppingRule.of_point(bench.request.duration_s).until(
+        wanted_precision(batch, batch)
+    )
     bench.ready(last=True)
     point, _ = bench.ask(partial(measure_point, bench, batch, rule, first=False))
     return point

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpubalance.errors import DeadlinePassed, EnvironmentFault, OutOfMemory, PartialResult
+from gpubalance.errors import (
+    DeadlinePassed,
+    EnvironmentFault,
+    OutOfMemory,
+    PartialResult,
+)
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.numbers.stats import median
 from gpubalance.results.timing import Timing
@@ -17,7 +22,8 @@ from gpubalance.workers.worker import Worker
 # no longer than this: in shorter steps a GPU may wait for its host.
 _SHORT_S = 0.1
 _UPDATES = 7
-_SLOW_FIRST_STEPS = 2  # stamped steps have their own trace, whose first steps are slower
+# Stamped steps have their own trace, whose first steps are slower
+_SLOW_FIRST_STEPS = 2
 
 
 class Work(Record):

@@ -58,7 +58,9 @@ class Commands:
         self._threads = threads
         self._began_s = time.monotonic()
         self._commands = self._with_earlier()  # as they stand, by number
-        self._waiting = deque(command for command in self._commands.values() if not command.resumed)
+        self._waiting = deque(
+            command for command in self._commands.values() if not command.resumed
+        )
         self._retries = deque[QueuedCommand]()  # on the device with the most memory
         self._running: dict[int, _Running] = {}  # by device
         self._rates = _rates_by_probe(self._devices)
@@ -113,7 +115,9 @@ class Commands:
     def result(self) -> Queue:
         """What has come of them so far."""
         running_s = time.monotonic() - self._began_s if self._running else None
-        return result_of(self._devices, list(self._commands.values()), self._rates, running_s)
+        return result_of(
+            self._devices, list(self._commands.values()), self._rates, running_s
+        )
 
     def _exit_codes(self) -> list[Future[int]]:
         return [running.code for running in self._running.values()]
@@ -144,7 +148,9 @@ class Commands:
             script = Script([device])
             script.start(_environment(device), ["-c", _SHELL, text])
             code = self._threads.submit(script.code, log.take)
-            self._running[number] = _Running(command, script, log, time.monotonic(), code)
+            self._running[number] = _Running(
+                command, script, log, time.monotonic(), code
+            )
         self._commands[command.number] = command.model_copy(update={"log": log.path})
         self._watch(CommandBegun(device, command))
 
@@ -184,7 +190,11 @@ class Commands:
             self._journal.add(_key(command), command)
         next_on = None
         is_first = not running.command.tries
-        if lacked_memory and is_first and self._memory[self._largest] > self._memory[device]:
+        if (
+            lacked_memory
+            and is_first
+            and self._memory[self._largest] > self._memory[device]
+        ):
             self._retries.append(command)
             next_on = self._devices[self._largest]
         self._watch(CommandEnded(self._devices[device], command, next_on))
@@ -203,20 +213,26 @@ class Commands:
             running_s[device] = time.monotonic() - running.began_s
         expected = outlook(ended_s, running_s, relative_times(ended_s, self._rates))
         free_s = list(expected.free_s)
-        free_s[self._largest] += len(self._retries) * (expected.each_s[self._largest] or 0.0)
+        free_s[self._largest] += len(self._retries) * (
+            expected.each_s[self._largest] or 0.0
+        )
         return Outlook(free_s, expected.each_s)
 
     def _report(self) -> None:
         now_running = []
         for device, running in sorted(self._running.items()):
-            command = RunningCommand(device, running.command, running.began_s, running.log.last)
+            command = RunningCommand(
+                device, running.command, running.began_s, running.log.last
+            )
             now_running.append(command)
         waiting = len(self._waiting) + len(self._retries)
         ended = len(self._commands) - waiting - len(now_running)
         left_s = None
         if any(self._ended_s()):
             left_s = self._outlook().rest_s(len(self._waiting))
-        self._watch(QueueSeen(self._devices, waiting, ended, tuple(now_running), left_s))
+        self._watch(
+            QueueSeen(self._devices, waiting, ended, tuple(now_running), left_s)
+        )
 
 
 def _key(command: QueuedCommand) -> str:
@@ -239,4 +255,7 @@ def _rates_by_probe(devices: Sequence[Device]) -> tuple[float, ...] | None:
 def _environment(device: Device) -> dict[str, str | None]:
     """What shows a command its device alone, and lets its output be seen as it comes."""
     worker = worker_environment([device])
-    return {**{name: worker[name] for name in _FROM_WORKERS}, "GPUBALANCE_DEVICE": device.label}
+    return {
+        **{name: worker[name] for name in _FROM_WORKERS},
+        "GPUBALANCE_DEVICE": device.label,
+    }

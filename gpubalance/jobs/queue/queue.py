@@ -32,8 +32,12 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
     result = commands.result()
     if result.failed:
         numbers = ", ".join(str(command.number) for command in result.failed)
-        what = f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}"
-        raise PartialResult(what, remedy=f"after fixing these, {RESUME}", partial=result)
+        what = (
+            f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}"
+        )
+        raise PartialResult(
+            what, remedy=f"after fixing these, {RESUME}", partial=result
+        )
     return result
 
 

@@ -40,7 +40,9 @@ def result_of(
     makespan_s = running_s
     if makespan_s is None:
         makespan_s = max((attempt.end_s for attempt in tries), default=0.0)
-    shares = _shares(relative_times(ended_seconds(len(devices), commands), rates), tries)
+    shares = _shares(
+        relative_times(ended_seconds(len(devices), commands), rates), tries
+    )
     alone_s = _alone_s(shares, tries)
     return Queue(
         created=now(),
@@ -54,7 +56,9 @@ def result_of(
     )
 
 
-def _shares(times: Sequence[float | None], tries: Sequence[Try]) -> tuple[QueueShare, ...]:
+def _shares(
+    times: Sequence[float | None], tries: Sequence[Try]
+) -> tuple[QueueShare, ...]:
     """What each device did; `times` are how long they take for the same command."""
     fastest = min(filter(None, times), default=0.0)
     shares = []

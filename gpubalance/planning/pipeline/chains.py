@@ -53,7 +53,9 @@ def chains(problem: CutProblem, below_s: float, most: int) -> list[Chain]:
     devices = len(problem.loads)
     before = _Before(problem)
     no_time = np.zeros(1)
-    tails = _Tails(np.array([[blocks]]), np.zeros((1, 0), np.intp), no_time, no_time, no_time)
+    tails = _Tails(
+        np.array([[blocks]]), np.zeros((1, 0), np.intp), no_time, no_time, no_time
+    )
     whole: list[Chain] = []
     for count in range(1, min(devices, blocks) + 1):
         by_device = [before.put(tails, device, below_s) for device in range(devices)]
@@ -106,7 +108,9 @@ class _Before:
 
     def __init__(self, problem: CutProblem) -> None:
         self._problem = problem
-        passes_s = np.array([[load.forward_s, load.backward_s] for load in problem.loads])
+        passes_s = np.array(
+            [[load.forward_s, load.backward_s] for load in problem.loads]
+        )
         self._passes_s = np.where(np.isfinite(passes_s), passes_s, 0.0)
         shortest_s = self._passes_s.sum(axis=1).min(axis=0)  # of each block
         self._shortest_s = _runs(shortest_s)[0]  # of the blocks before
@@ -166,7 +170,8 @@ class _Before:
         bounds_s = [
             np.where(is_linked, passes_s + 2 * sent_s, 0.0) + behind.whole_s,
             count * passes_s + waits_s,
-            (turns + 1) * (passes_s + back_s) + left * np.minimum(forward_s, backward_s),
+            (turns + 1) * (passes_s + back_s)
+            + left * np.minimum(forward_s, backward_s),
             np.where(is_linked, passes_s + (count + 1) * sent_s + behind.trip_s, 0.0),
         ]
         whole_s: _Floats = np.max(bounds_s, axis=0)

@@ -11,7 +11,12 @@ from typing import TypeAlias
 
 from gpubalance.planning.pipeline.chains import chains
 from gpubalance.planning.pipeline.problem import Cut, CutProblem, Graph, Segment
-from gpubalance.planning.pipeline.schedule import MOST_AHEAD, depths_of, simulate, tasks_of
+from gpubalance.planning.pipeline.schedule import (
+    MOST_AHEAD,
+    depths_of,
+    simulate,
+    tasks_of,
+)
 from gpubalance.planning.pipeline.timeline import Task, Timeline
 
 # How many chains are looked at: few for a first good one, then all that may be better, up to this.
@@ -200,7 +205,9 @@ def placings_of(cut: Cut) -> Iterator[Placement]:
         limits = [load.memory_bytes for load in problem.loads]
         if all(peak <= limit for peak, limit in zip(peak_bytes, limits, strict=True)):
             fixed_orders = tuple(map(tuple, orders))
-            yield Placement(problem, cut.segments, fixed_orders, peak_bytes, in_flight, timeline)
+            yield Placement(
+                problem, cut.segments, fixed_orders, peak_bytes, in_flight, timeline
+            )
 
 
 def _depths(cut: Cut) -> Iterator[Sequence[int]]:

@@ -126,7 +126,9 @@ class BlockLoad:
             backward_s=_in_proportion(whole_s * 2 / 3, operations),
             update_s=_in_proportion(profile.update_s, weights),
             fixed_bytes=_in_proportion(profile.base_memory, weights),
-            live_bytes=_in_proportion(micro_batch * profile.memory_per_sample, activations),
+            live_bytes=_in_proportion(
+                micro_batch * profile.memory_per_sample, activations
+            ),
             memory_bytes=math.inf if profile.memory is None else profile.memory,
         )
 

@@ -12,7 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpubalance.planning.pipeline.problem import Cut, Link, Segment
-from gpubalance.planning.pipeline.timeline import Orders, Pass, Task, Timed, Timeline, Updated
+from gpubalance.planning.pipeline.timeline import (
+    Orders,
+    Pass,
+    Task,
+    Timed,
+    Timeline,
+    Updated,
+)
 
 # So many times the devices behind it a segment may be ahead, to hide transfers.
 MOST_AHEAD = 2
@@ -77,7 +84,10 @@ class _SimulatedStep:
     def __init__(self, cut: Cut) -> None:
         self._cut = cut
         self._devices = [segment.device for segment in cut.segments]
-        self._lasts_s = {"forward": cut.costs.forward_s, "backward": cut.costs.backward_s}
+        self._lasts_s = {
+            "forward": cut.costs.forward_s,
+            "backward": cut.costs.backward_s,
+        }
         self._gives = _gives(cut)
         # How many results each pass of a segment needs, and how many have come for each task.
         self._needs = Counter[tuple[int, Pass]]()
@@ -87,7 +97,8 @@ class _SimulatedStep:
         self._sent_s = defaultdict[Task, float](float)
         self._ready_s = defaultdict[Task, float](float)
         self._free_s = dict.fromkeys(self._devices, 0.0)
-        self._line_s = defaultdict[tuple[int, int], float](float)  # until then it is in use
+        # Until then it is in use
+        self._line_s = defaultdict[tuple[int, int], float](float)
         self._timed: list[Timed] = []
 
     def turn_of(self, task: Task) -> tuple[float, Pass, int]:
@@ -109,7 +120,9 @@ class _SimulatedStep:
         end_s = start_s + self._lasts_s[task.kind][task.segment]
         self._free_s[device] = end_s
         sent_s = self._sent_s[task]
-        self._timed.append(Timed(*task, device, sent_s, self._ready_s[task], start_s, end_s))
+        self._timed.append(
+            Timed(*task, device, sent_s, self._ready_s[task], start_s, end_s)
+        )
         self._send(task, end_s)
 
     def _send(self, task: Task, end_s: float) -> None:
@@ -129,7 +142,9 @@ class _SimulatedStep:
     def timeline(self) -> Timeline:
         """The tasks that were done, and the devices' updates after them."""
         update_s = defaultdict[int, float](float)
-        for device, seconds in zip(self._devices, self._cut.costs.update_s, strict=True):
+        for device, seconds in zip(
+            self._devices, self._cut.costs.update_s, strict=True
+        ):
             update_s[device] += seconds
         updates = []
         for device, at_s in self._free_s.items():

@@ -78,7 +78,9 @@ class Timeline:
             )
         updates = []
         for update in self.updates:
-            updates.append(update._replace(start_s=by * update.start_s, end_s=by * update.end_s))
+            updates.append(
+                update._replace(start_s=by * update.start_s, end_s=by * update.end_s)
+            )
         return Timeline(tuple(tasks), tuple(updates))
 
 

@@ -48,7 +48,14 @@ _AGAINST = (
     "warmup_steps",
     "steps",
 )
-_ALONE = ("same_as", "step_time_model", "update_s", "batch_limit", "solo_best", "sensible")
+_ALONE = (
+    "same_as",
+    "step_time_model",
+    "update_s",
+    "batch_limit",
+    "solo_best",
+    "sensible",
+)
 _WORK = (
     "flops_per_sample",
     "flops_per_s",
@@ -90,7 +97,10 @@ KINDS = (
     TableKind("against", "Compared with", Run, _AGAINST),
     TableKind("replicas", "Each device, alone and at once", OwnModel),
     TableKind(
-        "sum", "All at once", Independent, ("throughput", "solo_sum", "overlap_s", "complete")
+        "sum",
+        "All at once",
+        Independent,
+        ("throughput", "solo_sum", "overlap_s", "complete"),
     ),
     TableKind(
         "held_against",
@@ -153,7 +163,13 @@ KINDS = (
         leads.of_round,
     ),
     TableKind("left_out", "Devices without samples", LeftOut),
-    TableKind("accumulation", "With more accumulation", Accumulation, ("gain",), leads.of_split),
+    TableKind(
+        "accumulation",
+        "With more accumulation",
+        Accumulation,
+        ("gain",),
+        leads.of_split,
+    ),
     TableKind("learning_rate", "Learning rate", LearningRate),
     TableKind("model", "Each device alone", DeviceProbe, _ALONE),
     TableKind("curve", "Throughput over batch size, each device alone", CurvePoint),

@@ -25,7 +25,15 @@ from gpubalance.results.subject import ReportSubject
 Lead = Mapping[str, Any]
 
 # What a result was made with, beside its settings.
-_ASKED = ("probed", "batch_multiple", "margin_bytes", "max_batch", "parallel", "sync_s", "forced")
+_ASKED = (
+    "probed",
+    "batch_multiple",
+    "margin_bytes",
+    "max_batch",
+    "parallel",
+    "sync_s",
+    "forced",
+)
 
 
 def of_record(_: Any, __: ReportSubject) -> Iterable[Lead]:
@@ -55,7 +63,9 @@ def of_global_batches(predicted: Predicted, _: ReportSubject) -> Iterator[Lead]:
 
 def of_timings(times: StepTime, _: ReportSubject) -> Iterator[Lead]:
     """Each timing, counted from 1, with the time at which it ended."""
-    for number, (seconds, at_s) in enumerate(zip(times.samples, times.at_s, strict=True), 1):
+    for number, (seconds, at_s) in enumerate(
+        zip(times.samples, times.at_s, strict=True), 1
+    ):
         yield {"sample": number, "at_s": at_s, "step_time_s": seconds}
 
 
@@ -91,9 +101,14 @@ def of_cut(tried: LayersRound, subject: ReportSubject) -> Iterator[Lead]:
     yield {"round": tried.number, "blocks": blocks, "outcome": outcome}
 
 
-def of_missing_baselines(baselines: LayersBaselines, _: ReportSubject) -> Iterator[Lead]:
+def of_missing_baselines(
+    baselines: LayersBaselines, _: ReportSubject
+) -> Iterator[Lead]:
     """Why there is no device alone, or no batch split."""
-    yield {name: getattr(baselines, name) for name in ("solo_best_why_not", "split_why_not")}
+    yield {
+        name: getattr(baselines, name)
+        for name in ("solo_best_why_not", "split_why_not")
+    }
 
 
 def of_block(block: MeasuredBlock, subject: ReportSubject) -> Iterator[Lead]:

@@ -63,10 +63,14 @@ def _predicted_steps(subject: ReportSubject, plan: Plan) -> Iterator[StepBar]:
     yield _predicted_step("Chosen split, predicted", plan.predicted, plan, shares)
 
 
-def _even_shares(subject: ReportSubject, shares: Sequence[Share], even: BatchSplit) -> list[Share]:
+def _even_shares(
+    subject: ReportSubject, shares: Sequence[Share], even: BatchSplit
+) -> list[Share]:
     """The shares with the batches of the even split, of devices with a probe to predict it by."""
     even_shares = []
-    for share, batch, micro in zip(shares, even.batches, even.micro_batches, strict=True):
+    for share, batch, micro in zip(
+        shares, even.batches, even.micro_batches, strict=True
+    ):
         probe = subject.probes[share.device]
         if probe is None or probe.step_time_model is None:
             continue
@@ -80,7 +84,10 @@ def _even_shares(subject: ReportSubject, shares: Sequence[Share], even: BatchSpl
 
 
 def _predicted_step(
-    title: str, predicted: Predicted | SplitPrediction, plan: Plan, shares: Sequence[Share]
+    title: str,
+    predicted: Predicted | SplitPrediction,
+    plan: Plan,
+    shares: Sequence[Share],
 ) -> StepBar:
     """Each device waits for the slowest."""
     step_s = predicted.step_time_s
@@ -99,4 +106,6 @@ def _predicted_step(
         )
         for share in shares
     ]
-    return StepBar(title, predicted.throughput, step_s, plan.predicted.sync_s, 0.0, replicas)
+    return StepBar(
+        title, predicted.throughput, step_s, plan.predicted.sync_s, 0.0, replicas
+    )

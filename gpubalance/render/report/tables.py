@@ -60,7 +60,10 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Cell]]
 
     def grid(
-        self, text: Callable[[Cell, Column], str], heads: Sequence[str], most: int | None = None
+        self,
+        text: Callable[[Cell, Column], str],
+        heads: Sequence[str],
+        most: int | None = None,
     ) -> TextTable:
         """The same as texts under these heads, at most so many rows, as the page asks for."""
         rows: list[Sequence[str]] = [heads]
@@ -126,7 +129,9 @@ def _lead_of_field(record: Record, name: str) -> Lead:
     return {}
 
 
-def _table(kind: TableKind, records: Sequence[_Entry], subject: ReportSubject) -> Table | None:
+def _table(
+    kind: TableKind, records: Sequence[_Entry], subject: ReportSubject
+) -> Table | None:
     """The table, without columns that no row knows; None if none is left."""
     leads: list[Lead] = []
     shown: list[Record] = []

@@ -102,12 +102,16 @@ def _section(subject: ReportSubject) -> Iterator[str]:
     yield ""
     for part in answer.parts:
         if isinstance(part, TextTable):
-            yield from _grid([list(map(markdown_cell, row)) for row in part.rows], part.left)
+            yield from _grid(
+                [list(map(markdown_cell, row)) for row in part.rows], part.left
+            )
         else:
             yield markdown_text(part)
             yield ""
     for warning in warnings_of(subject.result):
-        code, message, remedy = map(markdown_text, (warning.code, warning.message, warning.next))
+        code, message, remedy = map(
+            markdown_text, (warning.code, warning.message, warning.next)
+        )
         yield f"- **warning {code}**: {message} → {remedy}"
         yield ""
     for table in _short_tables(subject):

@@ -37,11 +37,17 @@ def main(words: Sequence[str]) -> int:
     parser = _parser()
     asked = parser.parse_args(words)
     try:
-        cards: tuple[Device, ...] = usable_gpus() if asked.rehearse else find_machine(None).devices
+        cards: tuple[Device, ...] = (
+            usable_gpus() if asked.rehearse else find_machine(None).devices
+        )
     except EnvironmentFault as error:
-        _say(f"scripts/bench gpu: {error.message}; --rehearse runs the steps without a GPU")
+        _say(
+            f"scripts/bench gpu: {error.message}; --rehearse runs the steps without a GPU"
+        )
         return _NO_GPU
-    folder = asked.o or Path(f"gpubalance-gpu-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}")
+    folder = asked.o or Path(
+        f"gpubalance-gpu-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
+    )
     figures = folder.resolve() / FIGURES
     try:
         # An empty folder may be given, as by what copies it back.
@@ -58,7 +64,9 @@ def main(words: Sequence[str]) -> int:
             outcomes.append(outcome)
             # After each step, as a rented machine may be gone at any time.
             found = evidence(outcomes, seen)
-            (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            (folder / "gpu.json").write_text(
+                json.dumps(found, indent=1) + "\n", encoding="utf-8"
+            )
             (folder / "gpu.md").write_text(markdown(found), encoding="utf-8")
             with tarfile.open(folder / "steps.tar.gz", "w:gz") as packed:
                 packed.add(work, "steps", filter=_unless_large)
@@ -68,7 +76,9 @@ def main(words: Sequence[str]) -> int:
         "logs and files"
     )
     if not asked.rehearse:
-        _say(f"into the guide: cp {folder}/gpu.json tests/guide/ && python -m tests.guide.generate")
+        _say(
+            f"into the guide: cp {folder}/gpu.json tests/guide/ && python -m tests.guide.generate"
+        )
     return 0 if all(one.outcome == "done" for one in outcomes) else _PARTIAL
 
 

@@ -51,7 +51,11 @@ def marks_of(window: Window) -> Marks | None:
     if not began < computed < finished:
         return None
     compute_s = computed - began
-    return Marks(compute_s, finished - began, covered(window.kernels, began, computed) / compute_s)
+    return Marks(
+        compute_s,
+        finished - began,
+        covered(window.kernels, began, computed) / compute_s,
+    )
 
 
 def idle_part(window: Window) -> float | None:
@@ -102,11 +106,18 @@ def read_windows(folder: Path) -> list[Window]:
     windows = []
     for mark in marks:
         inside = [
-            (span, name) for span, name in events if mark.began_s <= span.began_s < mark.ended_s
+            (span, name)
+            for span, name in events
+            if mark.began_s <= span.began_s < mark.ended_s
         ]
-        kernels = tuple(span for span, name in inside if not name.startswith(("Memcpy", "Memset")))
+        kernels = tuple(
+            span for span, name in inside if not name.startswith(("Memcpy", "Memset"))
+        )
         windows.append(
-            Window(kernels, tuple(span for span, name in inside if name.startswith("MemcpyD2H")))
+            Window(
+                kernels,
+                tuple(span for span, name in inside if name.startswith("MemcpyD2H")),
+            )
         )
     return windows
 

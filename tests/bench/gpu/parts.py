@@ -24,7 +24,9 @@ VARIABLE = "GPUBALANCE_BENCH_PARTS"
 _MARK = "+"
 
 
-def environment(uuid: str, sizes: Sequence[int], root: str, mark: str = "") -> dict[str, str]:
+def environment(
+    uuid: str, sizes: Sequence[int], root: str, mark: str = ""
+) -> dict[str, str]:
     """Variables for a process that sees the GPU as parts of these sizes in bytes.
 
     `mark` is in the parts' UUIDs.
@@ -69,7 +71,9 @@ def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
 
     of_limit = tf.config.LogicalDeviceConfiguration
     parts = [of_limit(None if limit is None else limit >> 20) for limit in limits]
-    tf.config.set_logical_device_configuration(tf.config.list_physical_devices(kind)[0], parts)
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices(kind)[0], parts
+    )
     return tuple(f"{kind}:{number}" for number in range(len(limits)))
 
 
@@ -109,7 +113,9 @@ def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
             }
             for n, limit in enumerate(limits)
         )
-        parts = tuple(card.model_copy(update={**item, "bus_id": None}) for item in found)
+        parts = tuple(
+            card.model_copy(update={**item, "bus_id": None}) for item in found
+        )
         return reading.model_copy(update={"gpus": parts})
 
     module.read = read_parts
@@ -125,7 +131,9 @@ def divide(module: Any, uuid: str) -> None:
     def set_up_parts(devices: Sequence[Any], **_: bool) -> tuple[str, ...]:
         with _shown(uuid):
             names = logical("GPU", [device.memory_bytes for device in devices])
-        limits.update(zip(names, (device.memory_bytes for device in devices), strict=True))
+        limits.update(
+            zip(names, (device.memory_bytes for device in devices), strict=True)
+        )
         return names
 
     module.set_up_gpus = set_up_parts

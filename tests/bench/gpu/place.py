@@ -76,7 +76,9 @@ class Place:
 
     def options(self, count: int) -> tuple[str, ...]:
         """The program's options for the first GPUs, or for simulated devices."""
-        gpus = [str(device.index) for device in self.cards[:count]] or map(str, range(count))
+        gpus = [str(device.index) for device in self.cards[:count]] or map(
+            str, range(count)
+        )
         return *(() if self.cards else ("--simulate", QUICK_PAIR)), "--gpus", *gpus
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -86,7 +88,9 @@ class Place:
         """
         more = json.loads(os.environ.get(PROGRAM_VARIABLES, "{}"))
         return start(
-            *arguments, cwd=self.folder, environment={**os.environ, "COLUMNS": "100", **more}
+            *arguments,
+            cwd=self.folder,
+            environment={**os.environ, "COLUMNS": "100", **more},
         )
 
     def program(self, *arguments: str, codes: Sequence[int] = (0,)) -> Done:
@@ -96,7 +100,9 @@ class Place:
         """
         if self.rehearsed and arguments in self._done:
             return self._done[arguments]
-        self._done[arguments] = ended(self.start(*arguments, "--json"), arguments, codes)
+        self._done[arguments] = ended(
+            self.start(*arguments, "--json"), arguments, codes
+        )
         return self._done[arguments]
 
     def session(self, simulate: str = "1", **settings: Any) -> Session:
@@ -111,14 +117,18 @@ class Place:
         from gpubalance.engine.session import Session
 
         return Session(
-            devices, Settings(**{"model": self.model, **settings}), JointProfile(), seed=0
+            devices,
+            Settings(**{"model": self.model, **settings}),
+            JointProfile(),
+            seed=0,
         )
 
     def free_bytes(self) -> tuple[int, ...] | None:
         """Each GPU's free memory by NVML; None without GPUs."""
 
         told = [
-            with_gpu(card.uuid, lambda gpu: int(gpu.ask("MemoryInfo").free)) for card in self.cards
+            with_gpu(card.uuid, lambda gpu: int(gpu.ask("MemoryInfo").free))
+            for card in self.cards
         ]
         return tuple(line for line in told if line is not None) or None
 
@@ -130,14 +140,18 @@ def show(devices: Sequence[Device]) -> None:
     """
     wanted = os.environ | worker_environment(devices)
     os.environ.clear()
-    os.environ.update({name: value for name, value in wanted.items() if value is not None})
+    os.environ.update(
+        {name: value for name, value in wanted.items() if value is not None}
+    )
     if "tensorflow" not in sys.modules:
         with lean_import():
             import gpubalance.engine.session  # noqa: F401
 
 
 def ended(
-    process: subprocess.Popen[str], arguments: Sequence[str], codes: Sequence[int] = (0,)
+    process: subprocess.Popen[str],
+    arguments: Sequence[str],
+    codes: Sequence[int] = (0,),
 ) -> Done:
     """Waits for a process, and passes on what it says.
 
@@ -154,10 +168,17 @@ def ended(
     err = "".join(told)
     if process.returncode not in codes:
         why = next(
-            (line for line in err.splitlines() if line.startswith("error")), err.strip()[-200:]
+            (line for line in err.splitlines() if line.startswith("error")),
+            err.strip()[-200:],
         )
-        raise StepFailed(f"gpubalance {arguments[0]} ended with {process.returncode}: {why}")
-    return Done(process.returncode, json.loads(out) if out.lstrip().startswith("{") else None, err)
+        raise StepFailed(
+            f"gpubalance {arguments[0]} ended with {process.returncode}: {why}"
+        )
+    return Done(
+        process.returncode,
+        json.loads(out) if out.lstrip().startswith("{") else None,
+        err,
+    )
 
 
 def _pass_on(lines: Iterable[str], told: list[str]) -> None:

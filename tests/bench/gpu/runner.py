@@ -64,7 +64,10 @@ class Campaign(NamedTuple):
 
 
 def run_steps(
-    steps: Sequence[Step], campaign: Campaign, minutes: float, tell: Callable[[str], None]
+    steps: Sequence[Step],
+    campaign: Campaign,
+    minutes: float,
+    tell: Callable[[str], None],
 ) -> Iterator[Outcome]:
     """Runs the steps and yields each outcome."""
     end_s = time.monotonic() + 60 * minutes
@@ -73,11 +76,15 @@ def run_steps(
         # If time is short the first steps get it, and the last are not run.
         # Half a step shows little.
         share_s = min(
-            left_s, max(1.0, left_s / sum(one.seconds for one in steps[number:])) * step.seconds
+            left_s,
+            max(1.0, left_s / sum(one.seconds for one in steps[number:]))
+            * step.seconds,
         )
         outcome = Outcome(step.name, "not run", "the time was over", 0.0, [])
         if share_s >= _LEAST_S:
-            tell(f"… {number + 1} of {len(steps)}: {step.name}, {share_s:.0f} s at most")
+            tell(
+                f"… {number + 1} of {len(steps)}: {step.name}, {share_s:.0f} s at most"
+            )
             outcome = _run(step, campaign, share_s)
         tell(f"{step.name}: {outcome.outcome}, {outcome.seconds:.0f} s {outcome.why}")
         yield outcome
@@ -111,13 +118,17 @@ def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
             start_new_session=True,
         )
     try:
-        ended, why = ("failed", error_in(log)) if process.wait(seconds) else ("done", "")
+        ended, why = (
+            ("failed", error_in(log)) if process.wait(seconds) else ("done", "")
+        )
     except subprocess.TimeoutExpired:
         ended = "cut off"
         why = f"after its {seconds:.0f} s"
     finally:
         _kill(process)
-    return Outcome(step.name, ended, why, time.monotonic() - began, figures_of(step.name, figures))
+    return Outcome(
+        step.name, ended, why, time.monotonic() - began, figures_of(step.name, figures)
+    )
 
 
 def figures_of(step: str, file: Path) -> list[dict[str, Any]]:
@@ -138,11 +149,14 @@ def _environment(step: Step, folder: Path, cards: Sequence[Device]) -> dict[str,
     """
     variables = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])
+        ),
         "XDG_STATE_HOME": str(folder / "state"),
     }
     if cards and step.parts and (len(cards) == 1 or len(step.parts) == 1):
-        together = 3 * sum(step.parts) // 2  # the rest is for CUDA itself and for a second process
+        # The rest is for CUDA itself and for a second process
+        together = 3 * sum(step.parts) // 2
         sizes = [
             size * min(together, cards[0].memory_bytes or together) // together
             for size in step.parts
@@ -198,4 +212,5 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # all is written: a driver's trouble at TensorFlow's end must not fail the step
+    # All is written: a driver's trouble at TensorFlow's end must not fail the step
+    os._exit(0)

@@ -41,7 +41,9 @@ def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, 
             for f in outcome.figures
             if f["told"]
         ]
-        steps.append({**outcome._asdict(), "why": _without_names(outcome.why), "figures": told})
+        steps.append(
+            {**outcome._asdict(), "why": _without_names(outcome.why), "figures": told}
+        )
     return {
         "kind": KIND,
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
@@ -63,17 +65,26 @@ def markdown(found: dict[str, Any] | None) -> str:
 
     `found` is None as long as no GPU was seen.
     """
-    told = {item["step"]: Outcome(**item).told for item in found["steps"]} if found else {}
-    lines = ["| step | what it shows | seen on a fake GPU | seen on a GPU |", "|---|---|---|---|"]
+    told = (
+        {item["step"]: Outcome(**item).told for item in found["steps"]} if found else {}
+    )
+    lines = [
+        "| step | what it shows | seen on a fake GPU | seen on a GPU |",
+        "|---|---|---|---|",
+    ]
     for step in STEPS:
         cell = told.get(step.name, "not yet").replace("|", "\\|").replace("<", "&lt;")
         lines.append(f"| `{step.name}` | {step.shows} | {step.on_fake} | {cell} |")
-    return "\n".join([_headline(found) if found else "No GPU was seen yet.", "", *lines, ""])
+    return "\n".join(
+        [_headline(found) if found else "No GPU was seen yet.", "", *lines, ""]
+    )
 
 
 def _headline(found: dict[str, Any]) -> str:
     here = found["environment"]
     cards = " and ".join(found["cards"])
-    versions = [f"{name} {here[key]}" for key, name in _VERSIONS.items() if here.get(key)]
+    versions = [
+        f"{name} {here[key]}" for key, name in _VERSIONS.items() if here.get(key)
+    ]
     seen = f"Seen on {cards}" if cards else "Seen on no GPU, rehearsed"
     return markdown_text(f"{seen}; {', '.join([*versions, found['date']])}.")

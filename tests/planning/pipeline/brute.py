@@ -25,7 +25,9 @@ def shortest(problem: CutProblem) -> float | None:
     return min(found, default=None)
 
 
-def _steps(problem: CutProblem, parts: Sequence[tuple[int, int, int]]) -> Iterator[float]:
+def _steps(
+    problem: CutProblem, parts: Sequence[tuple[int, int, int]]
+) -> Iterator[float]:
     """Yields the step for each choice of depths that fits.
 
     It is for one order of devices and one choice of cuts.
@@ -33,10 +35,14 @@ def _steps(problem: CutProblem, parts: Sequence[tuple[int, int, int]]) -> Iterat
     count = problem.micro_batches
     loads = [problem.loads[device] for device, _, _ in parts]
     runs = [slice(first, after) for _, first, after in parts]
-    forward_s = [sum(load.forward_s[run]) for load, run in zip(loads, runs, strict=True)]
+    forward_s = [
+        sum(load.forward_s[run]) for load, run in zip(loads, runs, strict=True)
+    ]
     if max(forward_s) == float("inf"):
         return
-    backward_s = [sum(load.backward_s[run]) for load, run in zip(loads, runs, strict=True)]
+    backward_s = [
+        sum(load.backward_s[run]) for load, run in zip(loads, runs, strict=True)
+    ]
     update_s = [sum(load.update_s[run]) for load, run in zip(loads, runs, strict=True)]
     behind = [len(parts) - 1 - number for number in range(len(parts))]
     for depths in product(*(range(least, _AHEAD * least + 1) for least in behind)):
@@ -75,14 +81,22 @@ def _sent(problem: CutProblem, runs: Sequence[slice]) -> dict[tuple[int, int], f
     """Seconds to send what each pair of segments has between them."""
     sent: dict[tuple[int, int], int] = {}
     for edge in problem.graph.edges:
-        (source,) = (n for n, run in enumerate(runs) if run.start <= edge.source < run.stop)
+        (source,) = (
+            n for n, run in enumerate(runs) if run.start <= edge.source < run.stop
+        )
         for n, run in enumerate(runs):
-            if n != source and any(run.start <= target < run.stop for target in edge.targets):
+            if n != source and any(
+                run.start <= target < run.stop for target in edge.targets
+            ):
                 sent[source, n] = (
-                    sent.get((source, n), 0) + problem.micro_batch * edge.bytes_per_sample
+                    sent.get((source, n), 0)
+                    + problem.micro_batch * edge.bytes_per_sample
                 )
     rate = problem.bytes_per_s
-    return {pair: problem.latency_s + (size / rate if rate else 0.0) for pair, size in sent.items()}
+    return {
+        pair: problem.latency_s + (size / rate if rate else 0.0)
+        for pair, size in sent.items()
+    }
 
 
 def _step_s(
@@ -103,7 +117,9 @@ def _step_s(
             if at[own] == len(order):
                 continue
             is_back, number = order[at[own]]
-            needs = [(a, b, is_back, number) for a, b in sent if (a if is_back else b) == own]
+            needs = [
+                (a, b, is_back, number) for a, b in sent if (a if is_back else b) == own
+            ]
             if not all(one in arrived for one in needs):
                 continue
             begins = max([free_s[own], *(arrived[one] for one in needs)])

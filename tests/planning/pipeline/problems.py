@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from random import Random
 
-from gpubalance.planning.pipeline.problem import Block, BlockLoad, CutProblem, Edge, Graph
+from gpubalance.planning.pipeline.problem import (
+    Block,
+    BlockLoad,
+    CutProblem,
+    Edge,
+    Graph,
+)
 
 
 def chain_graph(blocks: int, bytes_per_sample: int = 0) -> Graph:
@@ -16,7 +22,9 @@ def chain_graph(blocks: int, bytes_per_sample: int = 0) -> Graph:
     )
 
 
-def even_problem(stages: int, micro_batches: int, transfer_s: float = 0.0) -> CutProblem:
+def even_problem(
+    stages: int, micro_batches: int, transfer_s: float = 0.0
+) -> CutProblem:
     """As many equal blocks as equal devices; only time is scarce.
 
     A forward takes a second, a backward two.
@@ -38,20 +46,31 @@ def drawn(seed: int, most_devices: int = 4) -> CutProblem:
     edges = [Edge(i, (i + 1,), random.randint(0, 9)) for i in range(n - 1)]
     for _ in range(random.randint(0, 3)):
         source = random.randrange(n)
-        targets = sorted({target for target in range(source + 1, n) if random.random() < 0.4})
+        targets = sorted(
+            {target for target in range(source + 1, n) if random.random() < 0.4}
+        )
         edges += [Edge(source, tuple(targets), random.randint(0, 9))] if targets else []
     graph = Graph(chain_graph(n).blocks, tuple(edges))
     fixed, live = ([random.uniform(0, 3) for _ in range(n)] for _ in range(2))
     scarce = random.uniform(0.2, 1.5) * (sum(fixed) + 2 * sum(live))
     loads = [
         BlockLoad(
-            tuple(random.choice([math.inf, *[random.uniform(0.1, 2)] * 15]) for _ in range(n)),
+            tuple(
+                random.choice([math.inf, *[random.uniform(0.1, 2)] * 15])
+                for _ in range(n)
+            ),
             tuple(random.uniform(0.1, 4) for _ in range(n)),
             tuple(random.choice([0.0, random.uniform(0, 1)]) for _ in range(n)),
-            tuple(size * random.choice([1.0, random.uniform(0.8, 1.2)]) for size in fixed),
+            tuple(
+                size * random.choice([1.0, random.uniform(0.8, 1.2)]) for size in fixed
+            ),
             tuple(live),
             random.choice(
-                [math.inf, scarce * random.uniform(0.3, 1.2), scarce * random.uniform(0.3, 1.2)]
+                [
+                    math.inf,
+                    scarce * random.uniform(0.3, 1.2),
+                    scarce * random.uniform(0.3, 1.2),
+                ]
             ),
         )
         for _ in range(devices)

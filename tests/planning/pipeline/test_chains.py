@@ -20,10 +20,14 @@ def test_no_step_of_a_chain_is_shorter_than_its_bound(most: int) -> None:
         found = chains(problem, math.inf, most)
         for chain in found:
             segments = chain.segments
-            assert [s.first for s in segments] == [0, *(s.last + 1 for s in segments[:-1])]
+            assert [s.first for s in segments] == [
+                0,
+                *(s.last + 1 for s in segments[:-1]),
+            ]
             assert segments[-1].last == len(problem.graph.blocks) - 1
             assert len({s.device for s in segments}) == len(segments) > 1
-        for chain in found[:: len(found) // 25 + 1]:  # from the least bound to the largest
+        # From the least bound to the largest
+        for chain in found[:: len(found) // 25 + 1]:
             for placed in placings_of(Cut(problem, chain.segments)):
                 assert placed.step_time_s >= chain.least_s * (1 - 1e-9), seed
                 steps += 1
@@ -44,4 +48,6 @@ def test_few_tails_find_a_chain_wherever_there_is_one() -> None:
     for seed in range(200):
         problem = drawn(seed)
         few = len(problem.loads) * 2 ** len(problem.loads) * len(problem.graph.blocks)
-        assert bool(chains(problem, math.inf, few)) == bool(chains(problem, math.inf, 10**6))
+        assert bool(chains(problem, math.inf, few)) == bool(
+            chains(problem, math.inf, 10**6)
+        )

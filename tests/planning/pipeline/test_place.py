@@ -26,8 +26,17 @@ from tests.planning.pipeline.problems import chain_graph, drawn
 
 # A stem, two arms of two blocks each and a merge, in depth-first order.
 BRANCHES = Graph(
-    tuple(Block(name, 1, 0, 0, 1 / 6) for name in ("stem", "a1", "a2", "b1", "b2", "merge")),
-    (Edge(0, (1, 3), 1), Edge(1, (2,), 1), Edge(2, (5,), 1), Edge(3, (4,), 1), Edge(4, (5,), 1)),
+    tuple(
+        Block(name, 1, 0, 0, 1 / 6)
+        for name in ("stem", "a1", "a2", "b1", "b2", "merge")
+    ),
+    (
+        Edge(0, (1, 3), 1),
+        Edge(1, (2,), 1),
+        Edge(2, (5,), 1),
+        Edge(3, (4,), 1),
+        Edge(4, (5,), 1),
+    ),
 )
 
 
@@ -35,7 +44,12 @@ def branches(micro_batches: int, memory: float = math.inf) -> CutProblem:
     """A problem of two arms that take 20 ms forward and 40 ms backward on either of two devices."""
     forward = (0.001, 0.01, 0.01, 0.01, 0.01, 0.001)
     load = BlockLoad(
-        forward, tuple(2 * s for s in forward), (0.0,) * 6, (1.0,) * 6, (1.0,) * 6, memory
+        forward,
+        tuple(2 * s for s in forward),
+        (0.0,) * 6,
+        (1.0,) * 6,
+        (1.0,) * 6,
+        memory,
     )
     return CutProblem(BRANCHES, (load, load), 1, micro_batches)
 
@@ -49,12 +63,15 @@ def test_the_arms_of_two_branches_are_on_two_devices() -> None:
     ]
     assert arms in ([0, 0, 1, 1], [1, 1, 0, 0])
     assert len(placed.segments) > len(on) == 2  # a device has several segments
-    assert placed.step_time_s == pytest.approx(0.066)  # stem, one arm, merge; 126 ms on one device
+    # stem, one arm, merge; 126 ms on one device
+    assert placed.step_time_s == pytest.approx(0.066)
     # With many micro-batches a chain does as well.
     assert place(branches(32)).step_time_s <= 1.001 * (shortest(branches(32)) or 0.0)
 
 
-def test_what_is_placed_fits_and_no_cut_that_is_simulated_takes_a_shorter_step() -> None:
+def test_what_is_placed_fits_and_no_cut_that_is_simulated_takes_a_shorter_step() -> (
+    None
+):
     placed_count = 0
     for seed in range(200):
         problem = drawn(seed, most_devices=3)
@@ -79,14 +96,18 @@ def test_memory_decides_how_deep_an_order_may_be() -> None:
     load = BlockLoad((1.0, 1.0), (2.0, 2.0), (0.0, 0.0), (1.0, 1.0), (1.0, 1.0), 10.0)
     problem = CutProblem(chain_graph(2, 1), (load, load), 1, 8, latency_s=0.3)
     assert place(problem).in_flight[place(problem).segments[0].device] == 3
-    tight = replace(problem, loads=tuple(replace(load, memory_bytes=3.5) for load in problem.loads))
+    tight = replace(
+        problem, loads=tuple(replace(load, memory_bytes=3.5) for load in problem.loads)
+    )
     assert place(tight).in_flight[place(tight).segments[0].device] == 2
 
 
 @pytest.mark.parametrize(
     ("fixed", "block"), [((1.0, 1.0, 9.0, 1.0, 1.0, 1.0), 2), ((1.0,) * 6, None)]
 )
-def test_a_block_that_no_device_holds_is_named(fixed: tuple[float, ...], block: int | None) -> None:
+def test_a_block_that_no_device_holds_is_named(
+    fixed: tuple[float, ...], block: int | None
+) -> None:
     problem = branches(4, memory=4.0)
     loads = tuple(replace(load, fixed_bytes=fixed) for load in problem.loads)
     with pytest.raises(NoPlacementError) as caught:
@@ -100,7 +121,8 @@ def test_a_skip_connection_is_sent_to_where_it_is_taken() -> None:
     The three devices are in a chain.
     """
     graph = replace(
-        chain_graph(3, 1), edges=(Edge(0, (1,), 5), Edge(1, (2,), 5), Edge(0, (1, 2), 7))
+        chain_graph(3, 1),
+        edges=(Edge(0, (1,), 5), Edge(1, (2,), 5), Edge(0, (1, 2), 7)),
     )
     load = BlockLoad((1.0,) * 3, (1.0,) * 3, (0.0,) * 3, (0.0,) * 3, (0.0,) * 3)
     problem = CutProblem(graph, (load,) * 3, 1, 4)

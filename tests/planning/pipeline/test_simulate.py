@@ -19,7 +19,11 @@ from gpubalance.planning.model import Line
 from gpubalance.planning.pipeline.place import Placement, place, placings_of
 from gpubalance.planning.pipeline.problem import Cut, CutProblem, Segment
 from gpubalance.planning.pipeline.schedule import DeadlockError, inputs_of, simulate
-from gpubalance.planning.pipeline.timeline import Task, bubble_bound, pipeline_throughput
+from gpubalance.planning.pipeline.timeline import (
+    Task,
+    bubble_bound,
+    pipeline_throughput,
+)
 from gpubalance.planning.sync import Syncs
 from gpubalance.results.layers import StepTimeline
 from tests.planning.pipeline.problems import drawn, even_problem
@@ -33,7 +37,9 @@ TIMES = ("forward_s", "backward_s", "update_s")
 def one_block_each(problem: CutProblem) -> list[Placement]:
     """A segment for each device, in each order of tasks: the plain one first, the deepest last."""
     return list(
-        placings_of(Cut(problem, tuple(Segment(n, n, n) for n in range(len(problem.loads)))))
+        placings_of(
+            Cut(problem, tuple(Segment(n, n, n) for n in range(len(problem.loads))))
+        )
     )
 
 
@@ -42,7 +48,9 @@ def random_placings(seed: int) -> list[Placement]:
     problem = drawn(seed)
     n = len(problem.graph.blocks)
     devices = len(problem.loads)
-    dealt = tuple(Segment(i, i, (seed // 7 + i * 5 + i * i) % devices) for i in range(n))
+    dealt = tuple(
+        Segment(i, i, (seed // 7 + i * 5 + i * i) % devices) for i in range(n)
+    )
     return list(placings_of(Cut(problem, dealt)))
 
 
@@ -52,13 +60,21 @@ def recorded(placed: Placement) -> StepTimeline:
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 8), (4, 3), (3, 16)])
-def test_alike_stages_reach_the_bound_of_the_bubble(stages: int, micro_batches: int) -> None:
+def test_alike_stages_reach_the_bound_of_the_bubble(
+    stages: int, micro_batches: int
+) -> None:
     (placed, *_) = one_block_each(even_problem(stages, micro_batches))
     assert placed.step_time_s == pytest.approx((micro_batches + stages - 1) * 3)
     for device in range(stages):
-        busy_s = sum(span.end_s - span.start_s for span in recorded(placed).spans(device))
-        assert 1 - busy_s / placed.step_time_s == pytest.approx(bubble_bound(stages, micro_batches))
-    assert list(placed.in_flight) == [min(stages - s, micro_batches) for s in range(stages)]
+        busy_s = sum(
+            span.end_s - span.start_s for span in recorded(placed).spans(device)
+        )
+        assert 1 - busy_s / placed.step_time_s == pytest.approx(
+            bubble_bound(stages, micro_batches)
+        )
+    assert list(placed.in_flight) == [
+        min(stages - s, micro_batches) for s in range(stages)
+    ]
 
 
 @pytest.mark.parametrize(("stages", "loses"), [(2, 0.09), (4, 0.15)])
@@ -76,7 +92,9 @@ def test_a_deeper_order_hides_transfers(stages: int, loses: float) -> None:
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
-def test_every_step_obeys_its_order_and_its_parts_add_up(seed: int, factor: float) -> None:
+def test_every_step_obeys_its_order_and_its_parts_add_up(
+    seed: int, factor: float
+) -> None:
     for placed in random_placings(seed):
         problem = placed.problem
         ran = {timed.task: timed for timed in placed.timeline.tasks}
@@ -86,14 +104,21 @@ def test_every_step_obeys_its_order_and_its_parts_add_up(seed: int, factor: floa
                 assert ran[before].end_s <= ran[after].start_s
         for task, timed in ran.items():
             assert timed.sent_s == max(
-                (ran[given].end_s for given in inputs_of(task, placed.links)), default=0.0
+                (ran[given].end_s for given in inputs_of(task, placed.links)),
+                default=0.0,
             )
             assert timed.sent_s <= timed.ready_s <= timed.start_s
-        assert simulate(placed, placed.orders).step_time_s == pytest.approx(placed.step_time_s)
+        assert simulate(placed, placed.orders).step_time_s == pytest.approx(
+            placed.step_time_s
+        )
         for device, load in enumerate(problem.loads):
             spans = [*recorded(placed).spans(device)]
-            assert all(before.end_s <= after.start_s for before, after in pairwise(spans))
-            forward_s = sum(span.end_s - span.start_s for span in spans if span.kind == "forward")
+            assert all(
+                before.end_s <= after.start_s for before, after in pairwise(spans)
+            )
+            forward_s = sum(
+                span.end_s - span.start_s for span in spans if span.kind == "forward"
+            )
             work = sum(
                 sum(load.forward_s[segment.blocks])
                 for segment in placed.segments
@@ -103,12 +128,16 @@ def test_every_step_obeys_its_order_and_its_parts_add_up(seed: int, factor: floa
         loads = []
         for load in problem.loads:
             times: Any = {
-                name: tuple(factor * one for one in getattr(load, name)) for name in TIMES
+                name: tuple(factor * one for one in getattr(load, name))
+                for name in TIMES
             }
             loads.append(replace(load, **times))
         rate = problem.bytes_per_s and problem.bytes_per_s / factor
         longer = replace(
-            problem, latency_s=factor * problem.latency_s, bytes_per_s=rate, loads=tuple(loads)
+            problem,
+            latency_s=factor * problem.latency_s,
+            bytes_per_s=rate,
+            loads=tuple(loads),
         )
         found = simulate(Cut(longer, placed.segments), placed.orders)
         assert found.step_time_s == pytest.approx(factor * placed.step_time_s)
@@ -116,8 +145,12 @@ def test_every_step_obeys_its_order_and_its_parts_add_up(seed: int, factor: floa
 
 def test_an_order_in_which_each_waits_for_the_other_is_found_out() -> None:
     (placed, *_) = one_block_each(even_problem(2, 2))
-    first = [Task(0, kind, number) for number in (0, 1) for kind in ("forward", "backward")]
-    second = [Task(1, kind, number) for number in (1, 0) for kind in ("forward", "backward")]
+    first = [
+        Task(0, kind, number) for number in (0, 1) for kind in ("forward", "backward")
+    ]
+    second = [
+        Task(1, kind, number) for number in (1, 0) for kind in ("forward", "backward")
+    ]
     with pytest.raises(DeadlockError):
         simulate(placed, [first, second])
 
@@ -134,12 +167,18 @@ def test_two_transfers_over_one_line_take_turns() -> None:
     assert ready == {0: 6.0, 1: 11.0}
 
 
-@pytest.mark.parametrize(("sync_s", "layers_win"), [(0.012, False), (0.05, False), (0.5, True)])
+@pytest.mark.parametrize(
+    ("sync_s", "layers_win"), [(0.012, False), (0.05, False), (0.5, True)]
+)
 def test_the_published_pair_is_for_the_split_unless_its_sync_is_slow(
     sync_s: float, layers_win: bool
 ) -> None:
-    loads = tuple(of_splits.Load(card, limit) for card, limit in zip(CARDS, LIMITS, strict=True))
-    split = allocate(of_splits.Problem(loads, sync=Syncs(otherwise_s=sync_s))).throughput
+    loads = tuple(
+        of_splits.Load(card, limit) for card, limit in zip(CARDS, LIMITS, strict=True)
+    )
+    split = allocate(
+        of_splits.Problem(loads, sync=Syncs(otherwise_s=sync_s))
+    ).throughput
     layers = pipeline_throughput([128 / card.step_time_s(128) for card in CARDS], 16)
     assert (layers > split) == layers_win
 

@@ -14,9 +14,13 @@ if "ENGINE_STAND_IN" in os.environ:
         @staticmethod
         def find_spec(name, *_):  # type: ignore[no-untyped-def]
             if name == "gpubalance.engine.session":
-                return importlib.util.spec_from_file_location(name, os.environ["ENGINE_STAND_IN"])
+                return importlib.util.spec_from_file_location(
+                    name, os.environ["ENGINE_STAND_IN"]
+                )
             if name == "gpubalance.engine.pipeline.session":
-                beside = Path(os.environ["ENGINE_STAND_IN"]).with_name("layers_session.py")
+                beside = Path(os.environ["ENGINE_STAND_IN"]).with_name(
+                    "layers_session.py"
+                )
                 return importlib.util.spec_from_file_location(name, beside)
             return None
 

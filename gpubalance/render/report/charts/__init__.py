@@ -30,7 +30,9 @@ def _of_result(drawing_of: Callable[[Any], Drawing | str]) -> _DrawingOf:
     return lambda subject: drawing_of(subject.result)
 
 
-_MEMORY = _ChartKind("memory", "Memory of each device against its limit", device_bars.memory)
+_MEMORY = _ChartKind(
+    "memory", "Memory of each device against its limit", device_bars.memory
+)
 _COURSE = _ChartKind("course", "Step time over the measurement", course)
 # The problem and its solution first, then why not more, then what the result is based on.
 _CHARTS = (
@@ -48,7 +50,11 @@ _CHARTS = (
 )
 _OF_KIND: Mapping[str, Sequence[_ChartKind]] = {
     "queue": [
-        _ChartKind("commands", "What each device ran, and when", _of_result(device_bars.commands)),
+        _ChartKind(
+            "commands",
+            "What each device ran, and when",
+            _of_result(device_bars.commands),
+        ),
     ],
     # Models that train independently share no step, and nothing was searched for.
     "independent": [
@@ -61,7 +67,9 @@ _OF_KIND: Mapping[str, Sequence[_ChartKind]] = {
         _COURSE,
     ],
     "layers": [
-        _ChartKind("timeline", "One step, task by task", _of_result(device_bars.timeline)),
+        _ChartKind(
+            "timeline", "One step, task by task", _of_result(device_bars.timeline)
+        ),
         _ChartKind(
             "stages",
             "Where a step's time goes, device by device",

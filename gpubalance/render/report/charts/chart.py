@@ -43,14 +43,20 @@ class Chart(NamedTuple):
         prefix = f"{section}-{self.id}-{width}"
         file = io.StringIO()
         with drawing(prefix):
-            self.draw(width).savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)
-        head, body = re.split(r"(?<=>)", file.getvalue().partition("<svg")[2], maxsplit=1)
+            self.draw(width).savefig(
+                file, format="svg", transparent=True, metadata=_NO_METADATA
+            )
+        head, body = re.split(
+            r"(?<=>)", file.getvalue().partition("<svg")[2], maxsplit=1
+        )
         view = re.search(r'viewBox="[^"]*"', head)
         view_box = view[0] if view else ""
         body = re.sub(_NEEDLESS, "", body.strip())
         body = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], prefix), body)
         title = f'<title id="{prefix}-title">{escape(self.title)}</title>'
-        attributes = f'{view_box} role="img" aria-labelledby="{prefix}-title" width="100%"'
+        attributes = (
+            f'{view_box} role="img" aria-labelledby="{prefix}-title" width="100%"'
+        )
         return f"<svg {attributes}>{title}{body}"
 
     def png(self, width: int) -> bytes:
@@ -60,7 +66,11 @@ class Chart(NamedTuple):
             figure = self.draw(width)
             figure.suptitle(self.title, x=0.01, ha="left", weight="bold")
             figure.savefig(
-                file, format="png", dpi=_PNG_DPI, facecolor=PAPER, metadata={"Software": None}
+                file,
+                format="png",
+                dpi=_PNG_DPI,
+                facecolor=PAPER,
+                metadata={"Software": None},
             )
         return file.getvalue()
 

@@ -10,7 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import CHOSEN, EVEN, NARROW, legend, look, new_figure
+from gpubalance.render.report.charts.style import (
+    CHOSEN,
+    EVEN,
+    NARROW,
+    legend,
+    look,
+    new_figure,
+)
 from gpubalance.results.common import StepTime
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers
@@ -137,13 +144,18 @@ def _draw_timings(axes: Axes, lines: Sequence[TimingLine]) -> None:
             axes.plot(at, middle, color=colour, linewidth=1.2, label=label)
         else:
             style: dict[str, Any] = {"markersize": 4.5, "color": colour, "label": label}
-            axes.plot(at, times, marker, markerfacecolor=colour if filled else "none", **style)
+            axes.plot(
+                at, times, marker, markerfacecolor=colour if filled else "none", **style
+            )
         median_style = "-" if filled else "--"
-        axes.axhline(step_time.median * 1e3, color=colour, linewidth=1.0, linestyle=median_style)
+        axes.axhline(
+            step_time.median * 1e3, color=colour, linewidth=1.0, linestyle=median_style
+        )
     axes.set_ylabel("step time, ms")
     bottom, top = axes.get_ylim()
     usual = lines[0].times.median * 1e3
-    if top - bottom < 0.02 * usual:  # else noise of under one per cent looks like a mountain
+    # Else noise of under one per cent looks like a mountain
+    if top - bottom < 0.02 * usual:
         axes.set_ylim(min(bottom, 0.99 * usual), max(top, 1.01 * usual))
 
 

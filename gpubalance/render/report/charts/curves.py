@@ -10,7 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import INK, NARROW, device_name, legend, look, new_figure
+from gpubalance.render.report.charts.style import (
+    INK,
+    NARROW,
+    device_name,
+    legend,
+    look,
+    new_figure,
+)
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.subject import ReportSubject
 from gpubalance.settings.batch_split import pieces_text
@@ -77,7 +84,9 @@ def _limit_text(probe: DeviceProbe) -> str:
     return f"no limit up to {limit.fits}"
 
 
-def _draw_device(axes: Axes, number: int, probe: DeviceProbe, chosen: int, name: str) -> None:
+def _draw_device(
+    axes: Axes, number: int, probe: DeviceProbe, chosen: int, name: str
+) -> None:
     points = sorted(probe.curve, key=lambda point: point.batch)
     batches = [point.batch for point in points]
     rates = [point.throughput.median for point in points]
@@ -100,9 +109,17 @@ def _draw_device(axes: Axes, number: int, probe: DeviceProbe, chosen: int, name:
         line: dict[str, Any] = {"linestyle": style["linestyle"], "linewidth": 1.6}
         axes.plot(at[known], at[known] / times[known], color=colour, **line)
     axes.plot([], [], **style, **marks, linewidth=1.6, label=name)
-    intervals = [point.throughput.ci95 or (point.throughput.median,) * 2 for point in points]
+    intervals = [
+        point.throughput.ci95 or (point.throughput.median,) * 2 for point in points
+    ]
     low, high = np.transpose(intervals)
-    marks |= {**style, "linestyle": "none", "elinewidth": 1.2, "capsize": 2, "zorder": 3}
+    marks |= {
+        **style,
+        "linestyle": "none",
+        "elinewidth": 1.2,
+        "capsize": 2,
+        "zorder": 3,
+    }
     errors = np.clip([rates - low, high - rates], 0.0, None)
     axes.errorbar(batches, rates, yerr=errors, **marks)
     if most is not None:
@@ -111,5 +128,9 @@ def _draw_device(axes: Axes, number: int, probe: DeviceProbe, chosen: int, name:
         rate = float(np.interp(chosen, batches, rates))
         if model is not None and model.planned.step_time_s(chosen) > 0:
             rate = chosen / model.planned.step_time_s(chosen)
-        ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.8}
+        ring: dict[str, Any] = {
+            "markersize": 13,
+            "markerfacecolor": "none",
+            "markeredgewidth": 1.8,
+        }
         axes.plot(chosen, rate, marker="o", color=colour, zorder=4, **ring)

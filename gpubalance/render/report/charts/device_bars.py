@@ -112,7 +112,9 @@ def timeline(result: Layers) -> Drawing:
         bars = []
         for kind, start_s, end_s, micro_batch in result.timeline.spans(stage.device):
             number = "" if micro_batch is None else str(micro_batch)
-            bars.append(Bar(_TASKS[kind], 1e3 * start_s, 1e3 * (end_s - start_s), number))
+            bars.append(
+                Bar(_TASKS[kind], 1e3 * start_s, 1e3 * (end_s - start_s), number)
+            )
         rows.append(Row(device_name(result.devices[stage.device]), bars=bars))
     numbers = "With the numbers of the micro-batches."
     note = f"{numbers} Where nothing is drawn, a device had nothing to do: the bubble."

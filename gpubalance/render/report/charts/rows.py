@@ -7,7 +7,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import HATCHES, MUTED, NARROW, PAPER, legend, new_figure
+from gpubalance.render.report.charts.style import (
+    HATCHES,
+    MUTED,
+    NARROW,
+    PAPER,
+    legend,
+    new_figure,
+)
 from gpubalance.render.table import shorten
 
 if TYPE_CHECKING:
@@ -130,11 +137,15 @@ def _draw_text(axes: Axes, row: Row, bottom: float, letters: int) -> None:
     weight = "normal"
     if row.is_heading:
         weight = "bold"
-    axes.text(0.0, bottom, left, transform=across, ha="left", va="bottom", weight=weight)
+    axes.text(
+        0.0, bottom, left, transform=across, ha="left", va="bottom", weight=weight
+    )
     axes.text(1.0, bottom, row.right, transform=across, ha="right", va="bottom")
 
 
-def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float) -> None:
+def _draw_bars(
+    axes: Axes, row: Row, middle: float, keys: set[Key], least: float
+) -> None:
     """Bars and marks; `least` is the length of a bar that has room for its number."""
     for key, start, length, number in row.bars:
         if length:
@@ -151,7 +162,9 @@ def _draw_bars(axes: Axes, row: Row, middle: float, keys: set[Key], least: float
             axes.barh(middle, length, left=start, height=_BAR, **look)
         if number and length >= least:
             at = start + length / 2
-            axes.text(at, middle, number, ha="center", va="center", color=PAPER, fontsize=8)
+            axes.text(
+                at, middle, number, ha="center", va="center", color=PAPER, fontsize=8
+            )
     for key, value in row.marks.items():
         ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
         axes.plot([value, value], ends, color=key.colour, linewidth=2.2, label=key.name)

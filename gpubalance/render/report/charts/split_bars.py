@@ -53,9 +53,13 @@ def steps(subject: ReportSubject) -> Drawing | str:
         unit = "s"
     rows = []
     for step in bars:
-        rows.append(Row(f"{step.title} {BatchSplit(step.batches)}", per_s(step.throughput)))
+        rows.append(
+            Row(f"{step.title} {BatchSplit(step.batches)}", per_s(step.throughput))
+        )
         rows += [_step_row(subject, step, part, scale) for part in step.parts]
-    notes = ["A device that has computed waits for the slowest, then all share gradients."]
+    notes = [
+        "A device that has computed waits for the slowest, then all share gradients."
+    ]
     if subject.run is None and not subject.probed and len(bars[-1].parts) > 1:
         notes.append(
             "How long each computes in the even split is in their probe: give the probe's file too."
@@ -69,7 +73,9 @@ def steps(subject: ReportSubject) -> Drawing | str:
     return rows_chart(rows, f"time in a step, {unit}", " ".join(notes))
 
 
-def _step_row(subject: ReportSubject, step: StepBar, part: Replica, scale: float) -> Row:
+def _step_row(
+    subject: ReportSubject, step: StepBar, part: Replica, scale: float
+) -> Row:
     batch = f"batch {share_text(part.batch, part.micro_batch)}"
     waits = f"waits {format_seconds(part.wait_s)}" if part.wait_s else "no wait"
     times = {
@@ -115,7 +121,9 @@ def rounds(subject: ReportSubject) -> Drawing | str:
             rate = tried.measured.throughput.median
             text = format_rate(rate)
         marks = {_PREDICTED: tried.predicted_throughput}
-        rows.append(Row(f"{tried.number}. {batches}", text, [Bar(_MEASURED, 0.0, rate)], marks))
+        rows.append(
+            Row(f"{tried.number}. {batches}", text, [Bar(_MEASURED, 0.0, rate)], marks)
+        )
     return rows_chart(rows, "throughput, samples/s")
 
 

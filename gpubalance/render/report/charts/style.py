@@ -55,7 +55,13 @@ CHOSEN, EVEN = INK, MUTED  # devices have other colours
 # One of each for every device. Their numbers are coprime, so that 7 · 8 devices all look different.
 _COLOURS = tuple(_HUES.values())
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_DASHES: tuple[tuple[float, ...], ...] = ((5, 2), (2, 1.5), (7, 2, 1.5, 2), (1, 1.5), (9, 3))
+_DASHES: tuple[tuple[float, ...], ...] = (
+    (5, 2),
+    (2, 1.5),
+    (7, 2, 1.5, 2),
+    (1, 1.5),
+    (9, 3),
+)
 
 _TEXT_PX = 11.5
 _LEGEND_PX = 18
@@ -98,7 +104,9 @@ def drawing(salt: str) -> Iterator[None]:
 
         stack.enter_context(style.context(_settings(salt), after_reset=True))
         stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing", category=UserWarning
+        )
         yield
 
 
@@ -142,8 +150,12 @@ def new_figure(
     """A figure of axes above each other, with these relative heights and a shared x axis."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width / _PX_PER_INCH, height / _PX_PER_INCH), layout="constrained")
-    axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=list(rows))
+    figure = Figure(
+        figsize=(width / _PX_PER_INCH, height / _PX_PER_INCH), layout="constrained"
+    )
+    axes = figure.subplots(
+        len(rows), 1, sharex=True, squeeze=False, height_ratios=list(rows)
+    )
     return figure, list(axes[:, 0])
 
 

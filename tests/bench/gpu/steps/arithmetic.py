@@ -42,7 +42,8 @@ def figures(place: Place) -> Iterator[Figure]:
         model = "small"
 
     rates = {}
-    for precision in reversed(_PRECISIONS):  # TF32, TensorFlow's own, is left on for Keras
+    # TF32, TensorFlow's own, is left on for Keras
+    for precision in reversed(_PRECISIONS):
         run = Ours((batch,), model=model, devices=devices, precision=precision)
         split = Split.of(devices, BatchSplit((batch,)), JointProfile())
         split.precision = precision
@@ -52,7 +53,10 @@ def figures(place: Place) -> Iterator[Figure]:
     part = rates["tf32"] / rates["float32"]
     yield Figure("tf32", rates, f"`run` in TF32 over float32: {part:.2f}")
     yield compared(
-        place, "Keras' `fit` on one card", fit.throughput, KerasAlone(batch, make).throughput
+        place,
+        "Keras' `fit` on one card",
+        fit.throughput,
+        KerasAlone(batch, make).throughput,
     )
 
 

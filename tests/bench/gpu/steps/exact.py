@@ -42,7 +42,9 @@ def figures(place: Place) -> Iterator[Figure]:
         value = {
             "split": beside(case, model, split.fit, one).weights,
             "alone": compared(case, nullcontext(), fit, one).weights,
-            "both": compared(case, split.scope(), split.fit, replace(one, model=model)).weights,
+            "both": compared(
+                case, split.scope(), split.fit, replace(one, model=model)
+            ).weights,
         }
         told = f"{optimizer}: 70/30 differs from one device by {value['split']:.1e}; "
         told += (
@@ -73,4 +75,6 @@ def classifier(optimizer: str = "adam") -> Any:
 
 def _images(_: int) -> tuple[Any, ...]:
     random = np.random.default_rng(3)
-    return random.random((5 * SAMPLES, 28, 28, 1), np.float32), random.integers(0, 10, 5 * SAMPLES)
+    return random.random((5 * SAMPLES, 28, 28, 1), np.float32), random.integers(
+        0, 10, 5 * SAMPLES
+    )

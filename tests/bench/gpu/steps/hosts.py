@@ -23,7 +23,9 @@ _PERCENT = {"alpha": 70, "beta": 30}  # of the card's multiprocessors
 _BYTES = 16 << 30  # of each host, and no more than a third of the card
 _SAVES_S = 10.0
 _BALANCE = "--rounds 4 --round-duration 1.5 --windows 2 --duration 3 --global-batch 512"
-_REHEARSED = "--rounds 1 --round-duration 0.2 --windows 1 --duration 0.3 --global-batch 24"
+_REHEARSED = (
+    "--rounds 1 --round-duration 0.2 --windows 1 --duration 0.3 --global-batch 24"
+)
 
 
 def figures(place: Place) -> Iterator[Figure]:
@@ -47,15 +49,23 @@ def figures(place: Place) -> Iterator[Figure]:
         *(f"{host}:0" for host in _PERCENT),
     )
     options = (_REHEARSED if place.rehearsed else _BALANCE).split()
-    limit = () if place.rehearsed else ("--time-limit", f"{max(20.0, place.left_s - _SAVES_S):.0f}")
+    limit = (
+        ()
+        if place.rehearsed
+        else ("--time-limit", f"{max(20.0, place.left_s - _SAVES_S):.0f}")
+    )
     control = _started_mps(place.folder) if place.cards else None
     try:
         model = ("--model", place.model, "--all-reduce", "ring")
-        done = place.program("balance", *devices, *model, *options, *limit, codes=(0, 6, 8))
+        done = place.program(
+            "balance", *devices, *model, *options, *limit, codes=(0, 6, 8)
+        )
     finally:
         if control:
             control.kill()
-    yield balanced("`balance` ends with" if done.code == 0 else "`balance` came to", done.out)
+    yield balanced(
+        "`balance` ends with" if done.code == 0 else "`balance` came to", done.out
+    )
 
 
 def _write_host(place: Place, host: str) -> None:
@@ -64,7 +74,8 @@ def _write_host(place: Place, host: str) -> None:
     It runs its words on the host, which here means with these variables.
     """
     exports = [
-        f"export {name}={shlex.quote(value)}" for name, value in _variables(place, host).items()
+        f"export {name}={shlex.quote(value)}"
+        for name, value in _variables(place, host).items()
     ]
     lines = ["#!/bin/sh", *exports, 'exec "$@"']
     (place.folder / f"{host}.sh").write_text("\n".join(lines) + "\n", encoding="utf-8")

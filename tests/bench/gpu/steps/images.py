@@ -31,13 +31,19 @@ def figures(place: Place) -> Iterator[Figure]:
     from gpubalance.training.split import Split
     from tests.bench.loops import KerasFit, SplitFit
 
-    share, size = (_REHEARSED_SHARE, _REHEARSED_SIZE) if place.rehearsed else (_SHARE, _SIZE)
+    share, size = (
+        (_REHEARSED_SHARE, _REHEARSED_SIZE) if place.rehearsed else (_SHARE, _SIZE)
+    )
     make = partial(_net, size)
     data = partial(_images, 2 * share, size)
     names = use_devices(devices)
-    ours = SplitFit(Split.of(devices, BatchSplit((share, share)), JointProfile()), make, data)
+    ours = SplitFit(
+        Split.of(devices, BatchSplit((share, share)), JointProfile()), make, data
+    )
     keras_own = KerasFit(2 * share, names, make, data)
-    yield compared(place, "Keras' `fit` of images", ours.throughput, keras_own.throughput)
+    yield compared(
+        place, "Keras' `fit` of images", ours.throughput, keras_own.throughput
+    )
 
 
 def _net(size: int) -> Any:
@@ -48,7 +54,12 @@ def _net(size: int) -> Any:
     sizes = ((64, 7, 4), (128, 3, 1), (128, 3, 2))  # filters, their size, the stride
     body = [Conv2D(*of_layer, activation="relu") for of_layer in sizes]
     return keras.Sequential(
-        [keras.Input((size, size, 3)), *body, GlobalAveragePooling2D(), Dense(10, "softmax")]
+        [
+            keras.Input((size, size, 3)),
+            *body,
+            GlobalAveragePooling2D(),
+            Dense(10, "softmax"),
+        ]
     )
 
 

@@ -32,19 +32,26 @@ def figures(place: Place) -> Iterator[Figure]:
     simulate = () if place.cards else ("--simulate", QUICK_PAIR)
     listing = place.program("devices", *simulate).out
     seen = listing["simulated"] or listing["nvidia"]["gpus"]
-    yield Figure("devices", seen, f"`devices`: {', '.join(one['name'] for one in seen)}")
-    yield _doctor(place, simulate)  # before this process uses a GPU, of which `doctor` would warn
+    yield Figure(
+        "devices", seen, f"`devices`: {', '.join(one['name'] for one in seen)}"
+    )
+    # Before this process uses a GPU, of which `doctor` would warn
+    yield _doctor(place, simulate)
     yield from _computed(place)
     loaded = cuda_libraries(Path("/proc/self/maps").read_text(encoding="utf-8"))
     names = [Path(one).name for one in loaded]
-    yield Figure("libraries", loaded, f"loaded: {', '.join(names) or 'no CUDA library'}")
+    yield Figure(
+        "libraries", loaded, f"loaded: {', '.join(names) or 'no CUDA library'}"
+    )
 
 
 def _doctor(place: Place, simulate: Sequence[str]) -> Figure:
     checks = place.program("doctor", *simulate, codes=(0, 3)).out["checks"]
     counts = Counter(check["status"] for check in checks)
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
-    not_ok = [f"; {one['what']} ({one['detail']})" for one in checks if one["status"] != "ok"]
+    not_ok = [
+        f"; {one['what']} ({one['detail']})" for one in checks if one["status"] != "ok"
+    ]
     return Figure("doctor", checks, f"`doctor`: {told}{''.join(not_ok)}")
 
 
@@ -52,9 +59,15 @@ def _driver(file: Path) -> Figure:
     """Keeps all that the driver says of its cards in that file."""
     if not shutil.which("nvidia-smi"):
         return Figure("nvidia_smi", None, "no `nvidia-smi`")
-    done = subprocess.run(["nvidia-smi", "-q", "-x"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["nvidia-smi", "-q", "-x"], capture_output=True, text=True, check=False
+    )
     file.write_text(done.stdout, encoding="utf-8")
-    told = "" if done.returncode == 0 else f"`nvidia-smi -q -x` ended with {done.returncode}"
+    told = (
+        ""
+        if done.returncode == 0
+        else f"`nvidia-smi -q -x` ended with {done.returncode}"
+    )
     return Figure("nvidia_smi", done.returncode, told)
 
 
@@ -70,7 +83,9 @@ def _computed(place: Place) -> Iterator[Figure]:
     (name,) = use_devices(devices)
     loaded_s = time.monotonic() - began
     yield Figure(
-        "loaded", loaded_s, f"TensorFlow {tf.__version__} has {name} after {loaded_s:.1f} s"
+        "loaded",
+        loaded_s,
+        f"TensorFlow {tf.__version__} has {name} after {loaded_s:.1f} s",
     )
     tf.config.experimental.enable_tensor_float_32_execution(False)
     random = np.random.default_rng(0)
@@ -85,7 +100,9 @@ def _computed(place: Place) -> Iterator[Figure]:
         of_device, of_cpu = (_on(where, operation) for where in (name, "CPU:0"))
         differs = float(np.abs(of_device - of_cpu).max() / np.abs(of_cpu).max())
         yield Figure(
-            what, differs, f"{what} differs from the CPU's by {differs:.0e} of its largest value"
+            what,
+            differs,
+            f"{what} differs from the CPU's by {differs:.0e} of its largest value",
         )
 
 

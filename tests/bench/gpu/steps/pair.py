@@ -15,7 +15,9 @@ from tests.bench.gpu.steps import Figure
 
 _AFTERWARDS_S = 12.0
 _BALANCE = "--rounds 4 --round-duration 1.5 --windows 2 --duration 3 --global-batch 256"
-_REHEARSED = "--rounds 1 --round-duration 0.2 --windows 1 --duration 0.3 --global-batch 24"
+_REHEARSED = (
+    "--rounds 1 --round-duration 0.2 --windows 1 --duration 0.3 --global-batch 24"
+)
 
 
 def figures(place: Place) -> Iterator[Figure]:
@@ -31,7 +33,9 @@ def figures(place: Place) -> Iterator[Figure]:
     limit_s = max(20.0, place.left_s - _AFTERWARDS_S)
     limit = () if place.rehearsed else ("--time-limit", f"{limit_s:.0f}")
     done = place.program(*balance, *limit, codes=(0, 6, 8))
-    yield balanced("`balance` ends with" if done.code == 0 else "`balance` came to", done.out)
+    yield balanced(
+        "`balance` ends with" if done.code == 0 else "`balance` came to", done.out
+    )
     yield _energy(done.out)
     yield _all_reduce(place)
 
@@ -58,7 +62,9 @@ def _energy(plan: dict[str, Any]) -> Figure:
     """
     run = plan["balance"]["run"]
     seen = (
-        [replica["telemetry"] for replica in run["replicas"] if replica["telemetry"]] if run else []
+        [replica["telemetry"] for replica in run["replicas"] if replica["telemetry"]]
+        if run
+        else []
     )
     known = [one for one in seen if one["energy_j"] and one["power_w"]]
     parts = [one["energy_j"] / (one["power_w"] * one["duration_s"]) for one in known]
@@ -75,7 +81,9 @@ def _all_reduce(place: Place) -> Figure:
     from gpubalance.engine.runtime import use_devices
     from gpubalance.engine.strategies import build_strategy
 
-    names = use_devices(place.devices(2)) if place.cards else logical("CPU", (None, None))
+    names = (
+        use_devices(place.devices(2)) if place.cards else logical("CPU", (None, None))
+    )
     extended = build_strategy(names, "auto").extended
     found = (
         f"{type(extended._cross_device_ops).__name__}, "

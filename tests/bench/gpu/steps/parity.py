@@ -24,9 +24,16 @@ def figures(place: Place) -> Iterator[Figure]:
 
     Each kind has a process of its own, as it is tracing that takes long.
     """
-    kinds = {"told of": _told, "exact": _exact, "large": _small if place.rehearsed else _large}
+    kinds = {
+        "told of": _told,
+        "exact": _exact,
+        "large": _small if place.rehearsed else _large,
+    }
     with ProcessPoolExecutor(len(kinds), mp_context=get_context("spawn")) as pool:
-        compared = [pool.submit(_compared, place, kind, models) for kind, models in kinds.items()]
+        compared = [
+            pool.submit(_compared, place, kind, models)
+            for kind, models in kinds.items()
+        ]
         for found in as_completed(compared):
             yield found.result()
 
@@ -36,7 +43,8 @@ def _told() -> Mapping[str, Tried]:
     from tests.training.told import TOLD
 
     return {
-        name: (partial(make, *given), numbers(_SAMPLES)) for name, (make, *given, _) in TOLD.items()
+        name: (partial(make, *given), numbers(_SAMPLES))
+        for name, (make, *given, _) in TOLD.items()
     }
 
 
@@ -56,7 +64,9 @@ def _small() -> Mapping[str, Tried]:
     return {"a small classifier": (classifier, _images(28, 1))}
 
 
-def _compared(place: Place, kind: str, models_of: Callable[[], Mapping[str, Tried]]) -> Figure:
+def _compared(
+    place: Place, kind: str, models_of: Callable[[], Mapping[str, Tried]]
+) -> Figure:
     """What differs of these models."""
     devices = place.devices(1)
     show(devices)
@@ -102,14 +112,18 @@ def _said(
             weights = weights or model.get_weights()
             model.set_weights(weights)
             found = parity.check(model, batch, device)
-        said.append([*found.warned, *([found.refused.message] if found.refused else [])])
+        said.append(
+            [*found.warned, *([found.refused.message] if found.refused else [])]
+        )
     return said
 
 
 def _resnet() -> Any:
     import keras
 
-    model = keras.applications.ResNet50(weights=None, input_shape=(64, 64, 3), classes=10)
+    model = keras.applications.ResNet50(
+        weights=None, input_shape=(64, 64, 3), classes=10
+    )
     model.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
     return model
 

@@ -20,7 +20,9 @@ _REHEARSED_BYTES = 1 << 10
 _REHEARSED_BATCH = 512
 _SMALL = "16"
 _SHORT = ("--baseline", "none", "--windows", "1", "--duration", "0.5")
-_FITS = re.compile(r"this fits, tried: (--batches[\d -]+?)(?: --micro-batches|\s*$)", re.MULTILINE)
+_FITS = re.compile(
+    r"this fits, tried: (--batches[\d -]+?)(?: --micro-batches|\s*$)", re.MULTILINE
+)
 _GIVES_BACK_WITHIN_S = 30.0
 
 
@@ -34,7 +36,9 @@ def figures(place: Place) -> Iterator[Figure]:
     yield _memory(place, "memory_after_kill", free)
     part = _throughput(place, *run, *small, *_SHORT) / before
     yield Figure(
-        "afterwards", part, f"the same run afterwards: {part:.3f} of its throughput before"
+        "afterwards",
+        part,
+        f"the same run afterwards: {part:.3f} of its throughput before",
     )
     least = min((card.memory_bytes or 0 for card in place.cards[:2]), default=0)
     of_sample = _REHEARSED_BYTES if place.rehearsed else _BYTES_A_SAMPLE
@@ -44,7 +48,9 @@ def figures(place: Place) -> Iterator[Figure]:
     took_s = time.monotonic() - began
     found = _FITS.search(failed.err)
     if found is None:
-        raise StepFailed(f"out of memory at {'/'.join(batches)}, and no split that fits was told")
+        raise StepFailed(
+            f"out of memory at {'/'.join(batches)}, and no split that fits was told"
+        )
     split = found[1].split()
     told = f"{'/'.join(batches)} out of memory, {'/'.join(split[1:])} found in {took_s:.0f} s"
     yield Figure("out_of_memory", {"seconds": took_s, "split": split[1:]}, told)
@@ -77,12 +83,16 @@ def _memory(place: Place, name: str, before: tuple[int, ...] | None) -> Figure:
     if before is None:
         return Figure(name, None, "no GPU's memory to give back")
     began = time.monotonic()
-    while (free := place.free_bytes() or ()) and time.monotonic() - began < _GIVES_BACK_WITHIN_S:
+    while (
+        free := place.free_bytes() or ()
+    ) and time.monotonic() - began < _GIVES_BACK_WITHIN_S:
         if all(now >= 0.99 * then for now, then in zip(free, before, strict=True)):
             seconds = time.monotonic() - began
             return Figure(name, seconds, f"memory is back after {seconds:.1f} s")
         time.sleep(0.2)
-    missing = [format_bytes(then - now) for now, then in zip(free, before, strict=False)]
+    missing = [
+        format_bytes(then - now) for now, then in zip(free, before, strict=False)
+    ]
     return Figure(
         name,
         missing,

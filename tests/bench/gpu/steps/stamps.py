@@ -23,7 +23,8 @@ _REHEARSED_BATCH = 8
 _STEPS = 20
 _LONGER = 100  # steps, in which the first one's start counts little
 _TINY_KERNELS = 1000
-_READ_AFTERWARDS = 2  # copies to the host in a window: one that is waited for, and the loss
+# Copies to the host in a window: one that is waited for, and the loss
+_READ_AFTERWARDS = 2
 
 
 def figures(place: Place) -> Iterator[Figure]:
@@ -53,22 +54,32 @@ def figures(place: Place) -> Iterator[Figure]:
         ),
     )
     missing = [
-        one for one in done.out["warnings"] if one["code"] in ("not-traced", "trace-without-gpu")
+        one
+        for one in done.out["warnings"]
+        if one["code"] in ("not-traced", "trace-without-gpu")
     ]
-    has = "all that was asked for" if not missing else f"not all: {missing[0]['message']}"
+    has = (
+        "all that was asked for" if not missing else f"not all: {missing[0]['message']}"
+    )
     yield Figure("trace", missing, f"`--trace` has {has}")
     cost = done.out["stamp_cost"]
     yield Figure(
-        "stamp_cost", cost, "" if cost is None else f"stamping costs {cost:+.1%} of a step"
+        "stamp_cost",
+        cost,
+        "" if cost is None else f"stamping costs {cost:+.1%} of a step",
     )
     session = place.session()
     measure = partial(session.measure, BatchSplit((batch,)), steps_per_timing=1)
     for stamped in (False, True):
         list(measure(seconds=0.5, at_least=3, stamped=stamped))
     yield _launches(session._names[0])
-    bare = _traced(place.folder / "unstamped", measure(seconds=0, at_least=_STEPS, stamped=False))
+    bare = _traced(
+        place.folder / "unstamped", measure(seconds=0, at_least=_STEPS, stamped=False)
+    )
     copies = median([float(len(window.to_host)) for _, window in bare])
-    both = _traced(place.folder / "stamped", measure(seconds=0, at_least=_STEPS, stamped=True))
+    both = _traced(
+        place.folder / "stamped", measure(seconds=0, at_least=_STEPS, stamped=True)
+    )
     yield _beside(both, is_first=copies <= _READ_AFTERWARDS)
     yield from _idle(place, batch, session._names[0], measure)
 
@@ -89,7 +100,9 @@ def _idle(
     steps = _STEPS if place.rehearsed else _LONGER
     ours = SplitFit(Split.of(devices, BatchSplit((batch,)), JointProfile()), make)
     keras_own = KerasFit(batch, (name,), make)
-    reads = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: float(logs["loss"]))
+    reads = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda _, logs: float(logs["loss"])
+    )
     trained = {"steps_per_epoch": steps, "verbose": 0}
     ways: dict[str, Callable[[], object]] = {
         "`run`": lambda: list(
@@ -138,21 +151,36 @@ def _beside(stamped: Sequence[tuple[Timing, Window]], *, is_first: bool) -> Figu
 
     `is_first`: stamps are a step's first copies to the host, as it makes no others.
     """
-    stamps = [((timing.compute_s or (0.0,))[0], timing.step_s or 0.0) for timing, _ in stamped]
+    stamps = [
+        ((timing.compute_s or (0.0,))[0], timing.step_s or 0.0) for timing, _ in stamped
+    ]
     marks = [marks_of(window) if is_first else None for _, window in stamped]
-    value: dict[str, Any] = {"stamps": stamps, "trace": [one and one._asdict() for one in marks]}
-    known = [(*stamp, mark) for stamp, mark in zip(stamps, marks, strict=True) if mark is not None]
+    value: dict[str, Any] = {
+        "stamps": stamps,
+        "trace": [one and one._asdict() for one in marks],
+    }
+    known = [
+        (*stamp, mark)
+        for stamp, mark in zip(stamps, marks, strict=True)
+        if mark is not None
+    ]
     if not known:
         seen = sorted({len(window.to_host) for _, window in stamped})
         return Figure(
-            "beside_kernels", value, f"the trace does not show the stamps' copies ({seen} a window)"
+            "beside_kernels",
+            value,
+            f"the trace does not show the stamps' copies ({seen} a window)",
         )
-    value["compute"] = median([compute_s / mark.compute_s for compute_s, _, mark in known])
+    value["compute"] = median(
+        [compute_s / mark.compute_s for compute_s, _, mark in known]
+    )
     value["step"] = median([step_s / mark.step_s for _, step_s, mark in known])
     value["busy"] = median([mark.busy for *_, mark in known])
     told = f"stamped compute is {value['compute']:.3f} of CUPTI's, the step {value['step']:.3f}; "
     return Figure(
-        "beside_kernels", value, told + f"kernels ran in {value['busy']:.1%} of that compute"
+        "beside_kernels",
+        value,
+        told + f"kernels ran in {value['busy']:.1%} of that compute",
     )
 
 
@@ -174,4 +202,6 @@ def _launches(device: str) -> Figure:
             began = time.perf_counter()
             many(x).numpy()
             taken.append((time.perf_counter() - began) / _TINY_KERNELS)
-    return Figure("tiny_kernel_s", taken, f"a tiny kernel every {1e6 * median(taken):.1f} µs")
+    return Figure(
+        "tiny_kernel_s", taken, f"a tiny kernel every {1e6 * median(taken):.1f} µs"
+    )
