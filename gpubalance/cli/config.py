@@ -123,11 +123,9 @@ def by_name(place: str, values: Mapping[str, Any], known: Set[str]) -> dict[str,
     by_flag = {key.replace("_", "-"): value for key, value in values.items()}
     for name in by_flag.keys() - known:
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = (
-            f"did you mean {near[0]}?"
-            if near
-            else f"there are: {', '.join(sorted(known))}"
-        )
+        remedy = f"there are: {', '.join(sorted(known))}"
+        if near:
+            remedy = f"did you mean {near[0]}?"
         raise UsageError(
             f"{place}{clean(name, 40)}: there is no such command or option",
             remedy=remedy,

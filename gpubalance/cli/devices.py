@@ -29,11 +29,9 @@ def devices(
                 (str(host.host), host.nvidia) for host in result.hosts if host.nvidia
             ]
             return hosts_text(readings)
-        return (
-            gpus_text(result.nvidia)
-            if result.nvidia
-            else simulated_text(result.simulated or ())
-        )
+        if result.nvidia:
+            return gpus_text(result.nvidia)
+        return simulated_text(result.simulated or ())
 
     output = Output(reporting, text, shows_progress=False)
     hosts = connect_hosts(selected.hosts, selected.via)

@@ -51,11 +51,9 @@ def job_of(
     an error the partial result is output. `watch` gets the same events as the progress, and no
     text is shown then.
     """
-    used = (
-        request.without_idle.devices
-        if isinstance(request, RunRequest)
-        else request.devices
-    )
+    used = request.devices
+    if isinstance(request, RunRequest):
+        used = request.without_idle.devices
     warnings = [*machine_warnings(machine, used, strict=control.strict), *noted]
     shown = text if watch is None else lambda _: ""
     output = Output(reporting, shown, warnings, resumed=control.resume)

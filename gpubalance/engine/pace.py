@@ -206,11 +206,10 @@ def clocks(
 ) -> list[Clock]:
     """A clock for each replica, in order. In a cluster each process uses only its own."""
     others_compute = len(profiles) > 1
-    joint = (
-        joint.among(profiles)
-        if others_compute
-        else JointProfile(contention=joint.contention)
-    )
+    if others_compute:
+        joint = joint.among(profiles)
+    else:
+        joint = JointProfile(contention=joint.contention)
     together: list[PacedClock] = []
     all_clocks: list[Clock] = []
     for replica, profile in enumerate(profiles):

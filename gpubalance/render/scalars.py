@@ -11,10 +11,8 @@ from gpubalance.results.common import StepTime
 from gpubalance.results.telemetry import Telemetry
 
 PREFIX = "gpubalance"
-_GAUGES = {
-    name: name
-    for name in ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")
-}
+_READINGS = ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")
+_GAUGES = {name: name for name in _READINGS}
 
 # TensorBoard's run ("" for all of a command), seconds since 1970, a step, and TensorBoard's own
 # record of what is said there. Within a run and a tag, steps always rise.

@@ -168,10 +168,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _write(self, times: EpochTimes) -> None:
         if self._log is None:
             return
-        values = {
-            name: getattr(times, name)
-            for name in ("sync_s", "imbalance", "noise_scale")
-        }
+        of_all = ("sync_s", "imbalance", "noise_scale")
+        values = {name: getattr(times, name) for name in of_all}
         for name in ("compute_s", "update_s", "wait_s"):
             for label, value in zip(self._labels, getattr(times, name), strict=True):
                 values[f"{name}/{label}"] = value

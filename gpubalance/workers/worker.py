@@ -83,11 +83,9 @@ class Worker:
     def open(self, build: Build) -> None:
         """Builds the model on the devices, or in the host's memory."""
         self.settings = build.settings
-        code = (
-            code_key(build.settings.model, build.settings.data)
-            if are_reached()
-            else None
-        )
+        code = None
+        if are_reached():
+            code = code_key(build.settings.model, build.settings.data)
         request = Open(devices=self.devices, code=code, **dict(build))
         self.facts = self.ask(request, Ready)
         self.is_open = True

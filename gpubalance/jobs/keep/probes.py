@@ -190,13 +190,14 @@ def solo_best_of(entry: DeviceProbe, number: int) -> SoloBest | None:
     """The record of a device's best alone, with XLA if that is faster; None if it has none."""
     if entry.solo_best is None or entry.alone is None:
         return None
+    samples_per_joule = entry.samples_per_joule
+    if (entry.xla_ratio or 0) > 1:
+        samples_per_joule = None
     return SoloBest(
         device=number,
         batch=entry.solo_best.batch,
         throughput=entry.alone,
-        samples_per_joule=None
-        if (entry.xla_ratio or 0) > 1
-        else entry.samples_per_joule,
+        samples_per_joule=samples_per_joule,
         xla_ratio=entry.xla_ratio,
     )
 

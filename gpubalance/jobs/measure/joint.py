@@ -101,11 +101,9 @@ class JointRun:
             try:
                 return self._warm(even)
             except OutOfMemory as error:
-                where = (
-                    "a device"
-                    if error.replica is None
-                    else devices[error.replica].label
-                )
+                where = "a device"
+                if error.replica is not None:
+                    where = devices[error.replica].label
         too_large = f"the even split {even} does not fit on {where}"
         measurer.watch(Doing(f"{too_large}; looking for the largest that does"))
         share = fitting.largest_even_share(max(even.batches))

@@ -105,10 +105,8 @@ def of_missing_baselines(
     baselines: LayersBaselines, _: ReportSubject
 ) -> Iterator[Lead]:
     """Why there is no device alone, or no batch split."""
-    yield {
-        name: getattr(baselines, name)
-        for name in ("solo_best_why_not", "split_why_not")
-    }
+    names = ("solo_best_why_not", "split_why_not")
+    yield {name: getattr(baselines, name) for name in names}
 
 
 def of_block(block: MeasuredBlock, subject: ReportSubject) -> Iterator[Lead]:
