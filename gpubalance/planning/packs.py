@@ -11,19 +11,27 @@ MOST_BYTES = 25 << 20
 LEAST_BYTES = 64 << 10
 # Of the first pack, as DistributedDataParallel has it: so the sums begin early.
 _FIRST_PART = 0.25
+# What packs may leave of the time of one all-reduce of everything.
+_WORTH_PACKS = 0.5
 
 
 def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> int:
-    """The size of packs with which the all-reduce ends soonest after the last gradient.
+    """The size of packs with which the all-reduce ends soonest after the last gradient, or 0.
 
     All G/p packs of a size p cost their latency l, and only the last one has nothing to hide
     behind: it takes p/v at v bytes per second. (G/p)·l + p/v is least at p = √(G·l·v). It is
     rounded to a power of two, which costs at most 6 % of that, so that two measurements of one link
-    give one size.
+    give one size. Packs also take time from the compute that they hide behind: it is 0, for all
+    gradients at once, where packs would leave more than half of what that takes, l + G/v.
     """
     best = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
     possible = max(1.0, min(best, 2.0 * MOST_BYTES))
-    return within_bounds(2 ** round(math.log2(possible)))
+    pack_bytes = within_bounds(2 ** round(math.log2(possible)))
+    if pack_bytes >= gradient_bytes:
+        return 0
+    in_packs_s = gradient_bytes / pack_bytes * latency_s + pack_bytes / bytes_per_s
+    at_once_s = latency_s + gradient_bytes / bytes_per_s
+    return pack_bytes if in_packs_s <= _WORTH_PACKS * at_once_s else 0
 
 
 def within_bounds(pack_bytes: int) -> int:

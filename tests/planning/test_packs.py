@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gpubalance.planning.packs import MOST_BYTES, best_pack_bytes, packs_of
 
+POWERS = [1 << exponent for exponent in range(16, 25)]
 VALUES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1000)), max_size=30)
 
 
@@ -23,11 +24,16 @@ def test_no_other_size_within_the_bounds_costs_less(
 ) -> None:
     link = (gradient_bytes, latency_s, bytes_per_s)
     best = best_pack_bytes(*link)
-    assert 64 << 10 <= best <= MOST_BYTES
-    for other in (64 << 10, best // 2, 2 * best, MOST_BYTES):
-        if 64 << 10 <= other <= MOST_BYTES:
-            # By a power of two
-            assert exposed_s(best, *link) <= exposed_s(other, *link) * 1.061
+    sizes = [size for size in (*POWERS, MOST_BYTES) if size < gradient_bytes]
+    least_s = min(exposed_s(size, *link) for size in sizes)
+    at_once_s = exposed_s(gradient_bytes, *link)
+    if best:
+        assert best in sizes
+        # It is a power of two.
+        assert exposed_s(best, *link) <= 1.061 * least_s
+        assert exposed_s(best, *link) <= at_once_s / 2
+    else:
+        assert 1.061 * least_s > at_once_s / 2
 
 
 @given(VALUES, st.integers(0, 2000))

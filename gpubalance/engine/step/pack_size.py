@@ -36,8 +36,7 @@ def pack_bytes_for(model: Any, place: Place) -> int:
     if gradient_bytes <= LEAST_BYTES:
         return 0
     latency_s, bytes_per_s = _link_of(place, gradient_bytes)
-    best = best_pack_bytes(gradient_bytes, latency_s, bytes_per_s)
-    return best if best < gradient_bytes else 0
+    return best_pack_bytes(gradient_bytes, latency_s, bytes_per_s)
 
 
 @functools.cache
