@@ -108,10 +108,8 @@ def printing() -> Any:
 
     class Printing(keras.layers.Layer):
         def call(self, x: Any) -> Any:
-            # Here
-            return x + 0 * tf.strings.to_number(
-                tf.strings.as_string(tf.stop_gradient(x))
-            )
+            text = tf.strings.as_string(tf.stop_gradient(x))  # here
+            return x + 0 * tf.strings.to_number(text)
 
     first, *others = dense()
     return compiled([first, Printing(), *others], optimizer="adam")
