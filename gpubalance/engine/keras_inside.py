@@ -145,9 +145,8 @@ def run_as_graph(
     from keras.src.models.functional import operation_fn
 
     args, kwargs = arguments.fill_in(values)
-    return keras.tree.flatten(
-        operation_fn(operation, training=training)(*args, **kwargs)
-    )  # type: ignore[no-any-return]
+    outputs = operation_fn(operation, training=training)(*args, **kwargs)
+    return keras.tree.flatten(outputs)  # type: ignore[no-any-return]
 
 
 def inputs_of(function: Any, data: Any) -> list[Any]:

@@ -97,8 +97,8 @@ def cudnn(inspected: Inspected, gpus: Sequence[Gpu]) -> Check:
         return skipped("cudnn", "cuDNN was not loaded")
     if loaded[:2] < numbers(inspected.cudnn)[:2]:
         where = f" from {inspected.cudnn_file}" if inspected.cudnn_file else ""
-        loaded = f"{inspected.cudnn_loaded} was loaded{where}"
-        detail = f"{loaded}, TensorFlow is built for {inspected.cudnn}"
+        of_loaded = f"{inspected.cudnn_loaded} was loaded{where}"
+        detail = f"{of_loaded}, TensorFlow is built for {inspected.cudnn}"
         return explained("cudnn", "cudnn-too-old", detail)
     old = [gpu for gpu in gpus if (0,) < numbers(gpu.compute_capability) < _OLD_BEFORE]
     if old and loaded[:2] >= _CUDNN_WITHOUT_OLD:
