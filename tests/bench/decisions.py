@@ -133,7 +133,7 @@ class Machine:
         profile = known(device.profile)
         return profile.compute_s(batch, micro_batch) * self.offset(device, micro_batch)
 
-    def rate(self, split: BatchSplit) -> float:
+    def rate(self, split: BatchSplit, noise: float = _NOISE) -> float:
         """The true samples per second of a split.
 
         A step takes as long as its last device, and with noise that is not always the same one.
@@ -142,7 +142,7 @@ class Machine:
         for number in split.used:
             device = self.devices[number]
             batch, micro_batch = split.batches[number], split.micro_batches[number]
-            noises = 1 + _NOISE * _OFF_IN_STEPS[:, number]
+            noises = 1 + noise * _OFF_IN_STEPS[:, number]
             compute_s = self._compute_s(device, batch, micro_batch) * noises
             busy_s.append(compute_s + known(device.profile).update_s)
         steps_s = np.max(busy_s, axis=0)
@@ -259,7 +259,8 @@ class Outcome(NamedTuple):
     """How far a balance ended below its best measured split and two computed optima, as parts.
 
     `below_measured` and `below_optimum` use the true rates of splits, `below_known` the measured
-    ones. The optima are None if micro-batches were asked for, as the fewest are not the fastest.
+    ones. The true optimum knows no noise, and is compared with the end's rate without noise. The
+    optima are None if micro-batches were asked for, as the fewest are not the fastest.
     """
 
     below_measured: float
@@ -289,7 +290,7 @@ def outcome(machine: Machine) -> Outcome:
     )
     return Outcome(
         below,
-        1 - ended / optimum,
+        1 - machine.rate(plan.split, noise=0.0) / optimum,
         1 - proof_of(plan).throughput.median / best_known,
         rounds,
     )
