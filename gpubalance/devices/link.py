@@ -82,9 +82,8 @@ def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, PcieLink]]:
                 if link is not None:
                     before = fastest.get(uuid, link)
                     width = max(before.width, link.width)
-                    fastest[uuid] = PcieLink(
-                        width, max(before.generation, link.generation)
-                    )
+                    generation = max(before.generation, link.generation)
+                    fastest[uuid] = PcieLink(width, generation)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -116,9 +116,8 @@ def _in_order(
     counts = (high - low).astype(np.intp)
     each = counts.ravel()
     interval, kind = np.indices(counts.shape).reshape(2, -1).repeat(each, axis=1)
-    units = np.arange(1.0, len(kind) + 1) - np.repeat(
-        np.cumsum(each) - each - low.ravel(), each
-    )
+    before = np.cumsum(each) - each - low.ravel()
+    units = np.arange(1.0, len(kind) + 1) - np.repeat(before, each)
     times_s = fleet.time_s(units, kind)
     if alone:
         return times_s, units

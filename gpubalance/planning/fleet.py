@@ -112,9 +112,8 @@ class Fleet:
         after_s = np.nextafter(deadlines_s, np.inf)
         at = self._piece(self._low_s, after_s, kinds, begun_s)
         with np.errstate(all="ignore"):  # a flat piece: all of it
-            units = (
-                after_s - (begun_s + self._low_s.ravel()[at])
-            ) / self._slope_s.ravel()[at]
+            spare_s = after_s - (begun_s + self._low_s.ravel()[at])
+            units = spare_s / self._slope_s.ravel()[at]
         units += self._begins.ravel()[at] + _ROUNDED
         units = np.floor(np.minimum(np.fmax(units, 0.0), self.limit[kinds]))
         is_late = begun_s + self._in_piece_s(units, at) > deadlines_s

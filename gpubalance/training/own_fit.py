@@ -87,10 +87,9 @@ def _noted(compile_: Any) -> Any:
     @functools.wraps(compile_)
     def method(model: Any, *arguments: Any, **options: Any) -> None:
         compile_(model, *arguments, **options)
-        by_name = (
-            inspect.signature(compile_).bind(model, *arguments, **options).arguments
-        )
-        setattr(model, _WITHOUT_XLA, by_name.get("jit_compile", "auto") is False)
+        given = inspect.signature(compile_).bind(model, *arguments, **options)
+        asked = given.arguments.get("jit_compile", "auto")
+        setattr(model, _WITHOUT_XLA, asked is False)
         split = _split_here(model)
         if split is not None:
             setattr(model, _SPLIT, split)
