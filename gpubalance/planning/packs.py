@@ -13,6 +13,7 @@ LEAST_BYTES = 64 << 10
 _FIRST_PART = 0.25
 # What packs may leave of the time of one all-reduce of everything.
 _WORTH_PACKS = 0.5
+_TIMES = 4  # the sizes to try are so many times smaller and larger
 
 
 def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> int:
@@ -26,7 +27,7 @@ def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -
     """
     best = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
     possible = max(1.0, min(best, 2.0 * MOST_BYTES))
-    pack_bytes = within_bounds(2 ** round(math.log2(possible)))
+    pack_bytes = min(max(2 ** round(math.log2(possible)), LEAST_BYTES), MOST_BYTES)
     if pack_bytes >= gradient_bytes:
         return 0
     in_packs_s = gradient_bytes / pack_bytes * latency_s + pack_bytes / bytes_per_s
@@ -34,9 +35,20 @@ def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -
     return pack_bytes if in_packs_s <= _WORTH_PACKS * at_once_s else 0
 
 
-def within_bounds(pack_bytes: int) -> int:
-    """The nearest size that packs may have."""
-    return min(max(pack_bytes, LEAST_BYTES), MOST_BYTES)
+def sizes_beside(pack_bytes: int, gradient_bytes: int) -> set[int]:
+    """At most two other sizes to try, in bytes: packs that are four times smaller and larger.
+
+    Packs as large as the gradients are 0, all at once. Beside 0 two smaller sizes are tried.
+    """
+    if pack_bytes:
+        tried = [pack_bytes // _TIMES, pack_bytes * _TIMES]
+    else:
+        tried = [gradient_bytes // _TIMES**2, gradient_bytes // _TIMES]
+    sizes = set()
+    for size in tried:
+        possible = min(max(size, LEAST_BYTES), MOST_BYTES)
+        sizes.add(possible if possible < gradient_bytes else 0)
+    return sizes - {pack_bytes}
 
 
 def packs_of(

@@ -222,29 +222,59 @@ def plan_of(*arguments: str) -> Plan:
 
 
 PACKS = """
-packs = 0
+tried = 0
+def packs():
+    return {gradients}, {usual}
 def sync_s(pack_bytes):
-    global packs
-    packs = pack_bytes
-    return {{1 << 18: 0.002, 1 << 20: {usual}, 1 << 22: 0.006}}[pack_bytes]
+    global tried
+    tried = pack_bytes
+    return {sync_s}[pack_bytes]
 def holds(device, size):
-    return packs != {too_many}
+    return tried != {too_many}
 """
+KIB256, KIB512, MIB, MIB4, MIB8 = 1 << 18, 1 << 19, 1 << 20, 1 << 22, 1 << 23
+THESE = {KIB256: 0.002, MIB: 0.004, MIB4: 0.006}
+OF_LITTLE_SYNC = {**THESE, MIB: 0.0001}
+ONE_PACK = {KIB256: 0.006, MIB: 0.004, 0: 0.002}
+ALL_AT_ONCE = {0: 0.004, KIB512: 0.002, 2 * MIB: 0.006}
+SLOW_PACKS = {0: 0.004, KIB512: 0.006, 2 * MIB: 0.006}
 
 
 @pytest.mark.parametrize(
-    ("usual", "too_many", "chosen"),
-    [(0.004, -1, 1 << 18), (0.0001, -1, 1 << 20), (0.004, 1 << 18, 1 << 20)],
-    ids=["much sync", "little", "no memory for others"],
+    ("gradients", "usual", "sync_s", "too_many", "chosen", "said"),
+    [
+        (MIB8, MIB, THESE, -1, KIB256, "smaller and larger packs than 1.00 MiB"),
+        (MIB8, MIB, OF_LITTLE_SYNC, -1, MIB, None),
+        (MIB8, MIB, THESE, KIB256, MIB, "out of memory"),
+        (MIB4, MIB, ONE_PACK, -1, 0, "smaller and larger packs than 1.00 MiB"),
+        (MIB8, 0, ALL_AT_ONCE, -1, KIB512, "packs of gradients instead of all at once"),
+        (MIB8, 0, SLOW_PACKS, -1, 0, "packs of gradients instead of all at once"),
+        (KIB256 // 4, 0, {0: 0.004}, -1, None, None),
+    ],
+    ids=[
+        "much sync",
+        "little",
+        "no memory for others",
+        "one pack is better",
+        "all at once is worse",
+        "all at once is better",
+        "too few gradients for packs",
+    ],
 )
 def test_other_packs_are_tried_where_sync_is_much_of_a_step(
-    usual: float,
+    gradients: int,
+    usual: int,
+    sync_s: dict[int, float],
     too_many: int,
-    chosen: int,
+    chosen: int | None,
+    said: str | None,
     engine_that: Callable[[str], None],
     tmp_path: Path,
 ) -> None:
-    engine_that(PACKS.format(usual=usual, too_many=too_many))
+    script = PACKS.format(
+        gradients=gradients, usual=usual, sync_s=sync_s, too_many=too_many
+    )
+    engine_that(script)
     path = tmp_path / "plan.json"
     done = here(
         "balance",
@@ -259,12 +289,13 @@ def test_other_packs_are_tried_where_sync_is_much_of_a_step(
     )
     plan = Plan.model_validate_json(path.read_text())
     assert plan.settings.pack_bytes == chosen
-    assert proof_of(plan).pack_bytes == chosen
-    assert ("trying smaller and larger packs than 1.00 MiB" in done.stderr) == (
-        usual > 0.001
-    )
+    assert proof_of(plan).pack_bytes == (chosen or 0)
+    trying = said is not None
+    assert ("trying " in done.stderr) == trying
+    if said is not None:
+        assert said in " ".join(done.stderr.split())
     # A run of the plan, and a training with it, have the same.
     run = here(
         "run", "--simulate", "2", "--plan", str(path), *SHORT[:4], "--json", code=0
     )
-    assert json.loads(run.stdout)["pack_bytes"] == chosen
+    assert json.loads(run.stdout)["pack_bytes"] == (chosen or 0)

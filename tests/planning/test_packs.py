@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.packs import MOST_BYTES, best_pack_bytes, packs_of
+from gpubalance.planning.packs import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    best_pack_bytes,
+    packs_of,
+    sizes_beside,
+)
 
 POWERS = [1 << exponent for exponent in range(16, 25)]
 VALUES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1000)), max_size=30)
@@ -34,6 +40,21 @@ def test_no_other_size_within_the_bounds_costs_less(
         assert exposed_s(best, *link) <= at_once_s / 2
     else:
         assert 1.061 * least_s > at_once_s / 2
+
+
+@given(st.sampled_from([0, *POWERS, MOST_BYTES]), st.integers(1, 1 << 30))
+def test_at_most_two_other_sizes_are_tried(
+    pack_bytes: int, gradient_bytes: int
+) -> None:
+    others = sizes_beside(pack_bytes, gradient_bytes)
+    assert len(others) <= 2
+    assert pack_bytes not in others
+    for size in others - {0}:
+        assert LEAST_BYTES <= size <= MOST_BYTES
+        assert size < gradient_bytes
+    if 0 in others:
+        # Packs that are four times larger would be all the gradients.
+        assert 4 * pack_bytes >= gradient_bytes
 
 
 @given(VALUES, st.integers(0, 2000))

@@ -8,6 +8,7 @@ file that ENGINE_STAND_IN_SCRIPT names, which may have
 
     built(devices)                     called when the model is built
     refused()                          message and remedy of why no split can train the model
+    packs()                            bytes of gradients, and of the packs in which several devices sum them by arithmetic
     sync_s(pack_bytes)                 seconds of sync of several devices that sum gradients in packs of that size
     step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
     needs(device, size)                bytes that a device needs for so many samples at a time
@@ -37,7 +38,7 @@ from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.results.decomposition import Decomposition
 from gpubalance.results.timing import Pulled, Remedy, Timing
 
-_USUAL_PACK_BYTES = 1 << 20
+_GRADIENT_BYTES = 2592
 _SCRIPT = os.environ.get("ENGINE_STAND_IN_SCRIPT")
 
 
@@ -81,7 +82,7 @@ class Session:
         )
         self._number = 0
         self._call("built", devices[self._own])
-        usual = 0 if devices[0].profile else _USUAL_PACK_BYTES
+        self._gradient_bytes, usual = self._call("packs") or (_GRADIENT_BYTES, 0)
         self._pack_bytes = usual if settings.pack_bytes is None else settings.pack_bytes
         if len(devices) > 1 and "sync_s" in self._script:
             self._sync_s = self._call("sync_s", self._pack_bytes)
@@ -94,7 +95,7 @@ class Session:
             "model": {
                 "name": self.settings.model,
                 "parameters": 648,
-                "gradient_bytes": 2592,
+                "gradient_bytes": self._gradient_bytes,
             },
             "memory_limit_bytes": tuple(
                 device.memory_bytes for device in self._devices[self._own]

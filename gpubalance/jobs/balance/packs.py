@@ -7,7 +7,7 @@ from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.numbers.units import format_bytes, format_percent, format_seconds
-from gpubalance.planning.packs import within_bounds
+from gpubalance.planning.packs import sizes_beside
 from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
@@ -15,11 +15,13 @@ from gpubalance.settings.record import Record
 # Less sync than this part of a step is not worth two more measurements.
 _WORTH_TRYING = 0.05
 _WORTH_ANOTHER = 0.01  # of throughput
-_TIMES = 4  # the sizes that are tried are so many times smaller and larger
 
 
 class TriedPacks(Record):
-    """What a split gave with packs of that size; null if it ran out of memory."""
+    """What a split gave with packs of that size; null if it ran out of memory.
+
+    The size is 0 for all gradients at once.
+    """
 
     pack_bytes: int
     measured: Measurement | None
@@ -30,43 +32,56 @@ def choose_packs(
 ) -> Measurement | None:
     """Goes on with packs of the size with which the split is fastest, and returns what that gave.
 
-    That is None if the size stays that of arithmetic. Two others are tried where sync is a large
-    part of the step, and nobody has said a size. Where gradients are not summed in packs, there is
-    nothing to choose.
+    That is None if the size stays that of arithmetic. Others are tried where sync is a large part
+    of the step, and nobody has said a size. Where no sum can hide behind compute, there is nothing
+    to choose.
     """
-    journal = together.journal
-    own_bytes = together.gather(split).facts.pack_bytes
-    if not own_bytes or together.request.settings.pack_bytes is not None:
+    if together.request.settings.pack_bytes is not None:
         return None
+    if not _can_hide(together, split):
+        return None
+    facts = together.gather(split).facts
+    arithmetic = TriedPacks(pack_bytes=facts.pack_bytes or 0, measured=before)
     # The same after an interruption, whatever the link shows then.
     own_key = content_key("packs", str(split), "own")
-    own = journal.get_or_make(
-        own_key, TriedPacks, lambda: TriedPacks(pack_bytes=own_bytes, measured=before)
-    )
+    own = together.journal.get_or_make(own_key, TriedPacks, lambda: arithmetic)
     sync_part = before.sync_s / before.step_time_s.median
-    fastest = own
-    rate = before.throughput.median
+    others: set[int] = set()
     if sync_part > _WORTH_TRYING:
+        others = sizes_beside(own.pack_bytes, facts.model.gradient_bytes)
+    if not own.pack_bytes and not others:
+        return None  # a training finds that out by itself
+    if others:
         text = f"sync is {format_percent(sync_part)} of a step, {format_seconds(before.sync_s)}"
-        together.watch(
-            Doing(
-                f"{text}: trying smaller and larger packs than {format_bytes(own.pack_bytes)}"
-            )
-        )
-        others = {
-            within_bounds(own.pack_bytes // _TIMES),
-            within_bounds(own.pack_bytes * _TIMES),
-        }
-        for size in sorted(others - {own.pack_bytes}):
-            tried = _tried(together, split, size, round_s)
-            if (
-                tried.measured
-                and tried.measured.throughput.median > (1 + _WORTH_ANOTHER) * rate
-            ):
-                fastest = tried
-                rate = tried.measured.throughput.median
+        sizes = "packs of gradients instead of all at once"
+        if own.pack_bytes:
+            sizes = f"smaller and larger packs than {format_bytes(own.pack_bytes)}"
+        together.watch(Doing(f"{text}: trying {sizes}"))
+    fastest = own
+    for size in sorted(others):
+        tried = _tried(together, split, size, round_s)
+        if _is_faster(tried, fastest):
+            fastest = tried
     together.sum_in_packs(fastest.pack_bytes)
     return None if fastest is own else fastest.measured
+
+
+def _can_hide(together: Together, split: BatchSplit) -> bool:
+    """Whether devices have some gradients before others.
+
+    A compiled step gives all of them at its end, and so does a device that follows a profile.
+    """
+    if len(split.used) == 1 or together.request.settings.xla:
+        return False
+    devices = together.request.devices
+    return all(devices[place].profile is None for place in split.used)
+
+
+def _is_faster(tried: TriedPacks, fastest: TriedPacks) -> bool:
+    if tried.measured is None or fastest.measured is None:
+        return False
+    rate = fastest.measured.throughput.median
+    return tried.measured.throughput.median > (1 + _WORTH_ANOTHER) * rate
 
 
 def _tried(
@@ -79,7 +94,10 @@ def _tried(
                 pack_bytes=size, measured=together.measure(split, round_s)
             )
         except OutOfMemory as error:
-            together.watch(Doing(f"{error.message} with packs of {format_bytes(size)}"))
+            packs = (
+                f"packs of {format_bytes(size)}" if size else "all gradients at once"
+            )
+            together.watch(Doing(f"{error.message} with {packs}"))
             return TriedPacks(pack_bytes=size, measured=None)
 
     key = content_key("packs", str(split), size)
