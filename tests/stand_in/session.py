@@ -82,7 +82,8 @@ class Session:
         )
         self._number = 0
         self._call("built", devices[self._own])
-        self._gradient_bytes, usual = self._call("packs") or (_GRADIENT_BYTES, 0)
+        gradient_bytes, usual = self._call("packs") or (_GRADIENT_BYTES, 0)
+        self._gradient_bytes: int = gradient_bytes
         self._pack_bytes = usual if settings.pack_bytes is None else settings.pack_bytes
         if len(devices) > 1 and "sync_s" in self._script:
             self._sync_s = self._call("sync_s", self._pack_bytes)

@@ -56,12 +56,18 @@ EPOCHS = 2
 
 @dataclass(frozen=True)
 class Case:
-    """A case: `make` builds and compiles a model; `options` are arguments of fit."""
+    """A case: `make` builds and compiles a model; `options` are arguments of fit.
+
+    One device trains it eagerly, which gives the same numbers without tracing for a few steps. But
+    the loss of one output of several is then a mean over samples. In a traced step Keras does not
+    know their number, and logs a mean over batches.
+    """
 
     make: Callable[[], Any]
     data: Callable[[int], tuple[Any, ...]]
     options: dict[str, Any] = field(default_factory=dict)
     within: float = 1e-5
+    eagerly: bool = True
 
 
 ALIKE = {"class_weight": {0: 1.0, 1: 1.0, 2: 1.0}}
@@ -219,7 +225,7 @@ def alone(case: Case, last: int, model: Any = None) -> Alone:
     if model is None:
         keras.utils.set_random_seed(3)
         model = case.make()
-        model.run_eagerly = True  # the same numbers, without tracing for a few steps
+        model.run_eagerly = case.eagerly
     start = model.get_weights()
     history = model.fit(
         x, y, sample_weight=sample_weight, batch_size=SAMPLES, **_options(case)

@@ -75,6 +75,7 @@ def kinds(split: Split) -> set[bool]:
         (CASES["metrics of many kinds"], ((1, 1, 98),)),
         (CASES["embedding of positions, Adam"], ((70, 30), (20, 30))),
         (CASES["state and losses of one's own layer"], ((70, 30),)),
+        (replace(CASES["two inputs and outputs"], eagerly=False), ((70, 30),)),
     ],
 )
 def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) -> None:
