@@ -98,7 +98,7 @@ class JointRun:
         )
 
     def _warm_up_largest(self, even: BatchSplit) -> Subject:
-        """Warms up the even split, or the largest equal shares that fit without micro-batches."""
+        """The even split, warmed up, or the largest equal shares that fit without micro-batches."""
         devices = self.request.devices
         measurer = self.measurer
         peaks = measurer.warm_up_of(self.findings.own).peaks

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Measurer:
-    """Takes windows of subjects with a party's workers. Only a probe measures without it.
+    """Takes windows of subjects with a party's workers. A probe has no measurer.
 
     What `take` measures is in the `journal` before anything else is measured, and what an
     interrupted command left there is not measured again. `windows` has those of each subject so
