@@ -135,7 +135,7 @@ class TelemetryRecorder:
             return None
         return self._moments[-1]
 
-    def moves(self, since_s: float) -> bool:
+    def changed_since(self, since_s: float) -> bool:
         """Whether the GPU got warmer or colder, or its clock changed, since then."""
         temperatures: list[int] = []
         clocks: list[int] = []

@@ -77,10 +77,10 @@ def one_error(kind: type[GpubalanceError], failed: Failed) -> GpubalanceError:
 
 
 @contextmanager
-def lost_gpus_told(devices: Sequence[Device]) -> Iterator[None]:
-    """Raises GpuLost if a GPU is lost.
+def raising_gpu_lost(devices: Sequence[Device]) -> Iterator[None]:
+    """Raises GpuLost instead of another error if a GPU is lost.
 
-    From a worker that looks like a CUDA error, a crash or silence.
+    To who asks a worker that looks like a CUDA error, a crash or silence.
     """
     try:
         yield

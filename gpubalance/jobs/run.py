@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.endings import attach_partial, lost_gpus_told
+from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
@@ -44,9 +44,9 @@ def run(
     party = party_for(used, watch, limit, journal=journal)
     has_data = request.settings.data is not None
     job = JointRun(
-        request, Measurer(party, journal, watch), solo, from_pipeline=has_data
+        request, Measurer(party, journal, watch), solo, from_input_pipeline=has_data
     )
-    with attach_partial(job.findings.result), lost_gpus_told(used.devices), party:
+    with attach_partial(job.findings.result), raising_gpu_lost(used.devices), party:
         party.start()
         check_facts(party.facts, request, planned)
         try:

@@ -29,12 +29,12 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.balance.tried import TriedSplit
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.measure.look import Look
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import belongs_to
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.subject_runner import SubjectRunner
 from gpubalance.jobs.measure.window import TakenTurn
 from gpubalance.jobs.probe.attempts import Attempt
 from gpubalance.results.records import read_result
@@ -142,9 +142,9 @@ def messages(content: bytes) -> None:
         Party(devices, build=build, deadline_s=20) as party,
     ):
         worker = party.ask(lambda worker: worker)
-        look = Look(worker, Subject(SPLIT), Sensors())
-        window = look.window(StoppingRule.of_window(Measuring(duration_s=0.01)))
-        measurement(SPLIT, [window], look.sensors, (0, 1))
+        runner = SubjectRunner(worker, Subject(SPLIT), Sensors())
+        window = runner.window(StoppingRule.of_window(Measuring(duration_s=0.01)))
+        measurement(SPLIT, [window], runner.sensors, (0, 1))
         REACHED["measurements"] += 1
         worker.ask(CountFlops(), Flops)
 

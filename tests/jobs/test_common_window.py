@@ -20,15 +20,15 @@ def timing(seconds: float) -> Timing:
 def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> None:
     window = CommonWindow([0, 1], StoppingRule.of_window(Measuring(duration_s=2.0)))
     for _ in range(5):
-        window.take(0, timing(3.0))  # the second has not given any yet
-    window.take(1, timing(3.0))  # begins the window; when this one began is not known
-    window.take(0, timing(3.0))  # began before the window did
+        window.add(0, timing(3.0))  # the second has not given any yet
+    window.add(1, timing(3.0))  # begins the window; when this one began is not known
+    window.add(0, timing(3.0))  # began before the window did
     for number, seconds in ((0, 1.0), (1, 0.5), (0, 1.1), (1, 1.5)):
         assert (window.is_over(), window.overlap_s) == (False, 0.0)
-        window.take(number, timing(seconds))
+        window.add(number, timing(seconds))
     assert window.is_over()
     assert window.overlap_s > 0
-    window.take(0, timing(3.0))  # what a worker gave before it heard of the end
+    window.add(0, timing(3.0))  # what a worker gave before it heard of the end
     counted = {
         number: [item.seconds for item in found]
         for number, found in window.counted.items()
@@ -38,13 +38,13 @@ def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> N
 
 def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
     window = CommonWindow([0, 1], StoppingRule(0.0, 0.0, 0.25, math.inf, at_least=2))
-    window.take(0, timing(0.01))
-    window.take(1, timing(10.0))
+    window.add(0, timing(0.01))
+    window.add(1, timing(10.0))
     for _ in range(20):
-        window.take(0, timing(0.01))
-    window.take(1, timing(10.0))
+        window.add(0, timing(0.01))
+    window.add(1, timing(10.0))
     assert not window.is_over()
-    window.take(1, timing(10.0))
+    window.add(1, timing(10.0))
     assert window.is_over()
     assert [len(window.counted[number]) for number in (0, 1)] == [19, 2]
 
@@ -53,6 +53,6 @@ def test_a_point_takes_longer_only_while_a_moving_gpu_changes_its_step_time() ->
     length = StoppingRule.of_point(None).until(0.05)
     level = [timing(0.2) for _ in range(20)]
     rising = [timing(0.2 * (1 + 0.0006 * n)) for n in range(20)]
-    assert length.is_reached(level, moves=True)
+    assert length.is_reached(level, gpu_is_changing=True)
     assert length.is_reached(rising)
-    assert not length.is_reached(rising, moves=True)
+    assert not length.is_reached(rising, gpu_is_changing=True)

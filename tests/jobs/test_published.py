@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from gpubalance.jobs.measure.figures import late_part
-from gpubalance.jobs.measure.look import NOT_YET, Look, step_s_of
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.warm_up import settle, warm_up
+from gpubalance.jobs.measure.subject_runner import NOT_YET, SubjectRunner, step_s_of
+from gpubalance.jobs.measure.warm_up import train_until_ready, train_until_settled
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.settings import Settings
@@ -37,7 +37,9 @@ def worker() -> Iterator[Worker]:
         DEVICES, build=Build(settings=Settings(model="small"), joint=JOINT)
     ) as party:
         opened = party.ask(lambda worker: worker)
-        warm_up(Look(opened, Subject(BatchSplit((8, 8))), Sensors()), NOT_YET)
+        train_until_ready(
+            SubjectRunner(opened, Subject(BatchSplit((8, 8))), Sensors()), NOT_YET
+        )
         yield opened
 
 
@@ -54,10 +56,10 @@ def worker() -> Iterator[Worker]:
 def test_a_published_split(
     worker: Worker, split: BatchSplit, published: float | None
 ) -> None:
-    look = Look(worker, Subject(split), Sensors())
-    step_s = step_s_of(settle(look)[-1])
-    window = look.window(StoppingRule.of_window(Measuring(duration_s=4.0)), step_s)
-    measured = measurement(split, [window], look.sensors, (0, 1))
+    runner = SubjectRunner(worker, Subject(split), Sensors())
+    step_s = step_s_of(train_until_settled(runner)[-1])
+    window = runner.window(StoppingRule.of_window(Measuring(duration_s=4.0)), step_s)
+    measured = measurement(split, [window], runner.sensors, (0, 1))
 
     assert published is None or measured.throughput.median == pytest.approx(
         published, rel=0.04

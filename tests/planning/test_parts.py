@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.jobs.measure.look import STAMPED_PART, STAMPED_STEPS
 from gpubalance.jobs.measure.stopping import TIMING_S
+from gpubalance.jobs.measure.subject_runner import STAMPED_PART, STAMPED_STEPS
 from gpubalance.planning.parts import slow_steps, slow_time, split_step
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Timing

@@ -7,7 +7,7 @@ from gpubalance.jobs.balance.result import result_so_far
 from gpubalance.jobs.balance.reuse import new_probe, probe_from_before
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.endings import attach_partial, lost_gpus_told
+from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import keep_balance
@@ -36,7 +36,7 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
         rounds = BalanceRounds(together, probe)
         with (
             attach_partial(lambda: result_so_far(rounds)),
-            lost_gpus_told(request.devices),
+            raising_gpu_lost(request.devices),
         ):
             plan = find_and_prove(rounds)
             keep_balance(request, plan)

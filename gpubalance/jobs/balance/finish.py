@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.jobs.balance.rounds import BalanceRounds
-from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
+from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.results.run import Run, alone_in_use
 from gpubalance.settings.batch_split import BatchSplit
@@ -15,7 +15,7 @@ def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
     # The proof, with batches on the devices, does not show the pipeline.
     if request.settings.data is not None:
         party = rounds.together.gather(split)
-        alone = measure_pipeline(party, split.global_batch, rounds.watch)
+        alone = measure_input_pipeline(party, split.global_batch, rounds.watch)
         solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)
         rounds.pipeline = held_against(alone, proof.throughput, solo_sum)
     if request.tracing is not None:

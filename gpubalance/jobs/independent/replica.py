@@ -36,9 +36,9 @@ def replicas_of(request: IndependentRequest) -> list[OwnReplica]:
             BatchSplit((batch,)),
             (device,),
             name="at once",
-            pipeline=request.settings.data is not None,
+            from_input_pipeline=request.settings.data is not None,
             group=number,
-            stamped=False,
+            wants_stamps=False,
         )
         alone = replace(at_once, name="alone", is_baseline=True)
         model = request.models[number]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from gpubalance.errors import NothingFits, UsageError
-from gpubalance.jobs.endings import attach_partial, lost_gpus_told
+from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.layers.batch_split import with_split_measured
@@ -31,7 +31,7 @@ def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
     """
     limit = TimeLimit(request.measuring.time_limit_s)
     journal.watch = watch
-    with lost_gpus_told(request.devices), _no_help_of(journal), ExitStack() as opened:
+    with raising_gpu_lost(request.devices), _no_help_of(journal), ExitStack() as opened:
         alone = []
         for device in request.devices:
             party = party_for(request, watch, limit, device, purpose="layers")

@@ -18,24 +18,24 @@ class CommonWindow:
     common end: then every device trained all the while. Each worker's thread shares the window.
     """
 
-    def __init__(self, numbers: Sequence[int], rule: StoppingRule) -> None:
-        """The window ends when the rule is content with what counts of each worker."""
-        self.counted: dict[int, list[Timing]] = {number: [] for number in numbers}
+    def __init__(self, groups: Sequence[int], rule: StoppingRule) -> None:
+        """The window ends when the rule is content with what counts of each group's worker."""
+        self.counted: dict[int, list[Timing]] = {group: [] for group in groups}
         self.overlap_s = 0.0
         self._rule = rule
         self._lock = threading.Lock()
         self._came_s: dict[int, float] = {}
-        self._moves: dict[int, bool] = {}
+        self._gpu_is_changing: dict[int, bool] = {}
         self._began_s: float | None = None
         self._is_over = False
 
-    def take(self, number: int, timing: Timing, *, moves: bool = False) -> None:
-        """Takes a worker's timing that has just arrived; its GPU's clock or temperature `moves`."""
+    def add(self, group: int, timing: Timing, *, gpu_is_changing: bool = False) -> None:
+        """Adds a worker's timing that has just arrived, and what its sensors say of its GPU."""
         with self._lock:
             now_s = time.monotonic()
-            before_s = self._came_s.get(number)
-            self._came_s[number] = now_s
-            self._moves[number] = moves
+            before_s = self._came_s.get(group)
+            self._came_s[group] = now_s
+            self._gpu_is_changing[group] = gpu_is_changing
             if self._is_over:
                 return
             if self._began_s is None:
@@ -44,15 +44,17 @@ class CommonWindow:
                 )
                 return
             if before_s is not None and before_s >= self._began_s:
-                self.counted[number].append(timing)
+                self.counted[group].append(timing)
             if self._have_enough():
                 self._is_over = True
                 self.overlap_s = now_s - self._began_s
 
     def _have_enough(self) -> bool:
         """Whether what counts of each worker is enough."""
-        for number, timings in self.counted.items():
-            if not self._rule.is_reached(timings, moves=self._moves[number]):
+        for group, timings in self.counted.items():
+            if not self._rule.is_reached(
+                timings, gpu_is_changing=self._gpu_is_changing[group]
+            ):
                 return False
         return True
 
@@ -60,7 +62,7 @@ class CommonWindow:
         """Whether the window has ended: no timing that arrives from now on counts."""
         return self._is_over
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """Ends the window after a worker has failed; what the others measured is worthless."""
         with self._lock:
             self._is_over = True

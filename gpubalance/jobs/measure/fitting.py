@@ -24,7 +24,7 @@ Sizes = tuple[int, ...]
 
 
 class Fitting:
-    """The search for a split that fits, for a run whose own split ran out of memory."""
+    """The search for a split that fits, in place of the request's own or of the even split."""
 
     def __init__(
         self, party: Party, request: RunRequest, watch: Watch, peaks: Peaks = ()
@@ -132,7 +132,7 @@ class Fitting:
             batches.append(min(batch, size * count))
         return BatchSplit(tuple(batches), sizes)
 
-    def too_small_for(self, split: BatchSplit) -> str | None:
+    def device_too_small_for(self, split: BatchSplit) -> str | None:
         """The label of the device that surely does not hold its part, None if none is known."""
         label = None
         least = 1.0
@@ -179,7 +179,9 @@ class Fitting:
             step = max(1, int(_TOLERANCE_ON_GPU * low))
         fails = -(-share // step) * step
         failed = None
-        if self.too_small_for(BatchSplit((share,) * count)) is None:  # so it was tried
+        if (
+            self.device_too_small_for(BatchSplit((share,) * count)) is None
+        ):  # so it was tried
             failed = fails
         limit = find_limit(
             attempt,

@@ -9,15 +9,20 @@ from functools import partial
 from typing import TypeVar
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.endings import lost_gpus_told
+from gpubalance.jobs.endings import raising_gpu_lost
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.measure.at_once import CommonWindow
-from gpubalance.jobs.measure.look import Look, WarmUp, step_s_of, steps_per_timing
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject, Turn
-from gpubalance.jobs.measure.warm_up import settle, warm_up
+from gpubalance.jobs.measure.subject_runner import (
+    SubjectRunner,
+    WarmUp,
+    step_s_of,
+    steps_per_timing,
+)
+from gpubalance.jobs.measure.warm_up import train_until_ready, train_until_settled
 from gpubalance.jobs.measure.window import TakenTurn, Window
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Party
@@ -27,13 +32,14 @@ T = TypeVar("T")
 
 
 class Measurer:
-    """Takes windows of subjects with the workers of a party: all but those of a probe.
+    """Takes windows of subjects with a party's workers. A probe has no measurer.
 
-    What `take` gives is in the `journal` before the next is taken, and what an interrupted command
-    left there is not measured again; what `measure` gives is for its caller to keep. `windows` has
-    those of each subject so far, and `resumed` how many came from the journal; `overlap_s` is for
-    how long several were measured at once. `facts` are what each group's worker said of its model.
-    `current` is what is measured now, or was when an error came.
+    What `take` measures is in the `journal` before anything else is measured, and what an
+    interrupted command left there is not measured again. `windows` has those of each subject so
+    far, `resumed` how many windows of each turn came from the journal. `overlap_s` is for how long
+    the subjects of a turn were measured at once. `facts` has what workers said of their models, by
+    the number of their group in the party. `current` is the turn that is measured now, or was when
+    an error came.
     """
 
     def __init__(
@@ -62,8 +68,8 @@ class Measurer:
         self._sensors: dict[Subject, Sensors] = {}
         self._doing = ""  # what was told last: equal texts are told once
 
-    def windows_of(self, turn: Turn) -> int:
-        """How many windows there are of each subject of a turn: of all of them as many."""
+    def window_count(self, turn: Turn) -> int:
+        """How many windows each subject of the turn has: all of them have the same number."""
         return len(self.windows[turn[0]])
 
     def sensors(self, subject: Subject) -> Sensors:
@@ -71,23 +77,27 @@ class Measurer:
         return self._sensors.setdefault(subject, Sensors(subject.devices))
 
     def warm_up_of(self, subject: Subject) -> WarmUp:
-        """How it was warmed up so far, under whatever name."""
+        """How the subject was warmed up so far, under any name."""
         return self._warm_ups.get(subject.unnamed, WarmUp())
 
     def forget(self, subjects: Sequence[Subject]) -> None:
         """Forgets what these gave together, as one of them failed."""
-        self.overlap_s = 0.0  # only one turn has an overlap
+        # At most one turn of a measurer has several subjects: the overlap is that of these.
+        self.overlap_s = 0.0
         for subject in subjects:
             self.windows.pop(subject, None)
             self._sensors.pop(subject, None)
 
     def warm_up(self, *subjects: Subject) -> None:
-        """Trains with each until it is ready to be measured. Raises as `warm_up` does."""
-        self._ask(subjects, self._look_after_warm_up)
+        """Trains with each until it is ready to be measured.
+
+        Raises OutOfMemory, and BadInput for a loss that is not a number.
+        """
+        self._ask(subjects, self._warmed_up_runner)
 
     def measure(self, subject: Subject, rule: StoppingRule) -> Window:
         """A window that is measured now, and does not go into the journal."""
-        (window,) = self._ask((subject,), partial(self._measured, rule))
+        (window,) = self._ask((subject,), partial(self._measure_one, rule))
         self.windows[subject].append(window)
         return window
 
@@ -96,9 +106,10 @@ class Measurer:
     ) -> None:
         """Adds a window of each of the turn's subjects, which are trained at the same time.
 
-        They are those of that number in the journal, else they are measured now, and `doing` is
-        told. What is not a cut model must have been warmed up: its key in the journal has facts of
-        its worker. Raises OutOfMemory if a device does not hold its part.
+        `number` counts a turn's windows from 1. If the journal has that one it is taken; else it is
+        measured now, and `doing` is told. A split's group must have been warmed up before, as the
+        key in the journal has its worker's facts. Raises OutOfMemory if a device does not hold its
+        part.
         """
         key = self._key_of(turn, number)
         taken = self._from_journal(key, turn)
@@ -106,7 +117,7 @@ class Measurer:
             if doing != self._doing:
                 self._doing = doing
                 self.watch(Doing(doing))
-            taken = self._taken(turn, rule)
+            taken = self._measure_now(turn, rule)
             self.journal.keep(key, taken)
         self.overlap_s += taken.overlap_s
         for subject, window in zip(turn, taken.windows, strict=True):
@@ -132,8 +143,8 @@ class Measurer:
             key += [subject.name, str(subject.split)]
             key += [device.uuid for device in subject.devices]
             if subject.cut is None:
-                # It is a split. Workers that start anew may sum gradients in other packs.
                 facts = self.facts[subject.group]
+                # A worker that is started again may choose another size of packs.
                 key += [facts.model.model_dump_json(), str(facts.pack_bytes)]
         return content_key(*key)
 
@@ -142,14 +153,14 @@ class Measurer:
     ) -> list[T]:
         """What `work` gives of each subject with its worker, all at the same time.
 
-        Raises the first failure; the party's `failures` has all.
+        Raises the failure of the lowest group; the party's `failures` has all.
         """
         self.current = tuple(subjects)
         by_group = {subject.group: subject for subject in subjects}
 
         def attempt(group: int, worker: Worker) -> T:
             subject = by_group[group]
-            with lost_gpus_told(subject.devices):
+            with raising_gpu_lost(subject.devices):
                 return work(subject, worker)
 
         answers = self.party.each(attempt, list(by_group))
@@ -158,73 +169,81 @@ class Measurer:
             raise failures[min(failures)]
         return [answers[subject.group] for subject in subjects]
 
-    def _look_after_warm_up(self, subject: Subject, worker: Worker) -> Look:
-        """The worker's look at the subject, once that is warmed up: at once if it was before."""
+    def _warmed_up_runner(self, subject: Subject, worker: Worker) -> SubjectRunner:
+        """The subject's runner, once it is warmed up; that takes no time if it was before."""
         self.facts[subject.group] = worker.facts
-        look = self._look(subject, worker)
-        self._warm_ups[subject.unnamed] = warm_up(look, self.warm_up_of(subject))
-        return look
+        runner = self._runner(subject, worker)
+        before = self.warm_up_of(subject)
+        self._warm_ups[subject.unnamed] = train_until_ready(runner, before)
+        return runner
 
-    def _look(self, subject: Subject, worker: Worker) -> Look:
+    def _runner(self, subject: Subject, worker: Worker) -> SubjectRunner:
         watch = self.watch if subject.shown else None
-        return Look(
+        return SubjectRunner(
             worker, subject, self.sensors(subject), watch, self.warm_up_of(subject)
         )
 
-    def _taken(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
+    def _measure_now(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
         if len(turn) > 1:
-            return self._taken_at_once(turn, rule)
-        (window,) = self._ask(turn, partial(self._measured, rule))
+            return self._measure_at_once(turn, rule)
+        (window,) = self._ask(turn, partial(self._measure_one, rule))
         return TakenTurn(windows=(window,))
 
-    def _measured(self, rule: StoppingRule, subject: Subject, worker: Worker) -> Window:
+    def _measure_one(
+        self, rule: StoppingRule, subject: Subject, worker: Worker
+    ) -> Window:
         # On a real device a split that did not fit has ended the worker: this one may be new.
-        look = self._look_after_warm_up(subject, worker)
+        runner = self._warmed_up_runner(subject, worker)
         if self._workers_rest:
-            # Its loss was looked at when it was warmed up.
-            step_s = step_s_of(settle(look, refuses_bad_loss=False)[-1])
-            warmed_up = self.warm_up_of(subject)
+            # The warm-up has refused a bad loss already.
+            *_, last_step = train_until_settled(runner, refuses_bad_loss=False)
             self._warm_ups[subject.unnamed] = replace(
-                warmed_up, step_s=step_s, peaks=look.peaks
+                self.warm_up_of(subject),
+                step_s=step_s_of(last_step),
+                peaks=runner.peaks,
             )
         try:
-            return look.window(rule, self.warm_up_of(subject).step_s)
+            return runner.window(rule, self.warm_up_of(subject).step_s)
         except BaseException:
             # What there is of the window counts, in a partial result.
-            if look.timings:
-                self.windows[subject].append(look.taken())
+            if runner.timings:
+                self.windows[subject].append(runner.window_of(runner.timings))
             raise
 
-    def _taken_at_once(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
+    def _measure_at_once(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
         common = CommonWindow([subject.group for subject in turn], rule)
 
-        def measure(subject: Subject, worker: Worker) -> Look:
-            """Measures until the window is over; ends it for all subjects on any error."""
-            # This worker is warmed up: one that failed has dropped out with its device.
-            look = self._look(subject, worker)
+        def measure_until_over(subject: Subject, worker: Worker) -> SubjectRunner:
+            """Measures until the common window is over; ends it on any error."""
+            # It is warmed up already: a device whose worker fails gets no more turns.
+            runner = self._runner(subject, worker)
             steps = steps_per_timing(rule.timing_s, self.warm_up_of(subject).step_s)
             try:
-                with look.sensors.watching():
-                    for timing in look.measure(
+                with runner.sensors.watching():
+                    for timing in runner.measure(
                         steps_per_timing=steps, until=common.is_over
                     ):
-                        common.take(subject.group, timing, moves=look.sensors.move())
+                        common.add(
+                            subject.group,
+                            timing,
+                            gpu_is_changing=runner.sensors.gpu_is_changing(),
+                        )
             except BaseException:
-                common.leave()
+                common.end()
                 raise
-            return look
+            return runner
 
-        looks = self._ask(turn, measure)
+        runners = self._ask(turn, measure_until_over)
         windows = []
-        for subject, look in zip(turn, looks, strict=True):
-            windows.append(look.taken(common.counted[subject.group]))
+        for subject, runner in zip(turn, runners, strict=True):
+            windows.append(runner.window_of(common.counted[subject.group]))
         return TakenTurn(overlap_s=common.overlap_s, windows=tuple(windows))
 
 
 def belongs_to(window: Window, subject: Subject) -> bool:
     """Whether it may be the subject's: one of a damaged journal may not."""
+    if subject.wants_stamps and not window.stamped:
+        return False
     # Only tests and benches have subjects without devices.
     replicas = len(subject.devices or subject.split.batches)
-    return len(window.throttled) == replicas and (
-        bool(window.stamped) or not subject.stamped
-    )
+    return len(window.throttled) == replicas

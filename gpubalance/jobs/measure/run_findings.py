@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.measure import figures, stamps, warnings
 from gpubalance.jobs.measure.figures import Windows
+from gpubalance.jobs.measure.input_pipeline import held_against
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.pipeline import held_against
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.results.common import Warning_, now
@@ -31,8 +31,8 @@ class RunFindings:
     """A run of a split, and what it is compared with as far as that has been found.
 
     `asked` may have devices without samples; the measurer's party has none of them. `solo` is what
-    the devices gave alone. With `from_pipeline` batches come from the user's own pipeline, which is
-    measured alone too, and the same batches are measured while they are `held` on the devices.
+    the devices gave alone. If batches come `from_input_pipeline`, the user's own, that is measured
+    alone too, and the same batches are measured while they are `held` on the devices.
 
     `even` is what Keras would run: the split's global batch in equal shares. Where these do not fit
     without micro-batches, it is the largest equal shares that do. It may be the split itself; None
@@ -42,17 +42,19 @@ class RunFindings:
     asked: RunRequest
     measurer: Measurer
     solo: tuple[SoloBest, ...] | None = None
-    from_pipeline: bool = False
+    from_input_pipeline: bool = False
     even: Subject | None = None
-    pipeline: InputPipeline | None = None
+    input_pipeline: InputPipeline | None = None
     warnings: list[Warning_] = field(default_factory=list)
     complete: bool = False
 
     def __post_init__(self) -> None:
         used = self.asked.without_idle
-        self.own = Subject(used.split, used.devices, pipeline=self.from_pipeline)
+        self.own = Subject(
+            used.split, used.devices, from_input_pipeline=self.from_input_pipeline
+        )
         self.held: Subject | None = None
-        if self.from_pipeline:
+        if self.from_input_pipeline:
             self.held = Subject(
                 used.split, used.devices, "held", is_baseline=True, shown=False
             )
@@ -147,7 +149,7 @@ class RunFindings:
 
     def _pipeline(self) -> InputPipeline | None:
         """The input pipeline, held against the split with batches on the devices."""
-        if self.pipeline is None:
+        if self.input_pipeline is None:
             return None
         held = None
         windows = self._windows(self.held)
@@ -155,7 +157,7 @@ class RunFindings:
             times_s = figures.step_times_s(windows)
             held = figures.throughput_of(self.own.split.global_batch, times_s)
         solo_sum_in_use = alone_in_use(self.solo, self.asked.split.batches)
-        return held_against(self.pipeline, held, solo_sum_in_use)
+        return held_against(self.input_pipeline, held, solo_sum_in_use)
 
     def _found(self, measured: Measurement) -> Iterator[Warning_]:
         """Warnings of what else was found, and those about the figures."""
@@ -172,7 +174,7 @@ class RunFindings:
             steady=all(measurer.warm_up_of(subject).steady for subject in known),
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
-        if self.pipeline is not None:
+        if self.input_pipeline is not None:
             yield from warnings.batches_joined(
-                self.pipeline.joined_from, measured.global_batch
+                self.input_pipeline.joined_from, measured.global_batch
             )

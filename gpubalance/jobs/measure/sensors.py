@@ -12,7 +12,7 @@ from gpubalance.remedies import known_error
 from gpubalance.results.telemetry import Moment, Telemetry, passing
 from gpubalance.settings.device import Device
 
-_MOVED_WITHIN_S = 30.0
+_CHANGED_WITHIN_S = 30.0
 
 
 class Sensors:
@@ -30,9 +30,9 @@ class Sensors:
         nothing it did counts.
         """
         with ExitStack() as stack:
-            for device, course in self._read:
+            for device, recorder in self._read:
                 if device.told_by_nvml:
-                    stack.enter_context(course.watching(device.uuid))
+                    stack.enter_context(recorder.watching(device.uuid))
             yield
         for device, telemetry in zip(self.devices, self.telemetry(), strict=True):
             if telemetry is not None and telemetry.ecc_uncorrected:
@@ -52,16 +52,16 @@ class Sensors:
             reasons.append(passing((telemetry and telemetry.throttle_reasons) or ()))
         return tuple(reasons)
 
-    def move(self) -> bool:
-        """Whether a GPU's temperature or clock still moves, as far as NVML tells."""
-        since_s = time.monotonic() - _MOVED_WITHIN_S
-        return any(course.moves(since_s) for _, course in self._read)
+    def gpu_is_changing(self) -> bool:
+        """Whether a GPU's temperature or clock still changes, as far as NVML tells."""
+        since_s = time.monotonic() - _CHANGED_WITHIN_S
+        return any(recorder.changed_since(since_s) for _, recorder in self._read)
 
     @property
     def latest(self) -> tuple[Moment | None, ...]:
         """The latest reading of each device, None if NVML has none."""
-        return tuple(course.latest for _, course in self._read)
+        return tuple(recorder.latest for _, recorder in self._read)
 
     def telemetry(self, origin_s: float | None = None) -> tuple[Telemetry | None, ...]:
         """Each device's telemetry, in seconds from `origin_s` on the monotonic clock."""
-        return tuple(course.telemetry(origin_s) for _, course in self._read)
+        return tuple(recorder.telemetry(origin_s) for _, recorder in self._read)

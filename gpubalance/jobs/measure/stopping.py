@@ -68,11 +68,13 @@ class StoppingRule(NamedTuple):
             seconds or 0.0, _LONGEST * usual_s, usual_s / _TIMINGS, PRECISE_ENOUGH
         )
 
-    def is_reached(self, timings: Sequence[Timing], *, moves: bool = False) -> bool:
+    def is_reached(
+        self, timings: Sequence[Timing], *, gpu_is_changing: bool = False
+    ) -> bool:
         """Whether these timings are enough.
 
         No precision is while the step time rises or falls because a GPU's clock or temperature
-        `moves`. One that moves without changing the step time costs no time: cards get warmer at
+        changes. Where that does not change the step time it costs no time: cards get warmer at
         every point of a probe. Half the time is enough if all of it would not make the step time
         nearly precise either.
         """
@@ -83,7 +85,7 @@ class StoppingRule(NamedTuple):
             return True
         step_times_s = [timing.seconds / timing.steps for timing in timings]
         known = half_width(step_times_s)
-        if known is None or (moves and has_trend(step_times_s)):
+        if known is None or (gpu_is_changing and has_trend(step_times_s)):
             return False
         if known <= self.within:
             return True

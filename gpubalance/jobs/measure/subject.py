@@ -14,19 +14,19 @@ class Subject:
     """A split on its devices, a replica each, or with `cut` a model cut over them, in a pipeline.
 
     The `name` tells subjects of one measurement apart: "" is a run's own split. With a baseline
-    others are only compared. With `pipeline` batches come from the user's own input pipeline, else
-    they lie on the devices. `group` is the number of the party's group that trains it. Windows have
-    stamped steps if it is `stamped`, and whoever watches gets each timing if it is `shown`. A
-    user's data of fewer than `least_samples` is refused.
+    others are only compared. Batches come `from_input_pipeline`, the user's own, or lie on the
+    devices. `group` is the number of the party's group that trains it. Windows have stamped steps
+    if it `wants_stamps`, and whoever watches gets each timing if it is `shown`. A user's data of
+    fewer than `least_samples` is refused.
     """
 
     split: BatchSplit
     devices: tuple[Device, ...] = ()
     name: str = ""
     is_baseline: bool = False
-    pipeline: bool = False
+    from_input_pipeline: bool = False
     group: int = 0
-    stamped: bool = True
+    wants_stamps: bool = True
     shown: bool = True
     least_samples: int = 0
     cut: Pipe | None = None

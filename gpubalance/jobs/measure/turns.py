@@ -47,10 +47,10 @@ def in_turns(
     until all are known within ± 1 %, unless even `max_windows` could not come near that. One more
     follows if a GPU was throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
     """
-    planned = max(measuring.windows, *map(measurer.windows_of, turns))
+    planned = max(measuring.windows, *map(measurer.window_count, turns))
     is_once_more = False
     while True:
-        number = 1 + min(map(measurer.windows_of, turns))
+        number = 1 + min(map(measurer.window_count, turns))
         if number > planned:
             half_width = _half_width(measurer, turns)
             why = _why_more(half_width, planned, measuring.max_windows)
@@ -84,7 +84,7 @@ def _measure_each(
     if number % 2 == 0:
         in_order.reverse()
     for turn in in_order:
-        if measurer.windows_of(turn) < number:
+        if measurer.window_count(turn) < number:
             text = doing.format(
                 window=f"window {number} of {planned}", what=_what(turn)
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.measure.look import Look, WarmUp, step_s_of
+from gpubalance.jobs.measure.subject_runner import SubjectRunner, WarmUp, step_s_of
 from gpubalance.numbers.stats import median
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Timing
@@ -32,7 +32,7 @@ _LOSS_OF_RANDOM = (
 )
 
 
-def warm_up(look: Look, before: WarmUp) -> WarmUp:
+def train_until_ready(runner: SubjectRunner, before: WarmUp) -> WarmUp:
     """Trains until the step time is steady; what the warm-up `before` has become by that.
 
     A worker's first split trains at least 10 steps, of which the last 10 show no trend; so does
@@ -41,62 +41,70 @@ def warm_up(look: Look, before: WarmUp) -> WarmUp:
     one for others. Raises OutOfMemory, and BadInput for a loss that is not a number from the first
     step on.
     """
-    if look.subject.cut is not None:
-        return _warm_up_cut(look, look.subject.cut, before)
-    worker = look.worker
-    subject = look.subject
-    key = (subject.split, subject.pipeline)
+    if runner.subject.cut is not None:
+        return _warm_up_cut(runner, runner.subject.cut, before)
+    worker = runner.worker
+    subject = runner.subject
+    key = (subject.split, subject.from_input_pipeline)
     until_steady = worker.settings.xla or not worker.warm
     if key in worker.warm or (key in worker.trained and not until_steady):
-        look.note_peaks(worker.trained[key])
-        return replace(before, peaks=look.peaks)
-    steps = _first_steps(look)
+        runner.note_peaks(worker.trained[key])
+        return replace(before, peaks=runner.peaks)
+    steps = _first_steps(runner)
     is_new = all(
         split.accumulates != subject.split.accumulates for split, _ in worker.warm
     )
-    if subject.stamped and (until_steady or is_new):
-        steps += look.train(at_least=_TRACED_STEPS, stamped=True)
+    if subject.wants_stamps and (until_steady or is_new):
+        steps += runner.train(at_least=_TRACED_STEPS, stamped=True)
     if until_steady:
-        steps = _until_steady(look, steps)
+        steps = _until_steady(runner, steps)
         step_s = median([step_s_of(step) for step in steps[-WARMUP_STEPS:]])
         steady = before.steady and _are_steady(steps)
     else:
-        steps = _until_settled(look, steps)
+        steps = _until_settled(runner, steps)
         step_s = step_s_of(steps[-1])
         steady = before.steady
     worker.warm.add(key)
     count = before.steps + len(steps)
-    return WarmUp(count, steady, step_s, look.peaks, look.are_unlike)
+    return WarmUp(count, steady, step_s, runner.peaks, runner.are_unlike)
 
 
-def _warm_up_cut(look: Look, cut: Pipe, before: WarmUp) -> WarmUp:
+def _warm_up_cut(runner: SubjectRunner, cut: Pipe, before: WarmUp) -> WarmUp:
     """Trains until steps no longer get faster, unless these segments ran last in this process."""
-    warmed_up = look.worker.warm_pipeline
+    warmed_up = runner.worker.warm_pipeline
     key = cut.segments, cut.micro_batch
     if key in warmed_up:
         return replace(before, steps=warmed_up[key])
     warmed_up.clear()
-    steps = settle(look)
+    steps = train_until_settled(runner)
     warmed_up[key] = before.steps + len(steps)
     step_s = step_s_of(steps[-1])
-    return WarmUp(warmed_up[key], before.steady, step_s, look.peaks, look.are_unlike)
+    return WarmUp(
+        warmed_up[key], before.steady, step_s, runner.peaks, runner.are_unlike
+    )
 
 
-def settle(look: Look, *, refuses_bad_loss: bool = True) -> list[Timing]:
+def train_until_settled(
+    runner: SubjectRunner, *, refuses_bad_loss: bool = True
+) -> list[Timing]:
     """The steps of a short warm-up, for a worker that has trained before.
 
     It ends when no step is clearly faster: the last two are as fast as each other. They are at
-    least 3, as what trains three times keeps training. Raises as `warm_up` does, for a loss that is
-    not a number only if it `refuses_bad_loss`: that is for a model's first measurement, as random
-    data may lead to one later.
+    least 3, as what trains three times keeps training. Raises as `train_until_ready` does, for a
+    loss that is not a number only if it `refuses_bad_loss`: that is for a model's first
+    measurement, as random data may lead to one later.
     """
-    return _until_settled(look, _first_steps(look, refuses_bad_loss=refuses_bad_loss))
+    return _until_settled(
+        runner, _first_steps(runner, refuses_bad_loss=refuses_bad_loss)
+    )
 
 
-def _first_steps(look: Look, *, refuses_bad_loss: bool = True) -> list[Timing]:
-    steps = list(look.train(at_least=1))
+def _first_steps(
+    runner: SubjectRunner, *, refuses_bad_loss: bool = True
+) -> list[Timing]:
+    steps = list(runner.train(at_least=1))
     if refuses_bad_loss and not steps[0].loss_is_finite:
-        given = look.worker.settings.data
+        given = runner.worker.settings.data
         raise BadInput(
             "the model's loss is not a number at the first step",
             remedy=_LOSS_OF_DATA.format(given=given) if given else _LOSS_OF_RANDOM,
@@ -104,14 +112,14 @@ def _first_steps(look: Look, *, refuses_bad_loss: bool = True) -> list[Timing]:
     return steps
 
 
-def _until_steady(look: Look, first: Sequence[Timing]) -> list[Timing]:
+def _until_steady(runner: SubjectRunner, first: Sequence[Timing]) -> list[Timing]:
     """These first steps, and more until the last show no trend, or it has taken long enough."""
     end_s = time.monotonic() + _LONGEST_WARMUP_S
     steps = list(first)
     while not _are_steady(steps) and len(steps) <= _LONGEST_WARMUP_STEPS:
         if len(steps) >= WARMUP_STEPS and time.monotonic() > end_s:
             break
-        steps += look.train(at_least=2)
+        steps += runner.train(at_least=2)
     return steps
 
 
@@ -120,7 +128,7 @@ def _are_steady(steps: Sequence[Timing]) -> bool:
     return len(last) == WARMUP_STEPS and not has_trend(last)
 
 
-def _until_settled(look: Look, first: Sequence[Timing]) -> list[Timing]:
+def _until_settled(runner: SubjectRunner, first: Sequence[Timing]) -> list[Timing]:
     """These first steps, and more until the last is not clearly faster than the one before."""
     steps = list(first)
     while len(steps) < _LONGEST_SETTLING_STEPS:
@@ -129,5 +137,5 @@ def _until_settled(look: Look, first: Sequence[Timing]) -> list[Timing]:
             before_s = step_s_of(steps[-2])
             if last_s >= _CLEARLY_FASTER * before_s:
                 break
-        steps += look.train(at_least=1)
+        steps += runner.train(at_least=1)
     return steps

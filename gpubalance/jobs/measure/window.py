@@ -1,4 +1,4 @@
-"""What a look at a subject gave."""
+"""What measuring a subject once gave."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gpubalance.errors import GpubalanceError, GpuLost, OutOfMemory
-from gpubalance.jobs.endings import lost_gpus_told, refuse
+from gpubalance.jobs.endings import raising_gpu_lost, refuse
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.settings.device import Device
@@ -93,7 +93,7 @@ class Bench:
 
     def ask(self, work: Callable[[Worker], T]) -> T:
         """What `work` returns with the worker. Raises its failure."""
-        with lost_gpus_told([self.device]):
+        with raising_gpu_lost([self.device]):
             return self.party.ask(work)
 
     def ready(self, *, fresh: bool = False, last: bool = False) -> None:
@@ -111,7 +111,7 @@ class Bench:
             following = self.party
         if not self.request.ahead:
             following = None
-        with lost_gpus_told([self.device]):
+        with raising_gpu_lost([self.device]):
             self.party.start(then=following)
         if self.facts is None:
             self.facts = self.party.facts

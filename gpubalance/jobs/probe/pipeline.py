@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError, TimeLimitPassed
-from gpubalance.jobs.measure.pipeline import held_against, measure_pipeline
+from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.probe.devices import ProbedDevices
 from gpubalance.results.warnings import warning
 
@@ -24,7 +24,7 @@ def compare_pipeline(devices: ProbedDevices) -> None:
     global_batch = sum(best.batch for best in bests)
     solo_sum = sum(best.throughput for best in bests)
     try:
-        pipeline = measure_pipeline(party, global_batch, devices.watch)
+        pipeline = measure_input_pipeline(party, global_batch, devices.watch)
         devices.pipeline = held_against(pipeline, None, solo_sum)
     except TimeLimitPassed:
         raise

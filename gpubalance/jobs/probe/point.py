@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 
 from gpubalance.jobs.measure import figures
-from gpubalance.jobs.measure.look import Look, step_s_of, steps_per_timing
 from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.warm_up import settle
+from gpubalance.jobs.measure.subject_runner import (
+    SubjectRunner,
+    step_s_of,
+    steps_per_timing,
+)
+from gpubalance.jobs.measure.warm_up import train_until_settled
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.numbers.steady import is_steady
 from gpubalance.results.probe import CurvePoint
@@ -30,23 +34,23 @@ def measure_point(
     subject = Subject(
         BatchSplit((batch,)),
         (bench.device,),
-        stamped=False,
+        wants_stamps=False,
         shown=False,
         least_samples=bench.request.least_samples,
     )
-    look = Look(worker, subject, Sensors(subject.devices))
-    settled = settle(look, refuses_bad_loss=first)[-2:]
+    runner = SubjectRunner(worker, subject, Sensors(subject.devices))
+    settled = train_until_settled(runner, refuses_bad_loss=first)[-2:]
     step_s = step_s_of(settled[-1])
     # Else those that settled it count too
     if steps_per_timing(rule.timing_s, step_s) > 1:
         settled = []
     until_s = bench.time_limit.until_s
-    windows = [look.window(rule, step_s, settled, until_s=until_s)]
+    windows = [runner.window(rule, step_s, settled, until_s=until_s)]
     steady = is_steady(figures.step_times_s(windows)) and not any(
         figures.throttled(windows)
     )
     if not steady and time.monotonic() < until_s:
-        windows.append(look.window(rule, step_s, until_s=until_s))
+        windows.append(runner.window(rule, step_s, until_s=until_s))
     measured_s = sum(timing.seconds for timing in figures.timings_in(windows))
     last = windows[-1:]
     step_time = figures.step_time(last, figures.began_s(last))
@@ -54,12 +58,12 @@ def measure_point(
         batch=batch,
         step_time_s=step_time,
         throughput=figures.throughput_of(batch, step_time.samples),
-        memory_peak_bytes=look.peaks[0],
+        memory_peak_bytes=runner.peaks[0],
         precise=figures.precision(last) <= PRECISE_ENOUGH,
         steady=steady,
         measured_again=len(windows) > 1,
         late_part=figures.late_part(windows),
         unlike=figures.are_unlike(last),
-        telemetry=look.sensors.telemetry(figures.began_s(last))[0],
+        telemetry=runner.sensors.telemetry(figures.began_s(last))[0],
     )
     return point, measured_s

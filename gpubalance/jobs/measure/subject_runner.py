@@ -1,4 +1,4 @@
-"""A worker measures a subject: it is asked to train, and what it replies becomes a window."""
+"""Measures one subject: asks a worker to train it, and makes a window of what that replies."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class WarmUp:
 NOT_YET = WarmUp()
 
 
-class Look:
-    """One look at a subject: the worker that trains it now, and what that has replied so far.
+class SubjectRunner:
+    """A worker that trains a subject now, and what it has replied so far.
 
     `timings` and `stamped` are those of the window that is measured, `peaks` the largest of all
     replies and of the warm-up before. GPUs are read by the `sensors`; `watch`, if any, gets each
@@ -99,7 +99,7 @@ class Look:
             replies = self.worker.pipe(subject.cut.model_copy(update=how))
         else:
             replies = self.worker.measure(
-                subject.split, pipeline=subject.pipeline, **how
+                subject.split, pipeline=subject.from_input_pipeline, **how
             )
         for reply in replies:
             if isinstance(reply, Timing):
@@ -124,8 +124,8 @@ class Look:
     ) -> Window:
         """Measures a window by that rule, its stamped steps included; `settled` timings count too.
 
-        `step_s` is about what a step takes, 0 if that is unknown. While a GPU's clocks or
-        temperature move and its step time too, it measures to the end of its time. After
+        `step_s` is about what a step takes, 0 if that is unknown. While a GPU's clock or
+        temperature changes and its step time too, it measures to the end of its time. After
         `until_s` on the monotonic clock it takes no more than the fewest timings. Raises
         PartialResult if a GPU's memory has failed, and what `Worker.measure` does; `timings` then
         has what was measured.
@@ -134,16 +134,14 @@ class Look:
         self.stamped = []
         self._late_parts = []
         with self.sensors.watching():
-            if self.subject.stamped:
+            if self.subject.wants_stamps:
                 rule = self._stamp(rule)
                 step_s = step_s or median([step_s_of(step) for step in self.stamped])
             self._until_known(rule, step_s, until_s)
-        return self.taken()
+        return self.window_of(self.timings)
 
-    def taken(self, timings: Sequence[Timing] | None = None) -> Window:
-        """The window so far, or a window of these timings, with what else came meanwhile."""
-        if timings is None:
-            timings = self.timings
+    def window_of(self, timings: Sequence[Timing]) -> Window:
+        """The window that these timings make, with what else came meanwhile."""
         return Window(
             timings=tuple(timings),
             stamped=tuple(self.stamped),
@@ -181,7 +179,9 @@ class Look:
                 seconds=seconds, at_least=at_least, steps_per_timing=steps
             ):
                 self.timings.append(timing)
-            if rule.is_reached(self.timings, moves=self.sensors.move()):
+            if rule.is_reached(
+                self.timings, gpu_is_changing=self.sensors.gpu_is_changing()
+            ):
                 return
             if time.monotonic() >= until_s:
                 return

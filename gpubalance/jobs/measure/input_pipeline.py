@@ -16,20 +16,21 @@ from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 
 WARM_UP_S = 2.0  # meanwhile tf.data tunes its parallelism
-ROUND_S = 2.0  # or shorter, as windows are
+_ROUND_S = 2.0
 _LEAST_PULLS = 5
 _ROUNDS = 5
 _CLEARLY = 0.98
 
 
-def measure_pipeline(
-    party: Party, global_batch: int, watch: Watch, round_s: float = ROUND_S
+def measure_input_pipeline(
+    party: Party, global_batch: int, watch: Watch, duration_s: float | None = None
 ) -> InputPipeline:
     """The pipeline of a party's data without a model behind it, held against nothing yet.
 
-    Warms it up and measures until its rate is known within ± 1 %, or for five rounds. Raises
-    BadInput as `run` does.
+    Warms it up and measures rounds of 2 s, or of `duration_s` if that is shorter: until its rate is
+    known within ± 1 %, five at most. Raises BadInput as `run` does.
     """
+    round_s = min(_ROUND_S, duration_s or _ROUND_S)
     watch(Doing(f"measuring the input pipeline alone, in batches of {global_batch}"))
     return party.ask(lambda worker: _measured(worker, global_batch, round_s))
 
