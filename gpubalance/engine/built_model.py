@@ -72,7 +72,7 @@ class BuiltModel:
         It is the mean of several samples if these differ in shape.
         """
         count = 1
-        if self.source.differs:
+        if self.source.shapes_differ:
             count = UNLIKE_BATCHES
         samples = [self.source.make(1, salt=number) for number in range(count)]
         return count_step(self.model, samples)

@@ -26,7 +26,7 @@ _HELD_PART = 0.01
 class Samples:
     """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
 
-    differs = False  # in shape
+    shapes_differ = False
     samples = own_batch = None  # as many as are asked for
 
     def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:

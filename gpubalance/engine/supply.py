@@ -58,13 +58,13 @@ class Supply:
         """Puts batches for the split on the devices, which have so much memory in all."""
         batches = data.held(self.feed, self.source, memory_bytes)
         self.is_held = True
-        self.cycle = len(batches) if self.source.differs else 1
+        self.cycle = len(batches) if self.source.shapes_differ else 1
         self._batches = itertools.cycle(batches)
 
     def stream(self) -> None:
         """Takes batches for the split from the pipeline from now on."""
         self.is_held = False
-        self.cycle = UNLIKE_BATCHES if self.source.differs else 1
+        self.cycle = UNLIKE_BATCHES if self.source.shapes_differ else 1
         self._batches = self.source.stream(self.feed.split.global_batch)
 
     def next(self) -> tuple[Dealt, float]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from gpubalance.engine.hosts import what_all_say
+from gpubalance.engine.hosts import gather_over
 from gpubalance.engine.place import Place
 from gpubalance.errors import BadInput
 from gpubalance.training.data import UNKNOWN_SIZE
@@ -37,7 +37,7 @@ class Alike:
 
     def __init__(self, place: Place) -> None:
         cluster = place.cluster
-        self._all = what_all_say(place.strategy, cluster)
+        self._all = gather_over(place.strategy, cluster)
         self._labels = place.labels if cluster else place.labels[:1]
         self._compared = _BATCHES_COMPARED if cluster else 0
         self.begin({})

@@ -105,7 +105,7 @@ class Steps(KerasFunctions):
         self._begun = dealt.shares
         launched.reports.note_step(trains=True)
         # A last micro-batch may be too small.
-        if self._split.shares.accumulates and not dealt.whole:
+        if self._split.shares.accumulates and not dealt.replicated:
             self._decomposition.refuse_small(self._begun.smallest, self.model)
         self._counted_steps += 1
         monitor = self._split.stamping_monitor

@@ -92,10 +92,10 @@ class Functions:
         """
         refused = self._decompositions["train"].refused
         kind = StepKind(
-            whole=dealt.whole,
+            replicated=dealt.replicated,
             micro=dealt.shares.accumulates,
             stamped=stamped,
-            noisy=stamped and noisy and not dealt.whole,
+            noisy=stamped and noisy and not dealt.replicated,
             xla=self.xla and compiled,
             as_it_is=refused is not None and self._place.replicas == 1,
             pack_bytes=self.pack_bytes,
@@ -120,12 +120,14 @@ class Functions:
 
     def test(self, dealt: Dealt) -> dict[str, Any]:
         """The logs of a batch in `evaluate`."""
-        (logs, numbers), _ = self._call("test", dealt, StepKind(whole=dealt.whole))
+        (logs, numbers), _ = self._call(
+            "test", dealt, StepKind(replicated=dealt.replicated)
+        )
         return read_later(logs, numbers)
 
     def predict(self, dealt: Dealt) -> Any:
         """The outputs for a batch, in the order of its samples."""
-        outputs, _ = self._call("predict", dealt, StepKind(whole=dealt.whole))
+        outputs, _ = self._call("predict", dealt, StepKind(replicated=dealt.replicated))
         return outputs
 
     def _call(self, what: str, dealt: Dealt, kind: StepKind) -> tuple[Any, bool]:
@@ -198,10 +200,12 @@ class Functions:
 
     def _step(self, what: str, kind: StepKind) -> Any:
         if what == "predict":
-            return predicting(self._model, self._place, whole=kind.whole)
+            return predicting(self._model, self._place, replicated=kind.replicated)
         if what == "test":
             decomposition = self._decompositions["test"]
-            return testing(self._model, self._place, decomposition, whole=kind.whole)
+            return testing(
+                self._model, self._place, decomposition, replicated=kind.replicated
+            )
         if self._place.replicas > 1:
             check_sum(self._place)
         return training(self._model, self._place, self._decompositions["train"], kind)

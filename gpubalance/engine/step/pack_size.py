@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.hosts import what_all_say
+from gpubalance.engine.hosts import gather_over
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.place import Place
 from gpubalance.engine.step.sums import over_replicas
@@ -54,7 +54,7 @@ def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
 
         return place.strategy.experimental_local_results(place.strategy.run(on_replica))
 
-    all_say = what_all_say(place.strategy, place.cluster)
+    gather = gather_over(place.strategy, place.cluster)
 
     def seconds_of(size: int) -> float:
         times_s = []
@@ -63,7 +63,7 @@ def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
             for total in summed(tf.constant(max(1, size // 4))):
                 total.numpy()  # waits for the device
             times_s.append(time.perf_counter() - began_s)
-        return all_say(min(times_s))[0]
+        return gather(min(times_s))[0]
 
     latency_s = seconds_of(0)
     size = min(_FIRST_BYTES, most_bytes)

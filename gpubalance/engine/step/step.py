@@ -40,7 +40,9 @@ from gpubalance.results.decomposition import Decomposition
 class StepKind:
     """A kind of training step."""
 
-    whole: bool = False  # each replica has the whole batch, and one counts
+    replicated: bool = (
+        False  # each replica has the whole batch, and the first one's counts
+    )
     micro: bool = False  # batches are taken in micro-batches
     stamped: bool = False
     # The stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖²: see
@@ -103,7 +105,7 @@ class _Replica:
         self._decomposition = decomposition
         self._kind = kind
         self._logs = logs
-        self._state = State(model, decomposition, whole=kind.whole)
+        self._state = State(model, decomposition, replicated=kind.replicated)
         self._rows = Rows()
         self._variables: list[Any] = []
 
@@ -165,8 +167,13 @@ class _Replica:
     def _part(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
         kind = self._kind
         self._state.begin()
-        how = {"whole": kind.whole, "micro": kind.micro, "compiled": kind.xla}
-        with part_of(weight, self._decomposition, **how) as part:
+        with part_of(
+            weight,
+            self._decomposition,
+            replicated=kind.replicated,
+            micro=kind.micro,
+            compiled=kind.xla,
+        ) as part:
             logs = self._model.train_step(data)
             grads: list[Any] = []
             if not kind.as_it_is:
@@ -186,15 +193,15 @@ class _Replica:
 
 
 def testing(
-    model: Any, place: Place, decomposition: Decomposition, *, whole: bool
+    model: Any, place: Place, decomposition: Decomposition, *, replicated: bool
 ) -> Callable[..., Any]:
     """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
 
     def replica(logs: Logs, values: Sequence[Any], _: Any) -> Any:
         data, weights = values[number_of_replica() - place.first_replica]
-        state = State(model, decomposition, whole=whole)
+        state = State(model, decomposition, replicated=replicated)
         state.begin()
-        with part_of(weights[0], decomposition, whole=whole) as part:
+        with part_of(weights[0], decomposition, replicated=replicated) as part:
             own_logs = model.test_step(data)
         state.shares(weights[0])
         return together([*logs.of_part(own_logs, part), *state.counted()])
@@ -211,14 +218,14 @@ def testing(
     return step
 
 
-def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
+def predicting(model: Any, place: Place, *, replicated: bool) -> Callable[..., Any]:
     """A step of `predict` that returns the outputs, in the order of the samples."""
 
     def of_all(values: Any) -> Any:
         """The outputs of all replicas; in a cluster each process already has them all."""
         parts = place.strategy.experimental_local_results(values)
         with tf.device("/CPU:0"):
-            if whole or place.cluster:
+            if replicated or place.cluster:
                 return tf.identity(parts[0])
             return tf.concat(parts, axis=0)
 
@@ -226,7 +233,7 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
         outputs = model.predict_step(
             values[number_of_replica() - place.first_replica][0]
         )
-        if whole or place.cluster is None:
+        if replicated or place.cluster is None:
             return outputs
         gather = tf.distribute.get_replica_context().all_gather
         return keras.tree.map_structure(lambda own: gather(own, axis=0), outputs)
