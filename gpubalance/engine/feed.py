@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from gpubalance.engine.datasets import cleaned, samples_of
-from gpubalance.engine.place import Place
+from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import BadInput
 from gpubalance.settings.batch_split import BatchSplit, proportional_split
 
@@ -58,7 +58,7 @@ class Dealt:
 class Feed:
     """Takes global batches from iterators; a thread brings the next ones to the devices.
 
-    The devices are those of the place that this process has. A share has at least `least` samples,
+    The devices are those of this process. A share has at least `least` samples,
     as a verdict says; a batch that is too small for that is `replicated`. tf.data's own copies to
     several devices give each one batch after another in turns, whatever its size, so they can't
     divide a last batch or follow a split that changes.
@@ -66,9 +66,9 @@ class Feed:
 
     least = 1
 
-    def __init__(self, place: Place, split: BatchSplit) -> None:
-        self.names = place.names
-        self.here = place.here
+    def __init__(self, replicas: Replicas, split: BatchSplit) -> None:
+        self.names = replicas.names
+        self.own_slice = replicas.own_slice
         self.split = split
         # Of the last batch that began to be dealt out
         self.dealing: BatchSplit | None = None
@@ -152,9 +152,10 @@ class Feed:
             shares = _shares(samples, split, least)
             places = _places(shares)
         with tf.device("/CPU:0"):
-            here = tf.constant(places[self.here], tf.int32)
+            own_places = tf.constant(places[self.own_slice], tf.int32)
             weights = tf.constant(
-                _weights(shares, samples, replicated=replicated)[self.here], tf.float64
+                _weights(shares, samples, replicated=replicated)[self.own_slice],
+                tf.float64,
             )
         layout = self._layout_of(batch)
         self.dealing = shares
@@ -163,7 +164,7 @@ class Feed:
         is_usual = not replicated and samples == self._usual[1]
 
         def copied() -> Dealt:
-            values = layout.cut(batch, here, weights)
+            values = layout.cut(batch, own_places, weights)
             return Dealt(values, layout, shares, samples, replicated, is_usual)
 
         return copied

@@ -14,7 +14,7 @@ from gpubalance.engine import data, hosts, memory, runtime, trace
 from gpubalance.engine.built_model import BuiltModel
 from gpubalance.engine.device_time import DeviceTime
 from gpubalance.engine.feed import Dealt
-from gpubalance.engine.place import place_of
+from gpubalance.engine.replicas import replicas_on
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.supply import Supply
 from gpubalance.results.decomposition import Decomposition
@@ -61,21 +61,21 @@ class Session:
         self._names = runtime.set_up(
             self._devices, settings, seed=seed, joins=self._in_cluster
         )
-        self._place = place_of(
+        self._replicas = replicas_on(
             devices, self._names, joint, settings.summing, cluster, seed=seed
         )
-        self._gather = hosts.gather_over(self._place.strategy, cluster)
+        self._gather = hosts.gather_over(self._replicas.strategy, cluster)
         self._limits = memory.memory_limits_bytes(self._devices, self._names)
-        self._clocks = self._place.clocks[self._place.here]
+        self._clocks = self._replicas.clocks[self._replicas.own_slice]
         # When a cluster hangs, this tells which device the others wait for.
         for clock in self._clocks:
             clock.counts_computed_steps = self._in_cluster
         self._device_time = DeviceTime(self._clocks)
         self._built = BuiltModel(
-            settings, self._place, self._names[0], verdict, seed=seed
+            settings, self._replicas, self._names[0], verdict, seed=seed
         )
         self.source = self._built.source
-        self._supply = Supply(self._place, self.source)
+        self._supply = Supply(self._replicas, self.source)
         self._ended_s = 0.0  # when the host saw the end of the last timing
 
     def facts(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Session:
         if not self._supply.is_held:
             self._train_on_what_is_ready()
         self._device_time.count_late_steps(
-            others_compute=at_once or self._place.replicas > 1
+            others_compute=at_once or self._replicas.count > 1
         )
         rounds: Iterable[None] = itertools.repeat(None)
         if not at_once:
@@ -137,7 +137,7 @@ class Session:
         self._train_with(split)
         for _ in range(_STEPS_BEFORE_A_TRACE):
             self._run()
-        if self._place.first_replica > 0:
+        if self._replicas.first_own > 0:
             for _ in range(tracing.steps):
                 self._run()
             self._wait()
@@ -159,9 +159,9 @@ class Session:
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak bytes since the last call; a simulated one's by its profile."""
         extra = 0
-        if self._place.replicas > 1:
+        if self._replicas.count > 1:
             extra = self._joint.extra_memory
-        micro_batches = self._supply.feed.split.micro_batches[self._place.here]
+        micro_batches = self._supply.feed.split.micro_batches[self._replicas.own_slice]
         by_profile: list[int | None] = []
         for device, micro_batch in zip(self._devices, micro_batches, strict=True):
             if device.profile is None or device.profile.memory is None:
@@ -241,7 +241,7 @@ class Session:
         self._ended_s = time.perf_counter()
         times = {}
         if stamped:
-            times = stamped_times(stamps.numpy()[self._place.here])
+            times = stamped_times(stamps.numpy()[self._replicas.own_slice])
         return Timing(
             steps=steps,
             seconds=self._device_time.now_s - began_s,
