@@ -58,10 +58,10 @@ class Dealt:
 class Feed:
     """Takes global batches from iterators; a thread brings the next ones to the devices.
 
-    The devices are those of this process. A share has at least `least` samples,
-    as a verdict says; a batch that is too small for that is `replicated`. tf.data's own copies to
-    several devices give each one batch after another in turns, whatever its size, so they can't
-    divide a last batch or follow a split that changes.
+    The devices are those of this process. A share has at least `least` samples, as a verdict says;
+    a batch that is too small for that is `replicated`. tf.data's own copies to several devices give
+    each one batch after another in turns, whatever its size, so they can't divide a last batch or
+    follow a split that changes.
     """
 
     least = 1

@@ -267,7 +267,7 @@ class Session:
     def _train(self, dealt: Dealt, *, stamped: bool = False) -> tuple[Any, Any]:
         """Queues a step: the logs and the stamps.
 
-        Simulated devices read the clock in every step anyway: each is traced as a stamped one.
+        Simulated devices read the clock in every step anyway, so each is traced as a stamped one.
         """
         logs, stamps, _ = self._built.functions.train(
             dealt, stamped=stamped or self._device_time.is_simulated

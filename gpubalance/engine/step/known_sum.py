@@ -21,7 +21,7 @@ def check_sum(replicas: Replicas) -> None:
 
     Each device gives a vector, float32 [replicas], with 1 in its own place and 0 elsewhere, so the
     sum is 1 everywhere, and a wrong one shows whose numbers are lost. In a cluster all processes
-    must call this together. The same are checked once.
+    must call this together. The same replicas are checked once.
     """
     shape = (replicas.count, replicas.count)
 

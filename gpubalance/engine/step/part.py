@@ -39,9 +39,8 @@ class Added(NamedTuple):
 
     layer: str
     tensor: Any
-    is_divided: (
-        bool  # by the number of samples, as Keras does for regularizers since 3.14
-    )
+    # By the number of samples, as Keras does for regularizers since 3.14
+    is_divided: bool
     is_regularizer: bool
 
 
@@ -76,9 +75,8 @@ class Part:
 
     weight: Any  # of the part's mean in the global mean
     decomposition: Decomposition = UNTRIED
-    replicated: bool = (
-        False  # too small to divide: each replica has it all, the first one's counts
-    )
+    # The batch is too small to divide: each replica has all of it, and the first one's counts.
+    replicated: bool = False
     micro: bool = False  # it is a micro-batch
     compiled: bool = False  # by XLA, in one piece
     probing: ParityProbe | None = None  # in the parity check only
@@ -92,7 +90,7 @@ class Part:
     # The names of synchronised BatchNormalization layers that were called with a mask.
     masked_batch_norms: list[str] = field(default_factory=list)
     graph: Any = None  # the one that the step is traced in
-    # The graph's operations when gradients were applied: any added later are late, see logs.py.
+    # The number of operations in the graph when gradients were applied: later ones are late.
     operations_before: int = 0
     applied_inside: bool = False  # whether gradients were applied in a branch or a loop
     added_count: int = 0  # how many losses layers have added

@@ -2,8 +2,8 @@
 
 Quantities are compared by their marks: a norm, and two products with fixed random vectors (see
 marks.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
-quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`, and `state
-1234` for the change of a state.
+quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`, `state 1234`.
+A state's quantity is its change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gpubalance.results.decomposition import MEAN
 # Changes of states are differences of larger numbers.
 _NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
 _NEAR_IN_HALF = {"gradient": 5e-2, "": 5e-3}
-# A copy of all samples adds more than this fraction of a sum over them; less is rounding, or comes
-# of a small constant beside a divisor.
+# If a quantity is a sum, a copy of the samples adds more than this fraction of it. Less is rounding
+# or comes of a small constant beside a divisor.
 _LEAST_ADDED = 0.01
 _RANDOM_CUTS = 4  # beside the two first ones, if a step has code of the user's
 # A part whose norm is more than this many times the whole's is divided by nearly nothing.
 _BEYOND = 100
-# Parts of a number of samples are tried from this many places on, in search of numbers that are not
-# finite.
+# Of each number of samples, parts that begin at so many places are tried, in search of numbers that
+# are not finite.
 _STARTS = 4
 
 
@@ -41,7 +41,7 @@ class TwoParts(NamedTuple):
 
 
 class PartMarks(NamedTuple):
-    """A part's weight, and by each quantity's name the marks of it in all cuts: [cut, …, 3]."""
+    """A part's weight, and by name each quantity's marks in all cuts: [cut, …, 3]."""
 
     weight: float
     marks: dict[str, Any]
@@ -60,8 +60,8 @@ class Runs:
         dtypes = {layer.compute_dtype for layer in step.model._flatten_layers()}
         if dtypes & {"float16", "bfloat16"}:
             self._nearness = _NEAR_IN_HALF
-        # As after one step, since layers' states may begin as zeros; but metrics' states as before
-        # it, as in each epoch.
+        # States are those after one step, as layers' may begin as zeros; but metrics' are those
+        # before it, as in each epoch.
         start = step.states()
         self._after = step.run(start).states
         self._states = dict(self._after)
@@ -131,7 +131,7 @@ class Runs:
         return adding
 
     def is_of_sum(self, name: str) -> bool:
-        """Whether it is a sum over samples: a second and a third copy of them add the same.
+        """Whether it sums over samples: a second and a third copy of them add the same.
 
         To a mean or a quotient of sums a copy adds nothing; with a constant in the divisor, a third
         one adds less than a second.
@@ -144,7 +144,7 @@ class Runs:
         second_adds = products(twice - once)
         third_adds = products(thrice - twice)
         some_is_added = np.abs(second_adds).max() > _LEAST_ADDED * norms(twice).max()
-        # Each is a difference of larger numbers, as exact as a gradient: hence twice its nearness.
+        # Both are differences of larger numbers, each as near as a gradient comes: so twice that.
         near = 2 * self._nearness["gradient"] * np.linalg.norm(norms(thrice))
         is_same = np.all(np.abs(third_adds - second_adds) <= near)
         return bool(some_is_added and is_same)
@@ -152,8 +152,8 @@ class Runs:
     def least(self) -> int:
         """The fewest samples with which each part that is tried runs, and gives finite numbers.
 
-        What is not a mean may also not be far beyond the whole's: then it is divided by nearly
-        nothing. It is 1 if not even the whole is finite.
+        If a loss is no mean, a part may also not be far beyond the whole: then it is divided by
+        nearly nothing. 1 if not even the whole is finite.
         """
         count = self._step.count
         whole = _magnitude(self._whole)
@@ -192,7 +192,7 @@ class Runs:
 
 
 def _orders(magnitudes: Sequence[float], *, chooses: bool) -> list[Any]:
-    """Orders of the samples, which are cut after their first ones."""
+    """Orders of the samples: each is cut in its first ones and the rest."""
     orders = [np.arange(len(magnitudes))]
     # Those that weigh most first, so that a loss of only the hardest samples shows.
     orders.append(np.argsort(np.negative(magnitudes), kind="stable"))

@@ -40,9 +40,7 @@ from gpubalance.results.decomposition import Decomposition
 class StepKind:
     """A kind of training step."""
 
-    replicated: bool = (
-        False  # each replica has the whole batch, and the first one's counts
-    )
+    replicated: bool = False  # each replica has all of the batch: see `Part`
     micro: bool = False  # batches are taken in micro-batches
     stamped: bool = False
     # The stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖²: see
