@@ -1,4 +1,4 @@
-"""A model that is built on a place, with its samples and the functions of its steps."""
+"""A model that is built for its replicas, with its samples and the functions of its steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine import data, models
-from gpubalance.engine.place import Place
+from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.counted import count_step
 from gpubalance.engine.step.functions import Functions
 from gpubalance.engine.step.parity import TRIED_SAMPLES
@@ -23,7 +23,7 @@ class BuiltModel:
     def __init__(
         self,
         settings: Settings,
-        place: Place,
+        replicas: Replicas,
         device: str,
         verdict: Decomposition | None,
         *,
@@ -31,13 +31,13 @@ class BuiltModel:
     ) -> None:
         """`device` is the name of the one that has the samples. For `verdict` see Session."""
         self._settings = settings
-        self._place = place
-        with place.strategy.scope():
+        self._replicas = replicas
+        with replicas.strategy.scope():
             self.model = models.make_model(settings)
         self.source = data.samples_for(
-            settings, self.model, place.strategy, device, seed=seed
+            settings, self.model, replicas.strategy, device, seed=seed
         )
-        self.functions = Functions(self.model, place, xla=settings.xla)
+        self.functions = Functions(self.model, replicas, xla=settings.xla)
         self.verdict = self._build(verdict)
 
     def _build(self, verdict: Decomposition | None) -> Decomposition:
@@ -46,7 +46,7 @@ class BuiltModel:
         Only user's code is tried. A single device trains what a split can't.
         """
         batch = data.as_tensors(self.source.make(TRIED_SAMPLES))
-        data.build(self._settings, self.model, self._place.strategy, batch)
+        data.build(self._settings, self.model, self._replicas.strategy, batch)
         if not self._settings.model_is_code:
             return UNTRIED
         if verdict is None:
@@ -57,7 +57,7 @@ class BuiltModel:
     def facts(self) -> dict[str, Any]:
         """What a result records about the model."""
         pack_bytes = None
-        if self._place.replicas > 1:
+        if self._replicas.count > 1:
             pack_bytes = self.functions.pack_bytes
         return {
             "model": models.facts_of(self.model) | {"step": self.verdict.fingerprint},
@@ -72,7 +72,7 @@ class BuiltModel:
         It is the mean of several samples if these differ in shape.
         """
         count = 1
-        if self.source.differs:
+        if self.source.shapes_differ:
             count = UNLIKE_BATCHES
         samples = [self.source.make(1, salt=number) for number in range(count)]
         return count_step(self.model, samples)

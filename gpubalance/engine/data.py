@@ -26,7 +26,7 @@ _HELD_PART = 0.01
 class Samples:
     """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
 
-    differs = False  # in shape
+    shapes_differ = False
     samples = own_batch = None  # as many as are asked for
 
     def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:
@@ -92,7 +92,9 @@ def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
         return [feed.deal(batch) for _ in range(AT_ONCE)]
     sample_bytes = sum(int(values.nbytes) for values in tf.nest.flatten(source.make(1)))
     count = 7
-    for memory, batch in zip(memory_bytes, feed.split.batches[feed.here], strict=True):
+    for memory, batch in zip(
+        memory_bytes, feed.split.batches[feed.own_slice], strict=True
+    ):
         most = int(_HELD_PART * memory / (batch * sample_bytes))
         while count > max(AT_ONCE, most):
             count -= 2

@@ -27,16 +27,16 @@ class DeviceTime:
         for clock in self._paced:
             clock.free_s += seconds
 
-    def begin_measurement(self, *, others_compute: bool) -> None:
-        """Counts steps from now on; `others_compute`: other devices compute meanwhile."""
+    def count_late_steps(self, *, others_compute: bool) -> None:
+        """Counts steps, and those too slow, from now on.
+
+        `others_compute`: other devices compute meanwhile, so these take longer by the profile.
+        """
         for clock in self._paced:
             clock.steps = clock.late_steps = 0
             clock.others_compute = others_compute
 
     def late_part(self) -> float | None:
-        """The worst device's part of the counted steps whose real compute was too slow.
-
-        That is, longer than the profile's time.
-        """
+        """The fraction of the counted steps slower than the profile, on the worst device."""
         parts = [clock.late_steps / clock.steps for clock in self._paced if clock.steps]
         return max(parts, default=None)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from gpubalance.engine.datasets import cleaned, samples_of
-from gpubalance.engine.place import Place
+from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import BadInput
 from gpubalance.settings.batch_split import BatchSplit, proportional_split
 
@@ -43,32 +43,32 @@ class Dealt:
     """A global batch, dealt out.
 
     `values` has the samples and the weights of each replica of this process, on its device. A batch
-    with too few samples to be dealt out is `whole` on each replica. `is_usual`: it has as many
-    samples as the split's first one.
+    with too few samples to be dealt out is `replicated`: each replica has all of it. `is_usual`: it
+    has as many samples as the split's first one.
     """
 
     values: tuple[tuple[Any, Any], ...]
     layout: Layout
     shares: BatchSplit
     samples: int
-    whole: bool
+    replicated: bool
     is_usual: bool
 
 
 class Feed:
     """Takes global batches from iterators; a thread brings the next ones to the devices.
 
-    The devices are those of the place that this process has. A share has at least `least` samples,
-    as a verdict says; a batch that is too small for that is `whole` on each device. tf.data's own
-    copies to several devices give each one batch after another in turns, whatever its size, so they
-    can't divide a last batch or follow a split that changes.
+    The devices are those of this process. A share has at least `least` samples, as a verdict says;
+    a batch that is too small for that is `replicated`. tf.data's own copies to several devices give
+    each one batch after another in turns, whatever its size, so they can't divide a last batch or
+    follow a split that changes.
     """
 
     least = 1
 
-    def __init__(self, place: Place, split: BatchSplit) -> None:
-        self.names = place.names
-        self.here = place.here
+    def __init__(self, replicas: Replicas, split: BatchSplit) -> None:
+        self.names = replicas.names
+        self.own_slice = replicas.own_slice
         self.split = split
         # Of the last batch that began to be dealt out
         self.dealing: BatchSplit | None = None
@@ -144,27 +144,28 @@ class Feed:
                 remedy="leave it out of the dataset",
             )
         devices = len(split.batches)
-        whole = samples < least * devices
-        if whole:
+        replicated = samples < least * devices
+        if replicated:
             shares = BatchSplit((samples,) * devices)
             places = [(0, samples)] * devices
         else:
             shares = _shares(samples, split, least)
             places = _places(shares)
         with tf.device("/CPU:0"):
-            here = tf.constant(places[self.here], tf.int32)
+            own_places = tf.constant(places[self.own_slice], tf.int32)
             weights = tf.constant(
-                _weights(shares, samples, whole=whole)[self.here], tf.float64
+                _weights(shares, samples, replicated=replicated)[self.own_slice],
+                tf.float64,
             )
         layout = self._layout_of(batch)
         self.dealing = shares
         if self._usual is None or self._usual[0] != split:
             self._usual = split, samples
-        is_usual = not whole and samples == self._usual[1]
+        is_usual = not replicated and samples == self._usual[1]
 
         def copied() -> Dealt:
-            values = layout.cut(batch, here, weights)
-            return Dealt(values, layout, shares, samples, whole, is_usual)
+            values = layout.cut(batch, own_places, weights)
+            return Dealt(values, layout, shares, samples, replicated, is_usual)
 
         return copied
 
@@ -232,15 +233,15 @@ def _cut(batch: Any, place: Any) -> Any:
 
 
 def _weights(
-    shares: BatchSplit, samples: int, *, whole: bool
+    shares: BatchSplit, samples: int, *, replicated: bool
 ) -> list[tuple[float, ...]]:
     """Each replica's weights in the global mean loss.
 
     They are its own, that of its first micro-batch and that of each other one; those of all
-    replicas sum to 1. For a `whole` batch only the first replica counts: else every replica would
-    add the same rows to an embedding's gradient, which optimizers square before they add.
+    replicas sum to 1. Of a `replicated` batch only the first replica counts: else every replica
+    would add the same rows to an embedding's gradient, which optimizers square before they add.
     """
-    if whole:
+    if replicated:
         return [
             (float(not replica),) * WEIGHTS for replica in range(len(shares.batches))
         ]

@@ -61,7 +61,7 @@ def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
     return collectives.NCCL if by_nccl else collectives.RING
 
 
-def what_all_say(
+def gather_over(
     strategy: Any, cluster: Cluster | None
 ) -> Callable[[float], tuple[float, ...]]:
     """A function that all processes call together; it returns all their numbers, by rank."""

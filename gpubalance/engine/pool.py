@@ -53,7 +53,7 @@ class Pool:
             remedy = "return one with samples: at least as many as the global batch"
             raise BadInput(f"{self.where}: the dataset is empty", remedy=remedy)
         start = salt * count
-        if self.differs:
+        if self.shapes_differ:
             start = int(salt * _GOLDEN % 1 * len(self._samples))
         return self._from(start, count)
 
@@ -65,7 +65,7 @@ class Pool:
         return self._from(sizes.index(max(sizes)), count)
 
     @property
-    def differs(self) -> bool:
+    def shapes_differ(self) -> bool:
         """Whether the batches read so far differ in more than the number of samples."""
         return len(self._shapes) > 1
 

@@ -79,15 +79,15 @@ def _set_up_cpus(numbers: Sequence[int]) -> tuple[str, ...]:
 
 
 def rounds(
-    seconds: float, at_least: int, goes_on: Callable[[bool], bool] = bool
+    seconds: float, at_least: int, agreed: Callable[[bool], bool] = bool
 ) -> Iterator[None]:
     """Yields until `seconds` are over and `at_least` rounds are made.
 
-    `goes_on` gives all processes of a cluster the same answer.
+    `agreed` gives all processes of a cluster the same answer.
     """
     ends_s = time.perf_counter() + seconds
     made = 0
-    while made < at_least or (seconds and goes_on(time.perf_counter() < ends_s)):
+    while made < at_least or (seconds and agreed(time.perf_counter() < ends_s)):
         yield
         made += 1
 

@@ -14,7 +14,7 @@ from gpubalance.engine import data, hosts, memory, runtime, trace
 from gpubalance.engine.built_model import BuiltModel
 from gpubalance.engine.device_time import DeviceTime
 from gpubalance.engine.feed import Dealt
-from gpubalance.engine.place import place_of
+from gpubalance.engine.replicas import replicas_on
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.supply import Supply
 from gpubalance.results.decomposition import Decomposition
@@ -61,24 +61,25 @@ class Session:
         self._names = runtime.set_up(
             self._devices, settings, seed=seed, joins=self._in_cluster
         )
-        self._place = place_of(
+        self._replicas = replicas_on(
             devices, self._names, joint, settings.summing, cluster, seed=seed
         )
-        self._all_say = hosts.what_all_say(self._place.strategy, cluster)
+        self._gather = hosts.gather_over(self._replicas.strategy, cluster)
         self._limits = memory.memory_limits_bytes(self._devices, self._names)
-        self._clocks = self._place.clocks[self._place.here]
+        self._clocks = self._replicas.clocks[self._replicas.own_slice]
+        # When a cluster hangs, this tells which device the others wait for.
         for clock in self._clocks:
             clock.counts_computed_steps = self._in_cluster
-        self._time = DeviceTime(self._clocks)
+        self._device_time = DeviceTime(self._clocks)
         self._built = BuiltModel(
-            settings, self._place, self._names[0], verdict, seed=seed
+            settings, self._replicas, self._names[0], verdict, seed=seed
         )
         self.source = self._built.source
-        self._supply = Supply(self._place, self.source)
+        self._supply = Supply(self._replicas, self.source)
         self._ended_s = 0.0  # when the host saw the end of the last timing
 
     def facts(self) -> dict[str, Any]:
-        """What a result records about the model, and what it takes of the devices."""
+        """What a result records about the model, and the devices' memory limits."""
         return self._built.facts() | {"memory_limit_bytes": self._limits}
 
     def step_flops(self) -> float | None:
@@ -96,9 +97,9 @@ class Session:
         at_once: bool = False,
         pipeline: bool = False,
     ) -> Iterator[Timing]:
-        """Trains with this split for `seconds`, and yields timings, `at_least` so many.
+        """Trains with this split for `seconds`, and yields at least `at_least` timings.
 
-        `at_once`: other workers train meanwhile, and the caller must end it. With `pipeline`
+        `at_once`: other workers train meanwhile, and timings go on without end. With `pipeline`
         batches come from the user's own pipeline instead of lying on the devices. A stamped timing
         is one step whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError passes
         through if a device's memory does not hold its micro-batch.
@@ -106,10 +107,12 @@ class Session:
         self._train_with(split, from_pipeline=pipeline)
         if not self._supply.is_held:
             self._train_on_what_is_ready()
-        self._time.begin_measurement(others_compute=at_once or self._place.replicas > 1)
+        self._device_time.count_late_steps(
+            others_compute=at_once or self._replicas.count > 1
+        )
         rounds: Iterable[None] = itertools.repeat(None)
         if not at_once:
-            rounds = runtime.rounds(seconds, at_least, self._goes_on)
+            rounds = runtime.rounds(seconds, at_least, self._agreed)
         steps = 1 if stamped else steps_per_timing
         for _ in rounds:
             yield self._timing(steps, stamped=stamped)
@@ -123,7 +126,7 @@ class Session:
         are dropped.
         """
         self._supply.drop()
-        for _ in runtime.rounds(seconds, at_least, self._goes_on):
+        for _ in runtime.rounds(seconds, at_least, self._agreed):
             yield self._supply.pull(global_batch)
 
     def trace(self, split: BatchSplit, tracing: Tracing) -> str | None:
@@ -134,7 +137,7 @@ class Session:
         self._train_with(split)
         for _ in range(_STEPS_BEFORE_A_TRACE):
             self._run()
-        if self._place.first_replica > 0:
+        if self._replicas.first_own > 0:
             for _ in range(tracing.steps):
                 self._run()
             self._wait()
@@ -145,20 +148,20 @@ class Session:
 
     @property
     def computed_steps(self) -> int:
-        """The steps in which this process of a cluster had its own gradients."""
+        """The steps in which this process of a cluster has computed its gradients."""
         (clock,) = self._clocks
         return clock.computed_steps
 
     def late_part(self) -> float | None:
-        """The worst device's part of the last measured steps that were slower than its profile."""
-        return self._time.late_part()
+        """The fraction of the last measured steps slower than the profile, on the worst device."""
+        return self._device_time.late_part()
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         """Each device's peak bytes since the last call; a simulated one's by its profile."""
         extra = 0
-        if self._place.replicas > 1:
+        if self._replicas.count > 1:
             extra = self._joint.extra_memory
-        micro_batches = self._supply.feed.split.micro_batches[self._place.here]
+        micro_batches = self._supply.feed.split.micro_batches[self._replicas.own_slice]
         by_profile: list[int | None] = []
         for device, micro_batch in zip(self._devices, micro_batches, strict=True):
             if device.profile is None or device.profile.memory is None:
@@ -179,18 +182,17 @@ class Session:
             return
         supply.begin(split)
         self._built.refuse_small(split.smallest)
-        if self.source.differs:
+        if self.source.shapes_differ:
             # A batch fits if the longest one does, so it is trained on once, whatever comes later.
             longest = self.source.longest(split.global_batch)
             self._train(supply.feed.deal(data.as_tensors(longest)))
         if held:
-            # In a cluster all processes must hold the same number, without knowing each other's
-            # memory: 0 makes it the fewest.
+            # In a cluster all processes must hold the same number of batches, and none knows the
+            # others' memory: with 0 bytes free each holds the fewest.
             free = 0
             if not self._in_cluster:
                 free = psutil.virtual_memory().available
-            # A device holds no more than is free here: a simulated device's batches are in the
-            # host's memory.
+            # Simulated devices' batches are in the host's memory, so none holds more than is free.
             supply.hold([min(free, limit or free) for limit in self._limits])
         else:
             supply.stream()
@@ -198,40 +200,40 @@ class Session:
         self._ended_s = time.perf_counter()
 
     def _train_on_what_is_ready(self) -> None:
-        """Trains on batches that came while nothing was trained, as they would count as new ones.
+        """Trains on batches that came while nothing was trained, or the pipeline would look faster.
 
-        That is over when the host has to wait for a batch; of a pipeline that keeps up it never is.
+        It ends when the host has to wait for a batch, or after `_READY_S` if the pipeline keeps up.
         """
         ends_s = time.perf_counter() + _READY_S
         goes_on = True
         while goes_on:
             _, _, waited_s = self._run()
             was_ready = waited_s <= _READY_WITHIN_S
-            goes_on = self._goes_on(was_ready and time.perf_counter() < ends_s)
+            goes_on = self._agreed(was_ready and time.perf_counter() < ends_s)
         self._wait()
         self._ended_s = time.perf_counter()
 
-    def _goes_on(self, own: bool) -> bool:
+    def _agreed(self, own: bool) -> bool:
         """The first process's answer, for all of them.
 
         A process that takes a step more than the others would wait for them for ever.
         """
-        return bool(self._all_say(own)[0])
+        return bool(self._gather(own)[0])
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
-        # Simulated devices stand still since the last timing: one that is ahead, as its update is
-        # shorter, stays ahead.
-        self._time.pause(time.perf_counter() - self._ended_s)
+        # Simulated devices have stood still since the last timing. All their clocks move on by that
+        # time, so one whose update is shorter stays ahead.
+        self._device_time.pause(time.perf_counter() - self._ended_s)
         if not stamped:
             # Each of the held batches is trained on equally often.
             cycle = self._supply.cycle
             steps = math.ceil(steps / cycle) * cycle
-        elif not self._time.is_simulated:
+        elif not self._device_time.is_simulated:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for
             # its first kernels.
             self._run()
         input_wait_s = 0.0
-        began_s = self._time.now_s
+        began_s = self._device_time.now_s
         for _ in range(steps):
             logs, stamps, waited_s = self._run(stamped=stamped)
             input_wait_s += waited_s
@@ -239,13 +241,13 @@ class Session:
         self._ended_s = time.perf_counter()
         times = {}
         if stamped:
-            times = stamped_times(stamps.numpy()[self._place.here])
+            times = stamped_times(stamps.numpy()[self._replicas.own_slice])
         return Timing(
             steps=steps,
-            seconds=self._time.now_s - began_s,
+            seconds=self._device_time.now_s - began_s,
             input_wait_s=input_wait_s,
             loss_is_finite=self._built.loss_is_finite(logs),
-            unlike=self.source.differs,
+            unlike=self.source.shapes_differ,
             **times,
         )
 
@@ -255,21 +257,20 @@ class Session:
         Simulated devices are idle meanwhile, if the batch was not ready.
         """
         dealt, waited_s = self._supply.next()
-        if self._time.is_simulated:
+        if self._device_time.is_simulated:
             if waited_s <= _READY_WITHIN_S:
                 waited_s = 0.0
-            self._time.pause(waited_s)
+            self._device_time.pause(waited_s)
         logs, stamps = self._train(dealt, stamped=stamped)
         return logs, stamps, waited_s
 
     def _train(self, dealt: Dealt, *, stamped: bool = False) -> tuple[Any, Any]:
         """Queues a step: the logs and the stamps.
 
-        Simulated devices read the clock in every step anyway, and take no longer after a pause: so
-        their stamped steps need no trace of their own, and no other step before them.
+        Simulated devices read the clock in every step anyway, so each is traced as a stamped one.
         """
         logs, stamps, _ = self._built.functions.train(
-            dealt, stamped=stamped or self._time.is_simulated
+            dealt, stamped=stamped or self._device_time.is_simulated
         )
         return logs, stamps
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpubalance.engine import data
 from gpubalance.engine.feed import Dealt, Feed
-from gpubalance.engine.place import Place
+from gpubalance.engine.replicas import Replicas
 from gpubalance.results.timing import Pulled
 from gpubalance.settings.batch_split import BatchSplit
 
@@ -27,9 +27,9 @@ class Supply:
     `cycle` is the number of steps until each batch has come once, if they differ in shape.
     """
 
-    def __init__(self, place: Place, source: data.Source) -> None:
+    def __init__(self, replicas: Replicas, source: data.Source) -> None:
         self.source = source
-        self.feed = Feed(place, BatchSplit((1,) * place.replicas))
+        self.feed = Feed(replicas, BatchSplit((1,) * replicas.count))
         self.is_held = False
         self.cycle = 1
         self._batches: Iterator[Any] | None = None
@@ -58,13 +58,13 @@ class Supply:
         """Puts batches for the split on the devices, which have so much memory in all."""
         batches = data.held(self.feed, self.source, memory_bytes)
         self.is_held = True
-        self.cycle = len(batches) if self.source.differs else 1
+        self.cycle = len(batches) if self.source.shapes_differ else 1
         self._batches = itertools.cycle(batches)
 
     def stream(self) -> None:
         """Takes batches for the split from the pipeline from now on."""
         self.is_held = False
-        self.cycle = UNLIKE_BATCHES if self.source.differs else 1
+        self.cycle = UNLIKE_BATCHES if self.source.shapes_differ else 1
         self._batches = self.source.stream(self.feed.split.global_batch)
 
     def next(self) -> tuple[Dealt, float]:

@@ -56,9 +56,6 @@ class Replica(Record):
         return self.compute_s + self.update_s
 
 
-Replicas = Annotated[tuple[Replica, ...], Field(min_length=1)]
-
-
 class StepSpread(Record):
     """How steps differ because their batches differ in shape.
 
@@ -84,7 +81,7 @@ class Measurement(OfSplit):
     step_time_s: StepTime
     step_spread: StepSpread | None = None
     throughput: Throughput
-    replicas: Replicas
+    replicas: Annotated[tuple[Replica, ...], Field(min_length=1)]
     sync_s: Number
     input_wait_s: Number
     slow_s: Annotated[Number, Shown("rare slow steps")]

@@ -29,7 +29,9 @@ class CompiledSteps:
     def __init__(
         self, split: DeviceSplit, model: Any, warn: Callable[[str], None]
     ) -> None:
-        self.functions = Functions(model, split.place, xla=uses_xla(model, split.plan))
+        self.functions = Functions(
+            model, split.replicas, xla=uses_xla(model, split.plan)
+        )
         self._is_quiet = False
         self._split = split
         self._model = model
@@ -86,7 +88,7 @@ class CompiledSteps:
 
         In a cluster the failed step has ended the processes' connection.
         """
-        if self._model.jit_compile or self._split.place.cluster is not None:
+        if self._model.jit_compile or self._split.replicas.cluster is not None:
             error.remedy = "compile it with jit_compile=False"
             raise error
         self._warn(f"{error.message}\nSo it trains without XLA, unlike its plan")

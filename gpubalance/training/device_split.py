@@ -19,7 +19,7 @@ from gpubalance.training.launched import reports
 from gpubalance.training.sizes import Simulate
 
 if TYPE_CHECKING:
-    from gpubalance.engine.place import Place
+    from gpubalance.engine.replicas import Replicas
     from gpubalance.results.plan import Plan
 
 
@@ -81,9 +81,9 @@ class DeviceSplit(Trainer):
         return self._cluster is None or self._cluster.rank == 0
 
     @cached_property
-    def place(self) -> Place:
-        """The devices' place; the first use sets TensorFlow up."""
-        from gpubalance.engine.place import place_of, take_names
+    def replicas(self) -> Replicas:
+        """The model's replicas on the devices; the first use sets TensorFlow up."""
+        from gpubalance.engine.replicas import replicas_on, take_names
 
         here = self.devices
         if self._cluster is not None:
@@ -91,9 +91,11 @@ class DeviceSplit(Trainer):
         names = take_names(here)
         # It waits there for the other processes
         reports.note(awaited=self._cluster is not None)
-        place = place_of(self.devices, names, self._joint, self._summing, self._cluster)
+        replicas = replicas_on(
+            self.devices, names, self._joint, self._summing, self._cluster
+        )
         reports.note(awaited=False)
-        return place
+        return replicas
 
     def stamp_for(self, monitor: Any) -> None:
         """Tells the monitor of the steps of the model that trains, until that ends.

@@ -44,7 +44,7 @@ class Ensemble:
         TensorFlow was used before without these devices, as it is by a model that was built: then
         make the ensemble of files.
         """
-        from gpubalance.engine.place import take_names
+        from gpubalance.engine.replicas import take_names
 
         self.devices = machine_for(gpus, simulate)[1]
         self.placement: tuple[int, ...] = ()

@@ -36,7 +36,7 @@ class Pipelined(Trainer):
     @cached_property
     def names(self) -> tuple[str, ...]:
         """TensorFlow's names for the devices of this process; the first use sets TensorFlow up."""
-        from gpubalance.engine.place import take_names
+        from gpubalance.engine.replicas import take_names
 
         return take_names(self.devices)
 

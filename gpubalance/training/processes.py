@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import keras
 
-from gpubalance.engine.hosts import what_all_say
-from gpubalance.engine.place import Place
+from gpubalance.engine.hosts import gather_over
+from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import BadInput
 from gpubalance.training.data import UNKNOWN_SIZE
 
@@ -35,10 +35,10 @@ class Alike:
     for ever.
     """
 
-    def __init__(self, place: Place) -> None:
-        cluster = place.cluster
-        self._all = what_all_say(place.strategy, cluster)
-        self._labels = place.labels if cluster else place.labels[:1]
+    def __init__(self, replicas: Replicas) -> None:
+        cluster = replicas.cluster
+        self._all = gather_over(replicas.strategy, cluster)
+        self._labels = replicas.labels if cluster else replicas.labels[:1]
         self._compared = _BATCHES_COMPARED if cluster else 0
         self.begin({})
 

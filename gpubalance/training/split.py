@@ -127,7 +127,7 @@ class Split(DeviceSplit):
         inside another split's scope; warns if TensorFlow has already taken all of a GPU's memory,
         and of another policy that the script has set.
         """
-        strategy = self.place.strategy
+        strategy = self.replicas.strategy
         import tensorflow as tf
 
         from gpubalance.training import own_fit

@@ -39,9 +39,9 @@ class Steps(KerasFunctions):
     def __init__(self, split: DeviceSplit, model: Any) -> None:
         super().__init__(model)
         self._split = split
-        self._place = split.place
-        self._feed = Feed(self._place, split.shares)
-        self._alike = Alike(self._place)
+        self._replicas = split.replicas
+        self._feed = Feed(self._replicas, split.shares)
+        self._alike = Alike(self._replicas)
         self._trained = CompiledSteps(split, model, self._warn)
         self._functions = self._trained.functions
         self._tries_left = {"train": _TRIES, "test": _TRIES}
@@ -57,7 +57,7 @@ class Steps(KerasFunctions):
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
-        _refuse_another_scope(self.model, self._place.strategy, name)
+        _refuse_another_scope(self.model, self._replicas.strategy, name)
         self._bring(name, options)
         self._is_built = False
         self._has_labels = True
@@ -91,7 +91,12 @@ class Steps(KerasFunctions):
         # The first batch may be too large to be dealt out.
         tried = self._begun or self._feed.dealing
         return out_of_memory(
-            error, self._place.names, split.devices, split.shares, tried, trains=trains
+            error,
+            self._replicas.names,
+            split.devices,
+            split.shares,
+            tried,
+            trains=trains,
         )
 
     def predict(self, batches: Sequence[Any]) -> Any:
@@ -105,7 +110,7 @@ class Steps(KerasFunctions):
         self._begun = dealt.shares
         launched.reports.note_step(trains=True)
         # A last micro-batch may be too small.
-        if self._split.shares.accumulates and not dealt.whole:
+        if self._split.shares.accumulates and not dealt.replicated:
             self._decomposition.refuse_small(self._begun.smallest, self.model)
         self._counted_steps += 1
         monitor = self._split.stamping_monitor
@@ -150,7 +155,7 @@ class Steps(KerasFunctions):
         if not self._is_built:
             self._build(batch, dealt, trains=what == "train")
         if self._tries_left[what] and (
-            self._place.replicas > 1 or dealt.shares.accumulates
+            self._replicas.count > 1 or dealt.shares.accumulates
         ):
             self._try(what, batch, dealt.shares)
             return self._feed.deal(batch)  # once more, by what that found
@@ -160,7 +165,7 @@ class Steps(KerasFunctions):
     def _build(self, batch: Any, dealt: Dealt, *, trains: bool) -> None:
         """Does what Keras leaves to the first batch."""
         self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
-        built.build(self.model, self._place.strategy, batch, trains=trains)
+        built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
         if trains:
             self._warn_of_another_model()
@@ -215,7 +220,7 @@ class Steps(KerasFunctions):
         if trains and is_regrouped and not has_open_shapes(users_data, self.model):
             self._warn(data.regrouping(users_data, split.global_batch))
         # Or one process would wait for ever for those that ended.
-        if self._place.cluster is not None:
+        if self._replicas.cluster is not None:
             end_together(method, options, self._alike)
 
     def _has_weights(self) -> bool:
@@ -227,7 +232,7 @@ class Steps(KerasFunctions):
         """Creates the optimizer's variables in the scope; a callback would restore them outside."""
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None and not optimizer.built and self._has_weights():
-            with self._place.strategy.scope():
+            with self._replicas.strategy.scope():
                 optimizer.build(self.model.trainable_variables)
 
     def _warn_of_another_model(self, step: measured.Fingerprint | None = None) -> None:

@@ -30,7 +30,7 @@ class Steps:
     ) -> None:
         from gpubalance.engine import data, labels, pace
         from gpubalance.engine.feed import Feed
-        from gpubalance.engine.place import Place
+        from gpubalance.engine.replicas import Replicas
         from gpubalance.engine.step import built
         from gpubalance.engine.step.functions import Functions
         from gpubalance.engine.strategies import build_strategy
@@ -39,10 +39,10 @@ class Steps:
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
         self.strategy = build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
-        place = Place(
+        replicas = Replicas(
             self.strategy, self.names, tuple(self.clocks), summing=IN_SMALL_PACKS
         )
-        self.feed = Feed(place, BatchSplit((1,) * len(profiles)))
+        self.feed = Feed(replicas, BatchSplit((1,) * len(profiles)))
         with self.strategy.scope():
             self.model = make_model()
             self.targets = labels.compile_for(self.model)
@@ -55,7 +55,7 @@ class Steps:
             data.as_tensors(self.samples.make(2)),
             trains=True,
         )
-        self.functions = Functions(self.model, place, xla=xla)
+        self.functions = Functions(self.model, replicas, xla=xla)
 
     def step(
         self,

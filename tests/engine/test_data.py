@@ -101,9 +101,9 @@ def test_samples_suit_inputs_and_outputs_of_every_kind() -> None:
 
 def test_batches_of_many_lengths_are_dealt_as_one_layout_that_opens_once() -> None:
     from gpubalance.engine.feed import Feed
-    from gpubalance.engine.place import Place
+    from gpubalance.engine.replicas import Replicas
 
-    feed = Feed(Place(None, ("CPU:0", "CPU:1"), ()), BatchSplit((2, 1)))
+    feed = Feed(Replicas(None, ("CPU:0", "CPU:1"), ()), BatchSplit((2, 1)))
     cuts = set()
     for length in (3, 5, 4, 9, 3):
         dealt = feed.deal((tf.ones((6, length)), tf.ones((6,))))

@@ -19,19 +19,19 @@ def test_each_device_gets_the_sum_of_all_or_the_all_reduce_is_named(
     count: int, all_reduce: AllReduce
 ) -> None:
     """NCCL needs GPUs. TensorFlow's hierarchical one drops a device where their number is odd."""
-    from gpubalance.engine.place import place_of
+    from gpubalance.engine.replicas import replicas_on
     from gpubalance.engine.step.known_sum import check_sum
 
     devices, joint = simulated_devices(str(count))
     names = tuple(device.label for device in devices)
-    place = place_of(devices, names, joint, Summing(all_reduce))
+    replicas = replicas_on(devices, names, joint, Summing(all_reduce))
     if all_reduce != "hierarchical" or count % 2 == 0:
-        check_sum(place)
+        check_sum(replicas)
         return
     with pytest.raises(
         EnvironmentFault, match=r"^the all-reduce hierarchical gives a "
     ) as caught:
-        check_sum(place)
+        check_sum(replicas)
     assert f"the numbers of CPU:{count - 1} do not arrive" in caught.value.message
     assert caught.value.remedy == known_error("wrong-sum").remedy
 
@@ -41,25 +41,25 @@ def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
 
     from gpubalance.engine.data import as_tensors
     from gpubalance.engine.feed import Feed
-    from gpubalance.engine.place import place_of
+    from gpubalance.engine.replicas import replicas_on
     from gpubalance.engine.step.functions import Functions
 
     devices, joint = simulated_devices("3")
-    place = place_of(
+    replicas = replicas_on(
         devices,
         tuple(device.label for device in devices),
         joint,
         Summing("hierarchical"),
     )
-    with place.strategy.scope():
+    with replicas.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")
     before = model.get_weights()
     batch = as_tensors((np.ones((6, 4), np.float32), np.ones((6, 2), np.float32)))
-    dealt = Feed(place, BatchSplit((3, 2, 1))).deal(batch)
+    dealt = Feed(replicas, BatchSplit((3, 2, 1))).deal(batch)
     for _ in range(2):  # it is not believed the second time either
         with pytest.raises(EnvironmentFault, match="hierarchical gives a wrong sum"):
-            Functions(model, place).train(dealt)
+            Functions(model, replicas).train(dealt)
     assert all(
         (one == now).all() for one, now in zip(before, model.get_weights(), strict=True)
     )

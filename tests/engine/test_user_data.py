@@ -205,7 +205,7 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
         24,
         4,
     ]
-    assert data.differs
+    assert data.shapes_differ
     assert data.joined_from(4) is None
     assert [batch[0].shape for batch in islice(data.stream(12), 2)] == [
         (12, 12),

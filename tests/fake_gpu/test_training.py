@@ -52,8 +52,8 @@ with warnings.catch_warnings(record=True) as warned:
     with split.scope():
         model = build(["accuracy"])
 told["warned"] = [str(one.message) for one in warned]
-told["names"] = split.place.names
-told["limits"] = memory.memory_limits_bytes(split.devices, split.place.names)
+told["names"] = split.replicas.names
+told["limits"] = memory.memory_limits_bytes(split.devices, split.replicas.names)
 told["began_s"] = time.perf_counter()
 logs = fit(model, 320)
 told["ended_s"] = time.perf_counter()

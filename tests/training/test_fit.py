@@ -259,7 +259,9 @@ def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
         one_device.layers[0].moving_mean.numpy(), abs=1e-6
     )
     variance = model.layers[0].moving_variance.value
-    copies = tf.nest.flatten(split.place.strategy.experimental_local_results(variance))
+    copies = tf.nest.flatten(
+        split.replicas.strategy.experimental_local_results(variance)
+    )
     assert copies[0].numpy() == pytest.approx(copies[-1].numpy())
 
 

@@ -26,13 +26,13 @@ _STAMPS = {"PyFunc", "_Retval"}
 
 def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
     """A split whose devices are not the host's."""
-    from gpubalance.engine.place import place_of
+    from gpubalance.engine.replicas import replicas_on
     from gpubalance.engine.step.known_sum import check_sum
 
     devices, joint = simulated_devices(str(len(_REPLICAS)))
     split = Split.of(devices, BatchSplit((7, 3), micro_batches), joint, IN_SMALL_PACKS)
-    split.place = place_of(devices, _REPLICAS, joint, IN_SMALL_PACKS)
-    check_sum(split.place)  # once, which the host looks at
+    split.replicas = replicas_on(devices, _REPLICAS, joint, IN_SMALL_PACKS)
+    check_sum(split.replicas)  # once, which the host looks at
     return split
 
 

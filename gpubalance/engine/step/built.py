@@ -87,7 +87,7 @@ def _trace(step: Any, model: Any, strategy: Any, tensors: Any) -> None:
     stateless = contextlib.ExitStack()
     try:
         stateless.enter_context(unchanged(model))
-        with part_of(1.0, whole=True), taking:
+        with part_of(1.0, replicated=True), taking:
             tf.compat.v1.wrap_function(lambda: step(tensors), [])
     finally:
         with strategy.scope():  # where it makes the variables

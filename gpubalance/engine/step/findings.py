@@ -81,7 +81,7 @@ class Findings:
 
     def _exponent(self, name: str, added: Added) -> int:
         """The exponent for what a layer adds. Raises BadInput for a sum, taken for a mean."""
-        is_number = not added.loss.shape.rank
+        is_number = not added.tensor.shape.rank
         power = self._runs.power(name)
         if power == SUM and is_number and not added.is_regularizer:
             raise BadInput(
@@ -97,13 +97,11 @@ class Findings:
             self._is_known = False
         if power is None:
             return 0
-        return power - MEAN + int(added.divided)
+        return power - MEAN + int(added.is_divided)
 
     def _judge_loss(self, name: str, reduced: ReducedLoss) -> None:
         """Warns of one of Keras' losses, or one that is given to it. Raises BadInput for a sum."""
-        loss = (
-            f"the loss of the model {self._step.model.name} ({name_of(reduced.loss)})"
-        )
+        loss = f"the loss of the model {self._step.model.name} ({name_of(reduced.loss_object)})"
         is_by_sample = bool(reduced.result.shape.rank)
         power = MEAN if is_by_sample else self._runs.power(name)
         if power == SUM or (power != MEAN and self._runs.is_of_sum(name)):
@@ -112,7 +110,7 @@ class Findings:
                 remedy="return a value for each sample; keras.losses.Loss with reduction='sum' "
                 "sums them",
             )
-        is_own = not is_keras_own(function_of(reduced.loss))
+        is_own = not is_keras_own(function_of(reduced.loss_object))
         # Else it is what the user's own code gives to it.
         if power != MEAN and (is_own or not self._own_code):
             self._warnings.append(f"{loss} is {NEITHER}")
@@ -121,7 +119,7 @@ class Findings:
 
     def _has_silent_metric(self) -> bool:
         """Whether a metric with code of the user's counts 0 for the samples tried."""
-        for variable, metric in self._changed(self._step.of_metrics):
+        for variable, metric in self._changed(self._step.metric_variables):
             is_own = not is_keras_own(getattr(metric, "_fn", metric))
             if is_own and self._runs.is_zero(state_name(variable)):
                 return True
@@ -169,7 +167,7 @@ class Findings:
         samples = self._step.samples
         results = {id(reduced.result) for reduced in probing.losses}
         for reduced in probing.losses:
-            is_own = not is_keras_own(function_of(reduced.loss))
+            is_own = not is_keras_own(function_of(reduced.loss_object))
             if is_own and reaches(
                 reduced.values, samples, results - {id(reduced.values)}
             ):
@@ -179,7 +177,7 @@ class Findings:
     def _powers_of_layers(self) -> dict[int, int]:
         """The powers of variables that the user's layers change; warns of what is not exact."""
         powers = {}
-        for variable, layer in self._changed(self._step.of_layers):
+        for variable, layer in self._changed(self._step.layer_variables):
             if is_keras_own(layer):
                 continue
             name = state_name(variable)
@@ -206,8 +204,8 @@ class Findings:
         Where a variable does not tell, the metric's others do, as its count does.
         """
         has_warned = bool(self._warnings)
-        adding = self._runs.adding_metrics()
-        changed = self._changed(self._step.of_metrics)
+        adding = self._runs.adding_states()
+        changed = self._changed(self._step.metric_variables)
         powers: dict[int, int] = {}
         for variable, _ in changed:
             name = state_name(variable)
@@ -249,5 +247,5 @@ class Findings:
 def _has_own_loss_or_step(step: TracedStep) -> bool:
     """Whether the user has written the model's `train_step` or one of its losses."""
     functions = [type(step.model).train_step]
-    functions += [function_of(reduced.loss) for reduced in step.probing.losses]
+    functions += [function_of(reduced.loss_object) for reduced in step.probing.losses]
     return not all(map(is_keras_own, functions))

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.feed import WEIGHTS, Dealt
-from gpubalance.engine.place import Place
+from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step import parity
 from gpubalance.engine.step.compiled import refuse_uncompiled
 from gpubalance.engine.step.known_sum import check_sum
@@ -27,13 +27,13 @@ from gpubalance.settings.batch_split import BatchSplit
 
 
 class Functions:
-    """A model's steps on a place, each traced on first use."""
+    """A model's steps on its replicas, each traced on first use."""
 
-    def __init__(self, model: Any, place: Place, *, xla: bool = False) -> None:
+    def __init__(self, model: Any, replicas: Replicas, *, xla: bool = False) -> None:
         self._model = model
-        self._place = place
+        self._replicas = replicas
         self.xla = xla
-        self._on_gpus = any("GPU" in name for name in place.names)
+        self._on_gpus = any("GPU" in name for name in replicas.names)
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
@@ -44,13 +44,13 @@ class Functions:
     @functools.cached_property
     def pack_bytes(self) -> int:
         """How many bytes of gradients are summed in one all-reduce, 0 for all at once."""
-        asked = self._place.summing.pack_bytes
+        asked = self._replicas.summing.pack_bytes
         if asked is not None:
             return asked
         # A compiled part gives all gradients at once.
-        if self.xla or self._place.replicas == 1:
+        if self.xla or self._replicas.count == 1:
             return 0
-        return pack_bytes_for(self._model, self._place)
+        return pack_bytes_for(self._model, self._replicas)
 
     def give_up_xla(self) -> None:
         """Trains without XLA from now on."""
@@ -61,7 +61,7 @@ class Functions:
         self, what: str, batch: Any, *, share: int = parity.TRIED_SAMPLES
     ) -> Decomposition:
         """Tries `train` or `test` on a batch, and follows what `parity.check` finds."""
-        device = self._place.names[0]
+        device = self._replicas.names[0]
         trains = what == "train"
         found = parity.check(self._model, batch, device, share=share, trains=trains)
         self.follow(what, found)
@@ -92,12 +92,12 @@ class Functions:
         """
         refused = self._decompositions["train"].refused
         kind = StepKind(
-            whole=dealt.whole,
+            replicated=dealt.replicated,
             micro=dealt.shares.accumulates,
             stamped=stamped,
-            noisy=stamped and noisy and not dealt.whole,
+            noisy=stamped and noisy and not dealt.replicated,
             xla=self.xla and compiled,
-            as_it_is=refused is not None and self._place.replicas == 1,
+            as_it_is=refused is not None and self._replicas.count == 1,
             pack_bytes=self.pack_bytes,
         )
         self._refuse_beyond_memory(dealt.shares.micro_batches)
@@ -113,19 +113,21 @@ class Functions:
         Within the step TensorFlow would cancel the other devices' sum, and sometimes that of the
         next step too.
         """
-        for clock, size in zip(self._place.clocks, sizes, strict=True):
+        for clock, size in zip(self._replicas.clocks, sizes, strict=True):
             lack = clock.lacks(size)
             if lack:
                 raise tf.errors.ResourceExhaustedError(None, None, lack)
 
     def test(self, dealt: Dealt) -> dict[str, Any]:
         """The logs of a batch in `evaluate`."""
-        (logs, numbers), _ = self._call("test", dealt, StepKind(whole=dealt.whole))
+        (logs, numbers), _ = self._call(
+            "test", dealt, StepKind(replicated=dealt.replicated)
+        )
         return read_later(logs, numbers)
 
     def predict(self, dealt: Dealt) -> Any:
         """The outputs for a batch, in the order of its samples."""
-        outputs, _ = self._call("predict", dealt, StepKind(whole=dealt.whole))
+        outputs, _ = self._call("predict", dealt, StepKind(replicated=dealt.replicated))
         return outputs
 
     def _call(self, what: str, dealt: Dealt, kind: StepKind) -> tuple[Any, bool]:
@@ -149,7 +151,7 @@ class Functions:
         with tf.device("/CPU:0"):  # where loops over micro-batches need their sizes
             micro_batches = tf.constant(dealt.shares.micro_batches, tf.int32)
         # Where what has no device of its own is put, as what is returned.
-        with tf.device(self._place.names[0]):
+        with tf.device(self._replicas.names[0]):
             return function(dealt.values, micro_batches), is_new
 
     def _trace(self, what: str, kind: StepKind, signature: Any) -> Any:
@@ -157,11 +159,11 @@ class Functions:
 
         The concrete one: a tf.function takes half a millisecond to find its only trace.
         """
-        place = self._place
+        replicas = self._replicas
         values = ((signature, tf.TensorSpec((WEIGHTS,), tf.float64)),) * len(
-            place.names
+            replicas.names
         )
-        micro_batches = tf.TensorSpec((place.replicas,), tf.int32)
+        micro_batches = tf.TensorSpec((replicas.count,), tf.int32)
         step = tf.function(
             self._step(what, kind),
             input_signature=[values, micro_batches],
@@ -183,12 +185,12 @@ class Functions:
     def _for_these(self, dealt: Dealt, function: Any) -> Any:
         """The traced function for shares of these sizes only, without tracing the model again."""
         values = []
-        for batch in dealt.shares.batches[self._place.here]:
+        for batch in dealt.shares.batches[self._replicas.own_slice]:
             spec = tf.nest.map_structure(
                 partial(_of_size, batch), dealt.layout.signature
             )
             values.append((spec, tf.TensorSpec((WEIGHTS,), tf.float64)))
-        micro_batches = tf.TensorSpec((self._place.replicas,), tf.int32)
+        micro_batches = tf.TensorSpec((self._replicas.count,), tf.int32)
         sized = tf.function(
             lambda *arguments: function(*arguments),
             input_signature=[tuple(values), micro_batches],
@@ -198,13 +200,17 @@ class Functions:
 
     def _step(self, what: str, kind: StepKind) -> Any:
         if what == "predict":
-            return predicting(self._model, self._place, whole=kind.whole)
+            return predicting(self._model, self._replicas, replicated=kind.replicated)
         if what == "test":
             decomposition = self._decompositions["test"]
-            return testing(self._model, self._place, decomposition, whole=kind.whole)
-        if self._place.replicas > 1:
-            check_sum(self._place)
-        return training(self._model, self._place, self._decompositions["train"], kind)
+            return testing(
+                self._model, self._replicas, decomposition, replicated=kind.replicated
+            )
+        if self._replicas.count > 1:
+            check_sum(self._replicas)
+        return training(
+            self._model, self._replicas, self._decompositions["train"], kind
+        )
 
 
 def _of_size(batch: int, spec: tf.TensorSpec) -> tf.TensorSpec:

@@ -38,7 +38,7 @@ def gradients_of(model: Any, part: Part) -> tuple[list[Any], list[Any]]:
     if not part.applied:
         return [], []
     grads, variables = part.applied[0]
-    if part.whole or not part.is_scaled:
+    if part.replicated or not part.is_scaled:
         grads = _weighed(grads, part.weight)
     return grads, variables
 
@@ -102,7 +102,7 @@ def _scaled(part: Part, scale_loss: Any, loss: Any) -> Any:
     """An optimizer's `scale_loss`, which weighs the loss."""
     part.is_scaled = True
     # A loss with a value for each sample has the gradient of their sum, which needs no weight.
-    if not part.whole and not loss.shape.rank:
+    if not part.replicated and not loss.shape.rank:
         loss = loss * tf.cast(part.weight, loss.dtype)
     # A tried part's gradients must not overflow.
     return scale_loss(loss) if part.probing is None else loss

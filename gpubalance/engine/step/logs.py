@@ -139,7 +139,7 @@ class Logs:
             part.warn(log_warning(self._model, name, _LATE))
         elif self._results_in(value):
             part.warn(log_warning(self._model, name, NOT_FROM_PARTS))
-        return MEAN if part.whole else part.decomposition.logs.get(name, MEAN)
+        return MEAN if part.replicated else part.decomposition.logs.get(name, MEAN)
 
     def _results_in(self, value: Any) -> list[MetricResult]:
         """The metrics' results that a value is computed from."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.hosts import what_all_say
+from gpubalance.engine.hosts import gather_over
 from gpubalance.engine.pace import PacedClock
-from gpubalance.engine.place import Place
+from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.sums import over_replicas
 from gpubalance.planning.packs import LEAST_BYTES, best_pack_bytes
 
@@ -22,12 +22,12 @@ _TIMES_MORE = 8
 _LONG_ENOUGH_S = 0.02
 
 
-def pack_bytes_for(model: Any, place: Place) -> int:
+def pack_bytes_for(model: Any, replicas: Replicas) -> int:
     """Bytes of gradients to sum in one all-reduce; 0 for all, where none can hide behind compute.
 
     In a cluster all processes must call this together.
     """
-    if any(isinstance(clock, PacedClock) for clock in place.clocks):
+    if any(isinstance(clock, PacedClock) for clock in replicas.clocks):
         return 0  # their gradients come all at once, when the profile's time is over
     gradient_bytes = 0
     for variable in model.trainable_variables:
@@ -35,12 +35,12 @@ def pack_bytes_for(model: Any, place: Place) -> int:
         gradient_bytes += math.prod(weight.shape) * weight.dtype.size
     if gradient_bytes <= LEAST_BYTES:
         return 0
-    latency_s, bytes_per_s = _link_of(place, gradient_bytes)
+    latency_s, bytes_per_s = _link_of(replicas, gradient_bytes)
     return best_pack_bytes(gradient_bytes, latency_s, bytes_per_s)
 
 
 @functools.cache
-def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
+def _link_of(replicas: Replicas, most_bytes: int) -> tuple[float, float]:
     """The seconds of the smallest all-reduce, and the bytes per second of larger ones beyond that.
 
     It tries larger ones until one takes long enough to tell, up to `most_bytes`. The first
@@ -52,9 +52,11 @@ def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
         def on_replica() -> Any:
             return over_replicas([tf.fill([count], 1.0)])[0][0]
 
-        return place.strategy.experimental_local_results(place.strategy.run(on_replica))
+        return replicas.strategy.experimental_local_results(
+            replicas.strategy.run(on_replica)
+        )
 
-    all_say = what_all_say(place.strategy, place.cluster)
+    gather = gather_over(replicas.strategy, replicas.cluster)
 
     def seconds_of(size: int) -> float:
         times_s = []
@@ -63,7 +65,7 @@ def _link_of(place: Place, most_bytes: int) -> tuple[float, float]:
             for total in summed(tf.constant(max(1, size // 4))):
                 total.numpy()  # waits for the device
             times_s.append(time.perf_counter() - began_s)
-        return all_say(min(times_s))[0]
+        return gather(min(times_s))[0]
 
     latency_s = seconds_of(0)
     size = min(_FIRST_BYTES, most_bytes)

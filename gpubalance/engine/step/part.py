@@ -29,7 +29,7 @@ class Change(NamedTuple):
 class ReducedLoss(NamedTuple):
     """What a loss of Keras returned: `result` times the part's weight is what the part adds."""
 
-    loss: Any
+    loss_object: Any
     values: Any  # those that were reduced
     result: Any
 
@@ -38,8 +38,9 @@ class Added(NamedTuple):
     """What a layer adds to the loss."""
 
     layer: str
-    loss: Any
-    divided: bool  # by the samples: only a regularizer's, and only since Keras 3.14
+    tensor: Any
+    # By the number of samples, as Keras does for regularizers since 3.14
+    is_divided: bool
     is_regularizer: bool
 
 
@@ -53,14 +54,14 @@ class MetricResult(NamedTuple):
 
 @dataclass(eq=False)
 class ParityProbe:
-    """What the parity check gives a part, and what it gets from it: see `traced_step.py`."""
+    """What the parity check gives a part, and what the part's step notes: see `traced_step.py`."""
 
-    # Of the whole batch, one for each loss; 0 where a loss takes the part's own
+    # Each loss's divisor for the whole batch; 0 if the loss is to take the part's own
     divisors: Any
-    # One for each thing that layers add to the loss: see `Decomposition`
+    # For each thing that layers add to the loss, the power of the part's weight to multiply it by
     exponents: Any
     states: frozenset[int]  # the ids of the tensors that stand for variables
-    # Of the part, one for each loss
+    # From here on what the step notes. Each loss's divisor for the part:
     own_divisors: list[Any] = field(default_factory=list)
     losses: list[ReducedLoss] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
@@ -74,7 +75,8 @@ class Part:
 
     weight: Any  # of the part's mean in the global mean
     decomposition: Decomposition = UNTRIED
-    whole: bool = False  # all replicas have the whole batch, of which one counts
+    # The batch is too small to divide: each replica has all of it, and the first one's counts.
+    replicated: bool = False
     micro: bool = False  # it is a micro-batch
     compiled: bool = False  # by XLA, in one piece
     probing: ParityProbe | None = None  # in the parity check only
@@ -85,10 +87,10 @@ class Part:
     # The gradients and the variables of each call of the optimizer.
     applied: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    # The names of synchronised layers that got a mask.
-    behind_masks: list[str] = field(default_factory=list)
+    # The names of synchronised BatchNormalization layers that were called with a mask.
+    masked_batch_norms: list[str] = field(default_factory=list)
     graph: Any = None  # the one that the step is traced in
-    # How many the graph had when gradients were applied: those after them are late, see logs.py.
+    # The number of operations in the graph when gradients were applied: later ones are late.
     operations_before: int = 0
     applied_inside: bool = False  # whether gradients were applied in a branch or a loop
     added_count: int = 0  # how many losses layers have added

@@ -29,9 +29,9 @@ def refuse_problems(model: Any, part: Part) -> None:
             f"{step} applies gradients {len(part.applied)} times, not once",
             remedy="such a model can't be trained with a split",
         )
-    if part.behind_masks:
+    if part.masked_batch_norms:
         raise BadInput(
-            f"the layer {part.behind_masks[0]} gets a mask: there Keras does not synchronise "
+            f"the layer {part.masked_batch_norms[0]} gets a mask: there Keras does not synchronise "
             "batch normalisation",
             remedy="with synchronized=False each device normalises its own samples; "
             "LayerNormalization is exact",

@@ -1,8 +1,9 @@
 """The runs of a traced step, whole and in two parts; and how the parts make the whole.
 
-Quantities are compared by their marks, three numbers each (see marks.py). The power with which
-parts make a whole is that of their weights: the sum of weight**power times part is the whole. A
+Quantities are compared by their marks: a norm, and two products with fixed random vectors (see
+marks.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
 quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`, `state 1234`.
+A state's quantity is its change.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.decomposition import MEAN
 
 # How near the parts must come to the whole, by the kind of quantity; "" stands for all others.
-# States are differences of larger numbers.
+# Changes of states are differences of larger numbers.
 _NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
 _NEAR_IN_HALF = {"gradient": 5e-2, "": 5e-3}
-# Of a sum, a copy of the samples adds more than this part; less is rounding, or comes of a small
-# constant beside a divisor.
-_PLAINLY = 0.01
+# If a quantity is a sum, a copy of the samples adds more than this fraction of it. Less is rounding
+# or comes of a small constant beside a divisor.
+_LEAST_ADDED = 0.01
 _RANDOM_CUTS = 4  # beside the two first ones, if a step has code of the user's
 # A part whose norm is more than this many times the whole's is divided by nearly nothing.
 _BEYOND = 100
-# So many parts of each number of samples are tried, in search of numbers that are not finite.
-_WINDOWS = 4
+# Of each number of samples, parts that begin at so many places are tried, in search of numbers that
+# are not finite.
+_STARTS = 4
 
 
 class TwoParts(NamedTuple):
@@ -39,7 +41,7 @@ class TwoParts(NamedTuple):
 
 
 class PartMarks(NamedTuple):
-    """A part's weight, and by the quantity's name its marks in all cuts: [cut, …, 3]."""
+    """A part's weight, and by name each quantity's marks in all cuts: [cut, …, 3]."""
 
     weight: float
     marks: dict[str, Any]
@@ -58,12 +60,12 @@ class Runs:
         dtypes = {layer.compute_dtype for layer in step.model._flatten_layers()}
         if dtypes & {"float16", "bfloat16"}:
             self._nearness = _NEAR_IN_HALF
-        # Layers' states are those after a step, as they may begin with zeros. Metrics begin anew,
-        # as in each epoch.
+        # States are those after one step, as layers' may begin as zeros; but metrics' are those
+        # before it, as in each epoch.
         start = step.states()
         self._after = step.run(start).states
         self._states = dict(self._after)
-        for variable, _ in step.of_metrics:
+        for variable, _ in step.metric_variables:
             self._states[id(variable)] = start[id(variable)]
         self._whole = step.run(self._states)
         self._magnitudes_alone = [
@@ -75,7 +77,7 @@ class Runs:
         for order in _orders(self._magnitudes_alone, chooses=chooses):
             self._cuts.append(TwoParts(order[:first], order[first:]))
         self._of_copies: list[StepRun] = []
-        self.run_parts(())
+        self.run_parts(exponents=())  # what layers add, as it is
 
     def run_parts(self, exponents: tuple[int, ...]) -> None:
         """Runs all parts. What layers add has these exponents, as in `Decomposition`."""
@@ -114,8 +116,11 @@ class Runs:
         whole = self._whole.marks["gradient"]
         return bool(whole.size) and not whole.any()
 
-    def adding_metrics(self) -> set[str]:
-        """The names of the states that a part changes alike, whatever metrics hold before it."""
+    def adding_states(self) -> set[str]:
+        """The names of the states that a part changes by the same, whatever metrics held before it.
+
+        Of metrics' states these are the ones that only add up.
+        """
         cut = 0  # one of them shows it
         from_later_metrics = self._run_part(self._after, self._cuts[cut].first)
         adding = set()
@@ -126,7 +131,7 @@ class Runs:
         return adding
 
     def is_of_sum(self, name: str) -> bool:
-        """Whether each copy of the samples adds as much.
+        """Whether it sums over samples: a second and a third copy of them add the same.
 
         To a mean or a quotient of sums a copy adds nothing; with a constant in the divisor, a third
         one adds less than a second.
@@ -136,18 +141,19 @@ class Runs:
                 self._of_copies.append(self._step.run(self._states, copies=copies))
         once = self._whole.marks[name]
         twice, thrice = [run.marks[name] for run in self._of_copies]
-        by_second = products(twice - once)
-        by_third = products(thrice - twice)
-        is_plain = np.abs(by_second).max() > _PLAINLY * norms(twice).max()
-        # What is compared are two differences of larger numbers, each as near as a gradient comes.
+        second_adds = products(twice - once)
+        third_adds = products(thrice - twice)
+        some_is_added = np.abs(second_adds).max() > _LEAST_ADDED * norms(twice).max()
+        # Both are differences of larger numbers, each as near as a gradient comes: so twice that.
         near = 2 * self._nearness["gradient"] * np.linalg.norm(norms(thrice))
-        return bool(is_plain and np.all(np.abs(by_third - by_second) <= near))
+        is_same = np.all(np.abs(third_adds - second_adds) <= near)
+        return bool(some_is_added and is_same)
 
     def least(self) -> int:
-        """The fewest samples of which all parts tried run, and are finite where the whole is.
+        """The fewest samples with which each part that is tried runs, and gives finite numbers.
 
-        What is not a mean may also not be far beyond the whole's: then it is divided by nearly
-        nothing.
+        If a loss is no mean, a part may also not be far beyond the whole: then it is divided by
+        nearly nothing. 1 if not even the whole is finite.
         """
         count = self._step.count
         whole = _magnitude(self._whole)
@@ -162,7 +168,7 @@ class Runs:
         while samples < count and not _are_sound(magnitudes, most):
             samples = min(2 * samples, count)
             last = count - samples
-            starts = range(0, last + 1, max(1, last // (_WINDOWS - 1)))
+            starts = range(0, last + 1, max(1, last // (_STARTS - 1)))
             magnitudes = [
                 self._magnitude_of(slice(start, start + samples)) for start in starts
             ]
@@ -186,7 +192,7 @@ class Runs:
 
 
 def _orders(magnitudes: Sequence[float], *, chooses: bool) -> list[Any]:
-    """Orders of the samples, which are cut after their first ones."""
+    """Orders of the samples: each is cut in its first ones and the rest."""
     orders = [np.arange(len(magnitudes))]
     # Those that weigh most first, so that a loss of only the hardest samples shows.
     orders.append(np.argsort(np.negative(magnitudes), kind="stable"))
@@ -205,7 +211,7 @@ def _stacked(cuts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _agree(some: Any, others: Any, near: float) -> bool:
-    # A part with the weight 1 makes the whole with any power, if it is equal to it.
+    # `power_of` only compares here: one part of weight 1 is the whole, whatever the power.
     return power_of(some, [(1.0, others)], near) is not None
 
 

@@ -21,13 +21,13 @@ class State:
     """Variables of layers, which all replicas keep alike, and of metrics, each replica's own."""
 
     def __init__(
-        self, model: Any, decomposition: Decomposition, *, whole: bool
+        self, model: Any, decomposition: Decomposition, *, replicated: bool
     ) -> None:
         """Reads them on a replica before its step.
 
-        If each replica has the batch `whole`, all weigh as a mean does.
+        If the batch is `replicated`, all weigh as a mean does.
         """
-        self._whole = whole
+        self._replicated = replicated
         self._powers = powers_of(model, decomposition)
         # Copies, which are on the replica's device: TensorFlow would take what a variable's read
         # gives into a loop on the first one.
@@ -37,7 +37,7 @@ class State:
         self._summed = summed_of(model)
         self._weighed = []
         for variable, _ in metric_variables(model):
-            if whole or self._power(variable, SUM) != SUM:
+            if replicated or self._power(variable, SUM) != SUM:
                 self._weighed.append(variable)
 
     def begin(self) -> None:
@@ -78,7 +78,7 @@ class State:
         return [before.shape for _, before in self._alike]
 
     def _share(self, variable: Any, before: Any, weight: Any) -> Any:
-        power = MEAN if self._whole else self._power(variable, MEAN)
+        power = MEAN if self._replicated else self._power(variable, MEAN)
         return weighed(_change(before, variable), weight, power)
 
     def _power(self, variable: Any, usual: int) -> int:
@@ -89,7 +89,7 @@ class State:
 
         Whole numbers can't be divided among the parts: the first part adds all.
         """
-        if before.dtype.is_floating or self._whole:
+        if before.dtype.is_floating or self._replicated:
             return self._share(variable, before, weight)
         return _change(before, variable) * float(self._is_first)
 

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.place import Place
+from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.accumulation import (
     over_micro_batches,
     refuse_what_cannot_accumulate,
@@ -40,7 +40,7 @@ from gpubalance.results.decomposition import Decomposition
 class StepKind:
     """A kind of training step."""
 
-    whole: bool = False  # each replica has the whole batch, and one counts
+    replicated: bool = False  # each replica has all of the batch: see `Part`
     micro: bool = False  # batches are taken in micro-batches
     stamped: bool = False
     # The stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖²: see
@@ -53,7 +53,7 @@ class StepKind:
 
 
 def training(
-    model: Any, place: Place, decomposition: Decomposition, kind: StepKind
+    model: Any, replicas: Replicas, decomposition: Decomposition, kind: StepKind
 ) -> Callable[..., Any]:
     """A step that returns its logs, as `Logs.of_all` does, and its stamps if it is stamped.
 
@@ -68,21 +68,21 @@ def training(
     def step(*arguments: Any) -> tuple[Any, Any, Any]:
         """All replicas' parts of a step."""
         logs = Logs(model)
-        of_here = place.strategy.experimental_local_results
+        of_here = replicas.strategy.experimental_local_results
 
         def replica(values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any]:
-            own = _Replica(model, place, decomposition, kind, logs)
+            own = _Replica(model, replicas, decomposition, kind, logs)
             return own.step(values, micro_batches)
 
         with dividing(model, trains=not kind.as_it_is):
-            logged, stamps = place.strategy.run(replica, arguments)
-        with tf.device(place.names[0]):
+            logged, stamps = replicas.strategy.run(replica, arguments)
+        with tf.device(replicas.names[0]):
             values, numbers = logs.of_all(of_here(logged)[0])
         if not kind.stamped:
             return values, numbers, None
         stamps = of_here(stamps)
         with tf.device("/CPU:0"):
-            return values, numbers, stamps[0] if place.cluster else tf.stack(stamps)
+            return values, numbers, stamps[0] if replicas.cluster else tf.stack(stamps)
 
     return step
 
@@ -93,17 +93,17 @@ class _Replica:
     def __init__(
         self,
         model: Any,
-        place: Place,
+        replicas: Replicas,
         decomposition: Decomposition,
         kind: StepKind,
         logs: Logs,
     ) -> None:
         self._model = model
-        self._place = place
+        self._replicas = replicas
         self._decomposition = decomposition
         self._kind = kind
         self._logs = logs
-        self._state = State(model, decomposition, whole=kind.whole)
+        self._state = State(model, decomposition, replicated=kind.replicated)
         self._rows = Rows()
         self._variables: list[Any] = []
 
@@ -111,11 +111,11 @@ class _Replica:
         """Trains on the replica's samples; returns what the logs are made of, and its stamps."""
         kind = self._kind
         number = number_of_replica()
-        data, weights = values[number - self._place.first_replica]
+        data, weights = values[number - self._replicas.first_own]
         weight = weights[0]
         batch = batch_of(data)
         micro_batch = micro_batches[number] if kind.micro else batch
-        clock = self._place.clocks[number]
+        clock = self._replicas.clocks[number]
         points = Points(clock, batch, micro_batch, stamped=kind.stamped, xla=kind.xla)
         with points.begin(data) as data:
             if kind.micro:
@@ -127,7 +127,7 @@ class _Replica:
         noise = sums[0]
         sums = together([sums, *self._state.counted()])
         own = points.computed(
-            noise, [sums, *sent(grads, self._place.summing.gradients)]
+            noise, [sums, *sent(grads, self._replicas.summing.gradients)]
         )
         sums, *summed = points.summed(noise, over_replicas(own, kind.pack_bytes))
         summed = received(summed, grads)
@@ -141,7 +141,7 @@ class _Replica:
             # So that the stamped times do not include the norms.
             with tf.control_dependencies([stamps]):
                 stamps = with_norms(stamps, tf.cast(noise, tf.float32), summed, scale)
-        if kind.stamped and self._place.cluster is not None:
+        if kind.stamped and self._replicas.cluster is not None:
             stamps = _everyones(stamps)
         return logged, stamps
 
@@ -165,8 +165,13 @@ class _Replica:
     def _part(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
         kind = self._kind
         self._state.begin()
-        how = {"whole": kind.whole, "micro": kind.micro, "compiled": kind.xla}
-        with part_of(weight, self._decomposition, **how) as part:
+        with part_of(
+            weight,
+            self._decomposition,
+            replicated=kind.replicated,
+            micro=kind.micro,
+            compiled=kind.xla,
+        ) as part:
             logs = self._model.train_step(data)
             grads: list[Any] = []
             if not kind.as_it_is:
@@ -186,15 +191,15 @@ class _Replica:
 
 
 def testing(
-    model: Any, place: Place, decomposition: Decomposition, *, whole: bool
+    model: Any, replicas: Replicas, decomposition: Decomposition, *, replicated: bool
 ) -> Callable[..., Any]:
     """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
 
     def replica(logs: Logs, values: Sequence[Any], _: Any) -> Any:
-        data, weights = values[number_of_replica() - place.first_replica]
-        state = State(model, decomposition, whole=whole)
+        data, weights = values[number_of_replica() - replicas.first_own]
+        state = State(model, decomposition, replicated=replicated)
         state.begin()
-        with part_of(weights[0], decomposition, whole=whole) as part:
+        with part_of(weights[0], decomposition, replicated=replicated) as part:
             own_logs = model.test_step(data)
         state.shares(weights[0])
         return together([*logs.of_part(own_logs, part), *state.counted()])
@@ -202,31 +207,33 @@ def testing(
     def step(*arguments: Any) -> tuple[Any, Any]:
         logs = Logs(model)
         with dividing(model, trains=False):
-            shares = place.strategy.run(replica, (logs, *arguments))
-        with tf.device(place.names[0]):
+            shares = replicas.strategy.run(replica, (logs, *arguments))
+        with tf.device(replicas.names[0]):
             return logs.of_all(
-                place.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+                replicas.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
             )
 
     return step
 
 
-def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
+def predicting(
+    model: Any, replicas: Replicas, *, replicated: bool
+) -> Callable[..., Any]:
     """A step of `predict` that returns the outputs, in the order of the samples."""
 
     def of_all(values: Any) -> Any:
         """The outputs of all replicas; in a cluster each process already has them all."""
-        parts = place.strategy.experimental_local_results(values)
+        parts = replicas.strategy.experimental_local_results(values)
         with tf.device("/CPU:0"):
-            if whole or place.cluster:
+            if replicated or replicas.cluster:
                 return tf.identity(parts[0])
             return tf.concat(parts, axis=0)
 
     def replica(values: Sequence[Any]) -> Any:
         outputs = model.predict_step(
-            values[number_of_replica() - place.first_replica][0]
+            values[number_of_replica() - replicas.first_own][0]
         )
-        if whole or place.cluster is None:
+        if replicated or replicas.cluster is None:
             return outputs
         gather = tf.distribute.get_replica_context().all_gather
         return keras.tree.map_structure(lambda own: gather(own, axis=0), outputs)
@@ -234,7 +241,7 @@ def predicting(model: Any, place: Place, *, whole: bool) -> Callable[..., Any]:
     # The parts of a batch first; TensorFlow warns of names that begin with _.
     def step(*arguments: Any) -> Any:
         return keras.tree.map_structure(
-            of_all, place.strategy.run(replica, arguments[:1])
+            of_all, replicas.strategy.run(replica, arguments[:1])
         )
 
     return step

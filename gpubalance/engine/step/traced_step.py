@@ -69,10 +69,11 @@ class TracedStep:
         apart = (samples - row) // others
         self._spread = np.r_[:row, row + np.arange(others) * apart]
         # Each variable with its metric or layer.
-        self.of_metrics = metric_variables(model)
-        self.of_layers = layer_variables(model)
+        self.metric_variables = metric_variables(model)
+        self.layer_variables = layer_variables(model)
         states = {
-            id(variable): variable for variable, _ in self.of_metrics + self.of_layers
+            id(variable): variable
+            for variable, _ in self.metric_variables + self.layer_variables
         }
         self._states = list(states.values())
         self._trace(device)
@@ -175,7 +176,7 @@ class TracedStep:
         """What the step gives beside gradients, by name."""
         quantities = {}
         for place, added in enumerate(self.probing.added):
-            quantities[f"added {place}"] = tf.reduce_sum(added.loss)
+            quantities[f"added {place}"] = tf.reduce_sum(added.tensor)
         for place, reduced in enumerate(self.probing.losses):
             quantities[f"loss {place}"] = reduced.result
         for name, value in self.logs.items():

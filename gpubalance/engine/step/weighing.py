@@ -111,7 +111,7 @@ def _reduced(
 ) -> Any:
     """A loss, reduced so that times the part's weight it is the part's share of the global loss."""
     loss = reduce(values, sample_weight, mask, reduction, dtype)
-    if part.whole or reduction in ("none", None):
+    if part.replicated or reduction in ("none", None):
         return loss
     is_by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
     is_inner = len(part.calling) > 1
@@ -178,7 +178,7 @@ def _added(layer: Any, part: Part, add_loss: Any, losses: Any) -> None:
 
     def share(loss: Any) -> Any:
         return _share(
-            part, Added(layer.name, loss, divided=False, is_regularizer=False)
+            part, Added(layer.name, loss, is_divided=False, is_regularizer=False)
         )
 
     add_loss(keras.tree.map_structure(share, losses))
@@ -187,20 +187,22 @@ def _added(layer: Any, part: Part, add_loss: Any, losses: Any) -> None:
 def _regularized(layer: Any, part: Part, regularizer: Any, output: Any) -> Any:
     """A regularizer of a layer's activities."""
     loss = regularizer(output)
-    return _share(part, Added(layer.name, loss, divided=_DIVIDES, is_regularizer=True))
+    return _share(
+        part, Added(layer.name, loss, is_divided=_DIVIDES, is_regularizer=True)
+    )
 
 
 def _share(part: Part, added: Added) -> Any:
     """What is added, so that times the part's weight it is the part's share."""
-    if part.whole:
-        return added.loss
+    if part.replicated:
+        return added.tensor
     place = part.added_count
     part.added_count += 1
     exponent = part.decomposition.exponent(place)
     if part.probing is not None:
         part.probing.added.append(added)
         exponent = part.probing.exponents[place]
-    return weighed(added.loss, part.weight, exponent)
+    return weighed(added.tensor, part.weight, exponent)
 
 
 def _moments(layer: Any, part: Part, compute: Any, inputs: Any, mask: Any) -> Any:
@@ -209,7 +211,7 @@ def _moments(layer: Any, part: Part, compute: Any, inputs: Any, mask: Any) -> An
     It raises nothing, as Keras would wrap the error in its own words.
     """
     if mask is not None and layer.synchronized:
-        part.behind_masks.append(layer.name)
+        part.masked_batch_norms.append(layer.name)
     if part.probing is None:
         return compute(inputs, mask)
     channels = (inputs.shape[layer.axis],)  # fixed ones, as those of parts would differ

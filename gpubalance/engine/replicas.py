@@ -1,4 +1,4 @@
-"""The devices of a strategy, as the step and its data need them."""
+"""The replicas of a strategy, as the step and its data need them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _simulated: list[int] = []
 
 
 @dataclass(frozen=True)
-class Place:
-    """A strategy over the devices that get samples, and their clocks.
+class Replicas:
+    """A strategy's replicas, one on each device that gets samples, with their clocks and labels.
 
     `names` are TensorFlow's for this process's devices: in a cluster each process has one device.
     """
@@ -39,22 +39,22 @@ class Place:
     summing: Summing = AS_USUAL
 
     @property
-    def first_replica(self) -> int:
-        """The index of this process's first device among all."""
+    def first_own(self) -> int:
+        """The index of this process's first replica among all."""
         return self.cluster.rank if self.cluster else 0
 
     @property
-    def here(self) -> slice:
-        """The indices of this process's devices among all."""
-        return slice(self.first_replica, self.first_replica + len(self.names))
+    def own_slice(self) -> slice:
+        """The indices of this process's replicas among all."""
+        return slice(self.first_own, self.first_own + len(self.names))
 
     @property
-    def replicas(self) -> int:
-        """The number of devices in all processes."""
+    def count(self) -> int:
+        """How many there are in all processes."""
         return len(self.clocks)
 
 
-def place_of(
+def replicas_on(
     devices: Sequence[Device],
     names: tuple[str, ...],
     joint: JointProfile,
@@ -62,10 +62,10 @@ def place_of(
     cluster: Cluster | None = None,
     *,
     seed: int = 0,
-) -> Place:
-    """The place of all these devices; TensorFlow's `names` are those of this process's."""
+) -> Replicas:
+    """The replicas on all these devices; TensorFlow's `names` are those of this process's."""
     profiles = [device.profile for device in devices]
-    return Place(
+    return Replicas(
         strategy=build_strategy(names, summing.all_reduce, cluster),
         names=names,
         clocks=tuple(
