@@ -47,7 +47,7 @@ class Steps(KerasFunctions):
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
         self._trained_steps = 0  # a monitor has every so many-th of them stamped
-        self._stamps_next = False  # as the last stamped step did not count
+        self._stamps_next = False  # true if the last stamped step does not count
         # Until a call's first batch these are as follows.
         self._is_built = False
         self._has_labels = True
@@ -57,7 +57,7 @@ class Steps(KerasFunctions):
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
         _refuse_another_scope(self.model, self._place.strategy, name)
-        self._bring(name, options)
+        self._prepare(name, options)
         self._is_built = False
         self._has_labels = True
         self._last_shares = None
@@ -69,7 +69,7 @@ class Steps(KerasFunctions):
         except tf.errors.OpError as error:
             if ran_out(error):
                 raise self._out_of_memory(error, trains=name == "fit") from error
-            # An error in a graph has a text of a hundred lines of its own.
+            # An error of a graph, whose own text is a hundred lines.
             if isinstance(error, tf.errors.InvalidArgumentError):
                 failed = f"{name} of the model {self.model.name} failed"
                 raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
@@ -87,7 +87,7 @@ class Steps(KerasFunctions):
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
-        # The first batch may be too large to be dealt out.
+        # No step begins if the first batch is too large to be dealt out.
         tried = self._last_shares or self._feed.dealing
         return out_of_memory(
             error, self._place.names, split.devices, split.shares, tried, trains=trains
@@ -182,9 +182,9 @@ class Steps(KerasFunctions):
             raise BadInput(
                 decomposition.refused.message, remedy=decomposition.refused.remedy
             )
-        self._tries_left[what] = (
-            0 if decomposition.is_known else self._tries_left[what] - 1
-        )
+        self._tries_left[what] -= 1
+        if decomposition.is_known:
+            self._tries_left[what] = 0
         self._feed.least = max(self._feed.least, decomposition.least)
         for text in decomposition.warned:
             self._warn(text)
@@ -193,8 +193,8 @@ class Steps(KerasFunctions):
             decomposition.refuse_small(shares.smallest, self.model)
             self._warn_of_another_model(decomposition.fingerprint)
 
-    def _bring(self, method: str, options: dict[str, Any]) -> None:
-        """Brings the method's data into the split's batches, and warns of what that changes."""
+    def _prepare(self, method: str, options: dict[str, Any]) -> None:
+        """Checks model and data, brings the data into the split's batches, and warns of changes."""
         split = self._split
         trains = method == "fit"
         for text in built.check(self.model, trains=trains):
@@ -237,11 +237,11 @@ class Steps(KerasFunctions):
     def _warn_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
         """Warns of a model, or a step of it, that the plan was not measured with."""
         if self._split.plan is not None:
-            simulate = self._split.simulate
-            text = measured.unlike_plan_text(
-                self._split.plan, self.model, simulate, step
+            self._warn(
+                measured.unlike_plan_text(
+                    self._split.plan, self.model, self._split.simulate, step
+                )
             )
-            self._warn(text)
 
     def _warn(self, text: str) -> None:
         """Warns once of a text that is not empty; of several processes only the first warns."""

@@ -90,7 +90,7 @@ class Party:
         self._limit = limit
         self._tell = tell
         self._workers: dict[int, Worker] = {}
-        self._ahead: dict[int, Worker] = {}
+        self._ahead: dict[int, Worker] = {}  # for the next start
         self._killed = False
 
     def __enter__(self) -> Self:
@@ -254,7 +254,7 @@ class Party:
             self.groups = groups
 
     def rebuild(self, build: Build, *, keep_workers: bool) -> None:
-        """Goes on with workers that build this; with `keep_workers` the present ones have."""
+        """Goes on with workers that build this. `keep_workers`: the present ones have built it."""
         self._builds = [build] * len(self.groups)
         if not keep_workers:
             self.end()
@@ -285,9 +285,10 @@ def _end(workers: dict[int, Worker]) -> None:
 
 
 def _survives(worker: Worker, error: GpubalanceError) -> bool:
-    is_counted = all(device.simulated for device in worker.devices)
-    is_memory = isinstance(error, OutOfMemory)
-    return is_memory and is_counted and worker.is_open and worker.process.lives
+    if not isinstance(error, OutOfMemory):
+        return False
+    is_simulated = all(device.simulated for device in worker.devices)
+    return is_simulated and worker.is_open and worker.process.lives
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:

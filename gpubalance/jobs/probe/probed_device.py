@@ -33,14 +33,11 @@ class ProbedDevice:
     elapsed_s: float = 0.0
     max_batch: int = 0  # a limit is looked for up to this
     limit: Limit | None = None
-    step_work: Work | None = None  # a step's operations for a sample, its update's time
+    step_work: Work | None = None  # FLOPs of a sample, seconds of an update
     steady: bool = True
-    on_line: bool | None = (
-        None  # whether its step times lie on a line; None without a point
-    )
-    with_xla: CurvePoint | None = (
-        None  # its best batch with XLA; the best device's only
-    )
+    # Whether its step times lie on a line; None without a point.
+    on_line: bool | None = None
+    with_xla: CurvePoint | None = None  # at its best batch, if it is the best device
     trace_warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
