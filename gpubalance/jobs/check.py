@@ -5,7 +5,7 @@ Nothing is measured.
 
 from __future__ import annotations
 
-from gpubalance.jobs.endings import attach_partial, refuse
+from gpubalance.jobs.endings import attach_partial, raise_if_refused
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.party import party_for
 from gpubalance.results.check import ModelCheck
@@ -37,5 +37,5 @@ def check(request: RunRequest, watch: Watch) -> ModelCheck:
         ),
     )
     with attach_partial(lambda: found):
-        refuse(facts)
+        raise_if_refused(facts)
     return found

@@ -40,7 +40,7 @@ def attach_partial(partial: Callable[[], Any]) -> Iterator[None]:
         raise
 
 
-def refuse(facts: Ready) -> None:
+def raise_if_refused(facts: Ready) -> None:
     """Raises BadInput with what `Split.fit` would say of the model, if it would refuse it."""
     refused = facts.verdict.refused
     if refused is not None:

@@ -30,8 +30,8 @@ _LEFT_OUT = {"device", *Result.model_fields}
 class Column(NamedTuple):
     """`key` is the name in the result, with its unit; `label` and `unit` are what people see.
 
-    `value` reads the cell from a row's record, None if that does not know it. `has_ratio` is false
-    if the ratio of two cells says nothing. `brief` is the head in a terminal's table of devices.
+    `value` reads the cell from a row's record, None if that lacks it. `has_ratio` is false if
+    the ratio of two cells says nothing. `brief` is the head in a terminal's table of devices.
     """
 
     key: str
@@ -79,7 +79,7 @@ def named(
 
 
 def columns_of(kind: type[Record], *names: str) -> list[Column]:
-    """The columns of the fields of these names; without names of all figures and words, in order.
+    """The columns of the fields of these names; if there are none, of all figures and words.
 
     - A step time, a throughput, a solo rate or an interval has several columns.
     - Another record has those of its figures and words.
@@ -97,6 +97,7 @@ def _figures_of(kind: type[Record]) -> Iterator[str]:
     for name, field in kind.model_fields.items():
         parts = _parts(field.annotation)
         if any(get_origin(part) is tuple for part in parts):
+            # An interval, or words. Tuples of records are tables of their own.
             is_figure = field.annotation == Interval or str in parts
         else:
             # A plain value has no records
@@ -146,6 +147,7 @@ def _columns_of_field(kind: type[Record], name: str) -> Iterator[Column]:
         for column in inner_columns:
             yield column._replace(value=_within(name, column.value))
     elif field.annotation == Interval:
+        # Seconds are shown in ms, and each key of seconds ends in _s.
         suffix = "_s" if shown.unit == "ms" else ""
         yield from _ends(base, shown.unit, name, suffix=suffix)
     else:
@@ -165,7 +167,7 @@ def _step_time_columns(name: str, base: str, shown: Shown) -> Iterator[Column]:
 
 
 def _joined(all_shown: Iterable[Shown]) -> Shown:
-    """What the first does not say is as in those after it."""
+    """Merges them: each field is as in the first that gives it; a ratio must suit all."""
     joined = Shown()
     for shown in all_shown:
         unit = joined.unit

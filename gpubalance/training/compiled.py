@@ -15,7 +15,7 @@ from gpubalance.engine.step.compiled import NotCompiled
 from gpubalance.engine.step.functions import Functions
 from gpubalance.numbers.units import format_seconds
 from gpubalance.training.device_split import DeviceSplit
-from gpubalance.training.measured import unlike_xla
+from gpubalance.training.measured import unlike_xla_text
 from gpubalance.training.own_fit import uses_xla
 
 # XLA compiles each size for each device anew, which takes longer than many steps: those after the
@@ -44,7 +44,7 @@ class CompiledSteps:
         """Takes the options of a `fit`, and warns if it is otherwise than was measured."""
         self._is_quiet = not options.get("verbose", 1)
         xla = uses_xla(self._model, self._split.plan)
-        self._warn(unlike_xla(self._split.plan, self._model, xla=xla))
+        self._warn(unlike_xla_text(self._split.plan, self._model, xla=xla))
 
     def train(
         self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False

@@ -15,8 +15,8 @@ from gpubalance.errors import BadInput
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
 
 
-def in_batches_of(
-    global_batch: int | None, model: Any, options: dict[str, Any]
+def bring_into_batches(
+    options: dict[str, Any], global_batch: int | None, model: Any
 ) -> None:
     """Changes a Keras method's arguments so that datasets and arrays come in batches of that size.
 
@@ -114,7 +114,7 @@ def _is_array(data: Any) -> bool:
     return not hasattr(data, "__next__")
 
 
-def regrouping(data: Any, global_batch: int) -> str:
+def regrouped_text(data: Any, global_batch: int) -> str:
     """The warning about a dataset in other batches; empty if their size is unknown."""
     batch = static_batch_of(data) or batch_of(data)
     if batch is None or batch == global_batch:
@@ -125,7 +125,7 @@ def regrouping(data: Any, global_batch: int) -> str:
     )
 
 
-def other_batches(shares: Sequence[int], global_batch: int) -> str:
+def other_batches_text(shares: Sequence[int], global_batch: int) -> str:
     """The warning about a first step that does not have the split's global batch; else empty."""
     taken = sum(shares)
     if taken == global_batch:

@@ -98,7 +98,7 @@ class KerasFunctions(ABC):
         """Calls Keras' method with its arguments by name."""
 
     @contextmanager
-    def used(self, options: dict[str, Any]) -> Iterator[None]:
+    def called_by_keras(self, options: dict[str, Any]) -> Iterator[None]:
         """Inside the block Keras' methods of the model call these functions."""
         from keras.src.backend.tensorflow.trainer import TFEpochIterator
         from keras.src.callbacks.callback_list import CallbackList

@@ -27,7 +27,7 @@ _ALIKE = 1.5
 Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
 
 
-def unlike(
+def unlike_plan_text(
     plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint | None = None
 ) -> str:
     """How the model, or its step, differs from the plan's, with what to do; else empty.
@@ -81,7 +81,7 @@ def use_measured(wanted: Precision | None) -> None:
         )
 
 
-def unlike_precision(model: Any, wanted: Precision | None) -> str:
+def unlike_precision_text(model: Any, wanted: Precision | None) -> str:
     """How the model trains otherwise than was measured, as far as that is known; else empty."""
     if wanted is None:
         return ""
@@ -100,7 +100,7 @@ def unlike_precision(model: Any, wanted: Precision | None) -> str:
     return ""
 
 
-def unlike_xla(plan: Plan | None, model: Any, *, xla: bool) -> str:
+def unlike_xla_text(plan: Plan | None, model: Any, *, xla: bool) -> str:
     """How the model trains with or without XLA otherwise than was measured; else empty."""
     if plan is None or plan.settings.xla == xla:
         return ""
@@ -115,7 +115,7 @@ def unlike_xla(plan: Plan | None, model: Any, *, xla: bool) -> str:
 
 def warn_of_precision(model: Any, wanted: Precision | None) -> None:
     """Warns if the model trains otherwise than was measured."""
-    text = unlike_precision(model, wanted)
+    text = unlike_precision_text(model, wanted)
     if text:
         warn_user(text)
 

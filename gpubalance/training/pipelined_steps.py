@@ -63,8 +63,8 @@ class PipelinedSteps(KerasFunctions):
         """Calls Keras' method, with the data in batches of the result's global batch."""
         if method.__name__ == "fit":
             measured.warn_of_precision(self.model, self._result.settings.precision)
-        data.in_batches_of(self._result.global_batch, self.model, options)
-        with self.used(options):
+        data.bring_into_batches(options, self._result.global_batch, self.model)
+        with self.called_by_keras(options):
             return method(self.model, **options)
 
     def _blocks(self) -> Blocks:

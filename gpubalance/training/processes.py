@@ -28,11 +28,11 @@ _WRITERS = (
 )
 
 
-class Alike:
-    """Compares the processes' data: all must have the same batches, as each takes its rows of them.
+class Processes:
+    """The processes of a cluster, which must have the same batches, as each takes its rows of them.
 
-    If they differ all raise BadInput: a process with one step more than the others would wait in it
-    for ever.
+    If their data differs all raise BadInput: a process with one step more than the others would
+    wait in it for ever.
     """
 
     def __init__(self, replicas: Replicas) -> None:
@@ -40,10 +40,10 @@ class Alike:
         self._all = gather_over(replicas.strategy, cluster)
         self._labels = replicas.labels if cluster else replicas.labels[:1]
         self._compared = _BATCHES_COMPARED if cluster else 0
-        self.begin({})
+        self.compare_sizes({})
 
-    def begin(self, sizes: Mapping[str, int]) -> None:
-        """Starts another pass over data of these sizes. Raises BadInput if they differ."""
+    def compare_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Compares the sizes of the data that comes next."""
         self._left = self._compared
         self._asks = False
         for what, size in sizes.items():
@@ -62,7 +62,7 @@ class Alike:
                 "the data is not as long in all processes: the next batch has",
             )
 
-    def check(self, batch: Any, model: Any) -> None:
+    def compare_batch(self, batch: Any, model: Any) -> None:
         """Compares the first batches, and the step from which training continues.
 
         Called before each step.
@@ -154,17 +154,17 @@ class _Together(keras.callbacks.Callback):  # type: ignore[misc]
     that all agree on there.
     """
 
-    def __init__(self, alike: Alike, agreed: Mapping[str, str]) -> None:
+    def __init__(self, processes: Processes, agreed: Mapping[str, str]) -> None:
         super().__init__()
-        self._alike = alike
+        self._processes = processes
         for hook, flag in agreed.items():
             setattr(self, hook, functools.partial(self._agree, flag))
 
     def _agree(self, flag: str, *_: Any, **__: Any) -> None:
-        setattr(self.model, flag, self._alike.any(getattr(self.model, flag)))
+        setattr(self.model, flag, self._processes.any(getattr(self.model, flag)))
 
 
-def end_together(method: str, bound: dict[str, Any], alike: Alike) -> None:
+def end_together(method: str, bound: dict[str, Any], processes: Processes) -> None:
     """Changes a method's arguments so that it ends in all processes if a callback ends it in one.
 
     They agree by an all-reduce of one number after each epoch; also after each batch if a callback
@@ -176,10 +176,10 @@ def end_together(method: str, bound: dict[str, Any], alike: Alike) -> None:
     if method == "fit":
         ends.append(_ENDS["evaluate"])  # it also validates
     for end in ends:
-        if alike.any(_are_own(callbacks, end.hooks)):
+        if processes.any(_are_own(callbacks, end.hooks)):
             agreed[end.hooks[-1]] = end.flag
     if agreed:
-        bound["callbacks"] = [*callbacks, _Together(alike, agreed)]
+        bound["callbacks"] = [*callbacks, _Together(processes, agreed)]
 
 
 def _are_own(callbacks: Sequence[Any], hooks: Sequence[str]) -> bool:

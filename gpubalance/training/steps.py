@@ -24,7 +24,7 @@ from gpubalance.training.compiled import CompiledSteps
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.memory import out_of_memory, ran_out
-from gpubalance.training.processes import Alike, end_together, quiet
+from gpubalance.training.processes import Processes, end_together, quiet
 from gpubalance.training.warn import warn_user
 
 # The most batches on which a step is tried in parts, while they do not tell how parts make a whole.
@@ -41,36 +41,35 @@ class Steps(KerasFunctions):
         self._split = split
         self._replicas = split.replicas
         self._feed = Feed(self._replicas, split.shares)
-        self._alike = Alike(self._replicas)
-        self._trained = CompiledSteps(split, model, self._warn)
-        self._functions = self._trained.functions
+        self._processes = Processes(self._replicas)
+        self._compiled_steps = CompiledSteps(split, model, self._warn)
+        self._functions = self._compiled_steps.functions
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
-        self._counted_steps = 0  # of which a monitor wants every so many-th stamped
-        # Whether the next one must be, as the last one does not count
-        self._is_due = False
+        self._trained_steps = 0  # a monitor has every so many-th of them stamped
+        self._stamps_next = False  # true if the last stamped step does not count
         # Until a call's first batch these are as follows.
         self._is_built = False
         self._has_labels = True
-        self._begun: BatchSplit | None = None  # the last step that began
+        self._last_shares: BatchSplit | None = None  # of the last step that began
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
         _refuse_another_scope(self.model, self._replicas.strategy, name)
-        self._bring(name, options)
+        self._prepare(name, options)
         self._is_built = False
         self._has_labels = True
-        self._begun = None
+        self._last_shares = None
         self._make_optimizer()
         try:
-            self._alike.begin(data.sizes(options))
-            with self.used(options), launched.reports.of_call(name, options):
+            self._processes.compare_sizes(data.sizes(options))
+            with self.called_by_keras(options), launched.reports.of_call(name, options):
                 return method(self.model, **options)
         except tf.errors.OpError as error:
             if ran_out(error):
                 raise self._out_of_memory(error, trains=name == "fit") from error
-            # Of a graph, whose own text is a hundred lines.
+            # An error of a graph, whose own text is a hundred lines.
             if isinstance(error, tf.errors.InvalidArgumentError):
                 failed = f"{name} of the model {self.model.name} failed"
                 raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
@@ -88,8 +87,8 @@ class Steps(KerasFunctions):
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
-        # The first batch may be too large to be dealt out.
-        tried = self._begun or self._feed.dealing
+        # No step begins if the first batch is too large to be dealt out.
+        tried = self._last_shares or self._feed.dealing
         return out_of_memory(
             error,
             self._replicas.names,
@@ -107,51 +106,54 @@ class Steps(KerasFunctions):
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "train")
-        self._begun = dealt.shares
+        self._last_shares = dealt.shares
         launched.reports.note_step(trains=True)
         # A last micro-batch may be too small.
         if self._split.shares.accumulates and not dealt.replicated:
-            self._decomposition.refuse_small(self._begun.smallest, self.model)
-        self._counted_steps += 1
+            self._decomposition.refuse_small(dealt.shares.smallest, self.model)
+        self._trained_steps += 1
         monitor = self._split.stamping_monitor
         if monitor is None:
-            return self._trained.train(dealt)[0]
-        stamped = self._is_due or self._counted_steps % monitor.every == 0
+            logs, _, _ = self._compiled_steps.train(dealt)
+            return logs
+        stamped = self._stamps_next or self._trained_steps % monitor.every == 0
         noisy = bool(monitor.noise)
-        logs, stamps, is_new = self._trained.train(dealt, stamped=stamped, noisy=noisy)
+        logs, stamps, is_new = self._compiled_steps.train(
+            dealt, stamped=stamped, noisy=noisy
+        )
         # The first run of a trace is slower: it does not count, so the next step is stamped.
-        self._is_due = stamped and is_new
+        self._stamps_next = stamped and is_new
         if stamped and not is_new:
-            monitor.note(self._counted_steps, stamps.numpy(), dealt.shares)
+            monitor.note(self._trained_steps, stamps.numpy(), dealt.shares)
         return logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         dealt = self._next(iterator, "test")
         launched.reports.note_step()
         # A test step does not accumulate
-        self._begun = BatchSplit(dealt.shares.batches)
+        self._last_shares = BatchSplit(dealt.shares.batches)
         return self._functions.test(dealt)
 
     def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
         """The next batch to train or test on, after all that is done before a first one.
 
-        Starts to bring the ones after it, unless the step is still tried: that decides how they are
-        dealt. Raises StopIteration.
+        Starts to bring the ones after it, but not while the step is still tried: what that finds
+        decides how they are dealt. Raises StopIteration.
         """
-        # A monitor may have changed them after the last batch.
+        # The feed deals by the split's shares, which a monitor may have changed.
         self._feed.split = self._split.shares
         try:
             batch, dealt = self._feed.take(iterator)
         except StopIteration:
-            self._alike.compare_count(0)
+            self._processes.compare_count(0)  # another process may go on
             if not self._is_built:
                 raise BadInput(
                     "the data has no samples",
                     remedy="look at what a filter or a take leaves, and at its files",
                 ) from None
             raise
-        self._alike.compare_count(dealt.samples)
-        self._alike.check(batch, self.model)
+        self._processes.compare_count(dealt.samples)
+        self._processes.compare_batch(batch, self.model)
         if not self._is_built:
             self._build(batch, dealt, trains=what == "train")
         if self._tries_left[what] and (
@@ -170,9 +172,8 @@ class Steps(KerasFunctions):
         if trains:
             self._warn_of_another_model()
             if not self._split.takes_any_batch:
-                self._warn(
-                    data.other_batches(dealt.shares.batches, self._split.global_batch)
-                )
+                batches = dealt.shares.batches
+                self._warn(data.other_batches_text(batches, self._split.global_batch))
 
     def _try(self, what: str, batch: Any, shares: BatchSplit) -> None:
         """Tries the step in parts on a batch, and on a few later ones while that does not tell.
@@ -186,9 +187,9 @@ class Steps(KerasFunctions):
             raise BadInput(
                 decomposition.refused.message, remedy=decomposition.refused.remedy
             )
-        self._tries_left[what] = (
-            0 if decomposition.is_known else self._tries_left[what] - 1
-        )
+        self._tries_left[what] -= 1
+        if decomposition.is_known:
+            self._tries_left[what] = 0
         self._feed.least = max(self._feed.least, decomposition.least)
         for text in decomposition.warned:
             self._warn(text)
@@ -197,8 +198,8 @@ class Steps(KerasFunctions):
             decomposition.refuse_small(shares.smallest, self.model)
             self._warn_of_another_model(decomposition.fingerprint)
 
-    def _bring(self, method: str, options: dict[str, Any]) -> None:
-        """Brings the method's data into the split's batches, and warns of what that changes."""
+    def _prepare(self, method: str, options: dict[str, Any]) -> None:
+        """Checks model and data, brings the data into the split's batches, and warns of changes."""
         split = self._split
         trains = method == "fit"
         for text in built.check(self.model, trains=trains):
@@ -207,21 +208,21 @@ class Steps(KerasFunctions):
             quiet(options)
         data.check(options, devices=len(split.devices), trains=trains)
         if trains:
-            self._warn(measured.unlike_precision(self.model, split.precision))
-            self._trained.begin(options)
+            self._warn(measured.unlike_precision_text(self.model, split.precision))
+            self._compiled_steps.begin(options)
             if self._has_weights():
                 self._warn_of_another_model()
         users_data = options["x"]
         wanted = None if split.takes_any_batch else split.global_batch
-        data.in_batches_of(wanted, self.model, options)
+        data.bring_into_batches(options, wanted, self.model)
         is_regrouped = options["x"] is not users_data and is_batched(
             users_data, self.model
         )
         if trains and is_regrouped and not has_open_shapes(users_data, self.model):
-            self._warn(data.regrouping(users_data, split.global_batch))
-        # Or one process would wait for ever for those that ended.
+            self._warn(data.regrouped_text(users_data, split.global_batch))
         if self._replicas.cluster is not None:
-            end_together(method, options, self._alike)
+            # Otherwise a process would wait for ever for those that ended.
+            end_together(method, options, self._processes)
 
     def _has_weights(self) -> bool:
         # The model's own `built` does not tell: build(shape) of a subclass sets it without creating
@@ -229,7 +230,10 @@ class Steps(KerasFunctions):
         return all(layer.built for layer in self.model._flatten_layers())
 
     def _make_optimizer(self) -> None:
-        """Creates the optimizer's variables in the scope; a callback would restore them outside."""
+        """Creates the optimizer's variables in the scope.
+
+        A callback that restores them would create them outside it.
+        """
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None and not optimizer.built and self._has_weights():
             with self._replicas.strategy.scope():
@@ -239,7 +243,7 @@ class Steps(KerasFunctions):
         """Warns of a model, or a step of it, that the plan was not measured with."""
         if self._split.plan is not None:
             self._warn(
-                measured.unlike(
+                measured.unlike_plan_text(
                     self._split.plan, self.model, self._split.simulate, step
                 )
             )

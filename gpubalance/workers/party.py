@@ -78,8 +78,7 @@ class Party:
         """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
-        # How many workers there have been; another number means that one of them is new
-        self.started = 0
+        self.started = 0  # how many workers there have been
         self.verdicts = verdicts
         self._builds: Sequence[Build] = ()  # one for each group; none: nothing is built
         if isinstance(build, Build):
@@ -91,7 +90,7 @@ class Party:
         self._limit = limit
         self._tell = tell
         self._workers: dict[int, Worker] = {}
-        self._ahead: dict[int, Worker] = {}
+        self._ahead: dict[int, Worker] = {}  # for the next start
         self._killed = False
 
     def __enter__(self) -> Self:
@@ -108,7 +107,7 @@ class Party:
     # ------------------------------------------------------------------------------------- start
 
     def start(self, *, then: Party | None = None) -> None:
-        """Starts the missing workers, which then build the model. Raises the first failure.
+        """Starts the missing workers, which then build the model. Raises the first group's failure.
 
         Meanwhile, as nothing is measured yet, workers of `then` load TensorFlow: the party that is
         used next, which may be this one.
@@ -118,10 +117,7 @@ class Party:
         self._raise_failure()
 
     def load(self) -> None:
-        """Starts workers for the next `start`, which load TensorFlow and touch no device.
-
-        That takes seconds.
-        """
+        """Starts workers for the next `start`, which load TensorFlow and touch no device."""
         for number, group in enumerate(self.groups):
             if number not in self._ahead and not _needs_the_cores(group):
                 self._ahead[number] = self._new_worker(number)
@@ -141,7 +137,8 @@ class Party:
                 self.started += 1
             if then is not None:
                 then.load()
-            if self._killed:  # by a thread that could not see these yet
+            if self._killed:
+                # By a thread that could not see these yet. What they are asked then fails.
                 self.kill()
             if self._builds:
                 self._open(missing)
@@ -257,7 +254,7 @@ class Party:
             self.groups = groups
 
     def rebuild(self, build: Build, *, keep_workers: bool) -> None:
-        """Goes on with workers that build this; `keep_workers` if the present ones have done so."""
+        """Goes on with workers that build this. `keep_workers`: the present ones have built it."""
         self._builds = [build] * len(self.groups)
         if not keep_workers:
             self.end()
@@ -288,18 +285,12 @@ def _end(workers: dict[int, Worker]) -> None:
 
 
 def _survives(worker: Worker, error: GpubalanceError) -> bool:
-    simulated = all(device.simulated for device in worker.devices)
-    return (
-        isinstance(error, OutOfMemory)
-        and worker.is_open
-        and simulated
-        and worker.process.lives
-    )
+    if not isinstance(error, OutOfMemory):
+        return False
+    is_simulated = all(device.simulated for device in worker.devices)
+    return is_simulated and worker.is_open and worker.process.lives
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:
-    """Whether one of them is a plain CPU device.
-
-    The cores then do the measured work, so nothing else may run.
-    """
+    """Whether one is a plain CPU device: nothing may run beside it, as the cores are measured."""
     return any(device.simulated and device.profile is None for device in devices)

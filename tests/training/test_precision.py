@@ -136,7 +136,7 @@ def test_a_split_by_hand_leaves_the_precision_to_the_script_or_sets_its_own() ->
 
 def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
     """Hashing has integers by Keras' own default, and one layer may be of float64."""
-    from gpubalance.training.measured import unlike_precision
+    from gpubalance.training.measured import unlike_precision_text
 
     layers = keras.layers
     hashed = [
@@ -156,7 +156,7 @@ def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
             split.fit(model, inputs, Y, verbose=0)
         tf.config.experimental.enable_tensor_float_32_execution(False)
         # Its other layers
-        assert "trains in float32" in unlike_precision(model, "tf32")
+        assert "trains in float32" in unlike_precision_text(model, "tf32")
 
 
 def test_a_script_whose_floatx_is_float64_trains_in_it() -> None:

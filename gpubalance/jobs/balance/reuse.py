@@ -43,17 +43,17 @@ def new_probe(
     limit: TimeLimit,
     watch: Watch,
     journal: Journal,
-    following: Party | None = None,
+    next_party: Party | None = None,
 ) -> Probe:
     """A probe for the balance.
 
-    The party of the joint runs, which is `following`, loads TensorFlow when the probe of the last
+    The party of the joint runs, which is `next_party`, loads TensorFlow when the probe of the last
     device begins. If nothing fits on one of the devices, that is no error: the others are left.
     """
     journal.begin_anew()
     try:
         with journal_of(request.probe, resume=journal.resume) as own:
-            made = probe_stage(request.probe, watch, own, limit, following)
+            made = probe_stage(request.probe, watch, own, limit, next_party)
     except GpubalanceError as error:
         partial = error.partial
         error.partial = None  # a partial probe, which is kept, is no partial plan

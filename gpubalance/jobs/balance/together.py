@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpubalance.devices.planned import check_model
-from gpubalance.jobs.endings import refuse
+from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.measurement import measurement
@@ -48,7 +48,7 @@ class Together:
             )
             self._tell_of_model()
             if len(split.used) > 1 or split.accumulates:
-                refuse(self.party.facts)
+                raise_if_refused(self.party.facts)
         return self.party
 
     def _tell_of_model(self) -> None:

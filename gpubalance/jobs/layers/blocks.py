@@ -66,9 +66,9 @@ def time_blocks(
     measured = []
     for number, device in enumerate(request.devices):
         is_last = number + 1 == len(parties)
-        following = after if is_last else parties[number + 1]
+        next_party = after if is_last else parties[number + 1]
         make = partial(
-            _timed, request, count, device, parties[number], following, watch
+            _timed, request, count, device, parties[number], next_party, watch
         )
         measured.append(
             journal.get_or_make(f"blocks of {device.uuid}", MeasuredBlocks, make)
@@ -81,14 +81,14 @@ def _timed(
     count: int,
     device: Device,
     party: Party,
-    following: Party,
+    next_party: Party,
     watch: Watch,
 ) -> MeasuredBlocks:
     """One device's blocks at the useful sizes.
 
     One that does not fit at a size is not tried at larger ones.
     """
-    party.start(then=following)
+    party.start(then=next_party)
     blocks = list(range(count))
     points: list[BlockTimed] = []
     sizes: tuple[int, ...] = _SIZES

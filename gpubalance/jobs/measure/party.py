@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from gpubalance.devices.planned import check_model
-from gpubalance.jobs.endings import refuse
+from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
@@ -62,4 +62,4 @@ def check_facts(facts: Ready, request: RunRequest, planned: Model | None) -> Non
     check_model(planned, facts.model, remedy=f"{another}; --force runs it all the same")
     split = request.split
     if len(split.used) > 1 or split.accumulates:
-        refuse(facts)
+        raise_if_refused(facts)

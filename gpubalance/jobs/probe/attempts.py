@@ -148,7 +148,7 @@ class Attempts:
         peak_bytes = None
         outcome: Outcome = "fits"
         try:
-            bench.ready(fresh=fresh, last=asked.last)
+            bench.ensure_worker(fresh=fresh, last=asked.last)
             point = self.measured(asked.batch, asked.rule)
             peak_bytes = point.memory_peak_bytes
         except OutOfMemory as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gpubalance.errors import GpubalanceError, GpuLost, OutOfMemory
-from gpubalance.jobs.endings import raising_gpu_lost, refuse
+from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.settings.device import Device
@@ -27,10 +27,10 @@ R = TypeVar("R", bound=Record)
 class Bench:
     """One device, alone with a worker that is asked within the `time_limit`.
 
-    Its `party` has one worker at a time; the caller must end it. `following` is the
-    next device's party, which loads while this one's last worker builds its model. `facts` are what
-    the first worker said, also before an interruption; `deaths` are the errors of workers that died
-    or fell silent.
+    Its `party` has one worker at a time; the caller must end it. `next_party` measures after that,
+    and loads TensorFlow while the last worker here builds its model. `facts` are what the first
+    worker said of the model, in this command or the interrupted one that it resumes. `deaths` are
+    the errors of workers that died or fell silent.
     """
 
     device: Device
@@ -39,7 +39,7 @@ class Bench:
     verdicts: Verdicts | None
     time_limit: TimeLimit
     watch: Watch
-    following: Party | None = None
+    next_party: Party | None = None
     deaths: list[GpubalanceError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Bench:
 
     @property
     def fragments(self) -> bool:
-        """Whether earlier batches fragment a worker's memory: always, but for a profile's."""
+        """Whether earlier batches fragment a worker's memory: not if a profile counts it."""
         return self.device.profile is None or self.device.profile.memory is None
 
     def get_or_make(
@@ -96,32 +96,33 @@ class Bench:
         with raising_gpu_lost([self.device]):
             return self.party.ask(work)
 
-    def ready(self, *, fresh: bool = False, last: bool = False) -> None:
+    def ensure_worker(self, *, fresh: bool = False, last: bool = False) -> None:
         """Starts a worker with the model unless one lives, or if it must be a `fresh` one.
 
-        Meanwhile the one that is needed next loads TensorFlow: of the same device, unless this is
-        its `last`. Raises what a `Worker` does.
+        Meanwhile the worker that is needed next loads TensorFlow. After the `last` one this device
+        needs no other. Raises what a `Worker` does.
         """
         self.time_limit.check()
         if self.party.alive and not fresh:
             return
         self.party.drop()
-        following = self.following
+        loads_next = self.next_party
         if self.fragments and not last:
-            following = self.party
-        if not self.request.ahead:
-            following = None
+            # The next try of the limit wants a fresh worker of this device.
+            loads_next = self.party
+        if not self.request.ahead:  # by --no-ahead
+            loads_next = None
         with raising_gpu_lost([self.device]):
-            self.party.start(then=following)
+            self.party.start(then=loads_next)
         if self.facts is None:
             self.facts = self.party.facts
             self.journal.keep(self.device.uuid, self.facts)
             self._tell_of_model(self.facts)
         if self.request.for_split:
-            refuse(self.facts)
+            raise_if_refused(self.facts)
 
     def _tell_of_model(self, facts: Ready) -> None:
-        """Tells, with the first device of a balance, of a model of the user's."""
+        """Tells of a user's own model, in a balance (`for_split`) only, with its first device."""
         settings = self.request.settings
         is_first = self.device == self.request.devices[0]
         if self.request.for_split and is_first and settings.model_is_code:
@@ -131,9 +132,10 @@ class Bench:
 
     def lose(self, error: GpubalanceError) -> None:
         """Gives the worker up after an error outside of an attempt; raises that of a lost GPU."""
-        self.time_limit.check()
+        self.time_limit.check()  # we may have killed the worker ourselves
         if isinstance(error, GpuLost):
             raise error
-        if not isinstance(error, OutOfMemory):
+        is_death = not isinstance(error, OutOfMemory)
+        if is_death:
             self.deaths.append(error)
         self.party.drop()

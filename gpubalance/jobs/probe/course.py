@@ -15,12 +15,12 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun
 from gpubalance.jobs.measure.trace import not_traced, trace
-from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.device_probe import device_probe
 from gpubalance.jobs.probe.devices import ProbedDevices
 from gpubalance.jobs.probe.failures import nothing_fits, what_failed
 from gpubalance.jobs.probe.order import phase_names
 from gpubalance.jobs.probe.pipeline import compare_pipeline
+from gpubalance.jobs.probe.probed_device import ProbedDevice
 from gpubalance.jobs.probe.with_xla import time_with_xla
 from gpubalance.results.probe import not_probed_text
 from gpubalance.settings.batch_split import BatchSplit
@@ -61,59 +61,59 @@ def _measure_queues(devices: ProbedDevices) -> None:
             raise
 
 
-def _measure_queue(devices: ProbedDevices, queue: Sequence[Alone]) -> None:
+def _measure_queue(devices: ProbedDevices, queue: Sequence[ProbedDevice]) -> None:
     """Measures devices one after the other, but for those that equal one whose probe ended."""
     request = devices.request
-    for alone in queue:
-        equal = devices.stand_in(alone)
+    for probed in queue:
+        equal = devices.stand_in(probed)
         if equal.ended:
-            text = not_probed_text(alone.device.label, equal.device.label)
+            text = not_probed_text(probed.device.label, equal.device.label)
             devices.watch(Doing(text, stays=True))
             continue
         devices.limit.check()
-        devices.watch(PhaseBegun(phase_names(request)[alone.number]))
-        device = f"{alone.device.label} {alone.device.name}"
-        which = f"{alone.number + 1} of {len(devices.all)}"
+        devices.watch(PhaseBegun(phase_names(request)[probed.number]))
+        device = f"{probed.device.label} {probed.device.name}"
+        which = f"{probed.number + 1} of {len(devices.all)}"
         model = request.settings.model
         devices.watch(Doing(f"measuring {device} alone ({which}), model {model}"))
-        _measure(devices, alone)
+        _measure(devices, probed)
 
 
-def _measure(devices: ProbedDevices, alone: Alone) -> None:
+def _measure(devices: ProbedDevices, probed: ProbedDevice) -> None:
     """Measures a device. Its own error is kept with what was found before.
 
     One that ends the probe is raised.
     """
     began_s = time.monotonic()
-    alone.began = True
+    probed.began = True
     try:
-        alone.probe()
-        alone.ended = True
-        alone.error = nothing_fits(alone)
-        _trace(alone)
+        probed.probe()
+        probed.ended = True
+        probed.error = nothing_fits(probed)
+        _trace(probed)
     except TimeLimitPassed:
         raise
     except (EnvironmentFault, PartialResult, DeadlinePassed) as error:
-        alone.error = error
+        probed.error = error
     finally:
-        alone.elapsed_s = time.monotonic() - began_s
-        alone.bench.party.end()
-        devices.watch(DeviceDone(alone.device))
+        probed.elapsed_s = time.monotonic() - began_s
+        probed.bench.party.end()
+        devices.watch(DeviceDone(probed.device))
 
 
-def _trace(alone: Alone) -> None:
+def _trace(probed: ProbedDevice) -> None:
     """Traces steps at a batch that trains, if that is asked for."""
-    bench = alone.bench
+    bench = probed.bench
     tracing = bench.request.tracing
-    sensible = device_probe(alone).sensible
+    sensible = device_probe(probed).sensible
     if sensible is None or tracing is None:
         return
     try:
-        bench.ready(last=True)
+        bench.ensure_worker(last=True)
         splits = {0: BatchSplit((sensible.batch,))}
-        alone.trace_warnings = trace(
+        probed.trace_warnings = trace(
             bench.party, splits, tracing, bench.watch, apart=True
         )
     # The time limit too: nothing that was asked for is missing but the trace.
     except GpubalanceError as error:
-        alone.trace_warnings = [not_traced(error, f"{alone.device.label}: ")]
+        probed.trace_warnings = [not_traced(error, f"{probed.device.label}: ")]

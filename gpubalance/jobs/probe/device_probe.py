@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.devices.health import peak_flops
-from gpubalance.jobs.probe.alone import Alone
+from gpubalance.jobs.probe.probed_device import ProbedDevice
 from gpubalance.jobs.probe.work import Work
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
@@ -17,10 +17,10 @@ from gpubalance.results.probe import (
 from gpubalance.system.deadlines import within_or
 
 
-def device_probe(alone: Alone) -> DeviceProbe:
+def device_probe(probed: ProbedDevice) -> DeviceProbe:
     """The record of what was found so far."""
-    curve = tuple(point for _, point in sorted(alone.points.items()))
-    limit = batch_limit(alone)
+    curve = tuple(point for _, point in sorted(probed.points.items()))
+    limit = batch_limit(probed)
     fitting = curve
     if limit is not None and limit.fits is not None:
         fitting = tuple(point for point in curve if point.batch <= limit.fits)
@@ -33,17 +33,17 @@ def device_probe(alone: Alone) -> DeviceProbe:
         rates = [(point.batch, point.throughput.median) for point in fitting]
         best = solo_rate(best_of(rates))
         sensible = solo_rate(sensible_of(rates))
-    work = alone.work or Work(step_flops=None)
+    work = probed.step_work or Work(step_flops=None)
     flops_per_s = None
     if work.step_flops and best is not None:
         flops_per_s = work.step_flops * best.throughput
-    peak_flops_per_s = _peak_flops_per_s(alone)
+    peak_flops_per_s = _peak_flops_per_s(probed)
     mfu = None
     if flops_per_s and peak_flops_per_s:
         mfu = flops_per_s / peak_flops_per_s
-    failures = [Failure.of(error) for error in alone.errors]
+    failures = [Failure.of(error) for error in probed.errors]
     return DeviceProbe(
-        device=alone.number,
+        device=probed.number,
         curve=curve,
         batch_limit=limit,
         step_time_model=model,
@@ -54,22 +54,22 @@ def device_probe(alone: Alone) -> DeviceProbe:
         flops_per_s=flops_per_s,
         peak_flops_per_s=peak_flops_per_s,
         mfu=mfu,
-        samples_per_joule=_samples_per_joule(alone, best),
-        with_xla=alone.with_xla,
-        steady=alone.steady and all(point.steady for point in curve),
-        on_line=alone.on_line,
-        measured_s=alone.attempts.measured_s,
-        elapsed_s=alone.elapsed_s,
-        children=alone.bench.party.started,
+        samples_per_joule=_samples_per_joule(probed, best),
+        with_xla=probed.with_xla,
+        steady=probed.steady and all(point.steady for point in curve),
+        on_line=probed.on_line,
+        measured_s=probed.attempts.measured_s,
+        elapsed_s=probed.elapsed_s,
+        children=probed.bench.party.started,
         failures=tuple(dict.fromkeys(failures)),
-        complete=alone.ended and not alone.errors,
+        complete=probed.ended and not probed.errors,
     )
 
 
-def taken_over(alone: Alone, equal: Alone) -> DeviceProbe:
+def taken_over(probed: ProbedDevice, equal: ProbedDevice) -> DeviceProbe:
     """The record of a device that equals a probed one: no time was spent on it."""
     changes = {
-        "device": alone.number,
+        "device": probed.number,
         "same_as": equal.device.label,
         "measured_s": 0.0,
         "elapsed_s": 0.0,
@@ -79,23 +79,23 @@ def taken_over(alone: Alone, equal: Alone) -> DeviceProbe:
     return device_probe(equal).model_copy(update=changes)
 
 
-def batch_limit(alone: Alone) -> BatchLimit | None:
+def batch_limit(probed: ProbedDevice) -> BatchLimit | None:
     """The record of a device's limit, None if that is not known yet."""
-    limit = alone.limit
+    limit = probed.limit
     if limit is None:
         return None
-    trials = alone.attempts.trials
+    trials = probed.attempts.trials
     # A real allocator reports what it held, not what it was asked for.
     needed_bytes = None
-    if alone.device.profile is not None:
+    if probed.device.profile is not None:
         for trial in trials:
             if trial.batch == limit.fails and trial.outcome != "fits":
                 needed_bytes = trial.memory_peak_bytes
     return BatchLimit(
         fits=limit.fits,
         fails=limit.fails,
-        max_batch=alone.max_batch,
-        memory_bytes=alone.bench.usable_bytes,
+        max_batch=probed.max_batch,
+        memory_bytes=probed.bench.usable_bytes,
         needed_bytes=needed_bytes,
         trials=tuple(trials),
     )
@@ -118,19 +118,19 @@ def solo_rate(rate: tuple[int, float]) -> SoloRate:
     return SoloRate(batch=batch, throughput=throughput)
 
 
-def _peak_flops_per_s(alone: Alone) -> float | None:
+def _peak_flops_per_s(probed: ProbedDevice) -> float | None:
     """What the device could do at most by its data sheet, None if it is not known."""
-    if not alone.device.told_by_nvml:
+    if not probed.device.told_by_nvml:
         return None
-    precision = alone.bench.request.settings.precision
-    return within_or(None, lambda: peak_flops(alone.device.uuid, precision))
+    precision = probed.bench.request.settings.precision
+    return within_or(None, lambda: peak_flops(probed.device.uuid, precision))
 
 
-def _samples_per_joule(alone: Alone, best: SoloRate | None) -> float | None:
+def _samples_per_joule(probed: ProbedDevice, best: SoloRate | None) -> float | None:
     """At the best batch; None if its power was not read."""
     if best is None:
         return None
-    telemetry = alone.points[best.batch].telemetry
+    telemetry = probed.points[best.batch].telemetry
     if telemetry is None:
         return None
     return telemetry.samples_per_joule(best.throughput)

@@ -8,10 +8,10 @@ from itertools import pairwise
 from gpubalance.jobs.events import Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
-from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.device_probe import device_probe, taken_over
 from gpubalance.jobs.probe.order import queues, stand_ins
+from gpubalance.jobs.probe.probed_device import ProbedDevice
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.run import InputPipeline
@@ -24,7 +24,7 @@ from gpubalance.workers.party import Party
 class ProbedDevices:
     """A request's devices, each on a bench of its own, and their input pipeline.
 
-    `following` is the party that measures after them, if any. The caller must `end` the workers.
+    `next_party` is the party that measures after them, if any. The caller must `end` the workers.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class ProbedDevices:
         journal: Journal,
         limit: TimeLimit,
         watch: Watch,
-        following: Party | None,
+        next_party: Party | None,
     ) -> None:
         self.request = request
-        self.following = following
+        self.next_party = next_party
         # An interrupt ends it for the threads, not for the caller.
         self.limit = copy(limit)
         # Now, before the user changes the file.
@@ -45,13 +45,13 @@ class ProbedDevices:
         journal.watch = self.watch
         self.pipeline: InputPipeline | None = None
         self.pipeline_warnings: list[Warning_] = []
-        verdicts = KeptVerdicts(journal) if following is None else following.verdicts
-        self.all: list[Alone] = []
+        verdicts = KeptVerdicts(journal) if next_party is None else next_party.verdicts
+        self.all: list[ProbedDevice] = []
         for number, device in enumerate(request.devices):
             bench = Bench(device, request, journal, verdicts, self.limit, self.watch)
-            self.all.append(Alone(number, bench))
+            self.all.append(ProbedDevice(number, bench))
         self._stand_ins = [self.all[number] for number in stand_ins(request)]
-        self.queues: list[list[Alone]] = []
+        self.queues: list[list[ProbedDevice]] = []
         for numbers in queues(request):
             self.queues.append([self.all[number] for number in numbers])
         self._load_ahead()
@@ -59,34 +59,34 @@ class ProbedDevices:
     def _load_ahead(self) -> None:
         """Says whose party loads TensorFlow while a device is measured: that of what follows it."""
         for queue in self.queues:
-            probed = [alone for alone in queue if self.stand_in(alone) is alone]
-            for alone, then in pairwise(probed):
-                alone.bench.following = then.bench.party
+            measured = [probed for probed in queue if self.stand_in(probed) is probed]
+            for probed, after in pairwise(measured):
+                probed.bench.next_party = after.bench.party
             if len(self.queues) == 1 and not self.request.parallel:
-                probed[-1].bench.following = self.following
+                measured[-1].bench.next_party = self.next_party
 
-    def stand_in(self, alone: Alone) -> Alone:
+    def stand_in(self, probed: ProbedDevice) -> ProbedDevice:
         """The device that is probed for this one: itself, or an equal one before it."""
-        return self._stand_ins[alone.number]
+        return self._stand_ins[probed.number]
 
     def records(self) -> tuple[DeviceProbe, ...]:
         """What was found of each device so far, itself or by one that equals it."""
         records = []
-        for alone in self.all:
-            equal = self.stand_in(alone)
-            if alone.began:
-                records.append(device_probe(alone))
+        for probed in self.all:
+            equal = self.stand_in(probed)
+            if probed.began:
+                records.append(device_probe(probed))
             elif equal.ended:
-                records.append(taken_over(alone, equal))
+                records.append(taken_over(probed, equal))
         return tuple(records)
 
     def end(self) -> None:
         """Ends all workers."""
-        for alone in self.all:
-            alone.bench.party.end()
+        for probed in self.all:
+            probed.bench.party.end()
 
     def kill(self) -> None:
         """Ends all workers at once, and what waits for them."""
         self.limit.end()
-        for alone in self.all:
-            alone.bench.party.kill()
+        for probed in self.all:
+            probed.bench.party.kill()

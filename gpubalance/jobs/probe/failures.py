@@ -11,15 +11,15 @@ from gpubalance.errors import (
     PartialResult,
 )
 from gpubalance.jobs.endings import one_error
-from gpubalance.jobs.probe.alone import Alone
 from gpubalance.jobs.probe.device_probe import batch_limit
+from gpubalance.jobs.probe.probed_device import ProbedDevice
 from gpubalance.numbers.units import format_bytes
 from gpubalance.settings.device import Device
 
 
-def nothing_fits(alone: Alone) -> NothingFits | None:
+def nothing_fits(probed: ProbedDevice) -> NothingFits | None:
     """The error of a device that does not hold a single sample, None if it does."""
-    limit = batch_limit(alone)
+    limit = batch_limit(probed)
     if limit is None or limit.fits is not None:
         return None
     held = [
@@ -34,23 +34,23 @@ def nothing_fits(alone: Alone) -> NothingFits | None:
     has = "an unknown number of bytes"
     if limit.memory_bytes is not None:
         has = format_bytes(limit.memory_bytes)
-    model = alone.bench.request.settings.model
+    model = probed.bench.request.settings.model
     return NothingFits(
-        f"{alone.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, "
+        f"{probed.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, "
         f"and {has} are free",
         remedy="use a smaller model, a lower --precision, or a device with more memory",
     )
 
 
-def what_failed(devices: Sequence[Alone]) -> GpubalanceError | None:
+def what_failed(devices: Sequence[ProbedDevice]) -> GpubalanceError | None:
     """One error for all devices' errors, None if there are none. Its exit code is the worst's."""
     errors: list[tuple[Device, GpubalanceError]] = []
-    for alone in devices:
-        errors += [(alone.device, error) for error in alone.errors]
+    for probed in devices:
+        errors += [(probed.device, error) for error in probed.errors]
     if not errors:
         return None
     worst: type[GpubalanceError] = PartialResult
-    if all(isinstance(alone.error, EnvironmentFault) for alone in devices):
+    if all(isinstance(probed.error, EnvironmentFault) for probed in devices):
         worst = EnvironmentFault
     elif {type(error) for _, error in errors} == {NothingFits}:
         worst = NothingFits

@@ -13,7 +13,7 @@ def compare_pipeline(devices: ProbedDevices) -> None:
 
     A balance that follows does so itself.
     """
-    if devices.following is not None or devices.request.settings.data is None:
+    if devices.next_party is not None or devices.request.settings.data is None:
         return
     bests = [
         record.solo_best for record in devices.records() if record.solo_best is not None

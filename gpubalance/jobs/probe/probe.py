@@ -22,13 +22,13 @@ def probe(
     watch: Watch,
     journal: Journal,
     limit: TimeLimit | None = None,
-    following: Party | None = None,
+    next_party: Party | None = None,
 ) -> Probe:
     """Measures each of the request's devices alone, of equal ones the first.
 
     `limit` takes the place of the request's.
 
-    `following` is the party that measures next: it loads TensorFlow when the last device begins.
+    `next_party` is the party that measures next: it loads TensorFlow when the last device begins.
 
     Each point and trial goes into the `journal`; those already in it are not measured again.
     Raises, with what was measured as `partial`: PartialResult if a worker died or a device failed
@@ -41,7 +41,7 @@ def probe(
     journal.tell_resumed()
     try:
         limit = limit or TimeLimit(request.time_limit_s)
-        devices = ProbedDevices(request, journal, limit, watch, following)
+        devices = ProbedDevices(request, journal, limit, watch, next_party)
         with attach_partial(lambda: result_so_far(devices)):
             measure_all(devices)
             result = result_of(devices)

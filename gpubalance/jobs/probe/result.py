@@ -12,7 +12,7 @@ from gpubalance.workers.messages import Ready
 
 def result_so_far(devices: ProbedDevices) -> Probe | None:
     """The result of what was measured so far; None before the first point."""
-    if any(alone.points or alone.ended for alone in devices.all):
+    if any(probed.points or probed.ended for probed in devices.all):
         return result_of(devices)
     return None
 
@@ -55,7 +55,7 @@ def result_of(devices: ProbedDevices) -> Probe:
 
 def _facts(devices: ProbedDevices) -> Ready | None:
     """What the first worker said of the model, None if none has."""
-    for alone in devices.all:
-        if alone.bench.facts is not None:
-            return alone.bench.facts
+    for probed in devices.all:
+        if probed.bench.facts is not None:
+            return probed.bench.facts
     return None

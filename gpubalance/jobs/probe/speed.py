@@ -92,7 +92,7 @@ def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
 def _measured(attempts: Attempts, batch: int, rule: StoppingRule) -> CurvePoint | None:
     """A point outside the search for the limit; None if the worker is lost."""
     try:
-        attempts.bench.ready(last=True)
+        attempts.bench.ensure_worker(last=True)
         return attempts.measured(batch, rule)
     except (PartialResult, DeadlinePassed, OutOfMemory) as error:
         attempts.bench.lose(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.jobs.measure.warnings import LATE, to_keep_speed
-from gpubalance.jobs.probe.alone import Alone
+from gpubalance.jobs.probe.probed_device import ProbedDevice
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
@@ -18,29 +18,29 @@ _FEW = 4
 
 
 def probe_warnings(
-    request: ProbeRequest, devices: Sequence[Alone], facts: Ready | None
+    request: ProbeRequest, devices: Sequence[ProbedDevice], facts: Ready | None
 ) -> Iterator[Warning_]:
     """All warnings of a probe but for those of its input pipeline."""
-    if request.parallel and sum(alone.began for alone in devices) > 1:
+    if request.parallel and sum(probed.began for probed in devices) > 1:
         yield warning("measured-in-parallel")
-    for alone in devices:
-        yield from _speed_warnings(alone)
-        yield from _figures_warnings(alone)
-    for alone in devices:
-        yield from alone.trace_warnings
+    for probed in devices:
+        yield from _speed_warnings(probed)
+        yield from _figures_warnings(probed)
+    for probed in devices:
+        yield from probed.trace_warnings
     if facts is not None and facts.verdict.refused is not None:
         refused = facts.verdict.refused
         yield warning("not-for-a-split", why=refused.message, advice=refused.remedy)
-    if any(point.unlike for alone in devices for point in alone.points.values()):
+    if any(point.unlike for probed in devices for point in probed.points.values()):
         yield warning("batches-differ")
 
 
-def _speed_warnings(alone: Alone) -> Iterator[Warning_]:
+def _speed_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
     """Whether the device kept its speed."""
-    points = _in_order(alone)
-    device = alone.device.label
-    advice = to_keep_speed(alone.device)
-    if not alone.steady:
+    points = _in_order(probed)
+    device = probed.device.label
+    advice = to_keep_speed(probed.device)
+    if not probed.steady:
         reasons = _reasons(points)
         why = ""
         if reasons:
@@ -65,38 +65,38 @@ def _speed_warnings(alone: Alone) -> Iterator[Warning_]:
         )
 
 
-def _figures_warnings(alone: Alone) -> Iterator[Warning_]:
+def _figures_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
     """How far the figures of the device can be relied on."""
-    points = _in_order(alone)
-    device = alone.device.label
+    points = _in_order(probed)
+    device = probed.device.label
     wide = []
     for point in points:
-        if point.half_width > wanted_precision(point.batch, alone.largest):
+        if point.half_width > wanted_precision(point.batch, probed.largest):
             wide.append(point)
     if wide:
         yield warning("wide-interval/points", device=device, batches=_batches(wide))
     late = [point for point in points if point.late_part > LATE]
     if late:
         advice = "use --model small"
-        if alone.bench.request.settings.model == "small":
+        if probed.bench.request.settings.model == "small":
             advice = "use a profile with longer steps, or close other programs"
         batches = _batches(late)
         yield warning(
             "slower-than-profile/points", device=device, batches=batches, advice=advice
         )
-    skipped = alone.attempts.skipped
+    skipped = probed.attempts.skipped
     if skipped:
         yield warning("smaller-batch-failed", device=device, batches=_listed(skipped))
     if (
-        alone.bench.request.margin_bytes
-        and alone.bench.facts is not None
-        and alone.bench.usable_bytes is None
+        probed.bench.request.margin_bytes
+        and probed.bench.facts is not None
+        and probed.bench.usable_bytes is None
     ):
         yield warning("margin-unknown", device=device)
 
 
-def _in_order(alone: Alone) -> list[CurvePoint]:
-    return [point for _, point in sorted(alone.points.items())]
+def _in_order(probed: ProbedDevice) -> list[CurvePoint]:
+    return [point for _, point in sorted(probed.points.items())]
 
 
 def _reasons(points: Sequence[CurvePoint]) -> str:

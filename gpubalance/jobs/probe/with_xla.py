@@ -23,23 +23,23 @@ def time_with_xla(devices: ProbedDevices) -> None:
     """
     request = devices.request
     bests = []
-    for alone in devices.all:
-        best = device_probe(alone).solo_best
+    for probed in devices.all:
+        best = device_probe(probed).solo_best
         if best is not None:
-            bests.append((best, alone))
+            bests.append((best, probed))
     if request.settings.xla or not bests:
         return
-    best, alone = max(bests, key=lambda pair: pair[0].throughput)
+    best, probed = max(bests, key=lambda pair: pair[0].throughput)
     batch = best.batch
-    if not alone.device.gets_xla:
+    if not probed.device.gets_xla:
         return
     settings = request.settings.model_copy(update={"xla": True})
     asked = request.model_copy(update={"settings": settings, "for_split": False})
-    bench = replace(alone.bench, request=asked, following=None, deaths=[])
-    what = f"{alone.device.label} at batch {batch} with XLA, as Keras runs one GPU by itself"
+    bench = replace(probed.bench, request=asked, next_party=None, deaths=[])
+    what = f"{probed.device.label} at batch {batch} with XLA, as Keras runs one GPU by itself"
     devices.watch(Doing(f"timing {what}"))
     try:
-        alone.with_xla = bench.get_or_make(
+        probed.with_xla = bench.get_or_make(
             "with XLA", CurvePoint, partial(_measured, bench, batch)
         )
     except TimeLimitPassed:
@@ -54,6 +54,6 @@ def _measured(bench: Bench, batch: int) -> CurvePoint:
     rule = StoppingRule.of_point(bench.request.duration_s).until(
         wanted_precision(batch, batch)
     )
-    bench.ready(last=True)
+    bench.ensure_worker(last=True)
     point, _ = bench.ask(partial(measure_point, bench, batch, rule, first=False))
     return point

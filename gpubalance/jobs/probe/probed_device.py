@@ -1,4 +1,4 @@
-"""A device's probe: its curve, its batch limit, and whether it kept its speed."""
+"""A device under probe: its curve, its batch limit, and whether it kept its speed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gpubalance.settings.device import Device
 
 
 @dataclass
-class Alone:
-    """A device's probe, on its `bench`, and what it has found so far.
+class ProbedDevice:
+    """A device that is probed on its `bench`, and what was found of it so far.
 
-    `number` is its place among the probe's devices.
+    `number` is its place among the probe's devices. device_probe.py makes the record of it.
     """
 
     number: int
@@ -31,13 +31,13 @@ class Alone:
     began: bool = False
     ended: bool = False
     elapsed_s: float = 0.0
-    max_batch: int = 0  # up to which a limit is looked for
+    max_batch: int = 0  # a limit is looked for up to this
     limit: Limit | None = None
-    work: Work | None = None
+    step_work: Work | None = None  # FLOPs of a sample, seconds of an update
     steady: bool = True
-    # Whether its step times lie on a line; None without a point
+    # Whether its step times lie on a line; None without a point.
     on_line: bool | None = None
-    with_xla: CurvePoint | None = None  # its best batch, of the best device
+    with_xla: CurvePoint | None = None  # at its best batch, if it is the best device
     trace_warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Alone:
 
     @property
     def device(self) -> Device:
-        """The device under probe."""
+        """The device itself."""
         return self.bench.device
 
     @property
@@ -69,17 +69,22 @@ class Alone:
         return self.limit.fits or 0
 
     def probe(self) -> None:
-        """Measures the device. What was found before an error stays. Raises as `try_batch` does."""
+        """Measures the device; what was found before an error stays.
+
+        Raises as `Attempts.try_batch` does.
+        """
         attempts = self.attempts
         explored = explore(attempts)
         self.max_batch = explored.max_batch
-        self.work = work_of_step(attempts)
+        self.step_work = work_of_step(attempts)
         self.limit = search_limit(attempts, explored)
+        # Nothing trains: what looked like a lack of memory was this fault.
         if self.limit.fits is None and attempts.fault is not None:
             raise attempts.fault
         self.on_line = fill_curve(attempts, self.limit)
-        # Above no worker may have lived yet, as all points may come from the journal.
-        self.work = self.work or work_of_step(attempts)
+        if self.step_work is None:
+            # No worker has lived before if all points came from the journal.
+            self.step_work = work_of_step(attempts)
         self.steady = keeps_speed(attempts)
         if not self.steady:
             measure_all_again(attempts)
