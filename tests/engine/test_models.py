@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ def breaks():
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Another test's file may have had this name.
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     path = tmp_path / "mine.py"
     path.write_text(FILE)
     (tmp_path / "beside_it.py").write_text("units = 2\n")
