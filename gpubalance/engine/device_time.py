@@ -27,10 +27,11 @@ class DeviceTime:
         for clock in self._paced:
             clock.free_s += seconds
 
-    def count_late_steps(self, *, others_compute: bool) -> None:
-        """Counts steps, and those too slow, from now on.
+    def begin_timings(self, *, others_compute: bool) -> None:
+        """Counts steps anew, and those too slow.
 
-        `others_compute`: other devices compute meanwhile, so these take longer by the profile.
+        `others_compute`: other devices compute meanwhile, so simulated ones take longer by their
+        profile.
         """
         for clock in self._paced:
             clock.steps = clock.late_steps = 0

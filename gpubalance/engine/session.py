@@ -107,7 +107,7 @@ class Session:
         self._train_with(split, from_pipeline=pipeline)
         if not self._supply.is_held:
             self._train_on_what_is_ready()
-        self._device_time.count_late_steps(
+        self._device_time.begin_timings(
             others_compute=at_once or self._replicas.count > 1
         )
         rounds: Iterable[None] = itertools.repeat(None)
@@ -221,16 +221,16 @@ class Session:
         return bool(self._gather(own)[0])
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
-        # Simulated devices have stood still since the last timing. All their clocks move on by that
-        # time, so one whose update is shorter stays ahead.
+        # Simulated devices have stood still since the last timing. Each one's clock moves on by that
+        # time, so a device that ended its last step before the others still begins before them.
         self._device_time.pause(time.perf_counter() - self._ended_s)
         if not stamped:
-            # Each of the held batches is trained on equally often.
+            # Batches that differ in shape are trained on equally often.
             cycle = self._supply.cycle
             steps = math.ceil(steps / cycle) * cycle
         elif not self._device_time.is_simulated:
             # Queue a stamped step behind another, as usual steps are: an idle GPU would wait for
-            # its first kernels.
+            # its first kernels. `seconds` are not the step's then, but `step_s` is.
             self._run()
         input_wait_s = 0.0
         began_s = self._device_time.now_s

@@ -20,8 +20,9 @@ class Timing(Record):
     """Some consecutive steps timed as one, with the devices idle at both ends.
 
     `seconds` is their wall time, of simulated devices by their own clocks; `input_wait_s` is how
-    long the host waited for data. A stamped timing is one step; it has each replica's `compute_s`
-    and `update_s`, and `step_s`, the longest time from a replica's start to its end. `ended_s` is
+    long the host waited for data. A stamped timing is one step, on GPUs queued behind another,
+    whose time is in `seconds` too; it has each replica's `compute_s` and `update_s`, and `step_s`,
+    the longest time from a replica's start to its end. `ended_s` is
     on the system's monotonic clock, which all processes share. `unlike` means that batches differ
     in shape, and steps with them; then a timing has each held batch equally often. A stamped step
     of a pipeline has its `timeline` instead of replicas' times.

@@ -117,7 +117,7 @@ class Steps(KerasFunctions):
             logs, _, _ = self._compiled_steps.train(dealt)
             return logs
         stamped = self._stamps_next or self._trained_steps % monitor.every == 0
-        noisy = bool(monitor.noise)
+        noisy = bool(monitor.noise)  # its stamps have the gradients' norms too
         logs, stamps, is_new = self._compiled_steps.train(
             dealt, stamped=stamped, noisy=noisy
         )
@@ -215,10 +215,10 @@ class Steps(KerasFunctions):
         users_data = options["x"]
         wanted = None if split.takes_any_batch else split.global_batch
         data.bring_into_batches(options, wanted, self.model)
-        is_regrouped = options["x"] is not users_data and is_batched(
-            users_data, self.model
-        )
-        if trains and is_regrouped and not has_open_shapes(users_data, self.model):
+        is_another = options["x"] is not users_data
+        had_batches = is_another and is_batched(users_data, self.model)
+        # Batches of open shapes stay as they are.
+        if trains and had_batches and not has_open_shapes(users_data, self.model):
             self._warn(data.regrouped_text(users_data, split.global_batch))
         if self._replicas.cluster is not None:
             # Otherwise a process would wait for ever for those that ended.
@@ -240,7 +240,7 @@ class Steps(KerasFunctions):
                 optimizer.build(self.model.trainable_variables)
 
     def _warn_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
-        """Warns of a model, or a step of it, that the plan was not measured with."""
+        """Warns of a model, its optimizer, or a step that the plan was not measured with."""
         if self._split.plan is not None:
             self._warn(
                 measured.unlike_plan_text(

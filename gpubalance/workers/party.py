@@ -48,9 +48,9 @@ class Party:
                 new one in its place, as a GPU gets its memory back only when the process ends. A
                 worker of simulated devices that ran out of memory stays: that memory is only
                 counted.
-    Signals     They reach the main thread only. An interrupt of `each` kills every worker, then
-                passes through. `kill` may be called from any thread: whoever waits for a worker
-                hears that it has died.
+    Signals     They reach the main thread only. An interrupt while several workers are asked kills
+                them all, then passes through. `kill` may be called from any thread: whoever waits
+                for a worker hears that it has died.
     End         After `end`, which leaving the `with` block calls, no worker is left, nor any
                 process that one started. Workers also end by themselves when this process is gone,
                 however it ended.
@@ -58,7 +58,7 @@ class Party:
     Only `Process` knows on which host a worker runs: one on another host keeps the same promises.
     """
 
-    # What the first group's worker reported of the model it built; memory limits are of all devices
+    # What the first worker that lives reported of the model; memory limits are of all their devices
     facts: Ready
 
     def __init__(
@@ -254,7 +254,10 @@ class Party:
             self.groups = groups
 
     def rebuild(self, build: Build, *, keep_workers: bool) -> None:
-        """Goes on with workers that build this. `keep_workers`: the present ones have built it."""
+        """Goes on with workers that build this.
+
+        `keep_workers`: what the present ones have built is the same, if it was asked for or not.
+        """
         self._builds = [build] * len(self.groups)
         if not keep_workers:
             self.end()

@@ -28,8 +28,8 @@ _LEAST_ADDED = 0.01
 _RANDOM_CUTS = 4  # beside the two first ones, if a step has code of the user's
 # A part whose norm is more than this many times the whole's is divided by nearly nothing.
 _BEYOND = 100
-# Of each number of samples, parts that begin at so many places are tried, in search of numbers that
-# are not finite.
+# Of each number of samples, parts that begin at about so many places are tried, in search of numbers
+# that are not finite.
 _STARTS = 4
 
 
@@ -80,7 +80,11 @@ class Runs:
         self.run_parts(exponents=())  # what layers add, as it is
 
     def run_parts(self, exponents: tuple[int, ...]) -> None:
-        """Runs all parts. What layers add has these exponents, as in `Decomposition`."""
+        """Runs all parts.
+
+        What layers add is multiplied by the part's weight to the power of these exponents, each
+        value by its own; it stays as it is if there are none.
+        """
         self._exponents = exponents
         first_parts = []
         rests = []
@@ -117,15 +121,16 @@ class Runs:
         return bool(whole.size) and not whole.any()
 
     def adding_states(self) -> set[str]:
-        """The names of the states that a part changes by the same, whatever metrics held before it.
+        """The names of states whose change by a part does not depend on what metrics held before.
 
-        Of metrics' states these are the ones that only add up.
+        A metric's state among them only adds up; a layer's is always among them.
         """
         cut = 0  # one of them shows it
+        # These states differ from those of the other parts in what metrics hold only.
         from_later_metrics = self._run_part(self._after, self._cuts[cut].first)
         adding = set()
         for name, marks in from_later_metrics.items():
-            anew = self._first.marks[name][cut]  # its metrics begin anew
+            anew = self._first.marks[name][cut]
             if name.startswith("state") and _agree(marks, anew, self._near(name)):
                 adding.add(name)
         return adding
@@ -150,7 +155,7 @@ class Runs:
         return bool(some_is_added and is_same)
 
     def least(self) -> int:
-        """The fewest samples with which each part that is tried runs, and gives finite numbers.
+        """The fewest samples, doubled from 1, with which each part that is tried runs and is finite.
 
         If a loss is no mean, a part may also not be far beyond the whole: then it is divided by
         nearly nothing. 1 if not even the whole is finite.

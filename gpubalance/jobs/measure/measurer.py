@@ -107,9 +107,9 @@ class Measurer:
         """Adds a window of each of the turn's subjects, which are trained at the same time.
 
         `number` counts a turn's windows from 1. If the journal has that one it is taken; else it is
-        measured now, and `doing` is told. A split's group must have been warmed up before, as the
-        key in the journal has its worker's facts. Raises OutOfMemory if a device does not hold its
-        part.
+        measured now, and `doing` is told. Unless a subject is a cut model, its group must have been
+        warmed up before, as the key in the journal has its worker's facts. Raises OutOfMemory if a
+        device does not hold its part.
         """
         key = self._key_of(turn, number)
         taken = self._from_journal(key, turn)
@@ -142,6 +142,7 @@ class Measurer:
         for subject in turn:
             key += [subject.name, str(subject.split)]
             key += [device.uuid for device in subject.devices]
+            # A cut model's measurer has no other subject.
             if subject.cut is None:
                 facts = self.facts[subject.group]
                 # A worker that is started again may choose another size of packs.
@@ -170,7 +171,10 @@ class Measurer:
         return [answers[subject.group] for subject in subjects]
 
     def _warmed_up_runner(self, subject: Subject, worker: Worker) -> SubjectRunner:
-        """The subject's runner, once it is warmed up; that takes no time if it was before."""
+        """The subject's runner, once this worker is warmed up with it.
+
+        That takes no time if it was before.
+        """
         self.facts[subject.group] = worker.facts
         runner = self._runner(subject, worker)
         before = self.warm_up_of(subject)

@@ -83,7 +83,7 @@ class ProbedDevice:
             raise attempts.fault
         self.on_line = fill_curve(attempts, self.limit)
         if self.step_work is None:
-            # No worker has lived before if all points came from the journal.
+            # It takes a worker that lives, and there was none if all points came from the journal.
             self.step_work = work_of_step(attempts)
         self.steady = keeps_speed(attempts)
         if not self.steady:
