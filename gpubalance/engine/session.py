@@ -221,8 +221,8 @@ class Session:
         return bool(self._gather(own)[0])
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:
-        # Simulated devices have stood still since the last timing. Each one's clock moves on by that
-        # time, so a device that ended its last step before the others still begins before them.
+        # Simulated devices have stood still since the last timing. Each clock moves on by that:
+        # a device that ended its last step before the others still begins before them.
         self._device_time.pause(time.perf_counter() - self._ended_s)
         if not stamped:
             # Batches that differ in shape are trained on equally often.

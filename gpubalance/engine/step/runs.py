@@ -28,8 +28,8 @@ _LEAST_ADDED = 0.01
 _RANDOM_CUTS = 4  # beside the two first ones, if a step has code of the user's
 # A part whose norm is more than this many times the whole's is divided by nearly nothing.
 _BEYOND = 100
-# Of each number of samples, parts that begin at about so many places are tried, in search of numbers
-# that are not finite.
+# Of each number of samples, parts that begin at about so many places are tried, in search of
+# numbers that are not finite.
 _STARTS = 4
 
 
@@ -155,7 +155,7 @@ class Runs:
         return bool(some_is_added and is_same)
 
     def least(self) -> int:
-        """The fewest samples, doubled from 1, with which each part that is tried runs and is finite.
+        """The fewest samples, doubled from 1, with which each tried part runs and is finite.
 
         If a loss is no mean, a part may also not be far beyond the whole: then it is divided by
         nearly nothing. 1 if not even the whole is finite.
