@@ -15,7 +15,7 @@ from tests.late import keras, layers, losses, ops
 from tests.training.cases import in_split
 from tests.training.models import compiled, dense
 from tests.training.samples import numbers
-from tests.training.told import with_loss
+from tests.training.told import checked, with_loss
 
 
 def unexplained(y: Any, p: Any) -> Any:
@@ -131,3 +131,33 @@ def test_a_sum_that_is_0_at_first_is_told_or_refused() -> None:
         pytest.raises(BadInput, match="adds a sum over the batch"),
     ):
         split.fit(model, x, y, shuffle=False, verbose=0)
+
+
+def of_half(what: str, policy: str) -> Any:
+    """A model with a state that is the mean or the largest of the last values, of that policy."""
+
+    class Keeping(layers.Layer):
+        def build(self, _: Any) -> None:
+            self.kept = self.add_weight((), "zeros", "float32", trainable=False)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if training:
+                value = ops.mean(x) if what == "mean" else ops.max(x)
+                self.kept.assign(ops.cast(value, "float32"))
+            return x
+
+    first, *_, last = dense()
+    hidden = layers.Dense(16, "relu", dtype=policy)
+    return compiled([first, hidden, Keeping(dtype=policy, name="mine"), last])
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_rounding_to_half_precision_is_no_surprise_of_a_layers_state(
+    policy: str,
+) -> None:
+    x, y = numbers(100)
+    for seed in range(4):
+        keras.utils.set_random_seed(seed)
+        assert checked(of_half("mean", policy), x, y).warned == ()
+        (warned,) = checked(of_half("largest", policy), x, y).warned
+        assert "the layer mine updates" in warned

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras, layers, losses, ops, tf
+from tests.late import keras, layers, losses, ops
 from tests.training.cases import in_split
 from tests.training.models import compiled, dense
 from tests.training.own_code import sampling
 from tests.training.own_steps import model_with, plain, rate_before, stepping
 from tests.training.samples import numbers, sentences, words
-from tests.training.told import REFUSED, TOLD, adding, keeping, with_loss
+from tests.training.told import REFUSED, TOLD, adding, checked, keeping, with_loss
 
 X, Y = numbers(240)
 IN_PARTS = {"micro_batches": (20, 30)}
@@ -45,21 +45,12 @@ def test_what_would_be_another_training_is_refused(
         )
 
 
-def checked(model: Any, x: Any = X, y: Any = Y) -> Any:
-    """What the parity check says of a step of the model on these samples."""
-    from gpubalance.engine.step import built, parity
-
-    batch = tf.constant(x[:100]), tf.constant(y[:100])
-    built.build(model, tf.distribute.get_strategy(), batch, trains=True)
-    return parity.check(model, batch, "CPU:0")
-
-
 @pytest.mark.parametrize("name", TOLD)
 def test_what_is_not_exact_is_told(name: str) -> None:
     make, *given, message = TOLD[name]
     # With few random weights a loss or its gradients are near a mean.
     keras.utils.set_random_seed(1)
-    assert re.search(message, "\n".join(checked(make(*given)).warned))
+    assert re.search(message, "\n".join(checked(make(*given), X, Y).warned))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +114,9 @@ def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean() -> None:
     from gpubalance.engine.step.traced_step import TracedStep
 
     for kind in ("random", "signed"):
-        assert "not a mean over samples" not in "".join(checked(own_loss(kind)).warned)
+        assert "not a mean over samples" not in "".join(
+            checked(own_loss(kind), X, Y).warned
+        )
         # What TensorFlow keeps for it is gone too.
         assert not [one for one in gc.get_objects() if isinstance(one, TracedStep)]
     split, model = in_split(own_loss, "mean")
@@ -173,6 +166,6 @@ def test_of_keras_own_losses_one_by_axis_is_told_and_dice_that_is_exact_is_not()
 ):
     """Over classes that sum to 1 the divisor of Dice is the number of samples."""
     labels = np.eye(3, dtype="float32")[Y]
-    assert checked(compiled(dense(), losses.Dice()), y=labels).warned == ()
-    told = checked(compiled(dense(), losses.CosineSimilarity(axis=0)), y=labels).warned
+    assert checked(compiled(dense(), losses.Dice()), X, labels).warned == ()
+    told = checked(compiled(dense(), losses.CosineSimilarity(axis=0)), X, labels).warned
     assert "not a mean over samples" in "".join(told)

@@ -245,6 +245,15 @@ def of_the_batch(where: str) -> Any:
     return compiled(keras.Model(inputs, layers.Dense(3, "softmax")(body)))
 
 
+def checked(model: Any, x: Any, y: Any) -> Any:
+    """What the parity check says of a step of the model on these samples."""
+    from gpubalance.engine.step import built, parity
+
+    batch = tf.constant(x[:100]), tf.constant(y[:100])
+    built.build(model, tf.distribute.get_strategy(), batch, trains=True)
+    return parity.check(model, batch, "CPU:0")
+
+
 DIVIDED = "is divided by a sum or a mean over the batch, as of weights"
 BY_DEVICES = "calls tf.nn.compute_average_loss, which divides by the number of devices"
 NOT_TRIED = r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)"

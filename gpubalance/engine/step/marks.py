@@ -48,15 +48,21 @@ def products(marks: Any) -> Any:
     return marks[..., 1:]
 
 
-def power_of(whole: Any, parts: Sequence[tuple[float, Any]], near: float) -> int | None:
+def power_of(
+    whole: Any,
+    parts: Sequence[tuple[float, Any]],
+    near: float,
+    rounding: float = 0.0,
+) -> int | None:
     """The power with which the parts make the whole, as in `Decomposition`; None if none does.
 
-    A part is its weight and its marks. They agree within `near` of the largest norm, and of several
-    quantities within a little of all together. What is 0 everywhere counts as a mean.
+    A part is its weight and its marks. They agree within `near` of the largest norm and what
+    `rounding` may change, and of several quantities within a little of all together. What is 0
+    everywhere counts as a mean.
     """
     part_norms = [norms(marks) for _, marks in parts]
     largest = reduce(np.maximum, part_norms, norms(whole))
-    within = near * largest
+    within = near * largest + rounding
     if whole.ndim > 1:
         within = within + _FLOOR * np.linalg.norm(norms(whole))
     for power in (MEAN, SUM, MEAN_AGAIN):

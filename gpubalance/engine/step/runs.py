@@ -22,6 +22,8 @@ from gpubalance.results.decomposition import MEAN
 # Changes of states are differences of larger numbers.
 _NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
 _NEAR_IN_HALF = {"gradient": 5e-2, "": 5e-3}
+# The distance of 1 to the next number. A state may be computed in these, and change by little more.
+_SPACINGS = {"bfloat16": 2**-7, "float16": 2**-10}
 # If a quantity is a sum, a copy of the samples adds more than this fraction of it. Less is rounding
 # or comes of a small constant beside a divisor.
 _LEAST_ADDED = 0.01
@@ -57,8 +59,11 @@ class Runs:
     def __init__(self, step: TracedStep, *, chooses: bool) -> None:
         self._step = step
         self._nearness = _NEAR
-        dtypes = {layer.compute_dtype for layer in step.model._flatten_layers()}
-        if dtypes & {"float16", "bfloat16"}:
+        self._spacing = 0.0
+        for layer in step.model._flatten_layers():
+            spacing = _SPACINGS.get(layer.compute_dtype, 0.0)
+            self._spacing = max(self._spacing, spacing)
+        if self._spacing:
             self._nearness = _NEAR_IN_HALF
         # States are those after one step, as layers' may begin as zeros; but metrics' are those
         # before it, as in each epoch.
@@ -106,7 +111,9 @@ class Runs:
         parts = []
         for part in (self._first, self._rest):
             parts.append((part.weight, part.marks[name]))
-        return power_of(self._whole.marks[name], parts, self._near(name))
+        return power_of(
+            self._whole.marks[name], parts, self._near(name), self._rounding(name)
+        )
 
     def is_zero(self, name: str) -> bool:
         """Whether a quantity is 0 in the whole and in all parts."""
@@ -130,9 +137,13 @@ class Runs:
         from_later_metrics = self._run_part(self._after, self._cuts[cut].first)
         adding = set()
         for name, marks in from_later_metrics.items():
-            anew = self._first.marks[name][cut]
-            if name.startswith("state") and _agree(marks, anew, self._near(name)):
-                adding.add(name)
+            if name.startswith("state"):
+                anew = self._first.marks[name][cut]
+                # It only compares: one part of weight 1 is the whole, whatever the power.
+                parts = [(1.0, anew)]
+                near = self._near(name)
+                if power_of(marks, parts, near, self._rounding(name)) is not None:
+                    adding.add(name)
         return adding
 
     def is_of_sum(self, name: str) -> bool:
@@ -183,6 +194,14 @@ class Runs:
         kind = name.partition(" ")[0]
         return self._nearness.get(kind, self._nearness[""])
 
+    def _rounding(self, name: str) -> float:
+        """How much of a state's change may be rounding, as its value may be of half precision."""
+        kind, _, key = name.partition(" ")
+        if not self._spacing or kind != "state":
+            return 0.0
+        value = tf.cast(self._whole.states[int(key)], tf.float32)
+        return self._spacing * float(tf.norm(value))
+
     def _magnitude_of(self, places: Any) -> float:
         """How much samples weigh: the squared norm of their losses and gradients.
 
@@ -213,11 +232,6 @@ def _stacked(cuts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in cuts[0]:
         stacked[name] = np.stack([marks[name] for marks in cuts])
     return stacked
-
-
-def _agree(some: Any, others: Any, near: float) -> bool:
-    # `power_of` only compares here: one part of weight 1 is the whole, whatever the power.
-    return power_of(some, [(1.0, others)], near) is not None
 
 
 def _losses(run: StepRun) -> list[str]:
