@@ -18,12 +18,16 @@ def find_and_prove(rounds: BalanceRounds) -> Plan:
 
     A proof may show that another one is the best: it ends once the best is proven.
     """
-    packs_are_chosen = False
+    chosen: set[tuple[int, ...]] = set()  # the sets of devices whose packs are chosen
     while True:
+        best = rounds.known.best()
+        # First of all, as packs decide how much sync there is, and so which devices are worth it.
+        if best is not None and len(best.planned.split.used) > 1 and not chosen:
+            _choose_packs(rounds, best, chosen)
+            best = rounds.known.best()
         planned = None
         if not rounds.are_over:
             planned = next_split(rounds.known, ran_out=rounds.ran_out > 0)
-        best = rounds.known.best()
         if planned is not None:
             rounds.try_split(planned)
         elif best is None:
@@ -34,18 +38,20 @@ def find_and_prove(rounds: BalanceRounds) -> Plan:
         elif best.run is not None:
             finish(rounds, best.planned.split, best.run)
             return result_of(rounds, best)
-        elif not packs_are_chosen:
-            packs_are_chosen = True
-            _choose_packs(rounds, best)
+        elif best.planned.split.used not in chosen:
+            _choose_packs(rounds, best, chosen)
         else:
             prove(rounds, best.planned)
 
 
-def _choose_packs(rounds: BalanceRounds, best: MeasuredSplit) -> None:
+def _choose_packs(
+    rounds: BalanceRounds, best: MeasuredSplit, chosen: set[tuple[int, ...]]
+) -> None:
     """Goes on with the size of packs that is best for this split, and with what it gave."""
     split = best.planned.split
+    chosen.add(split.used)
     round_s = rounds.request.round_s
     measured = choose_packs(rounds.together, split, best.current[-1], round_s)
     if measured is not None:
-        rounds.known.forget_together()
+        rounds.known.forget_set(split.used)
         rounds.known.learn(best.planned, measured)

@@ -6,7 +6,12 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing
 from gpubalance.jobs.keep.journal import content_key
-from gpubalance.numbers.units import format_bytes, format_percent, format_seconds
+from gpubalance.numbers.units import (
+    format_bytes,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
 from gpubalance.planning.packs import sizes_beside
 from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
@@ -33,48 +38,40 @@ def choose_packs(
     """Goes on with packs of the size with which the split is fastest, and returns what that gave.
 
     That is None if the size stays that of arithmetic. Others are tried where sync is a large part
-    of the step, and nobody has said a size. Where no sum can hide behind compute, there is nothing
-    to choose.
+    of the step.
     """
-    if together.request.settings.pack_bytes is not None:
-        return None
-    if not _can_hide(together, split):
+    sync_part = before.sync_s / before.step_time_s.median
+    if sync_part <= _WORTH_TRYING or not together.sums_may_hide(split):
         return None
     facts = together.gather(split).facts
-    arithmetic = TriedPacks(pack_bytes=facts.pack_bytes or 0, measured=before)
-    # The same after an interruption, whatever the link shows then.
-    own_key = content_key("packs", str(split), "own")
-    own = together.journal.get_or_make(own_key, TriedPacks, lambda: arithmetic)
-    sync_part = before.sync_s / before.step_time_s.median
-    others: set[int] = set()
-    if sync_part > _WORTH_TRYING:
-        others = sizes_beside(own.pack_bytes, facts.model.gradient_bytes)
-    if not own.pack_bytes and not others:
-        return None  # a training finds that out by itself
-    if others:
-        text = f"sync is {format_percent(sync_part)} of a step, {format_seconds(before.sync_s)}"
-        sizes = "packs of gradients instead of all at once"
-        if own.pack_bytes:
-            sizes = f"smaller and larger packs than {format_bytes(own.pack_bytes)}"
-        together.watch(Doing(f"{text}: trying {sizes}"))
+    own = TriedPacks(pack_bytes=together.pack_bytes[split.used], measured=before)
+    others = sizes_beside(own.pack_bytes, facts.model.gradient_bytes)
+    if not others:
+        return None
+    trying = "packs of gradients instead of all at once"
+    if own.pack_bytes:
+        trying = f"smaller and larger packs than {format_bytes(own.pack_bytes)}"
+    sync = f"{format_percent(sync_part)} of a step, {format_seconds(before.sync_s)}"
+    together.watch(Doing(f"sync is {sync}: trying {trying}"))
     fastest = own
-    for size in sorted(others):
-        tried = _tried(together, split, size, round_s)
-        if _is_faster(tried, fastest):
-            fastest = tried
-    together.sum_in_packs(fastest.pack_bytes)
+    try:
+        for size in sorted(others):
+            tried = _tried(together, split, size, round_s)
+            if _is_faster(tried, fastest):
+                fastest = tried
+    except BaseException:
+        # What is known so far was measured with these.
+        together.sum_in_packs(split, own.pack_bytes)
+        raise
+    together.sum_in_packs(split, fastest.pack_bytes)
+    together.watch(Doing(f"goes on with {_words(fastest.pack_bytes)}"))
     return None if fastest is own else fastest.measured
 
 
-def _can_hide(together: Together, split: BatchSplit) -> bool:
-    """Whether devices have some gradients before others.
-
-    A compiled step gives all of them at its end, and so does a device that follows a profile.
-    """
-    if len(split.used) == 1 or together.request.settings.xla:
-        return False
-    devices = together.request.devices
-    return all(devices[place].profile is None for place in split.used)
+def _words(pack_bytes: int) -> str:
+    if not pack_bytes:
+        return "all gradients at once"
+    return f"gradients in packs of {format_bytes(pack_bytes)}"
 
 
 def _is_faster(tried: TriedPacks, fastest: TriedPacks) -> bool:
@@ -88,17 +85,15 @@ def _tried(
     together: Together, split: BatchSplit, size: int, round_s: float | None
 ) -> TriedPacks:
     def measured() -> TriedPacks:
-        together.sum_in_packs(size)
+        together.sum_in_packs(split, size)
         try:
-            return TriedPacks(
-                pack_bytes=size, measured=together.measure(split, round_s)
-            )
+            gave = together.measure(split, round_s)
         except OutOfMemory as error:
-            packs = (
-                f"packs of {format_bytes(size)}" if size else "all gradients at once"
-            )
-            together.watch(Doing(f"{error.message} with {packs}"))
+            together.watch(Doing(f"{error.message} with {_words(size)}"))
             return TriedPacks(pack_bytes=size, measured=None)
+        rate = format_rate(gave.throughput.median)
+        together.watch(Doing(f"{_words(size)}: {rate} samples/s"))
+        return TriedPacks(pack_bytes=size, measured=gave)
 
     key = content_key("packs", str(split), size)
     return together.journal.get_or_make(key, TriedPacks, measured)

@@ -10,8 +10,6 @@ from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
-from gpubalance.results.run import Run
-from gpubalance.settings.settings import Settings
 
 
 def result_so_far(rounds: BalanceRounds) -> Plan | None:
@@ -38,7 +36,7 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
             predicted = predicted.model_copy(update={"best_at_even": at_even})
     changes = {
         "predicted": predicted,
-        "settings": _settings_of(run, rounds.together.request.settings),
+        "settings": rounds.together.settings_for(plan.split),
         "pipeline": rounds.pipeline or plan.pipeline,
         "balance": Balance(rounds=tuple(rounds.records), run=run, solo_gap=solo_gap),
         "warnings": (*plan.warnings, *_warnings(rounds, plan.global_batch)),
@@ -54,14 +52,3 @@ def _warnings(rounds: BalanceRounds, global_batch: int) -> list[Warning_]:
     if rounds.pipeline is not None:
         warnings += batches_joined(rounds.pipeline.joined_from, global_batch)
     return warnings + rounds.warnings
-
-
-def _settings_of(run: Run | None, settings: Settings) -> Settings:
-    """These settings with the size of packs that the proof had.
-
-    Whoever trains with the plan has the same.
-    """
-    # Where there are no packs, a training finds that out by itself.
-    if run is None or not run.pack_bytes:
-        return settings
-    return settings.model_copy(update={"pack_bytes": run.pack_bytes})

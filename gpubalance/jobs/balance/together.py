@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpubalance.devices.planned import check_model
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import ModelBuilt, Watch
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.party import build_for
@@ -16,8 +16,16 @@ from gpubalance.jobs.measure.subject import Subject
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.record import Record
 from gpubalance.settings.requests import BalanceRequest, RunRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.workers.party import Party
+
+
+class PackSize(Record):
+    """How many bytes of gradients a set of devices sums in one all-reduce, 0 for all."""
+
+    pack_bytes: int
 
 
 @dataclass
@@ -25,7 +33,8 @@ class Together:
     """A balance's party, regrouped for each split to the devices that have samples in it.
 
     `model` is the one that was probed, None if unknown. The first worker tells what it found of a
-    user's model, unless that is told.
+    user's model, unless that is told. `pack_bytes` is by set of devices how they sum gradients:
+    what their first worker computed from the link, so that all measurements of a set are alike.
     """
 
     request: BalanceRequest
@@ -34,11 +43,17 @@ class Together:
     watch: Watch
     journal: Journal
     model_is_told: bool = True
+    pack_bytes: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def gather(self, split: BatchSplit) -> Party:
         """The party, with the devices that have samples. Raises PlanMismatch for another model."""
         self.party.regroup([self.request.devices[i] for i in split.used])
         if not self.party.alive:
+            key = content_key("pack size", *split.used)
+            kept = self.journal.load(key, PackSize)
+            if kept is not None:
+                self.pack_bytes.setdefault(split.used, kept.pack_bytes)
+            self.party.rebuild(build_for(self.run_request(split)), keep_workers=True)
             self.party.start()
             check_model(
                 self.model,
@@ -49,7 +64,21 @@ class Together:
             self._tell_of_model()
             if len(split.used) > 1 or split.accumulates:
                 raise_if_refused(self.party.facts)
+            if self.sums_may_hide(split) and split.used not in self.pack_bytes:
+                size = PackSize(pack_bytes=self.party.facts.pack_bytes or 0)
+                self.pack_bytes[split.used] = size.pack_bytes
+                self.journal.keep(key, size)
         return self.party
+
+    def sums_may_hide(self, split: BatchSplit) -> bool:
+        """Whether devices have some gradients before others, and nobody has said a size of packs.
+
+        A compiled step gives all of them at its end, and so does a device that follows a profile.
+        """
+        settings = self.request.settings
+        if len(split.used) == 1 or settings.xla or settings.pack_bytes is not None:
+            return False
+        return all(self.request.devices[place].profile is None for place in split.used)
 
     def _tell_of_model(self) -> None:
         settings = self.request.settings
@@ -69,12 +98,18 @@ class Together:
         sensors = measurer.sensors(subject)
         return measurement(used.split, [window], sensors, used_places=split.used)
 
-    def sum_in_packs(self, pack_bytes: int) -> None:
-        """Goes on with workers that sum gradients in packs of that size."""
-        settings = self.request.settings.model_copy(update={"pack_bytes": pack_bytes})
-        self.request = self.request.model_copy(update={"settings": settings})
-        keep_workers = self.party.alive and self.party.facts.pack_bytes == pack_bytes
-        self.party.rebuild(build_for(self.request), keep_workers=keep_workers)
+    def sum_in_packs(self, split: BatchSplit, pack_bytes: int) -> None:
+        """Goes on with workers that sum the gradients of these devices in packs of that size."""
+        self.pack_bytes[split.used] = pack_bytes
+        if self.party.alive and self.party.facts.pack_bytes != pack_bytes:
+            self.party.end()
+
+    def settings_for(self, split: BatchSplit) -> Settings:
+        """The settings that its devices train with."""
+        size = self.pack_bytes.get(split.used)
+        if size is None:
+            return self.request.settings
+        return self.request.settings.model_copy(update={"pack_bytes": size})
 
     def run_request(self, split: BatchSplit) -> RunRequest:
         """What a run of that split would be asked for."""
@@ -82,7 +117,7 @@ class Together:
             devices=self.request.devices,
             driver=self.request.driver,
             split=split,
-            settings=self.request.settings,
+            settings=self.settings_for(split),
             joint=self.request.joint,
             measuring=self.request.measuring,
         )

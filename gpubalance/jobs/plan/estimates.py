@@ -226,15 +226,15 @@ class DeviceEstimates:
         for split, measured in self._measured.items():
             self._measured[split] = replace(measured, since=0)
 
-    def forget_together(self) -> None:
-        """Forgets what splits of several devices gave.
+    def forget_set(self, used: tuple[int, ...]) -> None:
+        """Forgets what splits of these devices gave.
 
         From now on their gradients are summed in another way.
         """
-        for split in self._measured:
-            if len(split.used) > 1:
-                self._outdate(split)
-        self._syncs_s.clear()
+        for split in list(self._measured):
+            if split.used == used:
+                del self._measured[split]
+        self._syncs_s.pop(frozenset(used), None)
 
     def _forget(self, device: int, ratio: float) -> None:
         self._changes[device] = ratio * self._changes.get(device, 1.0)
