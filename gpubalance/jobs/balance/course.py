@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubalance.errors import PartialResult
 from gpubalance.jobs.balance.finish import finish
 from gpubalance.jobs.balance.next_split import next_split
-from gpubalance.jobs.balance.packs import choose_packs
+from gpubalance.jobs.balance.packs import choose_packs, has_much_sync
 from gpubalance.jobs.balance.proof import prove
 from gpubalance.jobs.balance.result import result_of
 from gpubalance.jobs.balance.rounds import BalanceRounds
@@ -21,8 +21,8 @@ def find_and_prove(rounds: BalanceRounds) -> Plan:
     chosen: set[tuple[int, ...]] = set()  # the sets of devices whose packs are chosen
     while True:
         best = rounds.known.best()
-        # First of all, as packs decide how much sync there is, and so which devices are worth it.
-        if best is not None and len(best.planned.split.used) > 1 and not chosen:
+        # At once, as packs decide how much sync is left, and so which devices are worth it.
+        if best is not None and not chosen and has_much_sync(best.current[-1]):
             _choose_packs(rounds, best, chosen)
             best = rounds.known.best()
         planned = None

@@ -32,6 +32,11 @@ class TriedPacks(Record):
     measured: Measurement | None
 
 
+def has_much_sync(measured: Measurement) -> bool:
+    """Whether other sizes of packs may be worth trying."""
+    return measured.sync_s > _WORTH_TRYING * measured.step_time_s.median
+
+
 def choose_packs(
     together: Together, split: BatchSplit, before: Measurement, round_s: float | None
 ) -> Measurement | None:
@@ -40,8 +45,7 @@ def choose_packs(
     That is None if the size stays that of arithmetic. Others are tried where sync is a large part
     of the step.
     """
-    sync_part = before.sync_s / before.step_time_s.median
-    if sync_part <= _WORTH_TRYING or not together.sums_may_hide(split):
+    if not has_much_sync(before) or not together.sums_may_hide(split):
         return None
     facts = together.gather(split).facts
     own = TriedPacks(pack_bytes=together.pack_bytes[split.used], measured=before)
@@ -51,7 +55,8 @@ def choose_packs(
     trying = "packs of gradients instead of all at once"
     if own.pack_bytes:
         trying = f"smaller and larger packs than {format_bytes(own.pack_bytes)}"
-    sync = f"{format_percent(sync_part)} of a step, {format_seconds(before.sync_s)}"
+    part = format_percent(before.sync_s / before.step_time_s.median)
+    sync = f"{part} of a step, {format_seconds(before.sync_s)}"
     together.watch(Doing(f"sync is {sync}: trying {trying}"))
     fastest = own
     try:
