@@ -69,10 +69,13 @@ class CompiledSteps:
         self._sizes.add(shapes)
         self._tell(f"XLA compiles the step for {dealt.shares} …")
         began_s = time.perf_counter()
+        kept = self._kept()
         try:
             logs, stamps, _ = functions.train(dealt, stamped=stamped, noisy=noisy)
         except NotCompiled as error:
             self._go_on_without(error)
+            for variable, value in kept:
+                variable.assign(value)
             return functions.train(dealt, stamped=stamped, noisy=noisy)
         self._tell(f"… it took {format_seconds(time.perf_counter() - began_s)}")
         return logs, stamps, True
@@ -83,12 +86,25 @@ class CompiledSteps:
         is_first = not self._sizes
         return is_first or shapes in self._sizes or self._latest.count(shapes) >= _OFTEN
 
-    def _go_on_without(self, error: NotCompiled) -> None:
-        """Gives XLA up with a warning, if nobody asked for it. Raises the error else.
+    @property
+    def _may_give_up(self) -> bool:
+        """Whether nobody asked for XLA. In a cluster a failed step ends the connection."""
+        return not self._model.jit_compile and self._split.replicas.cluster is None
 
-        In a cluster the failed step has ended the processes' connection.
+    def _kept(self) -> list[tuple[Any, Any]]:
+        """What a step changes that XLA can't compile, with its values, on the host.
+
+        It counts as an iteration, and weights decay: neither waits for gradients.
         """
-        if self._model.jit_compile or self._split.replicas.cluster is not None:
+        if not self._may_give_up:
+            return []
+        optimizer = getattr(self._model.optimizer, "variables", [])
+        variables = [*self._model.trainable_variables, *optimizer]
+        return [(variable, variable.numpy()) for variable in variables]
+
+    def _go_on_without(self, error: NotCompiled) -> None:
+        """Gives XLA up with a warning, if that may be. Raises the error else."""
+        if not self._may_give_up:
             error.remedy = "compile it with jit_compile=False"
             raise error
         self._warn(f"{error.message}\nSo it trains without XLA, unlike its plan")

@@ -15,8 +15,8 @@ from gpubalance.training.split import Split
 from tests.cli.program import ROOT
 from tests.jobs.probes import probe_of
 from tests.late import keras, ops, tf
-from tests.training.cases import CASES, Case, in_split, in_turn, simulated
-from tests.training.models import classifier, compiled, dense
+from tests.training.cases import CASES, Case, apart, in_split, in_turn, simulated
+from tests.training.models import adamw, classifier, compiled, dense
 from tests.training.samples import numbers
 
 X, Y = numbers(280)
@@ -113,7 +113,7 @@ def printing() -> Any:
             return x + 0 * tf.strings.to_number(text)
 
     first, *others = dense()
-    return compiled([first, Printing(), *others], optimizer="adam")
+    return compiled([first, Printing(), *others], optimizer=adamw())
 
 
 def of_plan(*, xla: bool) -> Split:
@@ -132,11 +132,17 @@ def test_what_xla_cannot_compile_is_named_and_refused_unless_it_was_left_to_kera
     split = of_plan(xla=True)
     with split.scope():
         model = printing()
+    alone = printing()
+    alone.set_weights(model.get_weights())
+    alone.fit(X[:200], Y[:200], batch_size=100, shuffle=False, verbose=0)
     with pytest.warns(
         UserWarning, match=r"(?s)AsString .*# here.*So it trains without XLA"
     ):
-        split.fit(model, X[:200], Y[:200], verbose=0)
+        split.fit(model, X[:200], Y[:200], shuffle=False, verbose=0)
     assert kinds(split) == {True, False}
+    # The failed step has left nothing: AdamW's weights would decay twice.
+    assert model.optimizer.iterations.numpy() == 2
+    assert apart(model, alone) < 1e-5
     with split.scope():
         asked = printing()
         asked.jit_compile = True
