@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from keras.src.utils.io_utils import print_msg
 
 from gpubalance.engine.feed import Dealt
 from gpubalance.engine.step.compiled import NotCompiled
@@ -17,6 +16,7 @@ from gpubalance.numbers.units import format_seconds
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.measured import unlike_xla_text
 from gpubalance.training.own_fit import uses_xla
+from gpubalance.training.warn import print_below_bar
 
 # XLA compiles each size for each device anew, which takes longer than many steps: those after the
 # first are compiled when so many of the latest batches had them.
@@ -32,7 +32,8 @@ class CompiledSteps:
         self.functions = Functions(
             model, split.replicas, xla=uses_xla(model, split.plan)
         )
-        self._is_quiet = False
+        self._verbose: Any = 0  # of the `fit`
+        self._has_warned = False  # of sizes that are rare
         self._split = split
         self._model = model
         self._warn = warn
@@ -42,7 +43,7 @@ class CompiledSteps:
 
     def begin(self, options: dict[str, Any]) -> None:
         """Takes the options of a `fit`, and warns if it is otherwise than was measured."""
-        self._is_quiet = not options.get("verbose", 1)
+        self._verbose = options.get("verbose", "auto")
         xla = uses_xla(self._model, self._split.plan)
         self._warn(unlike_xla_text(self._split.plan, self._model, xla=xla))
 
@@ -56,10 +57,7 @@ class CompiledSteps:
         sizes = [tuple(tensor.shape) for tensor in tf.nest.flatten(dealt.values)]
         shapes = dealt.shares, tuple(sizes)
         if not self._comes_often(shapes):
-            self._warn(
-                f"the model {self._model.name} trains {dealt.shares} without XLA, which compiles "
-                "each size anew: only those that come often are compiled"
-            )
+            self._warn_of_rare(dealt)
             logs, _, _ = functions.train(dealt, compiled=False)
             return logs, None, True
         kind = shapes, stamped, noisy
@@ -67,7 +65,8 @@ class CompiledSteps:
             return functions.train(dealt, stamped=stamped, noisy=noisy)
         self._compiled.add(kind)
         self._sizes.add(shapes)
-        self._tell(f"XLA compiles the step for {dealt.shares} …")
+        has_bar = len(self._latest) > 1  # Keras shows it at the end of a step
+        self._tell(f"XLA compiles the step for {dealt.shares} …", has_bar=has_bar)
         began_s = time.perf_counter()
         kept = self._kept()
         try:
@@ -77,7 +76,8 @@ class CompiledSteps:
             for variable, value in kept:
                 variable.assign(value)
             return functions.train(dealt, stamped=stamped, noisy=noisy)
-        self._tell(f"… it took {format_seconds(time.perf_counter() - began_s)}")
+        took = format_seconds(time.perf_counter() - began_s)
+        self._tell(f"… it took {took}")
         return logs, stamps, True
 
     def _comes_often(self, shapes: Any) -> bool:
@@ -110,6 +110,15 @@ class CompiledSteps:
         self._warn(f"{error.message}\nSo it trains without XLA, unlike its plan")
         self.functions.give_up_xla()
 
-    def _tell(self, text: str) -> None:
-        if not self._is_quiet and self._split.is_first:
-            print_msg(text)
+    def _warn_of_rare(self, dealt: Dealt) -> None:
+        """Warns once, of the first of them: there may be as many as batches."""
+        if not self._has_warned:
+            self._has_warned = True
+            self._warn(
+                f"the model {self._model.name} trains {dealt.shares} without XLA, which compiles "
+                "each size anew: only those that come often are compiled"
+            )
+
+    def _tell(self, text: str, *, has_bar: bool = False) -> None:
+        if self._verbose and self._split.is_first:
+            print_below_bar(text, self._verbose if has_bar else 0)

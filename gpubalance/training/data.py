@@ -125,13 +125,18 @@ def regrouped_text(data: Any, global_batch: int) -> str:
     )
 
 
-def other_batches_text(shares: Sequence[int], global_batch: int) -> str:
+def other_batches_text(
+    shares: Sequence[int], global_batch: int, *, rebalances: bool
+) -> str:
     """The warning about a first step that does not have the split's global batch; else empty."""
     taken = sum(shares)
     if taken == global_batch:
         return ""
-    return (
+    text = (
         f"this fit takes {taken} samples a step, {'/'.join(map(str, shares))}, not the split's "
         f"{global_batch}: leave batch_size out or give batches of {global_batch}; gpubalance "
         f"balance --global-batch {taken} --batch-multiple 1 finds the split of {taken}"
     )
+    if rebalances:
+        text += f". The monitor rebalances by steps of {global_batch} only"
+    return text

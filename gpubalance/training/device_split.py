@@ -100,12 +100,17 @@ class DeviceSplit(Trainer):
     def stamp_for(self, monitor: Any) -> None:
         """Tells the monitor of the steps of the model that trains, until that ends.
 
-        Raises BadInput if none trains.
+        Raises BadInput if none trains, or another monitor has these steps.
         """
         if not any(steps.is_open for steps in self._steps):
             raise BadInput(
                 "the monitor's split is not what trains the model",
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
+            )
+        if self.stamping_monitor not in (None, monitor):
+            raise BadInput(
+                "a fit takes one monitor, and got two",
+                remedy="one does all: split.monitor(rebalance=True, noise=True, log_dir=…)",
             )
         self.stamping_monitor = monitor
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from gpubalance.engine.failures import TaskFailedError, failing_replica, memory_row
 from gpubalance.errors import OutOfMemory
 from gpubalance.numbers.units import format_bytes
+from gpubalance.planning.follow import SplitChange
 from gpubalance.results.layers import Layers
 from gpubalance.settings.batch_split import BatchSplit, share_text
 from gpubalance.settings.device import Device
@@ -29,11 +30,12 @@ def out_of_memory(
     tried: BatchSplit | None,
     *,
     trains: bool,
+    changes: Sequence[SplitChange] = (),
 ) -> OutOfMemory:
     """Our error for TensorFlow's.
 
     `names` are its names for the devices, `own` has the split's shares, `tried` those of the last
-    step that began, None before the first.
+    step that began, None before the first; `changes` are those that a monitor made of the split.
     """
     replica = failing_replica(str(error), names)
     where = "a device"
@@ -48,6 +50,13 @@ def out_of_memory(
         share = share_text(tried.batches[replica], tried.micro_batches[replica])
         having = f"with its batch of {share}"
         less = _less(devices, own, tried, replica, trains=trains)
+        raised = _raised(changes, tried, replica)
+        if trains and raised is not None:
+            before = raised.before.batches[replica]
+            having += (
+                f", to which the monitor raised it from {before} in step {raised.step}"
+            )
+            less = f"leave rebalance=True out, and the split stays {raised.before}"
     report = OutOfMemory(f"{where} ran out of memory {having}", replica=replica)
     report.remedy = (
         f"{less}; gpubalance balance --margin 1GiB makes a plan that leaves more memory "
@@ -57,6 +66,18 @@ def out_of_memory(
     if row is not None:
         report.cause = row.cause
     return report
+
+
+def _raised(
+    changes: Sequence[SplitChange], tried: BatchSplit, replica: int
+) -> SplitChange | None:
+    """The change since which a device takes so much at a time, if there is one."""
+    size = tried.micro_batches[replica]
+    for change in reversed(changes):
+        before, after = change.before.micro_batches, change.after.micro_batches
+        if before[replica] < size <= after[replica]:
+            return change
+    return None
 
 
 def stage_out_of_memory(

@@ -22,6 +22,7 @@ from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.epoch_times import EpochTimes, StampedStep, norms_of
 from gpubalance.training.event_log import EventLog
 from gpubalance.training.noise_text import noise_text
+from gpubalance.training.warn import print_below_bar
 
 # The imbalance above which a split no longer fits.
 _FITS_UP_TO = 1.05
@@ -52,6 +53,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self.gain: float | None = None
         self.every = every
         self.noise = noise
+        self.rebalances = rebalance
         self._split = split
         self._labels = [device.label for device in split.devices]
         self._follower = None
@@ -71,6 +73,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self._follower:
             self._follower.begin()
         self._begun = len(self.changes)
+        self.gain = None
         self._split.stamp_for(self)
 
     def on_train_end(self, _: Any = None) -> None:
@@ -91,10 +94,15 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         step = StampedStep(stamps, split)
         self._steps.append(step)
         self._norms += norms_of([step])
-        if self._follower:
+        if self._follower and self._is_followed(split):
             change = self._follower.note(number, step.times)
             if change:
                 self._change_split(change)
+
+    def _is_followed(self, split: BatchSplit) -> bool:
+        """Not batches that a user sizes otherwise, or the global batch would become theirs."""
+        own = self._split
+        return own.takes_any_batch or split.global_batch == own.global_batch
 
     def on_epoch_end(self, epoch: int, _: Any = None) -> None:
         """Reports what was measured. Warns once if the split no longer fits, and is not changed."""
@@ -134,8 +142,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._split.shares = change.after
         self.changes.append(change)
         text = change_text(change, self._labels)
-        # Below Keras' progress bar, which has no end yet.
-        self._say(text, before="\n" if self.params.get("verbose") == 1 else "")
+        self._say(text, self.params.get("verbose"))
         values: dict[str, float | str | None] = {
             "split": text,
             "split_gain": change.gain,
@@ -145,10 +152,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self._log:
             self._log.write(change.step, values)
 
-    def _say(self, text: str, before: str = "") -> None:
+    def _say(self, text: str, verbose: Any = 0) -> None:
         """Prints it and logs it, in the first of several processes."""
         if self._split.is_first:
-            print_msg(before + text)
+            print_below_bar(text, verbose)
             _LOG.info(text)
 
     def _write_noise(self, path: Path) -> None:

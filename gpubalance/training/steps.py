@@ -89,6 +89,7 @@ class Steps(KerasFunctions):
         split = self._split
         # No step begins if the first batch is too large to be dealt out.
         tried = self._last_shares or self._feed.dealing
+        monitor = split.stamping_monitor
         return out_of_memory(
             error,
             self._replicas.names,
@@ -96,6 +97,7 @@ class Steps(KerasFunctions):
             split.shares,
             tried,
             trains=trains,
+            changes=monitor.changes if monitor is not None else (),
         )
 
     def predict(self, batches: Sequence[Any]) -> Any:
@@ -172,8 +174,14 @@ class Steps(KerasFunctions):
         if trains:
             self._warn_of_another_model()
             if not self._split.takes_any_batch:
-                batches = dealt.shares.batches
-                self._warn(data.other_batches_text(batches, self._split.global_batch))
+                monitor = self._split.stamping_monitor
+                self._warn(
+                    data.other_batches_text(
+                        dealt.shares.batches,
+                        self._split.global_batch,
+                        rebalances=monitor is not None and monitor.rebalances,
+                    )
+                )
 
     def _try(self, what: str, batch: Any, shares: BatchSplit) -> None:
         """Tries the step in parts on a batch, and on a few later ones while that does not tell.

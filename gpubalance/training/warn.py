@@ -1,8 +1,11 @@
-"""Warnings that name the line of the user's script, not one of a library."""
+"""What a user is told amid training: warnings that name his line, and lines below Keras' bar."""
 
 from __future__ import annotations
 
 import warnings
+from typing import Any
+
+from keras.src.utils.io_utils import print_msg
 
 from gpubalance.engine.users_lines import users_line
 
@@ -10,3 +13,11 @@ from gpubalance.engine.users_lines import users_line
 def warn_user(text: str) -> None:
     """Warns at the innermost line of the user's own code."""
     warnings.warn_explicit(text, UserWarning, *users_line())
+
+
+def print_below_bar(text: str, verbose: Any) -> None:
+    """Prints a line below the progress bar, which has no end yet, if `verbose` has Keras show it.
+
+    Keras takes "auto" for 1.
+    """
+    print_msg(f"\n{text}" if verbose in (1, "auto") else text)

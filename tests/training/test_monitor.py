@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, DriftPoint, JointProfile
 from gpubalance.training.split import Split
@@ -22,13 +22,13 @@ X, Y = numbers(240)
 
 
 def hot_pair(
-    from_s: float = 0.3, micro_batches: tuple[int, ...] = ()
+    from_s: float = 0.3, micro_batches: tuple[int, ...] = (), **others: Any
 ) -> tuple[Split, Any]:
     """A split of two equal devices, and a model.
 
-    The first device becomes slower after so many seconds of training.
+    The first device becomes slower after so many seconds of training; `others` are both's fields.
     """
-    cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002)
+    cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002, **others)
     hot = cool.model_copy(
         update={"name": "hot", "drift": (DriftPoint(from_s=from_s, factor=2.0),)}
     )
@@ -93,7 +93,9 @@ class Until(keras.callbacks.Callback):
             self.model.stop_training = self._left <= 0
 
 
-def followed(split: Split, model: Any, more: int = 10, **options: Any) -> Any:
+def followed(
+    split: Split, model: Any, more: int = 10, *, verbose: Any = 0, **options: Any
+) -> Any:
     """The monitor of an epoch in which the split changed."""
     monitor = split.monitor(every=1, rebalance=True, **options)
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
@@ -103,7 +105,7 @@ def followed(split: Split, model: Any, more: int = 10, **options: Any) -> Any:
         batches,
         steps_per_epoch=1000,
         shuffle=False,
-        verbose=0,
+        verbose=verbose,
         callbacks=callbacks,
     )
     return monitor
@@ -153,6 +155,20 @@ def test_a_split_is_rebalanced_within_the_epoch_and_says_so(
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
     alone.fit(batches, steps_per_epoch=steps, shuffle=False, verbose=0)
     assert largest(model.get_weights(), alone.get_weights()) < 1e-5
+    # Another training, without a change.
+    assert monitor.gain is not None
+    split.fit(model, X[:100], Y[:100], verbose=0, callbacks=[monitor])
+    assert monitor.gain is None
+
+
+def test_a_fit_of_another_batch_leaves_the_split_as_it_is_and_says_so() -> None:
+    split, model = hot_pair(from_s=0.0)
+    monitor = split.monitor(every=1, rebalance=True)
+    with pytest.warns(UserWarning, match="The monitor rebalances by steps of 100 only"):
+        split.fit(model, X, Y, batch_size=80, epochs=5, verbose=0, callbacks=[monitor])
+    assert split.batches == (50, 50)
+    with pytest.raises(BadInput, match="a fit takes one monitor, and got two"):
+        split.fit(model, X, Y, verbose=0, callbacks=[monitor, split.monitor()])
 
 
 def test_ratios_are_rebalanced_at_the_batch_that_they_divide(tmp_path: Path) -> None:
@@ -168,9 +184,20 @@ def test_ratios_are_rebalanced_at_the_batch_that_they_divide(tmp_path: Path) -> 
     assert split.batches[0] > 30
 
 
-def test_micro_batches_are_rebalanced_too() -> None:
+def test_a_lack_of_memory_that_a_rebalance_has_made_is_told_as_one() -> None:
+    split, model = hot_pair(from_s=0.0, memory=52, memory_per_sample=1)
+    with pytest.raises(OutOfMemory, match=r"its batch of \d+, to which") as caught:
+        followed(split, model)
+    assert "the monitor raised it from 50 in step " in caught.value.message
+    assert "leave rebalance=True out, and the split stays 50/50" in caught.value.remedy
+
+
+def test_micro_batches_are_rebalanced_too_and_told_below_the_progress_bar(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     split, model = hot_pair(from_s=0.0, micro_batches=(25, 25))
-    followed(split, model, more=3)
+    followed(split, model, more=3, verbose="auto")
+    assert "\nstep " in capsys.readouterr().out
     assert split.global_batch == 100
     assert split.batches[0] < 46
     assert max(split.micro_batches) <= 25

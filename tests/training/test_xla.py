@@ -95,13 +95,16 @@ def test_sizes_that_are_rare_train_without_and_compiling_is_told(
     ) as told:
         split.fit(model, X, Y, epochs=2, verbose=2, callbacks=[split.monitor(every=2)])
     assert len([one for one in told if "XLA" in str(one.message)]) == 1
+    split.fit(model, X[:150], Y[:150], verbose=0)  # one of 35/15, which is as rare
+    assert len([text for text in split.warned if "without XLA" in text]) == 1
     printed = capsys.readouterr().out
     # Once for the step, once for the stamped one.
     assert printed.count("XLA compiles the step for 70/30 …\n… it took ") == 2
     assert kinds(split) == {True, False}
     # Five batches of a size that was rare: it comes often now.
-    split.fit(model, X[:240], Y[:240], batch_size=80, epochs=2, verbose=2)
-    assert "XLA compiles the step for 56/24 …" in capsys.readouterr().out
+    split.fit(model, X[:240], Y[:240], batch_size=80, epochs=2)
+    # Below the progress bar.
+    assert "\nXLA compiles the step for 56/24 …\n… it" in capsys.readouterr().out
 
 
 def printing() -> Any:
