@@ -21,6 +21,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Environment
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.settings import Settings
+from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, start
 from tests.jobs.probes import probe_of
 from tests.known import known
@@ -139,6 +140,24 @@ def test_a_result_tells_of_its_environment_what_is_on_a_list(
         os.uname().nodename,
     ):
         assert secret not in done.stdout
+
+
+def test_names_of_a_table_of_step_times_reach_no_terminal_as_they_are(
+    tmp_path: Path, in_process: Program
+) -> None:
+    path = tmp_path / os.fsdecode(b"res\x1b]0;owned\x07net\xff.csv")
+    name = "\x1b]0;owned\x07\x1b[2Jcard\u202e"
+    lines = ("device,batch,seconds", f"{name},64,0.05", f"{name},128,0.08")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    done = in_process(["plan", "--curve", str(path)])
+    done.check("plan")
+    assert "model resnet\n" in done.out
+    assert "GPU:0   card" in done.out
+    path.write_text("\n".join([*lines, "card,0,1"]), encoding="utf-8")
+    refused = in_process(["plan", "--curve", str(path)])
+    refused.check("plan")
+    assert refused.code == 4
+    assert "resnet.csv, line 4: batch" in refused.err
 
 
 def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -68,7 +68,8 @@ class Curve:
             points.insert(0, (0, times_s[0]))
         else:
             (left, low_s), (right, high_s) = points[:2]
-            if low_s * right < high_s * left:
+            slope_s = (high_s - low_s) / (right - left)
+            if low_s - slope_s * left < 0:
                 points.insert(0, (0, 0.0))
         pieces = []
         for (begin, low_s), (end, high_s) in pairwise(points):

@@ -8,7 +8,7 @@ from gpubalance.results.plan import LeftOut, Plan
 # Why a device has no more samples, to follow its name.
 _REASONS = {
     "memory": "is limited by its memory ({limit})",
-    "max batch": "was probed no further ({limit})",
+    "max batch": "was measured no further ({limit})",
     "speed": "could take more, but the others would wait",
     "granularity": "could take more, but not {multiple} more without making the others wait",
     "global batch": "could take more of a larger global batch",

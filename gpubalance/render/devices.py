@@ -88,6 +88,7 @@ def _simulated_row(device: Device) -> tuple[str, ...]:
     )
     if profile.curve:
         (smallest, least_s), *_, (largest, most_s) = profile.curve
-        takes = f"{format_seconds(least_s)} of {smallest} to {format_seconds(most_s)} of {largest}"
+        least = f"{format_seconds(least_s)} for {smallest}"
+        takes = f"{least} to {format_seconds(most_s)} for {largest}"
     sizes = (profile.memory, profile.base_memory, profile.memory_per_sample)
     return (device.label, name, takes, *map(format_bytes, sizes))

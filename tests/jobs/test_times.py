@@ -81,6 +81,12 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
         (HEAD + "a,64,0.1\na,0,0.1\n", "line 3: batch '0' should be greater"),
         (HEAD + "a,64,0.1\na,128\n", "line 3: seconds"),
         (HEAD + "a,64,nan\n", "line 2: seconds 'nan' should be"),
+        (HEAD + "a,64,1e-7\n", "line 2: seconds '1e-7' should be greater than"),
+        (HEAD + "a,64,2e6\n", "line 2: seconds '2e6' should be less than"),
+        (HEAD + "a,2000000,1\n", "line 2: batch '2000000' should be less than"),
+        (HEAD + "\n  \n,64,1\n", "line 4: device: String should have at least 1"),
+        (HEAD + "\x1b[2J,64,1\n", "line 2: device: String should have at least 1"),
+        (HEAD + "a" * 201 + ",64,1\n", "line 2: device: String should have at most"),
         (HEAD + "a,64,0.1\n", "a has only one batch"),
         (HEAD + "a,64,0.1\nb,64,0.2\n", "a has only one batch"),
         (HEAD + '"a,64,0.1\n', "no CSV table"),
@@ -97,6 +103,30 @@ def test_what_is_wrong_is_named_with_its_line(
     with pytest.raises(BadInput, match=r"times\.csv") as caught:
         probe_of_times(path)
     assert why in caught.value.message
+
+
+def test_spaces_and_capitals_make_no_difference(tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    lines = (
+        "a,8,0.01",
+        " a ,16, 0.02",
+        '"a",32,0.03',
+        " \t",
+        "b\t1,8,0.1",
+        "b 1,16,0.2",
+    )
+    path.write_text("\n".join([" Device, BATCH ,Seconds", *lines]))
+    probe = probe_of_times(path)
+    assert [device.name for device in probe.devices] == ["a", "b 1"]
+    assert [len(entry.curve) for entry in probe.probes] == [3, 2]
+
+
+def test_times_in_proportion_to_the_batch_are_planned_with(tmp_path: Path) -> None:
+    """Their curve meets 0 at no samples, where rounding must not make it negative."""
+    path = tmp_path / "times.csv"
+    path.write_text(HEAD + "a,10,0.021\na,20,0.042\na,40,0.1\n")
+    made = planned(path, global_batch=20)
+    assert made.predicted.step_time_s == pytest.approx(0.042)
 
 
 def test_the_command_takes_it_in_place_of_a_probe(

@@ -8,23 +8,25 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.probe.device_probe import fitted, solo_rate
 from gpubalance.numbers.stats import mad, median
 from gpubalance.planning.curve import best_of, sensible_of
-from gpubalance.results.common import Positive, Size, StepTime, Throughput, now
+from gpubalance.results.common import StepTime, Throughput, now
 from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe
 from gpubalance.settings.device import Device, DeviceProfile
-from gpubalance.settings.record import Name, Record, first_fault
+from gpubalance.settings.record import Record, first_fault
 from gpubalance.settings.settings import Settings
 from gpubalance.system.files import content_of
+from gpubalance.text import clean
 
 _REMEDY = (
-    "a table with the columns device, batch and seconds: a line for each time that a "
-    "step took"
+    "a table with the columns device, batch and seconds: a line for each step that was "
+    "timed, in seconds"
 )
 _MOST_BYTES = 1 << 20
 _COLUMNS = ("device", "batch", "seconds")
@@ -34,9 +36,12 @@ _FEWEST = 2  # batches of a device, so that there is a curve
 class _Step(Record):
     """A line of the table: how long a device took for a batch."""
 
-    device: Name
-    batch: Size
-    seconds: Positive
+    device: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)
+    ]
+    # Within these, so are all rates and sums.
+    batch: Annotated[int, Field(ge=1, le=10**6)]
+    seconds: Annotated[float, Field(gt=1e-6, le=1e6)]
 
 
 def probe_of_times(path: Path) -> Probe:
@@ -61,7 +66,7 @@ def probe_of_times(path: Path) -> Probe:
     return Probe(
         created=now(),
         devices=devices,
-        settings=Settings(model=path.stem),
+        settings=Settings(model=clean(path.stem)),
         environment=None,
         model=None,
         batch_multiple=math.gcd(*batches),
@@ -77,8 +82,12 @@ def probe_of_times(path: Path) -> Probe:
 def _steps(path: Path) -> Iterator[_Step]:
     content = content_of(path, "a table of step times", _MOST_BYTES, _REMEDY)
     try:
-        rows = csv.DictReader(content.decode("utf-8-sig").splitlines(), strict=True)
-        missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+        text = content.decode("utf-8-sig")
+        lines = [clean(line, _MOST_BYTES) for line in text.splitlines()]
+        rows = csv.DictReader(lines, skipinitialspace=True, strict=True)
+        heads = [head.strip().lower() for head in rows.fieldnames or ()]
+        rows.fieldnames = heads
+        missing = [name for name in _COLUMNS if name not in heads]
         if missing:
             raise BadInput(f"{path} has no column {missing[0]}", remedy=_REMEDY)
         for row in rows:
