@@ -26,12 +26,12 @@ _FEWEST = 8  # steps that show how much a device's times vary
 # A device's fixed cost is learnt where its batch changes by this part, and by so many half-widths.
 _LEAST_CHANGE = 0.05
 _CLEARLY = 2.0
-# At most so many of the steps before and after a change tell what it made of each device's time:
-# those further from it may be of another speed.
-_NEAR = 17
-# What a device takes for the larger of two batches is fixed up to all but this part: what looks
-# like more is another speed.
-_LEAST_SLOPE = 0.05
+# What a change made of each device's time is learnt of so many steps before and after it: those
+# further away may be of another speed.
+_NEAR = _WINDOWS[:3]
+# The part of a device's time for the larger of two batches that is at least its samples': what
+# looks like less is another speed.
+_LEAST_BY_BATCH = 0.05
 _MOVED = 0.05  # as for `balance`, by what part a time differs at another speed
 
 
@@ -102,7 +102,7 @@ class Follower:
         self._steps.append(step)
         self._count += 1
         steps = tuple(self._steps)
-        if self._before and self._count in _WINDOWS and self._count <= _NEAR:
+        if self._before and self._count in _NEAR:
             self._learn(self._before[-self._count :], steps)
         if self._before and len(steps) >= _WINDOWS[0]:
             self._compare_with_first(step)
@@ -226,7 +226,7 @@ class Follower:
             if abs(more) > batch * max(_LEAST_CHANGE, _CLEARLY * unsure):
                 slope_s = (compute_s - old.compute_s[device]) / more
                 larger = max(batch, old.split.batches[device])
-                slope_s = max(slope_s, _LEAST_SLOPE * compute_s / larger)
+                slope_s = max(slope_s, _LEAST_BY_BATCH * compute_s / larger)
                 self._fixed_samples[device] = max(0.0, compute_s / slope_s - batch)
 
     def _compare_with_first(self, step: StepTimes) -> None:
