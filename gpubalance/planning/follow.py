@@ -26,6 +26,12 @@ _FEWEST = 8  # steps that show how much a device's times vary
 # A device's fixed cost is learnt where its batch changes by this part, and by so many half-widths.
 _LEAST_CHANGE = 0.05
 _CLEARLY = 2.0
+# What a change made of each device's time is learnt of so many steps before and after it: those
+# further away may be of another speed.
+_NEAR = _WINDOWS[:3]
+# The part of a device's time for the larger of two batches that is at least its samples': what
+# looks like less is another speed.
+_LEAST_BY_BATCH = 0.05
 _MOVED = 0.05  # as for `balance`, by what part a time differs at another speed
 
 
@@ -96,8 +102,8 @@ class Follower:
         self._steps.append(step)
         self._count += 1
         steps = tuple(self._steps)
-        if self._before and self._count in _WINDOWS:
-            self._learn(StepTimes.of(self._before), steps)
+        if self._before and self._count in _NEAR:
+            self._learn(self._before[-self._count :], steps)
         if self._before and len(steps) >= _WINDOWS[0]:
             self._compare_with_first(step)
         for count in _WINDOWS:
@@ -202,8 +208,9 @@ class Follower:
             unsure.append(_HALF_INTERVALS * t95(known.freedom) * error)
         return unsure
 
-    def _learn(self, old: StepTimes, steps: Sequence[StepTimes]) -> None:
+    def _learn(self, before: Sequence[StepTimes], steps: Sequence[StepTimes]) -> None:
         """Learns what the change of the split has made of each device's time."""
+        old = StepTimes.of(before)
         now = StepTimes.of(steps)
         changed = map(truediv, old.compute_s, now.compute_s)
         self._first_over_now = list(map(mul, self._first_over_old, changed))
@@ -215,11 +222,11 @@ class Follower:
             compute_s = now.compute_s[device]
             more = batch - old.split.batches[device]
             unsure = half_width([step.compute_s[device] for step in steps]) or 0.0
-            unsure *= 1 + math.sqrt(len(steps) / len(self._before))
+            unsure *= 1 + math.sqrt(len(steps) / len(before))
             if abs(more) > batch * max(_LEAST_CHANGE, _CLEARLY * unsure):
                 slope_s = (compute_s - old.compute_s[device]) / more
-                # At most half of its time: what looks like more is another speed.
-                slope_s = max(slope_s, compute_s / batch / 2)
+                larger = max(batch, old.split.batches[device])
+                slope_s = max(slope_s, _LEAST_BY_BATCH * compute_s / larger)
                 self._fixed_samples[device] = max(0.0, compute_s / slope_s - batch)
 
     def _compare_with_first(self, step: StepTimes) -> None:

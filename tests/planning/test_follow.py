@@ -72,6 +72,33 @@ def test_after_a_throttle_and_a_recovery_the_split_is_as_before() -> None:
     assert len(training.changes) == 3
 
 
+def test_the_split_is_as_before_where_most_of_a_step_is_a_fixed_cost() -> None:
+    """At one sample of its batch, one more is not half of a device's time."""
+    cool = DeviceProfile(name="card", alpha_s=0.04, beta_s=0.0001)
+    points = (DriftPoint(from_s=3, factor=3.0), DriftPoint(from_s=20, factor=1.0))
+    devices = devices_of(cool.model_copy(update={"drift": points}), cool)
+    training = DrawnTraining(devices, JOINT, BatchSplit((100, 100)))
+    assert trained(training, 19).split.batches == (1, 199)
+    assert trained(training, 40).split.batches == (100, 100)
+
+
+def test_the_gain_is_right_where_a_card_gets_hot_slowly() -> None:
+    """Long before and after a change the card's own slowdown looks like its batch's."""
+    devices = pair([(10 + 2.0 * number, 1 + 0.01 * number) for number in range(41)])
+    even = BatchSplit((100, 100))
+    training = DrawnTraining(devices, JOINT, even)
+    took_s = in_first_s = 0.0
+    for _ in range(1600):
+        began_s = training.took_s
+        training.train(1)
+        if training.changes:
+            factor = known(devices[0].profile).drift_at(began_s)
+            in_first_s += taken_s(devices, JOINT, even, (factor, 1.0))
+            took_s += training.took_s - began_s
+    gain = in_first_s / took_s
+    assert known(training.follower.gain) == pytest.approx(gain, rel=0.01)
+
+
 def test_a_throttle_that_comes_and_goes_costs_little() -> None:
     """By an epoch's median it was at times slower than no change at all."""
     times = [(3.0 * number, HOT if number % 2 else 1.0) for number in range(1, 20)]
