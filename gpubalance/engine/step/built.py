@@ -52,8 +52,8 @@ def refuse_gradients_that_do_not_add_up(model: Any) -> None:
                     f"the layer {layer.name} of the model {model.name} gives the next value of its "
                     f"{variable.name} as a gradient, as float8 does: a split would add up the "
                     "values of a batch's parts",
-                    remedy="train it on one device, or in another precision and quantize it "
-                    "afterwards",
+                    remedy="train it on one device without micro-batches; or in another "
+                    "precision, and quantize it afterwards",
                 )
 
 
