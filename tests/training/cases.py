@@ -120,6 +120,9 @@ CASES: dict[str, Case] = {
     "embedding, Adam": Case(embedding("adam"), words),
     "embedding of positions, Adam": Case(positions, words),
     "embedding, RMSprop": Case(embedding("rmsprop"), words),
+    "embedding in bfloat16": Case(
+        embedding("sgd", dtype="bfloat16"), words, within=2e-2
+    ),
     "CTC": Case(ctc, spoken),
     "embedding, clipped": Case(
         embedding(lambda: optimizers.SGD(0.5, clipnorm=0.01)), words

@@ -160,14 +160,15 @@ def masked() -> Any:
     return compiled([given, *body], optimizer="adam", weighted_metrics=["accuracy"])
 
 
-def embedding(optimizer: Any) -> Callable[[], Any]:
+def embedding(optimizer: Any, dtype: Any = None) -> Callable[[], Any]:
     """Makes a model whose gradient has rows, several for a word.
 
     Optimizers square and clip them one by one.
     """
 
     def make() -> Any:
-        body = [layers.Embedding(20, 8), layers.Flatten(), layers.Dense(3, "softmax")]
+        first = layers.Embedding(20, 8, dtype=dtype)
+        body = [first, layers.Flatten(), layers.Dense(3, "softmax", dtype="float32")]
         chosen = optimizer() if callable(optimizer) else optimizer
         return compiled([keras.Input((5,), dtype="int32"), *body], optimizer=chosen)
 

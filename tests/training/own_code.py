@@ -178,7 +178,7 @@ def keeping() -> Any:
 def counting() -> Any:
     """A model with a layer that counts steps, in two ways, and samples.
 
-    The layer also has a weight that gets no gradient.
+    The layer also has a weight that gets no gradient, and one that it sets before it is trained.
     """
 
     class Counting(layers.Layer):
@@ -194,12 +194,14 @@ def counting() -> Any:
                     self.add_weight((), "ones", dtype, trainable=False, name=name),
                 )
             self.unused = self.add_weight((3,), name="unused")
+            self.decayed = self.add_weight((), "ones", name="decayed")
 
         def call(self, x: Any) -> Any:
             self.steps.assign_add(1)
             self.halved.assign(0.5 * self.halved)
             self.samples.assign_add(ops.shape(x)[0])
-            return x * self.halved
+            self.decayed.assign(0.9 * self.decayed)
+            return x * self.halved * self.decayed
 
     first, *rest = dense()
     return compiled([first, Counting(), *rest])

@@ -18,6 +18,7 @@ def model_with(
 
     class Own(keras.Sequential):
         second = optimizers.Adam()
+        scaled = optimizers.LossScaleOptimizer(optimizers.Adam())
         counted = metrics.Mean(name="counted")
 
         def train_step(self, data: Any) -> Any:
@@ -44,7 +45,7 @@ def two_optimizers(model: Any, grads: Any, _: Any) -> None:
 
 
 def another_optimizer(model: Any, grads: Any, _: Any) -> None:
-    model.second.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+    model.scaled.apply_gradients(zip(grads, model.trainable_variables, strict=True))
 
 
 def no_optimizer(model: Any, grads: Any, _: Any) -> None:

@@ -159,14 +159,15 @@ def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
         assert "trains in float32" in unlike_precision_text(model, "tf32")
 
 
-def test_a_script_whose_floatx_is_float64_trains_in_it() -> None:
-    keras.config.set_floatx("float64")
+@pytest.mark.parametrize("floatx", ["float64", "float16"])
+def test_a_script_of_another_floatx_trains_in_it(floatx: str) -> None:
+    keras.config.set_floatx(floatx)
     # As Keras itself has it when a script begins so
-    keras.config.set_dtype_policy("float64")
+    keras.config.set_dtype_policy(floatx)
     split = load_plan(planned("tf32"), simulate=QUICK_PAIR)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with split.scope():
             model = classifier()()
         split.fit(model, X, Y, verbose=0)
-    assert {weight.dtype for weight in model.layers[0].weights} == {"float64"}
+    assert {weight.dtype for weight in model.layers[0].weights} == {floatx}

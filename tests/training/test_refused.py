@@ -70,6 +70,8 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
         memory = layers.LSTM(4, stateful=True, name="memory")
         stateful = keras.Sequential([keras.Input(batch_shape=(100, 3, 2)), memory])
         eager = classifier("adam", compiled={"run_eagerly": True})()
+        scaled = classifier()()
+        scaled.layers[0].quantize("float8")
     for model, what in (
         (averaging, "ema_overwrite_frequency"),
         (accumulating, "gradient_accumulation_steps"),
@@ -78,6 +80,12 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
             BadInput, match=f"optimizer has {what}, which Keras can't do over several"
         ):
             split.fit(model, X, Y, verbose=0)
+    float8 = (
+        r"the layer dense\w* of the model \w+ gives the next value of its inputs_scale"
+    )
+    with pytest.raises(BadInput, match=rf"^{float8} as a gradient, as float8 does"):
+        split.fit(scaled, X, Y, verbose=0)
+    split.evaluate(scaled, X, Y, verbose=0)
     with pytest.raises(BadInput, match=r"the layer memory of the model .* is stateful"):
         split.predict(stateful, X.reshape(-1, 3, 2)[:100], verbose=0)
     with pytest.warns(

@@ -270,7 +270,11 @@ REFUSED: Told = {
         two_optimizers,
         r"applies gradients with adam\w*, which is not the",
     ),
-    "another optimizer": (model_with, another_optimizer, "which is not the optimizer"),
+    "another optimizer": (
+        model_with,
+        another_optimizer,
+        r"^the train_step of the model \S+ applies gradients with loss_scale\w*, which is not the",
+    ),
     "no optimizer": (model_with, no_optimizer, "changes weights without its optimizer"),
     "TensorFlow's assignments": (
         model_with,

@@ -64,6 +64,7 @@ def refuse_model(model: Any) -> None:
                 remedy="layers train what a model was compiled with: compile(optimizer, loss)",
             )
     built.check(model, trains=True)
+    built.refuse_gradients_that_do_not_add_up(model)
     if numbers(keras.__version__) < (3, 14):
         for layer in model._flatten_layers():
             if getattr(layer, "activity_regularizer", None):

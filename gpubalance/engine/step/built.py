@@ -43,6 +43,20 @@ def check(model: Any, *, trains: bool) -> list[str]:
     return warnings
 
 
+def refuse_gradients_that_do_not_add_up(model: Any) -> None:
+    """Raises BadInput for a layer that gives a variable's next value as its gradient."""
+    for layer in model._flatten_layers():
+        for variable in layer._trainable_variables:
+            if variable.overwrite_with_gradient:
+                raise BadInput(
+                    f"the layer {layer.name} of the model {model.name} gives the next value of its "
+                    f"{variable.name} as a gradient, as float8 does: a split would add up the "
+                    "values of a batch's parts",
+                    remedy="train it on one device without micro-batches; or in another "
+                    "precision, and quantize it afterwards",
+                )
+
+
 def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     """Creates all variables of the model, its metrics and its optimizer, for batches like this."""
     step = model.train_step if trains else model.test_step

@@ -58,6 +58,7 @@ def taking_gradients(model: Any) -> Iterator[None]:
     optimizer = model.optimizer
     summing(optimizer)
     refusals = {name: partial(_refuse_division, model, name) for name in _DIVIDING}
+    refuse = partial(_refuse_another, model)
     with (
         inlined(model),
         replaced_in_parts(tf.nn, **refusals),
@@ -66,9 +67,9 @@ def taking_gradients(model: Any) -> Iterator[None]:
         replaced(keras.optimizers.Optimizer, **{SUM: list}),
         # The model's own first: in the class it would be another's.
         replaced_in_parts(optimizer, apply=partial(_take, model), scale_loss=_scaled),
-        replaced_in_parts(
-            keras.optimizers.Optimizer, apply=partial(_refuse_another, model)
-        ),
+        replaced_in_parts(keras.optimizers.Optimizer, apply=refuse),
+        # It calls that of the one in it under a condition, and Keras would wrap the refusal.
+        replaced_in_parts(keras.optimizers.LossScaleOptimizer, apply=refuse),
         _noting_tapes(model),
     ):
         yield

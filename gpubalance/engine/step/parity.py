@@ -42,6 +42,8 @@ def check(
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         warnings = built.check(model, trains=trains)
+        if trains:
+            built.refuse_gradients_that_do_not_add_up(model)
         found = _tried(
             model, batch, device, min(TRIED_SAMPLES, max(2, share)), trains=trains
         )

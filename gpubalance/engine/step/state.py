@@ -5,13 +5,14 @@ A layer's state is a moving average or a counter, for example.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from gpubalance.engine.keras_inside import is_keras_own
+from gpubalance.engine.step.part import Change
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.vectors import weighed, wide
 from gpubalance.results.decomposition import MEAN, SUM, Decomposition
@@ -21,18 +22,23 @@ class State:
     """Variables of layers, which all replicas keep alike, and of metrics, each replica's own."""
 
     def __init__(
-        self, model: Any, decomposition: Decomposition, *, replicated: bool
+        self,
+        model: Any,
+        decomposition: Decomposition,
+        *,
+        replicated: bool,
+        micro: bool = False,
     ) -> None:
         """Reads them on a replica before its step.
 
-        If the batch is `replicated`, all weigh as a mean does.
+        If the batch is `replicated`, all weigh as a mean does. A step of `micro`-batches reads the
+        weights too.
         """
         self._replicated = replicated
         self._powers = powers_of(model, decomposition)
-        # Copies, which are on the replica's device: TensorFlow would take what a variable's read
-        # gives into a loop on the first one.
-        alike = alike_of(model, decomposition)
-        self._alike = [(variable, tf.identity(variable.value)) for variable in alike]
+        self._alike = _copies(alike_of(model, decomposition))
+        self._weights = _copies(_weights_of(model) if micro else [])
+        self._set: list[Any] = []
         self._has_begun = False
         self._summed = summed_of(model)
         self._weighed = []
@@ -43,12 +49,20 @@ class State:
     def begin(self) -> None:
         """Begins a part. Each micro-batch begins with the layers' values before the step."""
         if self._has_begun:
-            for variable, before in self._alike:
+            for variable, before in self._alike + self._set:
                 variable.assign(before)
         self._is_first = not self._has_begun and number_of_replica() == 0
         self._has_begun = True
         values = [tf.convert_to_tensor(variable.value) for variable in self._weighed]
         self._counted = list(zip(self._weighed, values, strict=True))
+
+    def have(self, changes: Sequence[Change]) -> None:
+        """Takes what a part's step assigned: weights too, as spectral normalisation does.
+
+        Done anew by each micro-batch, it would be another thing on each replica.
+        """
+        changed = {id(change.variable) for change in changes}
+        self._set = [pair for pair in self._weights if id(pair[0]) in changed]
 
     def shares(self, weight: Any) -> list[Any]:
         """What a part with that weight has changed in the layers' variables, to be summed over all.
@@ -92,6 +106,21 @@ class State:
         if before.dtype.is_floating or self._replicated:
             return self._share(variable, before, weight)
         return _change(before, variable) * float(self._is_first)
+
+
+def _copies(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """The variables with their values.
+
+    These are copies, which are on the replica's device: TensorFlow would take what a variable's
+    read gives into a loop on the first one.
+    """
+    return [(variable, tf.identity(variable.value)) for variable in variables]
+
+
+def _weights_of(model: Any) -> list[Any]:
+    """The weights that are trained, or would be if their layers were not frozen."""
+    states = {id(variable) for variable, _ in layer_variables(model)}
+    return [variable for variable in model.weights if id(variable) not in states]
 
 
 def _change(before: Any, variable: Any) -> Any:

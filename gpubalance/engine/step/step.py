@@ -103,7 +103,9 @@ class _Replica:
         self._decomposition = decomposition
         self._kind = kind
         self._logs = logs
-        self._state = State(model, decomposition, replicated=kind.replicated)
+        self._state = State(
+            model, decomposition, replicated=kind.replicated, micro=kind.micro
+        )
         self._rows = Rows()
         self._variables: list[Any] = []
 
@@ -176,6 +178,7 @@ class _Replica:
             grads: list[Any] = []
             if not kind.as_it_is:
                 grads, self._variables = gradients_of(self._model, part)
+                self._state.have(part.changes)
         grads = self._rows.summable(grads)
         noise = tf.zeros(())
         if kind.noisy:

@@ -39,21 +39,19 @@ def _kind_and_bytes(value: Any, number: int) -> tuple[Hashable, int]:
 
 
 def sent(grads: Sequence[Any], gradients: Gradients) -> list[Any]:
-    """Gradients in the form in which they are sent and summed: in full, or float32 as bfloat16."""
-    if gradients == "full":
-        return list(grads)
-    narrow = []
+    """Gradients in the form in which they are sent and summed: in full, or float32 as bfloat16.
+
+    TensorFlow can't gather rows of bfloat16: they are sent as float32.
+    """
+    forms = []
     for grad in grads:
-        if _is_wide(grad):
+        if isinstance(grad, tf.IndexedSlices):
+            if grad.dtype == tf.bfloat16:
+                grad = tf.cast(grad, tf.float32)
+        elif gradients != "full" and grad is not None and grad.dtype == tf.float32:
             grad = tf.cast(grad, tf.bfloat16)
-        narrow.append(grad)
-    return narrow
-
-
-def _is_wide(grad: Any) -> bool:
-    """Whether a gradient is dense and in float32."""
-    is_dense = tf.is_tensor(grad) and not isinstance(grad, tf.IndexedSlices)
-    return is_dense and grad.dtype == tf.float32
+        forms.append(grad)
+    return forms
 
 
 def received(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:

@@ -40,5 +40,7 @@ def together(values: Sequence[Any]) -> Any:
 
 def parted(vector: Any, shapes: Sequence[Any]) -> list[Any]:
     """A vector's parts, which have these shapes."""
+    if not shapes:  # TensorFlow splits into one part at least
+        return []
     parts = tf.split(vector, [math.prod(shape) for shape in shapes])
     return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
