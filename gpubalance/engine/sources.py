@@ -60,6 +60,23 @@ def ancestors(
             todo += source.op.inputs
 
 
+def dtypes_behind_samples(value: Any) -> set[str]:
+    """The dtypes in which a value is computed once it has none for each sample any more.
+
+    Before that rounding is alike for a sample, whatever the others are.
+    """
+    dtypes = {value.dtype.name}
+    todo = [value]
+    seen = set()
+    while todo:
+        tensor = todo.pop()
+        if id(tensor) not in seen and tensor.shape.is_fully_defined():
+            seen.add(id(tensor))
+            dtypes.add(tensor.dtype.name)
+            todo += tensor.op.inputs
+    return dtypes
+
+
 def reaches(loss: Any, samples: Collection[Any], until: Container[int]) -> bool:
     """Whether a loss is divided by what is computed from the batch's values.
 

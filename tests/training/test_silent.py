@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras, layers, losses, ops
+from gpubalance.results.decomposition import SUM
+from tests.late import keras, layers, losses, metrics, ops
 from tests.training.cases import in_split
 from tests.training.models import compiled, dense
 from tests.training.samples import numbers
@@ -161,3 +162,56 @@ def test_rounding_to_half_precision_is_no_surprise_of_a_layers_state(
         assert checked(of_half("mean", policy), x, y).warned == ()
         (warned,) = checked(of_half("largest", policy), x, y).warned
         assert "the layer mine updates" in warned
+
+
+def counting(policy: str) -> Any:
+    """A model that has counted 5000 samples, as a whole number too: in half a few more are lost."""
+
+    class Counting(layers.Layer):
+        def build(self, _: Any) -> None:
+            start = keras.initializers.Constant(5000)
+            for dtype in ("int32", "float32"):
+                count = self.add_weight((), start, dtype, trainable=False, name=dtype)
+                setattr(self, dtype, count)
+
+        def call(self, x: Any) -> Any:
+            samples = ops.shape(x)[0]
+            self.int32.assign_add(samples)
+            self.float32.assign_add(ops.cast(samples, "float32"))
+            return x
+
+    first, *rest = dense(dtype=policy)
+    return compiled([first, Counting(dtype=policy, name="mine"), *rest])
+
+
+def test_a_counter_in_half_precision_is_no_mean_and_told_where_it_is_lost() -> None:
+    x, y = numbers(100)
+    known = checked(counting("mixed_float16"), x, y)
+    assert known.warned == ()
+    assert sorted(known.variables.values()) == [SUM] * 4  # the loss's two, too
+    (warned,) = checked(counting("mixed_bfloat16"), x, y).warned
+    assert "changes float32 by no more than half precision rounds" in warned
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_a_small_sum_in_a_loss_is_refused_in_half_precision_too(policy: str) -> None:
+    def loss(y: Any, p: Any) -> Any:
+        of_each = losses.sparse_categorical_crossentropy(y, p, from_logits=True)
+        return ops.mean(of_each) + 1e-3 * ops.sum(p**2)
+
+    x, y = numbers(100)
+    keras.utils.set_random_seed(1)
+    body = [*dense(dtype=policy)[:2], layers.Dense(3, dtype="float32")]
+    refused = checked(compiled(body, loss), x, y).refused
+    assert "sums over the batch and returns one number" in refused.message
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_loss_or_metric_of_half_precision_is_no_surprise(dtype: str) -> None:
+    x, y = numbers(100)
+    for seed in range(3):
+        keras.utils.set_random_seed(seed)
+        loss = losses.SparseCategoricalCrossentropy(dtype=dtype)
+        metric = metrics.SparseCategoricalCrossentropy(dtype=dtype)
+        assert checked(compiled(dense(), loss), x, y).warned == ()
+        assert checked(compiled(dense(), metrics=[metric]), x, y).warned == ()

@@ -185,10 +185,15 @@ class Findings:
             powers[id(variable)] = MEAN
             if power is not None:
                 powers[id(variable)] = power
+            change = None
             if self._runs.is_zero(name):
+                change = "0"
+            elif power is None and self._runs.is_lost(name):
+                change = "no more than half precision rounds"
+            if change:
                 self._warnings.append(
-                    f"the layer {layer.name} changes {variable.name} by 0 for the samples tried, "
-                    f"{UNKNOWN}"
+                    f"the layer {layer.name} changes {variable.name} by {change} for the samples "
+                    f"tried, {UNKNOWN}"
                 )
             elif power is None:
                 self._warnings.append(

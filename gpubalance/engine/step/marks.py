@@ -15,7 +15,9 @@ import tensorflow as tf
 
 from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
 
-_FLOOR = 1e-5  # of the norm of several quantities: how near each of them need not come
+_OF_ALL = (
+    0.1  # of several quantities, as near as this each of them comes beside all together
+)
 _SEEDS = (1, 2)  # of the two vectors
 
 
@@ -48,25 +50,26 @@ def products(marks: Any) -> Any:
     return marks[..., 1:]
 
 
-def power_of(
+def powers_of(
     whole: Any,
     parts: Sequence[tuple[float, Any]],
     near: float,
     rounding: float = 0.0,
-) -> int | None:
-    """The power with which the parts make the whole, as in `Decomposition`; None if none does.
+) -> list[int]:
+    """The powers with which the parts make the whole, as in `Decomposition`, a mean's first.
 
     A part is its weight and its marks. They agree within `near` of the largest norm and what
     `rounding` may change, and of several quantities within a little of all together. What is 0
-    everywhere counts as a mean.
+    everywhere has all powers.
     """
     part_norms = [norms(marks) for _, marks in parts]
     largest = reduce(np.maximum, part_norms, norms(whole))
     within = near * largest + rounding
     if whole.ndim > 1:
-        within = within + _FLOOR * np.linalg.norm(norms(whole))
+        within = within + _OF_ALL * near * np.linalg.norm(norms(whole))
+    powers = []
     for power in (MEAN, SUM, MEAN_AGAIN):
         made = sum(weight**power * marks for weight, marks in parts)
         if np.all(np.abs(products(made - whole)) <= within[..., None]):
-            return power
-    return None
+            powers.append(power)
+    return powers

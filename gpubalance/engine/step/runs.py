@@ -14,16 +14,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.step.marks import norms, power_of, products
+from gpubalance.engine.step.marks import norms, powers_of, products
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.decomposition import MEAN
 
 # How near the parts must come to the whole, by the kind of quantity; "" stands for all others.
 # Changes of states are differences of larger numbers.
 _NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
-_NEAR_IN_HALF = {"gradient": 5e-2, "": 5e-3}
 # The distance of 1 to the next number. A state may be computed in these, and change by little more.
 _SPACINGS = {"bfloat16": 2**-7, "float16": 2**-10}
+# What is computed in half precision comes as near as so many of these.
+_IN_HALF = 4
+# So near comes what is computed from outputs of half: parts of other sizes may round some of them
+# another way.
+_FROM_HALF = 5e-4
 # If a quantity is a sum, a copy of the samples adds more than this fraction of it. Less is rounding
 # or comes of a small constant beside a divisor.
 _LEAST_ADDED = 0.01
@@ -58,13 +62,6 @@ class Runs:
 
     def __init__(self, step: TracedStep, *, chooses: bool) -> None:
         self._step = step
-        self._nearness = _NEAR
-        self._spacing = 0.0
-        for layer in step.model._flatten_layers():
-            spacing = _SPACINGS.get(layer.compute_dtype, 0.0)
-            self._spacing = max(self._spacing, spacing)
-        if self._spacing:
-            self._nearness = _NEAR_IN_HALF
         # States are those after one step, as layers' may begin as zeros; but metrics' are those
         # before it, as in each epoch.
         start = step.states()
@@ -107,13 +104,22 @@ class Runs:
         ).marks
 
     def power(self, name: str) -> int | None:
-        """The power with which the parts make a quantity of the whole; None if none does."""
+        """The power with which the parts make a quantity of the whole; None if none is known."""
+        exact = self._powers(name)
+        if exact:
+            return exact[0]
+        rounded = self._powers(name, self._rounding(name))
+        return rounded[0] if len(rounded) == 1 else None
+
+    def is_lost(self, name: str) -> bool:
+        """Whether rounding hides which of several powers makes a state's change."""
+        return len(self._powers(name, self._rounding(name))) > 1
+
+    def _powers(self, name: str, rounding: float = 0.0) -> list[int]:
         parts = []
         for part in (self._first, self._rest):
             parts.append((part.weight, part.marks[name]))
-        return power_of(
-            self._whole.marks[name], parts, self._near(name), self._rounding(name)
-        )
+        return powers_of(self._whole.marks[name], parts, self._near(name), rounding)
 
     def is_zero(self, name: str) -> bool:
         """Whether a quantity is 0 in the whole and in all parts."""
@@ -141,8 +147,7 @@ class Runs:
                 anew = self._first.marks[name][cut]
                 # It only compares: one part of weight 1 is the whole, whatever the power.
                 parts = [(1.0, anew)]
-                near = self._near(name)
-                if power_of(marks, parts, near, self._rounding(name)) is not None:
+                if powers_of(marks, parts, self._near(name), self._rounding(name)):
                     adding.add(name)
         return adding
 
@@ -161,8 +166,10 @@ class Runs:
         third_adds = products(thrice - twice)
         some_is_added = np.abs(second_adds).max() > _LEAST_ADDED * norms(twice).max()
         # Both are differences of larger numbers, each as near as a gradient comes: so twice that.
-        near = 2 * self._nearness["gradient"] * np.linalg.norm(norms(thrice))
-        is_same = np.all(np.abs(third_adds - second_adds) <= near)
+        near = 2 * max(_NEAR["gradient"], self._near(name))
+        is_same = np.all(
+            np.abs(third_adds - second_adds) <= near * np.linalg.norm(norms(thrice))
+        )
         return bool(some_is_added and is_same)
 
     def least(self) -> int:
@@ -192,15 +199,22 @@ class Runs:
 
     def _near(self, name: str) -> float:
         kind = name.partition(" ")[0]
-        return self._nearness.get(kind, self._nearness[""])
+        near = max(_NEAR.get(kind, _NEAR[""]), _IN_HALF * self._spacing(name))
+        if self._spacing("gradient"):
+            near = max(near, _FROM_HALF)
+        return near
+
+    def _spacing(self, name: str) -> float:
+        """The distance of 1 to the next number in what rounds a quantity; 0 if not in half."""
+        return max(_SPACINGS.get(dtype, 0.0) for dtype in self._step.dtypes[name])
 
     def _rounding(self, name: str) -> float:
-        """How much of a state's change may be rounding, as its value may be of half precision."""
+        """How much of a state's change may be rounding, if it is computed in half precision."""
         kind, _, key = name.partition(" ")
-        if not self._spacing or kind != "state":
+        if kind != "state":
             return 0.0
         value = tf.cast(self._whole.states[int(key)], tf.float32)
-        return self._spacing * float(tf.norm(value))
+        return self._spacing(name) * float(tf.norm(value))
 
     def _magnitude_of(self, places: Any) -> float:
         """How much samples weigh: the squared norm of their losses and gradients.

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.sources import dtypes_behind_samples
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.fixed_draws import fixed_draws
 from gpubalance.engine.step.gradients import gradients_of
@@ -161,6 +162,7 @@ class TracedStep:
         self.changed = {id(change.variable) for change in part.changes}
         quantities = self._quantities(before, after)
         self._names = list(quantities)
+        self.dtypes = self._dtypes(quantities)
         own_divisors = self.probing.own_divisors
         unused = [tf.zeros(())] * (_MOST - len(own_divisors))
         return [
@@ -185,6 +187,17 @@ class TracedStep:
             change = tf.cast(new, tf.float32) - tf.cast(old, tf.float32)
             quantities[state_name(variable)] = change
         return quantities
+
+    def _dtypes(self, quantities: dict[str, Any]) -> dict[str, set[str]]:
+        """The dtypes that round each quantity in another way in parts, by name."""
+        dtypes = {}
+        for name, value in quantities.items():
+            dtypes[name] = dtypes_behind_samples(value)
+        of_gradients = {layer.compute_dtype for layer in self.model._flatten_layers()}
+        for target in self.probing.targets:
+            of_gradients |= dtypes_behind_samples(target)
+        dtypes["gradient"] = of_gradients
+        return dtypes
 
 
 def state_name(variable: Any) -> str:
