@@ -9,6 +9,7 @@ import pytest
 from gpubalance.jobs.balance.course import find_and_prove
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.balance.tried import measure_split
 from gpubalance.numbers.stats import half_width
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
@@ -28,7 +29,9 @@ def round_of(noise: float, at_least_s: float | None = None) -> tuple[float, ...]
     party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
     asked = BalanceRequest(devices=devices, settings=SMALL, joint=joint)
     together = Together(asked, None, party, lambda _: None, nothing_kept())
-    return together.measure(BatchSplit((168, 112)), at_least_s).step_time_s.samples
+    return measure_split(
+        together, BatchSplit((168, 112)), at_least_s
+    ).step_time_s.samples
 
 
 def test_a_round_ends_when_it_is_known_within_one_percent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.balance.tried import measure_split
 from gpubalance.jobs.events import Doing
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.numbers.units import (
@@ -92,7 +93,7 @@ def _tried(
     def measured() -> TriedPacks:
         together.sum_in_packs(split, size)
         try:
-            gave = together.measure(split, round_s)
+            gave = measure_split(together, split, round_s)
         except OutOfMemory as error:
             together.watch(Doing(f"{error.message} with {_words(size)}"))
             return TriedPacks(pack_bytes=size, measured=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.balance.tried import TriedSplit, lowered_limits
+from gpubalance.jobs.balance.tried import TriedSplit, lowered_limits, measure_split
 from gpubalance.jobs.balance.warnings import machine_not_steady
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone
 from gpubalance.jobs.keep.journal import content_key
@@ -106,7 +106,7 @@ class BalanceRounds:
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
         try:
-            measured = self.together.measure(split, self.request.round_s)
+            measured = measure_split(self.together, split, self.request.round_s)
         except OutOfMemory as error:
             return self.out_of_memory(split, error)
         return TriedSplit(split=split, measured=measured)

@@ -1,4 +1,4 @@
-"""Measures a balance's devices together, a split for a moment."""
+"""A balance's devices together: the workers for each split, and what they train with."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from gpubalance.devices.planned import check_model
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.measure.measurement import measurement
-from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.party import build_for
-from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject import Subject
 from gpubalance.results.common import Model
-from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import BalanceRequest, RunRequest
@@ -88,15 +83,6 @@ class Together:
                 ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned)
             )
         self.model_is_told = True
-
-    def measure(self, split: BatchSplit, at_least_s: float | None) -> Measurement:
-        """What a split gives, measured for so long; if None, until it is known within ± 1 %."""
-        used = self.run_request(split).without_idle
-        measurer = Measurer(self.gather(split), self.journal, self.watch)
-        subject = Subject(used.split, used.devices, least_samples=split.global_batch)
-        window = measurer.measure(subject, StoppingRule.of_round(at_least_s))
-        sensors = measurer.sensors(subject)
-        return measurement(used.split, [window], sensors, used_places=split.used)
 
     def sum_in_packs(self, split: BatchSplit, pack_bytes: int) -> None:
         """Goes on with workers that sum the gradients of these devices in packs of that size."""

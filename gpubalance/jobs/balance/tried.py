@@ -9,6 +9,10 @@ from pydantic import Field
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.measure.fitting import Fitting
+from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.subject import Subject
 from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Batch, Record
@@ -24,6 +28,18 @@ class TriedSplit(Record):
     split: BatchSplit
     measured: Measurement | None
     limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
+
+
+def measure_split(
+    together: Together, split: BatchSplit, at_least_s: float | None
+) -> Measurement:
+    """What a split gives, measured for so long; if None, until it is known within ± 1 %."""
+    used = together.run_request(split).without_idle
+    measurer = Measurer(together.gather(split), together.journal, together.watch)
+    subject = Subject(used.split, used.devices, least_samples=split.global_batch)
+    window = measurer.measure(subject, StoppingRule.of_round(at_least_s))
+    sensors = measurer.sensors(subject)
+    return measurement(used.split, [window], sensors, used_places=split.used)
 
 
 def lowered_limits(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.balance.tried import measure_split
 from gpubalance.jobs.events import Doing
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.measure.party import party_for
@@ -44,6 +45,6 @@ def _measured(
     rounds.watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
     with party_for(request, rounds.watch, limit) as party:
         together = Together(request, model, party, rounds.watch, rounds.journal)
-        measurement = together.measure(split.split, rounds.request.round_s)
+        measurement = measure_split(together, split.split, rounds.request.round_s)
     rate = measurement.throughput.median
     return split.model_copy(update={"throughput": rate, "measured": True})
