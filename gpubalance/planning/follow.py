@@ -200,7 +200,8 @@ class Follower:
         """By what part each device's time in the latest steps may be another; None if unknown."""
         varied = [*self._seen_variations, *_variations(earlier), *_variations(latest)]
         unsure = []
-        for parts in zip(*varied, strict=True):
+        # What varied long ago, as a card that slowed, is no doubt of what is steady now.
+        for parts in zip(*varied[-_WINDOWS[-1] :], strict=True):
             known = spread(parts)
             if known is None or (known.error and len(parts) < _FEWEST):
                 return None
