@@ -188,7 +188,7 @@ class Findings:
             change = None
             if self._runs.is_zero(name):
                 change = "0"
-            elif power is None and self._runs.is_lost(name):
+            elif self._runs.is_lost(name):
                 change = "no more than half precision rounds"
             if change:
                 self._warnings.append(

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from gpubalance.engine.step.marks import norms, powers_of, products
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
-from gpubalance.results.decomposition import MEAN
+from gpubalance.results.decomposition import MEAN, SUM
 
 # How near the parts must come to the whole, by the kind of quantity; "" stands for all others.
 # Changes of states are differences of larger numbers.
@@ -27,7 +27,7 @@ _SPACINGS = {"bfloat16": 2**-7, "float16": 2**-10}
 _IN_HALF = 4
 # So near comes what is computed from outputs of half: parts of other sizes may round some of them
 # another way.
-_FROM_HALF = 5e-4
+_FROM_HALF = 2.5e-4
 # If a quantity is a sum, a copy of the samples adds more than this fraction of it. Less is rounding
 # or comes of a small constant beside a divisor.
 _LEAST_ADDED = 0.01
@@ -108,12 +108,15 @@ class Runs:
         exact = self._powers(name)
         if exact:
             return exact[0]
-        rounded = self._powers(name, self._rounding(name))
-        return rounded[0] if len(rounded) == 1 else None
+        if self.is_lost(name):
+            return None
+        return next(iter(self._powers(name, self._rounding(name))), None)
 
     def is_lost(self, name: str) -> bool:
-        """Whether rounding hides which of several powers makes a state's change."""
-        return len(self._powers(name, self._rounding(name))) > 1
+        """Whether rounding hides if a state's change is a mean or a sum."""
+        if self._powers(name):
+            return False
+        return {MEAN, SUM} <= set(self._powers(name, self._rounding(name)))
 
     def _powers(self, name: str, rounding: float = 0.0) -> list[int]:
         parts = []
