@@ -24,6 +24,7 @@ def devices(
     from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 
     def text(result: Listing | Listings) -> str:
+        """The devices of this host, of all hosts, or of a profile, as a table."""
         if isinstance(result, Listings):
             readings = [
                 (str(host.host), host.nvidia) for host in result.hosts if host.nvidia

@@ -76,6 +76,7 @@ def watched_links(uuids: Sequence[str]) -> Iterator[dict[str, PcieLink]]:
     ended = threading.Event()
 
     def look() -> None:
+        """Notes the widest and latest link of each GPU, again and again."""
         while not ended.wait(_EVERY_S):
             for uuid in uuids:
                 link = with_gpu(uuid, _link_now)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
-from gpubalance.engine.datasets import is_batched, regrouped
+from gpubalance.engine.datasets import has_open_shapes, is_batched, regrouped
 from gpubalance.errors import BadInput
 
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
@@ -114,8 +114,13 @@ def _is_array(data: Any) -> bool:
     return not hasattr(data, "__next__")
 
 
-def regrouped_text(data: Any, global_batch: int) -> str:
-    """The warning about a dataset in other batches; empty if their size is unknown."""
+def regrouped_text(data: Any, model: Any, global_batch: int) -> str:
+    """The warning about a user's dataset that is brought into other batches; else empty.
+
+    It is empty too if their size is unknown. Batches of open shapes stay as they are.
+    """
+    if not is_batched(data, model) or has_open_shapes(data, model):
+        return ""
     batch = static_batch_of(data) or batch_of(data)
     if batch is None or batch == global_batch:
         return ""

@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.datasets import has_open_shapes, is_batched
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
 from gpubalance.engine.users_lines import own_traceback
@@ -25,6 +24,7 @@ from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.memory import out_of_memory, ran_out
 from gpubalance.training.processes import Processes, end_together, quiet
+from gpubalance.training.scope import refuse_another_scope
 from gpubalance.training.warn import warn_user
 
 # The most batches on which a step is tried in parts, while they do not tell how parts make a whole.
@@ -56,7 +56,7 @@ class Steps(KerasFunctions):
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
-        _refuse_another_scope(self.model, self._replicas.strategy, name)
+        refuse_another_scope(self.model, self._replicas.strategy, name)
         self._prepare(name, options)
         self._is_built = False
         self._has_labels = True
@@ -223,11 +223,8 @@ class Steps(KerasFunctions):
         users_data = options["x"]
         wanted = None if split.takes_any_batch else split.global_batch
         data.bring_into_batches(options, wanted, self.model)
-        is_another = options["x"] is not users_data
-        had_batches = is_another and is_batched(users_data, self.model)
-        # Batches of open shapes stay as they are.
-        if trains and had_batches and not has_open_shapes(users_data, self.model):
-            self._warn(data.regrouped_text(users_data, split.global_batch))
+        if trains and options["x"] is not users_data:
+            self._warn(data.regrouped_text(users_data, self.model, split.global_batch))
         if self._replicas.cluster is not None:
             # Otherwise a process would wait for ever for those that ended.
             end_together(method, options, self._processes)
@@ -261,43 +258,3 @@ class Steps(KerasFunctions):
         if text and self._split.is_first and text not in self._split.warned:
             self._split.warned.add(text)
             warn_user(text)
-
-
-def _refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
-    """Raises BadInput for a model from outside the strategy's scope, or a call inside it."""
-    if tf.distribute.has_strategy():
-        raise BadInput(
-            f"{method} was called inside `with split.scope():`",
-            remedy="un-indent it: the scope is for building, loading and compiling the model",
-        )
-    elsewhere = _layer_elsewhere(model, strategy)
-    optimizer = getattr(model, "optimizer", None)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
-    remedy = "with split.scope(): build it, load it and compile it"
-    if model._distribute_strategy is not strategy:
-        what = f"the model {model.name} was built"
-    elif elsewhere is not None:
-        what = f"the layer {elsewhere} of the model {model.name} was built"
-    elif getattr(inner, "_distribution_strategy", strategy) is not strategy:
-        what = (
-            f"the optimizer of the model {model.name} was made, or the model compiled,"
-        )
-        remedy = (
-            "compile it again, with a new optimizer, in the scope: with split.scope(): "
-            "model.compile(…)"
-        )
-    else:
-        return
-    raise BadInput(
-        f"{what} outside this split's scope(): its variables are elsewhere",
-        remedy=remedy,
-    )
-
-
-def _layer_elsewhere(model: Any, strategy: Any) -> str | None:
-    """The name of a layer with variables outside the strategy's scope, if there is one."""
-    for layer in model._flatten_layers(include_self=False):
-        for variable in layer._trainable_variables + layer._non_trainable_variables:
-            if not strategy.extended.variable_created_in_scope(variable.value):
-                return str(layer.name)
-    return None

@@ -253,14 +253,9 @@ class Party:
             self.end()
             self.groups = groups
 
-    def rebuild(self, build: Build, *, keep_workers: bool) -> None:
-        """Goes on with workers that build this.
-
-        `keep_workers`: what the present ones have built is the same, if it was asked for or not.
-        """
+    def rebuild(self, build: Build) -> None:
+        """Has the workers that start from now on build this."""
         self._builds = [build] * len(self.groups)
-        if not keep_workers:
-            self.end()
 
     def drop(self) -> None:
         """Ends the workers; those that were started ahead wait for the next `start`."""

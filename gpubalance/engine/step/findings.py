@@ -189,7 +189,7 @@ class Findings:
             if self._runs.is_zero(name):
                 change = "0"
             elif self._runs.is_lost(name):
-                change = "no more than half precision rounds"
+                change = "no more than rounding in half precision does"
             if change:
                 self._warnings.append(
                     f"the layer {layer.name} changes {variable.name} by {change} for the samples "

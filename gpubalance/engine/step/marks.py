@@ -15,9 +15,8 @@ import tensorflow as tf
 
 from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
 
-_OF_ALL = (
-    0.1  # of several quantities, as near as this each of them comes beside all together
-)
+# Each of several quantities may also be apart by this part of what all together may be.
+_OF_ALL = 0.1
 _SEEDS = (1, 2)  # of the two vectors
 
 

@@ -113,7 +113,7 @@ class Runs:
         return next(iter(self._powers(name, self._rounding(name))), None)
 
     def is_lost(self, name: str) -> bool:
-        """Whether rounding hides if a state's change is a mean or a sum."""
+        """Whether rounding hides which of the two a state's change is, a mean or a sum."""
         if self._powers(name):
             return False
         return {MEAN, SUM} <= set(self._powers(name, self._rounding(name)))

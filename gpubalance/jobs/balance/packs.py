@@ -90,16 +90,24 @@ def _is_faster(tried: TriedPacks, fastest: TriedPacks) -> bool:
 def _tried(
     together: Together, split: BatchSplit, size: int, round_s: float | None
 ) -> TriedPacks:
-    def measured() -> TriedPacks:
-        together.sum_in_packs(split, size)
-        try:
-            gave = measure_split(together, split, round_s)
-        except OutOfMemory as error:
-            together.watch(Doing(f"{error.message} with {_words(size)}"))
-            return TriedPacks(pack_bytes=size, measured=None)
-        rate = format_rate(gave.throughput.median)
-        together.watch(Doing(f"{_words(size)}: {rate} samples/s"))
-        return TriedPacks(pack_bytes=size, measured=gave)
-
+    """What the split gives with packs of that size, from the journal if it was tried before."""
     key = content_key("packs", str(split), size)
-    return together.journal.get_or_make(key, TriedPacks, measured)
+    tried = together.journal.load(key, TriedPacks)
+    if tried is None:
+        tried = _try(together, split, size, round_s)
+        together.journal.keep(key, tried)
+    return tried
+
+
+def _try(
+    together: Together, split: BatchSplit, size: int, round_s: float | None
+) -> TriedPacks:
+    together.sum_in_packs(split, size)
+    try:
+        gave = measure_split(together, split, round_s)
+    except OutOfMemory as error:
+        together.watch(Doing(f"{error.message} with {_words(size)}"))
+        return TriedPacks(pack_bytes=size, measured=None)
+    rate = format_rate(gave.throughput.median)
+    together.watch(Doing(f"{_words(size)}: {rate} samples/s"))
+    return TriedPacks(pack_bytes=size, measured=gave)

@@ -48,7 +48,7 @@ class Together:
             kept = self.journal.load(key, PackSize)
             if kept is not None:
                 self.pack_bytes.setdefault(split.used, kept.pack_bytes)
-            self.party.rebuild(build_for(self.run_request(split)), keep_workers=True)
+            self.party.rebuild(build_for(self.run_request(split)))
             self.party.start()
             check_model(
                 self.model,
