@@ -143,9 +143,8 @@ def _missing(gpus: Sequence[Device]) -> dict[str, str]:
     with Party(gpus, purpose="survey") as party:
         party.start()
         try:
-            surveyed = party.ask(
-                lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed)
-            )
+            with party.worker() as worker:
+                surveyed = worker.ask(Survey(devices=worker.devices), Surveyed)
         except EnvironmentFault as error:  # TensorFlow itself does not work
             return {gpu.uuid: error.message for gpu in gpus}
         return surveyed.missing

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from gpubalance.errors import DeadlinePassed, PartialResult
+from gpubalance.devices.hosts import unreachable
+from gpubalance.errors import DeadlinePassed, EnvironmentFault, PartialResult
 from gpubalance.remedies import known_error, match_log
 from gpubalance.settings.device import Host
 from gpubalance.text import clean
@@ -16,6 +17,9 @@ _STARTING = (
     "return"
 )
 _LONGER = "give it longer: --deadline SECONDS"
+_LACKS = (
+    "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
+)
 
 
 def silent(
@@ -65,6 +69,24 @@ def lost(host: Host | None, how: str, log: Path) -> PartialResult:
     """The error for a host from which nothing comes any more."""
     remedy = "is the host up, and its network? all that ran there ends"
     return PartialResult(f"{host} is lost: {how}", remedy=remedy, log=tail(log))
+
+
+def not_reached(
+    host: Host | None, how: str, log: Path, remedy: str
+) -> EnvironmentFault:
+    """The error for a process that never began, on another host if one is given."""
+    if host:
+        error = unreachable(host, how, remedy)
+    else:
+        error = EnvironmentFault(
+            f"can't start a worker: its process {how}", remedy=_LACKS
+        )
+    error.log = tail(log)
+    row = match_log(error.log)
+    if host and row is not None:
+        error.cause = row.cause
+        error.remedy = f"{row.remedy.replace('HOST', host)}\n{error.remedy}"
+    return error
 
 
 def unreadable(why: ValueError, log: Path) -> PartialResult:

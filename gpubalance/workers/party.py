@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
@@ -28,12 +29,13 @@ class Party:
     device. Several groups are several models that train at the same time.
 
         with Party(devices, build=Build(settings=settings, joint=joint)) as party:
-            party.ask(lambda worker: list(worker.measure(split)))
+            with party.worker() as worker:
+                timings = list(worker.measure(split))
 
     What it promises:
 
-    Start       `ask` and `each` start the missing workers, which then build the model, all at the
-                same time.
+    Start       `worker` and `each` start the missing workers, which then build the model, all at
+                the same time.
     Order       Groups, workers and their answers have one order, that of the groups. A worker does
                 one thing after the other; different workers do what `each` asks of them at the same
                 time.
@@ -41,13 +43,13 @@ class Party:
                 runs `work` in a thread for each; with one, in the caller's own thread.
     Deadlines   No wait is endless: a worker may be silent for `deadline_s`, or for as long as suits
                 its task, and never past `limit`.
-    Failures    A GpubalanceError of `work`, or of building the model, is that worker's failure.
-                `ask` raises it; `each` notes it in `failures` under the number of its group, and
-                the other workers go on. All other exceptions pass through.
-    Recovery    A worker that failed has ended when `ask` or `each` returns. The next call starts a
-                new one in its place, as a GPU gets its memory back only when the process ends. A
-                worker of simulated devices that ran out of memory stays: that memory is only
-                counted.
+    Failures    A GpubalanceError while a worker is used, or builds the model, is its failure, and
+                goes into `failures` under the number of its group. With `worker` it is raised too;
+                with `each` the other workers go on. All other exceptions pass through.
+    Recovery    A worker that failed has ended when the block of `worker` is left, or `each`
+                returns. The next call starts a new one in its place, as a GPU gets its memory back
+                only when the process ends. A worker of simulated devices that ran out of memory
+                stays: that memory is only counted.
     Signals     They reach the main thread only. An interrupt while several workers are asked kills
                 them all, then passes through. `kill` may be called from any thread: whoever waits
                 for a worker hears that it has died.
@@ -103,8 +105,6 @@ class Party:
     def alive(self) -> bool:
         """Whether every group has a worker."""
         return len(self._workers) == len(self.groups)
-
-    # ------------------------------------------------------------------------------------- start
 
     def start(self, *, then: Party | None = None) -> None:
         """Starts the missing workers, which then build the model. Raises the first group's failure.
@@ -183,13 +183,14 @@ class Party:
             )
         return text
 
-    # --------------------------------------------------------------------------------------- ask
-
-    def ask(self, work: Callable[[Worker], T]) -> T:
-        """What `work` returns with the worker of a party of one. Raises its failure."""
-        answers = self.each(lambda _, worker: work(worker))
+    @contextmanager
+    def worker(self, number: int = 0) -> Iterator[Worker]:
+        """The worker of the group of that number. Raises its failure."""
+        self.failures = {}
+        self._start([number])
         self._raise_failure()
-        return answers[0]
+        with self._noting_failure(number) as worker:
+            yield worker
 
     def each(
         self, work: Callable[[int, Worker], T], among: Sequence[int] | None = None
@@ -212,15 +213,8 @@ class Party:
         answers: dict[int, T] = {}
 
         def attempt(number: int) -> None:
-            """Notes the answer or the failure, and ends a worker that can't be asked again."""
-            worker = self._workers[number]
-            try:
+            with suppress(GpubalanceError), self._noting_failure(number) as worker:
                 answers[number] = work(number, worker)
-            except GpubalanceError as error:
-                self.failures[number] = error
-                if not _survives(worker, error):
-                    worker.process.end()
-                    del self._workers[number]
 
         if len(numbers) == 1:
             attempt(numbers[0])
@@ -240,11 +234,22 @@ class Party:
                     raise
         return dict(sorted(answers.items()))
 
+    @contextmanager
+    def _noting_failure(self, number: int) -> Iterator[Worker]:
+        """Ends a worker that can't be used again after its failure."""
+        worker = self._workers[number]
+        try:
+            yield worker
+        except GpubalanceError as error:
+            self.failures[number] = error
+            if not _survives(worker, error):
+                worker.process.end()
+                del self._workers[number]
+            raise
+
     def _raise_failure(self) -> None:
         if self.failures:
             raise self.failures[min(self.failures)]
-
-    # ----------------------------------------------------------------------------- change and end
 
     def regroup(self, devices: Sequence[Device]) -> None:
         """Goes on with one group of these devices. The workers end unless they have just these."""

@@ -21,10 +21,8 @@ from gpubalance.devices.hosts import (
     check_installed,
     command_on,
     other_gpubalance,
-    unreachable,
 )
 from gpubalance.errors import EnvironmentFault, PartialResult
-from gpubalance.remedies import match_log
 from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
@@ -33,7 +31,7 @@ from gpubalance.system.state import current_folder, new_log
 from gpubalance.workers import keeper, no_reply
 from gpubalance.workers.keeper_messages import Ended, Hello, Start
 from gpubalance.workers.lines import LineReader, LineWriter
-from gpubalance.workers.log import bound, tail
+from gpubalance.workers.log import bound
 from gpubalance.workers.messages import AnyReply, from_line, to_line
 from gpubalance.workers.this_host import installed
 
@@ -49,9 +47,6 @@ _LIVES_ON_S = 15.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not
 # start before.
 _DIES_WITHIN_S = 30.0
-_LACKS = (
-    "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
-)
 _TERMINALS = (
     "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of "
     "srun"
@@ -121,7 +116,7 @@ class Process:
                 _started.add(self)
         except (OSError, RuntimeError) as error:
             # RuntimeError: there is no room for a thread.
-            raise self._unreachable(
+            raise self._not_reached(
                 f"can't be run: {getattr(error, 'strerror', error)}"
             ) from None
 
@@ -206,9 +201,9 @@ class Process:
             if not line and self._is_ended:
                 raise PartialResult("the worker was stopped before it started")
             if line is None:
-                raise self._unreachable(f"did not answer within {_GREETS_WITHIN_S:g} s")
+                raise self._not_reached(f"did not answer within {_GREETS_WITHIN_S:g} s")
             if not line:
-                raise self._unreachable(self._how_it_ended())
+                raise self._not_reached(self._how_it_ended())
             if line.startswith(b'{"Hello":'):
                 self._hello = self._checked(line)
                 self._ends_within_s = _DIES_WITHIN_S
@@ -218,7 +213,7 @@ class Process:
         """The message, if the host has the same software as this one."""
         # A keeper never sends that; with a terminal it would also read its own words
         if line.endswith(b"\r"):
-            raise self._unreachable("makes a terminal there", _TERMINALS)
+            raise self._not_reached("makes a terminal there", _TERMINALS)
         try:
             hello: Hello = from_line(line, Hello)
         except ValueError:
@@ -261,19 +256,8 @@ class Process:
         self._ends_within_s = 0.0
         return no_reply.lost(self._host, how, self.log)
 
-    def _unreachable(self, how: str, remedy: str = "") -> EnvironmentFault:
-        if self._host:
-            error = unreachable(self._host, how, remedy)
-        else:
-            error = EnvironmentFault(
-                f"can't start a worker: its process {how}", remedy=_LACKS
-            )
-        error.log = tail(self.log)
-        row = match_log(error.log)
-        if self._host and row is not None:
-            error.cause = row.cause
-            error.remedy = f"{row.remedy.replace('HOST', self._host)}\n{error.remedy}"
-        return error
+    def _not_reached(self, how: str, remedy: str = "") -> EnvironmentFault:
+        return no_reply.not_reached(self._host, how, self.log, remedy)
 
     def _how_it_ended(self) -> str:
         code = self._exit_code()

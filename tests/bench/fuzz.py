@@ -42,6 +42,7 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, CountFlops, Flops
 from gpubalance.workers.party import Party
+from tests.asked import asked
 from tests.bench import fuzz_input as drawn
 from tests.bench.fuzz_input import PAIR, RESULTS, SPLIT
 from tests.bench.in_process import apart, program, within_time
@@ -141,7 +142,7 @@ def messages(content: bytes) -> None:
         contextlib.suppress(GpubalanceError),
         Party(devices, build=build, deadline_s=20) as party,
     ):
-        worker = party.ask(lambda worker: worker)
+        worker = asked(party, lambda worker: worker)
         runner = SubjectRunner(worker, Subject(SPLIT), Sensors())
         window = runner.window(StoppingRule.of_window(Measuring(duration_s=0.01)))
         measurement(SPLIT, [window], runner.sensors, (0, 1))

@@ -23,6 +23,7 @@ from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
+from tests.asked import asked
 from tests.bench.in_process import placed
 from tests.bench.killed import PROFILE
 from tests.jobs.drawn import nothing_kept
@@ -81,7 +82,7 @@ def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     with Party([device], build=Build(settings=Settings(model="small"))) as party:
         for number in range(count):
             party.start(then=party if number < count - 1 else None)
-            party.ask(lambda worker: list(worker.measure(BatchSplit((8,)))))
+            asked(party, lambda worker: list(worker.measure(BatchSplit((8,)))))
             party.drop()
             yield number + 1, Level.now(folder)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device
 from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced
 from gpubalance.workers.party import Party
+from gpubalance.workers.worker import Worker
 from tests.late import tf
 
 NBYTES = 4096
@@ -57,7 +60,12 @@ class Through(Party):
             return Reduced(
                 **(told | {"differing": (0, 3)} if self._move is zeros else told)
             )
-        return work(self)
+        raise NotImplementedError
+
+    @contextmanager
+    def worker(self, _: int = 0) -> Iterator[Worker]:
+        """The party itself is its worker."""
+        yield cast("Worker", self)
 
 
 def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it() -> None:

@@ -16,6 +16,7 @@ from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from tests.asked import asked
 from tests.workers.test_ranks import DEVICES, JOINT
 
 HANGS = """
@@ -63,7 +64,7 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
         devices,
         build=Build(settings=Settings(model=f"{tmp_path}/mine.py:model"), joint=JOINT),
     ) as party:
-        assert party.ask(lambda worker: list(worker.measure(split)))
+        assert asked(party, lambda worker: list(worker.measure(split)))
         mark.touch()
 
         def train(worker: Worker) -> object:
@@ -74,4 +75,4 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
             DeadlinePassed,
             match=r"^beta:0 said .*; the others wait, as it has not computed",
         ):
-            party.ask(train)
+            asked(party, train)

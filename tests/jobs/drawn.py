@@ -6,6 +6,7 @@ The job is the real one, and the noise is the simulated devices' own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -248,8 +249,9 @@ class DrawnParty:
 
     failures: Mapping[int, GpubalanceError] = {}
 
-    def ask(self, work: Callable[[DrawnWorker], T]) -> T:
-        return work(self._worker)
+    @contextmanager
+    def worker(self, _: int = 0) -> Iterator[DrawnWorker]:
+        yield self._worker
 
     def each(
         self, work: Callable[[int, DrawnWorker], T], among: Sequence[int]
@@ -303,6 +305,6 @@ def nothing_kept() -> Journal:
 def party_of(worker: DrawnWorker) -> Party:
     """A party that has this worker and never fails."""
     party = SimpleNamespace(facts=worker.facts, started=1, alive=True, failures={})
-    party.ask = lambda work: work(worker)
+    party.worker = lambda _=0: nullcontext(worker)
     party.each = lambda work, among: {number: work(number, worker) for number in among}
     return cast("Party", party)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from gpubalance.errors import OutOfMemory
 from tests.bench.decisions import Machine
-from tests.jobs.drawn import DrawnParty, T
+from tests.jobs.drawn import DrawnParty, DrawnWorker
 
 MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]
 # The devices of these hold in a joint run what they hold alone, so nothing else fails.
@@ -24,11 +24,13 @@ def failing(*at: int) -> type[DrawnParty]:
     class Failing(DrawnParty):
         asked = 0
 
-        def ask(self, work: Callable[[Any], T]) -> T:
+        @contextmanager
+        def worker(self, number: int = 0) -> Iterator[DrawnWorker]:
             self.asked += 1
             if self.asked in at:
                 raise OutOfMemory("replica 0 ran out of memory", replica=0)
-            return super().ask(work)
+            with super().worker(number) as worker:
+                yield worker
 
     return Failing
 
@@ -40,7 +42,7 @@ def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
     assert machine.rate(machine.balanced(party_of=failing(1)).split) == pytest.approx(
         expected, rel=0.01
     )
-    for again in (5, 6):
+    for again in (3, 4):
         assert (
             machine.rate(machine.balanced(party_of=failing(1, again)).split)
             > 0.8 * expected
@@ -50,9 +52,11 @@ def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
 class Misblaming(DrawnParty):
     """Parties that blame another device than the one that ran out of memory, as TensorFlow may."""
 
-    def ask(self, work: Callable[[Any], T]) -> T:
+    @contextmanager
+    def worker(self, number: int = 0) -> Iterator[DrawnWorker]:
         try:
-            return super().ask(work)
+            with super().worker(number) as worker:
+                yield worker
         except OutOfMemory as error:
             error.replica = None if error.replica is None else (error.replica + 1) % 2
             raise

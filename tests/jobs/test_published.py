@@ -23,6 +23,7 @@ from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from tests.asked import asked
 from tests.jobs.probes import of_config
 from tests.known import known
 
@@ -36,7 +37,7 @@ def worker() -> Iterator[Worker]:
     with Party(
         DEVICES, build=Build(settings=Settings(model="small"), joint=JOINT)
     ) as party:
-        opened = party.ask(lambda worker: worker)
+        opened = asked(party, lambda worker: worker)
         train_until_ready(
             SubjectRunner(opened, Subject(BatchSplit((8, 8))), Sensors()), NOT_YET
         )

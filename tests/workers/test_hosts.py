@@ -25,6 +25,7 @@ from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from tests.asked import asked
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine
 from tests.workers.test_process import left_of
@@ -77,10 +78,10 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
         "def built(devices):\n    import os\n    print('on', os.environ['ON'])\n"
     ) as party:
         with connected(DEVICES):
-            timing, *_ = party.ask(measured)
+            timing, *_ = asked(party, measured)
         assert isinstance(timing, Timing)
         assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
-        assert "on alpha" in party.ask(lambda worker: tail(worker.process.log))
+        assert "on alpha" in asked(party, lambda worker: tail(worker.process.log))
         there = below()
         assert len(there) == 2 * len(DEVICES)
         assert party.facts.memory_limit_bytes == tuple(
@@ -104,8 +105,9 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
         "def built(devices):\n    import os\n    assert devices[0].host == os.environ['ON']\n",
         gpus,
     ) as party:
-        timing, *_ = party.ask(
-            lambda worker: list(worker.measure(BatchSplit((8, 16)), stamped=True))
+        timing, *_ = asked(
+            party,
+            lambda worker: list(worker.measure(BatchSplit((8, 16)), stamped=True)),
         )
         assert isinstance(timing, Timing)
         # The stand-in takes 10 ms and 0.1 ms a sample.
@@ -165,10 +167,10 @@ def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
             parties.append(ended.enter_context(party_that(FAILS.format(act))))
             parties[-1].start()
         there = below()
-        asked = [threads.submit(party.ask, measured) for party in parties]
-        for one, says in zip(asked, LOSSES.values(), strict=True):
+        attempts = [threads.submit(asked, party, measured) for party in parties]
+        for attempt, says in zip(attempts, LOSSES.values(), strict=True):
             with pytest.raises(PartialResult, match=says):
-                one.result()
+                attempt.result()
     assert not left_of(there)
 
 

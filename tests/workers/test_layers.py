@@ -20,6 +20,7 @@ from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Party
+from tests.asked import asked
 from tests.engine.pipelines import orders_of
 from tests.known import known
 
@@ -80,11 +81,12 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(
     planned = simulate(
         Cut(CutProblem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders
     )
-    asked = Pipe(
+    wanted = Pipe(
         segments=segments, order=tuple(orders), micro_batch=_SIZE, micro_batches=_COUNT
     )
-    stamped, measured = party.ask(
-        lambda worker: [*worker.pipe(asked.model_copy(update={"stamped": True}))]
+    stamped, measured = asked(
+        party,
+        lambda worker: [*worker.pipe(wanted.model_copy(update={"stamped": True}))],
     )
     assert isinstance(stamped, Timing)
     assert isinstance(measured, Measured)
@@ -103,8 +105,8 @@ def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(
             1000 * weights[device] + in_flight * _SIZE * 10 * live[device]
         ) * _MIB
         assert measured.memory_peak_bytes[device] == pytest.approx(expected)
-    twice = asked.model_copy(update={"steps_per_timing": 2})
-    timing, _ = party.ask(lambda worker: [*worker.pipe(twice)])
+    twice = wanted.model_copy(update={"steps_per_timing": 2})
+    timing, _ = asked(party, lambda worker: [*worker.pipe(twice)])
     assert isinstance(timing, Timing)
     assert timing.steps == 2
 
@@ -120,9 +122,9 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
 
 def test_blocks_are_timed_alone(party: Party) -> None:
     graph = graph_of(party)
-    asked = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
-    timed = party.ask(
-        lambda worker: [*worker.replies(asked, BlockTimed, Measured)][:-1]
+    wanted = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
+    timed = asked(
+        party, lambda worker: [*worker.replies(wanted, BlockTimed, Measured)][:-1]
     )
     assert [(one.block, one.micro_batch) for one in timed] == [(0, _SIZE), (2, _SIZE)]
     for one in timed:

@@ -25,6 +25,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.party import Party
+from tests.asked import asked
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine
 from tests.training.test_hosts import write_plan
@@ -149,10 +150,11 @@ def test_a_node_that_is_lost_is_told(
         party.start()
         os.kill(cluster.beta.all_processes["raylet"][0].process.pid, signal.SIGKILL)
         with pytest.raises(PartialResult, match=r"^beta is lost: "):
-            party.ask(
+            asked(
+                party,
                 lambda worker: list(
                     worker.measure(BatchSplit((8, 8)), at_least=2, stamped=True)
-                )
+                ),
             )
 
 

@@ -23,6 +23,7 @@ from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
+from tests.asked import asked
 from tests.cli.program import lives
 from tests.workers.test_process import gone
 
@@ -66,19 +67,19 @@ def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_start
     with Party(PAIR, build=BUILD) as party:
         assert not party.alive
         party.start(then=party)
-        first = party.ask(step)
+        first = asked(party, step)
         party.regroup(PAIR)
-        assert party.ask(step) == first
+        assert asked(party, step) == first
         assert (party.alive, party.started) == (True, 1)
         assert len(party.facts.memory_limit_bytes) == 2
         party.drop()
         assert gone(first)
-        second = party.ask(step)
+        second = asked(party, step)
         assert party.started == 2
         party.regroup([SECOND])
         assert gone(second)
-        assert party.ask(lambda worker: worker.devices) == (SECOND,)
-        third = party.ask(pid)
+        assert asked(party, lambda worker: worker.devices) == (SECOND,)
+        third = asked(party, pid)
         assert lives(psutil.Process(third))
     assert gone(third)
 
@@ -150,11 +151,11 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
     """A simulated device's memory is only counted; a GPU's comes back when the process ends."""
     engine_that("def holds(device, size):\n    return size < 100\n")
     with Party([device], build=BUILD) as party:
-        before = party.ask(pid)
+        before = asked(party, pid)
         with pytest.raises(OutOfMemory, match="ran out of memory with batches 100"):
-            party.ask(lambda worker: list(worker.measure(BatchSplit((100,)))))
+            asked(party, lambda worker: list(worker.measure(BatchSplit((100,)))))
         assert party.alive == stays
-        assert (party.ask(step) == before) == stays
+        assert (asked(party, step) == before) == stays
 
 
 def test_whoever_waits_hears_that_another_thread_has_killed_the_party_or_an_interrupt_has(
@@ -174,7 +175,7 @@ def test_whoever_waits_hears_that_another_thread_has_killed_the_party_or_an_inte
 
         def wait() -> None:
             try:
-                party.ask(step)
+                asked(party, step)
             except GpubalanceError as error:
                 heard.append(error)
 
@@ -186,7 +187,7 @@ def test_whoever_waits_hears_that_another_thread_has_killed_the_party_or_an_inte
         assert isinstance(heard[0], PartialResult)
         # A worker that is started after that is killed too
         with pytest.raises(PartialResult):
-            party.ask(step)
+            asked(party, step)
 
 
 @pytest.mark.usefixtures("stand_in")

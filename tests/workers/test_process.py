@@ -26,6 +26,7 @@ from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
+from tests.asked import asked
 from tests.cli.program import TINY, lives
 from tests.known import known
 
@@ -138,7 +139,7 @@ def needed(*batches: int) -> tuple[int, ...]:
 def opened() -> Iterator[Worker]:
     """A worker with TensorFlow, for one model after the other."""
     with Party(PAIR) as party:
-        yield party.ask(lambda worker: worker)
+        yield asked(party, lambda worker: worker)
 
 
 def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fault(

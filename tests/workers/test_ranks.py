@@ -27,6 +27,7 @@ from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party
 from gpubalance.workers.ranks import Ranks
 from gpubalance.workers.worker import Worker
+from tests.asked import asked
 from tests.workers.test_process import gone
 
 ROOT = Path(__file__).parents[2]
@@ -154,14 +155,14 @@ def test_one_failure_is_told_with_its_device_and_all_are_ended(
     says: str,
 ) -> None:
     with party_that(FAILS.format(act=act, others=others, progress=progress)) as party:
-        started = party.ask(pids)
+        started = asked(party, pids)
 
         def train(worker: Worker) -> object:
             worker._deadline_s = 1.0
             return next(worker.replies(Measure(split=SPLIT), Timing))
 
         with pytest.raises(kind) as caught:
-            party.ask(train)
+            asked(party, train)
         assert re.search(says, caught.value.message)
         assert all(map(gone, started))
         assert not party.alive
@@ -181,11 +182,11 @@ def step(devices, *_):
         os.abort()
 """
     with party_that(script) as party:
-        before = party.ask(pids)
+        before = asked(party, pids)
         with pytest.raises(PartialResult, match=r"^beta:0: "):
-            party.ask(lambda worker: list(worker.measure(SPLIT)))
-        assert party.ask(lambda worker: list(worker.measure(SPLIT)))
-        assert not set(before) & set(party.ask(pids))
+            asked(party, lambda worker: list(worker.measure(SPLIT)))
+        assert asked(party, lambda worker: list(worker.measure(SPLIT)))
+        assert not set(before) & set(asked(party, pids))
 
 
 def test_a_model_file_that_one_host_has_not(party_that: Callable[[str], Party]) -> None:

@@ -47,7 +47,8 @@ def copies(
 
 
 def _copied(party: Party, copy: Copy) -> Copied:
-    return party.ask(lambda worker: worker.ask(copy, Copied))
+    with party.worker() as worker:
+        return worker.ask(copy, Copied)
 
 
 def _copy_time(copy: Copy, copied: Copied, devices: Sequence[Device]) -> CopyTime:
@@ -90,7 +91,8 @@ def all_reduce(
     size = format_bytes(nbytes)
     watch(Doing(f"an all-reduce of {size} over the devices"))
     reduce = Reduce(devices=tuple(devices), nbytes=nbytes)
-    reduced = party.ask(lambda worker: worker.ask(reduce, Reduced))
+    with party.worker() as worker:
+        reduced = worker.ask(reduce, Reduced)
     rate = nbytes / reduced.seconds
     yield AllReduceTime(
         bytes=nbytes,

@@ -26,7 +26,8 @@ Version = tuple[int, ...]
 
 def inspect(party: Party) -> Inspected:
     """What a worker says of TensorFlow and its libraries."""
-    return party.ask(lambda worker: worker.ask(Inspect(), Inspected))
+    with party.worker() as worker:
+        return worker.ask(Inspect(), Inspected)
 
 
 def software_checks(

@@ -28,9 +28,8 @@ _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 def survey(party: Party) -> Surveyed:
     """Which of its devices TensorFlow can use, as a worker says."""
-    return party.ask(
-        lambda worker: worker.ask(Survey(devices=worker.devices), Surveyed)
-    )
+    with party.worker() as worker:
+        return worker.ask(Survey(devices=worker.devices), Surveyed)
 
 
 def tensorflow_devices(
@@ -113,11 +112,9 @@ class DoctorSteps:
         with Party(
             devices, build=build, purpose="check", deadline_s=patience_s
         ) as party:
-            replies = party.ask(
-                lambda worker: list(
-                    worker.measure(BatchSplit((BATCH,) * len(worker.devices)))
-                )
-            )
+            split = BatchSplit((BATCH,) * len(devices))
+            with party.worker() as worker:
+                replies = list(worker.measure(split))
             self.size = party.facts.model.gradient_bytes
         if not all(
             reply.loss_is_finite for reply in replies if isinstance(reply, Timing)

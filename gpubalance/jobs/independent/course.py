@@ -29,7 +29,7 @@ def measure_in_turns(found: Found) -> None:
     measuring = found.request.measuring
     measurer.watch(Doing("warming up all devices at once"))
     try:
-        measurer.warm_up(*(replica.alone for replica in found.replicas))
+        measurer.warm_up_at_once([replica.alone for replica in found.replicas])
     except GpubalanceError as error:
         drop_out(found, error)
     while found.going:

@@ -14,7 +14,6 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.workers.messages import Measured, Ready, TimeBlocks
 from gpubalance.workers.party import Party
-from gpubalance.workers.worker import Worker
 
 # If no micro-batch is asked for: enough sizes to see how much of a block's time is fixed, and where
 # it bends.
@@ -122,17 +121,16 @@ def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]
     points: list[BlockTimed] = []
     left = tuple(blocks)
 
-    def collect(worker: Worker) -> None:
+    while left:
+        before = len(points)
         asked = TimeBlocks(
             blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES
         )
-        replies = worker.replies(asked, BlockTimed, Measured)
-        points.extend(reply for reply in replies if isinstance(reply, BlockTimed))
-
-    while left:
-        before = len(points)
         try:
-            party.ask(collect)
+            with party.worker() as worker:
+                for reply in worker.replies(asked, BlockTimed, Measured):
+                    if isinstance(reply, BlockTimed):
+                        points.append(reply)
         except OutOfMemory as error:
             if error.fault is not None and not points:
                 raise error.fault from None

@@ -265,7 +265,8 @@ class Fitting:
         """Trains one step: each device's peak memory, or None if one of them ran out."""
         self._watch(Doing(f"trying {split}"))
         try:
-            last = self._party.ask(lambda worker: list(worker.measure(split)))[-1]
+            with self._party.worker() as worker:
+                *_, last = worker.measure(split)
         except OutOfMemory as error:
             self._refused = error
             return None

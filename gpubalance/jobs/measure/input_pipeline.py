@@ -32,7 +32,8 @@ def measure_input_pipeline(
     """
     round_s = min(_ROUND_S, duration_s or _ROUND_S)
     watch(Doing(f"measuring the input pipeline alone, in batches of {global_batch}"))
-    return party.ask(lambda worker: _measured(worker, global_batch, round_s))
+    with party.worker() as worker:
+        return _measured(worker, global_batch, round_s)
 
 
 def held_against(

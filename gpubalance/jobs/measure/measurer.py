@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from gpubalance.errors import BadInput
@@ -88,16 +88,21 @@ class Measurer:
             self.windows.pop(subject, None)
             self._sensors.pop(subject, None)
 
-    def warm_up(self, *subjects: Subject) -> None:
-        """Trains with each until it is ready to be measured.
+    def warm_up(self, subject: Subject) -> None:
+        """Trains with it until it is ready to be measured.
 
         Raises OutOfMemory, and BadInput for a loss that is not a number.
         """
-        self._ask(subjects, self._warmed_up_runner)
+        with self._worker_of(subject) as worker:
+            self._warmed_up_runner(subject, worker)
+
+    def warm_up_at_once(self, subjects: Sequence[Subject]) -> None:
+        """Trains with all at the same time until they are ready. Raises as `warm_up` does."""
+        self._at_once(subjects, self._warmed_up_runner)
 
     def measure(self, subject: Subject, rule: StoppingRule) -> Window:
         """A window that is measured now, and does not go into the journal."""
-        (window,) = self._ask((subject,), partial(self._measure_one, rule))
+        window = self._measure_one(subject, rule)
         self.windows[subject].append(window)
         return window
 
@@ -149,7 +154,17 @@ class Measurer:
                 key += [facts.model.model_dump_json(), str(facts.pack_bytes)]
         return content_key(*key)
 
-    def _ask(
+    @contextmanager
+    def _worker_of(self, subject: Subject) -> Iterator[Worker]:
+        """The subject's worker. Raises its failure."""
+        self.current = (subject,)
+        with (
+            self.party.worker(subject.group) as worker,
+            raising_gpu_lost(subject.devices),
+        ):
+            yield worker
+
+    def _at_once(
         self, subjects: Sequence[Subject], work: Callable[[Subject, Worker], T]
     ) -> list[T]:
         """What `work` gives of each subject with its worker, all at the same time.
@@ -190,29 +205,28 @@ class Measurer:
     def _measure_now(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
         if len(turn) > 1:
             return self._measure_at_once(turn, rule)
-        (window,) = self._ask(turn, partial(self._measure_one, rule))
-        return TakenTurn(windows=(window,))
+        (subject,) = turn
+        return TakenTurn(windows=(self._measure_one(subject, rule),))
 
-    def _measure_one(
-        self, rule: StoppingRule, subject: Subject, worker: Worker
-    ) -> Window:
-        # On a real device a split that did not fit has ended the worker: this one may be new.
-        runner = self._warmed_up_runner(subject, worker)
-        if self._workers_rest:
-            # The warm-up has refused a bad loss already.
-            *_, last_step = train_until_settled(runner, refuses_bad_loss=False)
-            self._warm_ups[subject.unnamed] = replace(
-                self.warm_up_of(subject),
-                step_s=step_s_of(last_step),
-                peaks=runner.peaks,
-            )
-        try:
-            return runner.window(rule, self.warm_up_of(subject).step_s)
-        except BaseException:
-            # What there is of the window counts, in a partial result.
-            if runner.timings:
-                self.windows[subject].append(runner.window_of(runner.timings))
-            raise
+    def _measure_one(self, subject: Subject, rule: StoppingRule) -> Window:
+        with self._worker_of(subject) as worker:
+            # On a real device a split that did not fit has ended the worker: this one may be new.
+            runner = self._warmed_up_runner(subject, worker)
+            if self._workers_rest:
+                # The warm-up has refused a bad loss already.
+                *_, last_step = train_until_settled(runner, refuses_bad_loss=False)
+                self._warm_ups[subject.unnamed] = replace(
+                    self.warm_up_of(subject),
+                    step_s=step_s_of(last_step),
+                    peaks=runner.peaks,
+                )
+            try:
+                return runner.window(rule, self.warm_up_of(subject).step_s)
+            except BaseException:
+                # What there is of the window counts, in a partial result.
+                if runner.timings:
+                    self.windows[subject].append(runner.window_of(runner.timings))
+                raise
 
     def _measure_at_once(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
         common = CommonWindow([subject.group for subject in turn], rule)
@@ -237,7 +251,7 @@ class Measurer:
                 raise
             return runner
 
-        runners = self._ask(turn, measure_until_over)
+        runners = self._at_once(turn, measure_until_over)
         windows = []
         for subject, runner in zip(turn, runners, strict=True):
             windows.append(runner.window_of(common.counted[subject.group]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from gpubalance.errors import (
@@ -196,9 +195,11 @@ class Attempts:
         batch ever trains.
         """
         first = not self.points
-        point_of = partial(measure_point, self.bench, batch, rule, first=first)
         try:
-            point, seconds = self.bench.ask(point_of)
+            with self.bench.worker() as worker:
+                point, seconds = measure_point(
+                    self.bench, worker, batch, rule, first=first
+                )
         except OutOfMemory as error:
             if error.fault is None:
                 raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,7 +20,6 @@ from gpubalance.workers.party import Party
 from gpubalance.workers.verdicts import Verdicts
 from gpubalance.workers.worker import Worker
 
-T = TypeVar("T")
 R = TypeVar("R", bound=Record)
 
 
@@ -91,10 +91,11 @@ class Bench:
         """Emits what is done now, after the device's label."""
         self.watch(Doing(f"{self.device.label}: {text}"))
 
-    def ask(self, work: Callable[[Worker], T]) -> T:
-        """What `work` returns with the worker. Raises its failure."""
-        with raising_gpu_lost([self.device]):
-            return self.party.ask(work)
+    @contextmanager
+    def worker(self) -> Iterator[Worker]:
+        """The worker that is there, or another in its place. Raises its failure."""
+        with raising_gpu_lost([self.device]), self.party.worker() as worker:
+            yield worker
 
     def ensure_worker(self, *, fresh: bool = False, last: bool = False) -> None:
         """Starts a worker with the model unless one lives, or if it must be a `fresh` one.

@@ -22,7 +22,7 @@ from gpubalance.workers.worker import Worker
 
 
 def measure_point(
-    bench: Bench, batch: int, rule: StoppingRule, worker: Worker, *, first: bool
+    bench: Bench, worker: Worker, batch: int, rule: StoppingRule, *, first: bool
 ) -> tuple[CurvePoint, float]:
     """Warms a batch size up, measures it until it is known, and returns the seconds of that too.
 

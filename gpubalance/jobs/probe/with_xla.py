@@ -55,5 +55,6 @@ def _measured(bench: Bench, batch: int) -> CurvePoint:
         wanted_precision(batch, batch)
     )
     bench.ensure_worker(last=True)
-    point, _ = bench.ask(partial(measure_point, bench, batch, rule, first=False))
+    with bench.worker() as worker:
+        point, _ = measure_point(bench, worker, batch, rule, first=False)
     return point

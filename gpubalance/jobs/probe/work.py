@@ -46,10 +46,12 @@ def _measured(attempts: Attempts) -> Work | None:
     for batch, point in attempts.points.items():
         if point.step_time_s.median <= _SHORT_S:
             short.append(batch)
-    update = partial(_measure_update, batch=max(short, default=min(attempts.points)))
+    batch = max(short, default=min(attempts.points))
     try:
-        flops = bench.ask(lambda worker: worker.ask(CountFlops(), Flops))
-        return Work(step_flops=flops.step, update_s=bench.ask(update))
+        with bench.worker() as worker:
+            flops = worker.ask(CountFlops(), Flops)
+            update_s = _measure_update(worker, batch)
+        return Work(step_flops=flops.step, update_s=update_s)
     except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
         bench.party.drop()
         return None
