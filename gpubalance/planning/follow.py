@@ -135,7 +135,7 @@ class Follower:
         best = self._best(now)
         if best is None:
             return None
-        gain = now.step_time_s / (best.step_time_s + now.sync_s)
+        gain = now.step_time_s / (best.step_time_s + now.common_s)
         if gain < _WORTH:
             return None
         unsure = self._unsure(earlier, latest)
@@ -172,7 +172,7 @@ class Follower:
         """What a step takes if all devices are equally busy, whatever their limits."""
         rates = [1 / slope_s for slope_s in self._slopes_s(now)]
         busy_s = math.fsum(map(mul, rates, now.busy_s)) / math.fsum(rates)
-        return busy_s + now.sync_s
+        return busy_s + now.common_s
 
     def _best(self, now: StepTimes) -> Allocation | None:
         """The planner's best split, without sync."""
@@ -234,7 +234,7 @@ class Follower:
         """Counts what a step takes, and what it would have taken in the first split."""
         computes_s = map(mul, step.compute_s, self._first_over_now)
         self._took_s += step.step_time_s
-        self._in_first_s += max(map(add, computes_s, step.update_s)) + step.sync_s
+        self._in_first_s += max(map(add, computes_s, step.update_s)) + step.common_s
 
 
 def _least_gain(now: StepTimes, best: Allocation, unsure: Sequence[float]) -> float:
@@ -247,7 +247,7 @@ def _least_gain(now: StepTimes, best: Allocation, unsure: Sequence[float]) -> fl
             least_s = compute_s * math.exp(sign * unsure[device])
             old_s = max(old_s, least_s + now.update_s[device])
         most_s = new_s * math.exp(unsure[slowest]) + now.update_s[slowest]
-        gains.append((old_s + now.sync_s) / (most_s + now.sync_s))
+        gains.append((old_s + now.common_s) / (most_s + now.common_s))
     return min(gains)
 
 

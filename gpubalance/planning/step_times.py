@@ -11,12 +11,16 @@ from gpubalance.settings.batch_split import BatchSplit
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A step's seconds, or the medians of several: each device's compute and update, and sync."""
+    """A step's seconds, or the medians of several: each device's compute and update, and sync.
+
+    The rest is what a step takes beside them, by the clock: the host's work, a wait for data.
+    """
 
     split: BatchSplit
     compute_s: tuple[float, ...]
     update_s: tuple[float, ...]
     sync_s: float
+    rest_s: float = 0.0
 
     @classmethod
     def of(cls, steps: Sequence[StepTimes]) -> StepTimes:
@@ -31,10 +35,9 @@ class StepTimes:
             total_s * median(parts) for parts in zip(*map(parts_of, steps), strict=True)
         ]
         updates_s = map(median, zip(*(step.update_s for step in steps), strict=True))
-        syncs_s = [step.sync_s for step in steps]
-        return cls(
-            steps[-1].split, tuple(computes_s), tuple(updates_s), median(syncs_s)
-        )
+        sync_s = median([step.sync_s for step in steps])
+        rest_s = median([step.rest_s for step in steps])
+        return cls(steps[-1].split, tuple(computes_s), tuple(updates_s), sync_s, rest_s)
 
     @property
     def busy_s(self) -> tuple[float, ...]:
@@ -43,8 +46,13 @@ class StepTimes:
 
     @property
     def step_time_s(self) -> float:
-        """max (cᵢ + uᵢ) + sync."""
-        return max(self.busy_s) + self.sync_s
+        """max (cᵢ + uᵢ) + sync + rest."""
+        return max(self.busy_s) + self.common_s
+
+    @property
+    def common_s(self) -> float:
+        """Sync and rest: what all devices wait for, however they share a batch."""
+        return self.sync_s + self.rest_s
 
 
 def parts_of(step: StepTimes) -> tuple[float, ...]:

@@ -26,10 +26,15 @@ class StampedStep(NamedTuple):
     split: BatchSplit
 
     @property
+    def summed_s(self) -> float:
+        """When the gradients' sum was on all devices, by the first process's clock."""
+        return float(self.stamps[:, SUMMED].max())
+
+    @property
     def times(self) -> StepTimes:
         """Each device's times, and the sync."""
         times = stamped_times(self.stamps)
-        sync_s = float(self.stamps[:, SUMMED].max() - self.stamps[:, COMPUTED].max())
+        sync_s = self.summed_s - float(self.stamps[:, COMPUTED].max())
         return StepTimes(self.split, times["compute_s"], times["update_s"], sync_s)
 
 

@@ -22,6 +22,7 @@ from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.epoch_times import EpochTimes, StampedStep, norms_of
 from gpubalance.training.event_log import EventLog
 from gpubalance.training.noise_text import noise_text
+from gpubalance.training.step_clock import StepClock
 from gpubalance.training.warn import print_below_bar
 
 # The imbalance above which a split no longer fits.
@@ -63,6 +64,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._log = EventLog(log_dir) if log_dir else None
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._steps: list[StampedStep] = []
+        self._clock = StepClock()
         self._told = 0  # of the changes, those in `epochs` or of an earlier training
         self._has_warned = False
 
@@ -70,6 +72,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Stamps every `every`-th step from now on."""
         self._steps.clear()
         self._norms.clear()
+        self._clock.begin()
         if self._follower:
             self._follower.begin()
         self._begun = len(self.changes)
@@ -95,7 +98,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps.append(step)
         self._norms += norms_of([step])
         if self._follower and self._is_followed(split):
-            change = self._follower.note(number, step.times)
+            times = self._clock.times_of(number, step)
+            change = self._follower.note(number, times)
             if change:
                 self._change_split(change)
 
@@ -106,6 +110,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, _: Any = None) -> None:
         """Reports what was measured. Warns once if the split no longer fits, and is not changed."""
+        self._clock.pause()
         if not self._steps:
             return
         times = EpochTimes.of(epoch, self._steps, self.changes[self._told :])

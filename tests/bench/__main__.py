@@ -45,6 +45,7 @@ BENCHES = (
         "sync",
         "rules",
         "following",
+        "slowed",
         "hosts",
     ),
     "kills-without-tensorflow",

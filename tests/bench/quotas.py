@@ -25,14 +25,14 @@ def group_with(name: str, cores: float | None) -> Iterator[Path]:
 
     What is left in it is killed at the end. Raises NoQuotasError.
     """
-    mount, version = _hierarchy()
+    mount, _ = _hierarchy()
     group = mount / name
     try:
         group.mkdir()
     except OSError as error:
         raise NoQuotasError(f"no CPU quotas here: {error}") from error
     try:
-        _limit(group, version, -1 if cores is None else round(cores * _PERIOD_US))
+        limit(group, cores)
         yield group
     finally:
         empty(group)
@@ -66,8 +66,13 @@ def _hierarchy() -> tuple[Path, int]:
     )
 
 
-def _limit(group: Path, version: int, quota_us: int) -> None:
-    """Gives the group its quota, and the largest weight, to have it beside whatever else runs."""
+def limit(group: Path, cores: float | None) -> None:
+    """Gives the group its quota, and the largest weight, to have it beside whatever else runs.
+
+    May be called again for another quota.
+    """
+    _, version = _hierarchy()
+    quota_us = -1 if cores is None else round(cores * _PERIOD_US)
     try:
         if version == 1:
             (group / "cpu.cfs_period_us").write_text(f"{_PERIOD_US}")

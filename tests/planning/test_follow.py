@@ -199,3 +199,25 @@ def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
             split = change.after
     assert [change.after.batches for change in changes] == [(150, 50)]
     assert changes[0].gain == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("rest_s", "follows"), [(0.01, True), (5.0, False)])
+def test_a_training_that_waits_for_its_data_keeps_its_split(
+    rest_s: float, follows: bool
+) -> None:
+    """However unlike the devices become, nobody waits for the slower one."""
+    follower = Follower([None, None])
+    split = BatchSplit((100, 100))
+    changes = []
+    for number in range(1, 60):
+        hot = 2.0 if number > 20 else 1.0
+        step = StepTimes(split, (0.05 * hot, 0.05), (0.0, 0.0), 0.008, rest_s)
+        change = follower.note(number, step)
+        if change is not None:
+            changes.append(change)
+            break
+    assert bool(changes) == follows
+    for change in changes:
+        most_s = max(0.1 * change.after.batches[0], 0.05 * change.after.batches[1])
+        after_s = most_s / 100 + 0.008 + rest_s
+        assert change.gain == pytest.approx((0.108 + rest_s) / after_s, rel=1e-3)

@@ -259,11 +259,16 @@ def dividing(model: Any, *, trains: bool) -> Iterator[None]:
 
 
 def _everyones(stamps: Any) -> Any:
-    """The stamps of all processes, in seconds from the moment when the gradients were summed.
+    """The stamps of all processes, by the first one's clock.
 
-    The processes' clocks differ, and that moment is the only one that they share.
+    The processes' clocks differ, and the moment when the gradients were summed is the only one that
+    they share.
     """
-    times = stamps[: FINISHED + 1] - stamps[SUMMED]
+    moment = stamps[SUMMED]
+    times = stamps[: FINISHED + 1] - moment
     norms = stamps[FINISHED + 1 :]
-    own = tf.concat([times, norms], axis=0)
-    return tf.distribute.get_replica_context().all_gather(own[tf.newaxis], axis=0)
+    own = tf.concat([times, norms, [moment]], axis=0)
+    gather = tf.distribute.get_replica_context().all_gather
+    everyones = gather(own[tf.newaxis], axis=0)
+    times = everyones[:, : FINISHED + 1] + everyones[0, -1]
+    return tf.concat([times, everyones[:, FINISHED + 1 : -1]], axis=1)
