@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpubalance.jobs.balance.gap import solo_gap
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.problem import Allocation
@@ -119,11 +120,8 @@ def test_no_device_is_slower_than_alone_for_its_update() -> None:
     devices = devices_of(*profiles)
     run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
     probe = probe_of(devices)
-    gap = sure(
-        DeviceEstimates(probe, probe.devices, PlanRequest()).solo_gap(
-            BatchSplit((64, 40)), run
-        )
-    )
+    known = DeviceEstimates(probe, probe.devices, PlanRequest())
+    gap = sure(solo_gap(known, BatchSplit((64, 40)), run))
     assert gap.slowdown == pytest.approx((0.0, 0.0), abs=1e-3)
     assert run.sync_s == pytest.approx(0.004)
 

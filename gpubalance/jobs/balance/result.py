@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpubalance.jobs.balance.gap import solo_gap
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.tried import TriedSplit
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
@@ -24,9 +25,9 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
     run = best.run
     plan = plan_of(known, best.as_measured)
     predicted = plan.predicted
-    solo_gap = None
+    gap = None
     if run is not None:
-        solo_gap = known.solo_gap(plan.split, run)
+        gap = solo_gap(known, plan.split, run)
         even = run.baselines.even
         # What fits was tried: it may be another than was predicted
         if even is not None:
@@ -38,7 +39,7 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
         "predicted": predicted,
         "settings": rounds.together.settings_for(plan.split),
         "pipeline": rounds.pipeline or plan.pipeline,
-        "balance": Balance(rounds=tuple(rounds.records), run=run, solo_gap=solo_gap),
+        "balance": Balance(rounds=tuple(rounds.records), run=run, solo_gap=gap),
         "warnings": (*plan.warnings, *_warnings(rounds, plan.global_batch)),
     }
     return plan.model_copy(update=changes)

@@ -9,15 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from gpubalance.jobs.keep.probes import holds_nothing
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Problem
 from gpubalance.planning.sync import Syncs
-from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
@@ -88,6 +86,10 @@ class DeviceEstimates:
         """A device's compute time in seconds for its part of a split, by its own probe."""
         load = self._by_probe.loads[device]
         return load.compute_s(split.batches[device], split.micro_batches[device])
+
+    def alone_update_s(self, device: int) -> float:
+        """A device's weight update in seconds, by its own probe."""
+        return self._by_probe.loads[device].update_s
 
     def has(self, split: BatchSplit) -> bool:
         """Whether that split was measured at its devices' present speed."""
@@ -281,25 +283,6 @@ class DeviceEstimates:
         for device, ratio in sorted(self._changes.items()):
             if abs(ratio - 1) > _MOVED:
                 yield device, ratio - 1
-
-    def solo_gap(self, split: BatchSplit, run: Run) -> SoloGap | None:
-        """Why a run gave less than the devices alone; None if a device's best alone is unknown."""
-        busy_s = {replica.device: replica.busy_s for replica in run.replicas}
-        devices = []
-        for device, probe in enumerate(self.probes):
-            if probe.solo_best is None and not holds_nothing(probe):
-                return None
-            best = 0.0
-            if probe.solo_best is not None:
-                best = probe.solo_best.throughput
-            alone_s = (
-                self.alone_s(device, split) + self._by_probe.loads[device].update_s
-            )
-            batch = split.batches[device]
-            devices.append(DeviceRun(best, batch, alone_s, busy_s.get(device, 0.0)))
-        with_xla = sum((probe.alone or 0.0) for probe in self.probes)
-        xla = with_xla - sum(device.solo_best for device in devices)
-        return divide_gap(devices, run.step_time_s.median, run.slow_s, xla)
 
 
 def _rivals(other: MeasuredSplit, best: MeasuredSplit) -> bool:
