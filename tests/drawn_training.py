@@ -25,8 +25,9 @@ def taken_s(
 ) -> float:
     """Seconds of a step without noise, if each device's compute takes so many times as long."""
     busy_s = []
-    for device, batch, factor in zip(devices, split.batches, factors, strict=True):
-        busy_s.append(factor * known(device.profile).compute_s(batch))
+    parts = zip(devices, split.batches, split.micro_batches, factors, strict=True)
+    for device, batch, micro_batch, factor in parts:
+        busy_s.append(factor * known(device.profile).compute_s(batch, micro_batch))
     return max(busy_s) + joint.sync_s
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add, mul, truediv
 
-from gpubalance.numbers.stats import half_width, median, spread, t95
+from gpubalance.numbers.stats import median, spread, t95
 from gpubalance.planning.allocate import allocated
-from gpubalance.planning.model import Line
+from gpubalance.planning.fixed_costs import FixedCosts
+from gpubalance.planning.model import Curve
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.planning.step_times import StepTimes, parts_of
 from gpubalance.settings.batch_split import BatchSplit
@@ -23,15 +24,9 @@ _WINDOWS = (5, 9, 17, 33, 65, 129, 257)
 # The rule looks again and again, so a time may be off by this many half-widths of a 95 % interval.
 _HALF_INTERVALS = 2.0
 _FEWEST = 8  # steps that show how much a device's times vary
-# A device's fixed cost is learnt where its batch changes by this part, and by so many half-widths.
-_LEAST_CHANGE = 0.05
-_CLEARLY = 2.0
 # What a change made of each device's time is learnt of so many steps before and after it: those
 # further away may be of another speed.
 _NEAR = _WINDOWS[:3]
-# The part of a device's time for the larger of two batches that is at least its samples': what
-# looks like less is another speed.
-_LEAST_BY_BATCH = 0.05
 _MOVED = 0.05  # as for `balance`, by what part a time differs at another speed
 
 
@@ -57,8 +52,7 @@ class Follower:
     95 % intervals. Only steps of the present split count, and of these the fewest that show it: so
     old times are forgotten by themselves.
 
-    A device takes β · (b + f) seconds for b samples. Its f is known from the last change of its
-    batch; before, it is 0, by which the split moves too little rather than too much.
+    What another split would take is computed by `FixedCosts`.
 
     `limits` are the most samples that each device takes at a time, None if unknown. All processes
     of a cluster get the same steps, and come to the same splits.
@@ -68,7 +62,8 @@ class Follower:
         """Batches are multiples of `multiple` if the global batch is."""
         self._limits = limits
         self._multiple = multiple
-        self._fixed_samples = [0.0] * len(limits)  # f
+        self._costs = FixedCosts(len(limits))
+        self._accumulates = False  # whether devices may take several micro-batches
         # Each device's part of the compute over its median, in steps of former splits.
         self._seen_variations: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
         self.begin()
@@ -116,14 +111,15 @@ class Follower:
 
     def _counts(self, split: BatchSplit) -> bool:
         """Whether a step is of the present split: not a last, smaller batch, nor dealt before."""
-        if self._first is None:
-            self._first = split
         before = self._steps or self._before
         if before and split.global_batch < before[-1].split.global_batch:
             return False
         if self._steps and split != self._steps[-1].split:
             self.begin()
+        if self._first is None:
             self._first = split
+            self._accumulates |= split.accumulates
+            self._costs.may_try = not self._accumulates
         return not self._before or split != self._before[-1].split
 
     def _change(
@@ -136,15 +132,18 @@ class Follower:
         if best is None:
             return None
         gain = now.step_time_s / (best.step_time_s + now.common_s)
-        if gain < _WORTH:
+        if gain < _WORTH and self._costs.may_try:
             return None
         unsure = self._unsure(earlier, latest)
-        if unsure is None or _least_gain(now, best, unsure) < _WORTH:
+        if unsure is None:
             return None
         then = StepTimes.of(earlier) if len(earlier) >= _WINDOWS[0] else now
         slowdown = tuple(map(truediv, now.compute_s, then.compute_s))
-        pairs = zip(slowdown, unsure, strict=True)
-        if any(abs(ratio - 1) > _MOVED + part for ratio, part in pairs):
+        if len(earlier) >= _NEAR[-1] and _has_moved(slowdown, unsure, surely=True):
+            self._costs.may_try = True
+        if gain < _WORTH or _least_gain(now, best, unsure) < _WORTH:
+            return None
+        if _has_moved(slowdown, unsure):
             self._patience = 0
         # Of a size that is slower than foretold, each time twice as many steps are waited for.
         elif self._before and now.step_time_s > StepTimes.of(self._before).step_time_s:
@@ -158,41 +157,59 @@ class Follower:
         self._count = 0
         return SplitChange(number, now.split, best.split, gain, slowdown)
 
-    def _slopes_s(self, now: StepTimes) -> list[float]:
-        """Each device's β, in seconds."""
-        slopes_s = []
-        for device, fixed in enumerate(self._fixed_samples):
-            batch = now.split.batches[device]
-            micro_batch = now.split.micro_batches[device]
-            compute_s = now.compute_s[device] * micro_batch / batch
-            slopes_s.append(compute_s / (micro_batch + fixed))
-        return slopes_s
-
     def _least_step_s(self, now: StepTimes) -> float:
-        """What a step takes if all devices are equally busy, whatever their limits."""
-        rates = [1 / slope_s for slope_s in self._slopes_s(now)]
-        busy_s = math.fsum(map(mul, rates, now.busy_s)) / math.fsum(rates)
-        return busy_s + now.common_s
+        """What a step takes if all devices are equally busy, in parts of samples if need be."""
+        fewest = 0 if self._accumulates else 1  # micro-batches
+        samples = float(now.split.global_batch)
+        rates = 0.0
+        for device, update_s in enumerate(now.update_s):
+            size = self._largest(now.split, device)
+            least_s = self._costs.compute_s(now, device, 0, fewest)
+            rate = size / (self._costs.compute_s(now, device, size, 1) - least_s)
+            samples += rate * (least_s + update_s)
+            rates += rate
+        return samples / rates + now.common_s
+
+    def _largest(self, split: BatchSplit, device: int) -> int:
+        """The most samples that a device takes at a time; what trains fits."""
+        limit = self._limits[device] or split.global_batch
+        return max(limit, split.micro_batches[device])
 
     def _best(self, now: StepTimes) -> Allocation | None:
         """The planner's best split, without sync."""
         split = now.split
-        loads = []
-        for device, slope_s in enumerate(self._slopes_s(now)):
-            line = Line(slope_s * self._fixed_samples[device], slope_s, 0.0)
-            # What trains fits.
-            limit = self._limits[device] or split.global_batch
-            limit = max(limit, split.micro_batches[device])
-            loads.append(Load(line, limit, now.update_s[device], required=True))
         is_multiple = split.global_batch % self._multiple == 0
-        problem = Problem(
-            tuple(loads),
-            multiple=self._multiple if is_multiple else 1,
-            global_batch=split.global_batch,
-            # A device that gets more samples may need more micro-batches.
-            micro_batches=2 * max(split.counts) if split.accumulates else 1,
+        multiple = self._multiple if is_multiple else 1
+        sizes = []
+        loads = []
+        for device in range(len(split.batches)):
+            size = self._largest(split, device) // multiple * multiple
+            if not size:
+                return None
+            sizes.append(size)
+            loads.append(self._load(now, device, size, multiple))
+        best = allocated(
+            Problem(tuple(loads), multiple=multiple, global_batch=split.global_batch)
         )
-        return allocated(problem)
+        if best is None:
+            return None
+        micro_batches = []
+        for batch, size in zip(best.split.batches, sizes, strict=True):
+            count = -(-batch // size)
+            micro_batches.append(-(-batch // (count * multiple)) * multiple)
+        whole = BatchSplit(best.split.batches, tuple(micro_batches))
+        return replace(best, split=whole)
+
+    def _load(self, now: StepTimes, device: int, size: int, multiple: int) -> Load:
+        """A device for the planner: all its micro-batches, up to this size, are one batch."""
+        # A device that gets more samples may need more micro-batches.
+        most = 2 * max(now.split.counts) if self._accumulates else 1
+        times_s = {}
+        for count in range(1, most + 1):
+            for batch in ((count - 1) * size + multiple, count * size):
+                times_s[batch] = self._costs.compute_s(now, device, batch, count)
+        curve = Curve(tuple(times_s), tuple(times_s.values()))
+        return Load(curve, most * size, now.update_s[device], required=True)
 
     def _unsure(
         self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
@@ -217,18 +234,7 @@ class Follower:
         self._first_over_now = list(map(mul, self._first_over_old, changed))
         if now.split == self._first:
             self._first_over_now = [1.0] * len(self._limits)
-        if now.split.accumulates:  # then the fixed cost is paid for each micro-batch
-            return
-        for device, batch in enumerate(now.split.batches):
-            compute_s = now.compute_s[device]
-            more = batch - old.split.batches[device]
-            unsure = half_width([step.compute_s[device] for step in steps]) or 0.0
-            unsure *= 1 + math.sqrt(len(steps) / len(before))
-            if abs(more) > batch * max(_LEAST_CHANGE, _CLEARLY * unsure):
-                slope_s = (compute_s - old.compute_s[device]) / more
-                larger = max(batch, old.split.batches[device])
-                slope_s = max(slope_s, _LEAST_BY_BATCH * compute_s / larger)
-                self._fixed_samples[device] = max(0.0, compute_s / slope_s - batch)
+        self._costs.learn(before, steps)
 
     def _compare_with_first(self, step: StepTimes) -> None:
         """Counts what a step takes, and what it would have taken in the first split."""
@@ -249,6 +255,15 @@ def _least_gain(now: StepTimes, best: Allocation, unsure: Sequence[float]) -> fl
         most_s = new_s * math.exp(unsure[slowest]) + now.update_s[slowest]
         gains.append((old_s + now.common_s) / (most_s + now.common_s))
     return min(gains)
+
+
+def _has_moved(
+    slowdown: Sequence[float], unsure: Sequence[float], *, surely: bool = False
+) -> bool:
+    """Whether a device has another speed; `surely`, if a try may cost something."""
+    parts = 2 if surely else 1
+    pairs = zip(slowdown, unsure, strict=True)
+    return any(abs(ratio - 1) > _MOVED + parts * part for ratio, part in pairs)
 
 
 def _variations(steps: Sequence[StepTimes]) -> list[tuple[float, ...]]:

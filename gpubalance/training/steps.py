@@ -46,7 +46,8 @@ class Steps(KerasFunctions):
         self._functions = self._compiled_steps.functions
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
-        self._trained_steps = 0  # a monitor has every so many-th of them stamped
+        # As the optimizer counts. A monitor has every so many-th of them stamped.
+        self._trained_steps = 0
         self._stamps_next = False  # true if the last stamped step does not count
         # Until a call's first batch these are as follows.
         self._is_built = False
@@ -172,6 +173,8 @@ class Steps(KerasFunctions):
         built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
         if trains:
+            # A checkpoint may have been restored.
+            self._trained_steps = int(self.model.optimizer.iterations.numpy())
             self._warn_of_another_model()
             if not self._split.takes_any_batch:
                 monitor = self._split.stamping_monitor

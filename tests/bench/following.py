@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.planning.follow import Follower
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
 from tests.drawn_training import DrawnTraining, taken_s
 from tests.jobs.drawn import noisy_devices
-from tests.jobs.probes import of_config
+from tests.jobs.probes import devices_of, of_config
 
 _CONFIG = "throttling"
 _HOT_S = 20  # from then on the first card takes longer, by this factor
@@ -48,8 +48,9 @@ def main() -> Iterator[str]:
             f"noise of 5 %, ρ {correlation:g}: {changes} changes in {_SEEDS} × {_STEPS} stamped "
             f"steps; wanted none: {verdict}"
         )
+    yield from _micro_batches_kept(joint)
     yield from _waited(devices, joint)
-    for batch in (200, 800, 1600):
+    for batch in (200, 800, 1600, 3200):
         yield _throttled(devices, joint, batch)
 
 
@@ -69,6 +70,31 @@ def _costs(devices: Sequence[Device], joint: JointProfile) -> Iterator[float]:
             computed_s += time.process_time() - began_s
         yield 100 * computed_s / drawn.took_s / _EVERY
         seed += 1
+
+
+def _micro_batches_kept(joint: JointProfile) -> Iterator[str]:
+    """The changes of a split that is the best by its micro-batches, though a device waits."""
+    for noise in (0.0, _NOISE):
+        cards = []
+        for alpha_s in (0.02, 0.03):
+            card = DeviceProfile(
+                name="card", alpha_s=alpha_s, beta_s=0.0001, noise=noise
+            )
+            cards.append(card)
+        split = BatchSplit((600, 400), (200, 200))
+        training = DrawnTraining(
+            devices_of(*cards),
+            joint,
+            split,
+            limits=(200, 200),
+            correlation=_CORRELATION,
+        )
+        training.train(_STEPS)
+        verdict = "missed" if training.changes else "met"
+        yield (
+            f"{split}, noise of {100 * noise:g} %, ρ {_CORRELATION:g}: {len(training.changes)} "
+            f"changes in {_STEPS} stamped steps; wanted none: {verdict}"
+        )
 
 
 def _waited(devices: Sequence[Device], joint: JointProfile) -> Iterator[str]:
@@ -97,21 +123,28 @@ def _waited(devices: Sequence[Device], joint: JointProfile) -> Iterator[str]:
         )
 
 
+def _in_pieces(*batches: int) -> BatchSplit:
+    """Each batch in the fewest micro-batches that a card holds."""
+    sizes = [-(-batch // -(-batch // _LIMIT)) for batch in batches]
+    return BatchSplit(batches, tuple(sizes))
+
+
 def _throttled(devices: Sequence[Device], joint: JointProfile, batch: int) -> str:
     """How near the best the split is ten stamped steps after the first card has slowed down."""
     multiple = 8 if batch > 200 else 1
     training = DrawnTraining(
         devices,
         joint,
-        BatchSplit.even(batch, 2),
+        _in_pieces(batch // 2, batch // 2),
         limits=(_LIMIT, _LIMIT),
         multiple=multiple,
         every=_EVERY,
     )
     training.train_until(_HOT_S)
     training.train(_STAMPED * _EVERY)
-    firsts = range(max(multiple, batch - _LIMIT), min(batch, _LIMIT) + 1, multiple)
-    splits = [BatchSplit((first, batch - first)) for first in firsts if first < batch]
+    held = batch if batch > 2 * _LIMIT else _LIMIT  # in micro-batches
+    firsts = range(max(multiple, batch - held), min(batch, held + 1), multiple)
+    splits = [_in_pieces(first, batch - first) for first in firsts]
     best_s = min(taken_s(devices, joint, split, _FACTORS) for split in splits)
     of_best = best_s / taken_s(devices, joint, training.split, _FACTORS)
     course = ", ".join(str(change.after) for change in training.changes)

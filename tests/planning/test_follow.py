@@ -155,6 +155,65 @@ def test_micro_batches_move_too() -> None:
     assert max(training.split.micro_batches) <= 864
 
 
+def least_compute_s(device: Device, batch: int, limit: int) -> float:
+    """The least that so many samples take, at most `limit` at a time, by brute force."""
+    sizes = range(1, min(batch, limit) + 1)
+    return min(known(device.profile).compute_s(batch, size) for size in sizes)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_a_steady_machine_keeps_its_micro_batches(noise: float) -> None:
+    """A device waits, but a further micro-batch on it would cost more than the wait."""
+    cards = [
+        DeviceProfile(name="card", alpha_s=alpha_s, beta_s=0.0001, noise=noise)
+        for alpha_s in (0.02, 0.03)
+    ]
+    split = BatchSplit((600, 400), (200, 200))
+    training = DrawnTraining(
+        devices_of(*cards), JOINT, split, limits=(200, 200), correlation=0.7
+    )
+    training.train(150)
+    assert not training.changes
+
+
+def test_micro_batches_follow_a_throttle_and_come_back() -> None:
+    """Half of a micro-batch's time is a fixed cost: not by its samples does it shrink."""
+    card = DeviceProfile(name="card", alpha_s=0.04, beta_s=0.0004)
+    points = (DriftPoint(from_s=6, factor=1.5), DriftPoint(from_s=20, factor=1.0))
+    devices = devices_of(card.model_copy(update={"drift": points}), card)
+    split = BatchSplit((300, 300), (100, 100))
+    training = DrawnTraining(devices, JOINT, split, limits=(100, 100))
+    trained(training, 6).train(10)
+    hot, cool = devices
+    best_s = JOINT.sync_s + min(
+        max(
+            1.5 * least_compute_s(hot, batch, 100),
+            least_compute_s(cool, 600 - batch, 100),
+        )
+        for batch in range(1, 600)
+    )
+    assert best_s > 0.97 * taken_s(devices, JOINT, training.split, (1.5, 1.0))
+    assert trained(training, 40).split == split
+    assert len(training.changes) == 3
+
+
+def test_a_split_in_one_piece_gets_its_micro_batches_back() -> None:
+    """A card that is hot takes what it has left in one piece, and so does the other."""
+    cards = []
+    for alpha_s, points in (
+        (0.001, ()),
+        (0.001, (DriftPoint(from_s=2, factor=3.0), DriftPoint(from_s=8, factor=1.0))),
+    ):
+        cards.append(
+            DeviceProfile(name="card", alpha_s=alpha_s, beta_s=0.0004, drift=points)
+        )
+    split = BatchSplit((100, 100), (100, 50))
+    training = DrawnTraining(devices_of(*cards), JOINT, split, limits=(160, 50))
+    assert not trained(training, 7).split.accumulates
+    assert trained(training, 20).split.accumulates
+    assert training.split.batches == pytest.approx((100, 100), abs=2)
+
+
 def test_a_machine_that_is_not_steady_keeps_its_split() -> None:
     devices = pair(noise=0.05)
     for correlation in (0.0, 0.7):

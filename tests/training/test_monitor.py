@@ -179,9 +179,11 @@ def test_ratios_are_rebalanced_at_the_batch_that_they_divide(tmp_path: Path) -> 
     split = Split([0, 1], ratios=[1, 6], simulate=profile)
     with split.scope():
         model = classifier("adam")()
-    followed(split, model, more=1)
+    model.optimizer.iterations.assign(1000)  # as from a checkpoint
+    monitor = followed(split, model, more=1)
     assert split.global_batch == 100
     assert split.batches[0] > 30
+    assert monitor.changes[0].step > 1000
 
 
 def test_a_lack_of_memory_that_a_rebalance_has_made_is_told_as_one() -> None:
