@@ -100,8 +100,10 @@ def _of_training(
     cancelled = (
         isinstance(error, tf.errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
     )
-    if cancelled or isinstance(error, tf.errors.ResourceExhaustedError):
+    if cancelled or lacks_memory(error):
         return OutOfMemory(line, replica=failing_replica(text, names))
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return EnvironmentFault(f"training {model} failed: {line}")
     row = memory_row(error)
     if row:
         reason = _shown(next(part for part in text.splitlines() if match(part) is row))
@@ -130,6 +132,13 @@ def _of_training(
             f"--data {settings.data} does not fit the model {model}: {line}"
         )
     return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether TensorFlow tells of it as such. It raises the same for a disk that is full."""
+    return isinstance(
+        error, tf.errors.ResourceExhaustedError
+    ) and "No space left on device" not in str(error)
 
 
 def memory_row(error: BaseException) -> KnownError | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tensorflow as tf
-
-from gpubalance.engine.failures import TaskFailedError, failing_replica, memory_row
+from gpubalance.engine.failures import (
+    TaskFailedError,
+    failing_replica,
+    lacks_memory,
+    memory_row,
+)
 from gpubalance.errors import OutOfMemory
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.follow import SplitChange
@@ -17,7 +20,7 @@ from gpubalance.settings.device import Device
 
 def ran_out(error: BaseException | None) -> bool:
     """Whether TensorFlow, cuDNN, cuBLAS or NCCL tell of a lack of memory."""
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    if lacks_memory(error):
         return True
     return error is not None and memory_row(error) is not None
 

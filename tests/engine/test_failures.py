@@ -103,6 +103,19 @@ def test_xla_without_its_tools_says_how_to_get_them() -> None:
         )
 
 
+def test_a_full_disk_is_no_lack_of_memory() -> None:
+    """TensorFlow raises the same for both: a batch limit was told where a disk was full."""
+    full = tf.errors.ResourceExhaustedError(
+        None, None, "/data/cache.data-00000-of-00001; No space left on device"
+    )
+    settings = Settings(model="small")
+    found = explain(full, settings)
+    assert isinstance(found, EnvironmentFault)
+    assert found.remedy == known_error("disk-full").remedy
+    full_memory = tf.errors.ResourceExhaustedError(None, None, SHAPED.format("GPU:0"))
+    assert isinstance(explain(full_memory, settings), OutOfMemory)
+
+
 def test_a_check_tells_its_error_too() -> None:
     failure = explain(
         tf.errors.InternalError(None, None, "NCCL: unhandled system error.")
