@@ -1,7 +1,8 @@
 """A training over two real hosts of which one loses half its part of a core, and gets it back.
 
 The split follows, and what it tells is held against this machine's clock. With large batches the
-devices' compute counts; with small ones also what each host does beside it.
+devices' compute counts, in one piece or in micro-batches; with small ones also what each host does
+beside it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan as plan_of
 from gpubalance.numbers.stats import median
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
 from gpubalance.settings.planning import PlanRequest
 from tests.bench.clusters import NotServedError, ssh
 from tests.bench.models import few_weights
@@ -35,6 +38,8 @@ _PART = 0.8  # of a core, for each host
 _SLOW_PART = 0.4  # for the last one meanwhile
 # Batches that are already on their way have the old split
 _AHEAD = 4
+# Steps of a training before, in which the last host becomes slow half-way and nothing follows
+_STILL = 120
 _LOOKS_EVERY_S = 0.05
 _STAMPED = Wanted(most=10)  # steps until the split is changed
 _OFF = Wanted(most=0.05)  # of the batch
@@ -50,10 +55,18 @@ class Course(NamedTuple):
     back: int
     end: int
     is_all_compute: bool  # so that the quotas are the best split
+    micro_batch: int | None = None
+
+    def __str__(self) -> str:
+        """Its batches."""
+        if self.micro_batch is None:
+            return f"batches of {self.batch}"
+        return f"batches of {self.batch} in micro-batches of {self.micro_batch}"
 
 
 _COURSES = (
     Course(1024, 2, 100, 260, 420, is_all_compute=True),
+    Course(1024, 2, 100, 260, 420, is_all_compute=True, micro_batch=128),
     Course(256, 3, 180, 480, 780, is_all_compute=False),
 )
 _TRAINS = f"""
@@ -65,7 +78,7 @@ train(*sys.argv[1:])
 
 
 def main() -> Iterator[str]:
-    """The lines about a training with large batches, and about one with small ones."""
+    """The lines about a training of each course."""
     if os.geteuid():
         yield "not measured: who makes hosts and quotas is root"
         return
@@ -77,7 +90,7 @@ def main() -> Iterator[str]:
                 ssh(hosts),
             ):
                 for line in _lines(course, _trained(hosts, number)):
-                    yield f"batches of {course.batch}: {line}"
+                    yield f"{course}: {line}"
     except (NoNamespacesError, NoQuotasError, NotServedError) as error:
         yield f"not measured: {error}"
 
@@ -137,13 +150,14 @@ def _lines(course: Course, said: Mapping[str, Any]) -> Iterator[str]:
     back = [change for change in changes if change["step"] >= course.back]
     yield _phase(course, "slow", course.slow, slow, (_PART, _SLOW_PART))
     yield _phase(course, "as before", course.back, back, (_PART, _PART))
+    usual_s = _step_s(said["still_s"], _STILL // 4, _STILL // 2)
+    slow_s = _step_s(said["still_s"], _STILL // 2 + _AHEAD, _STILL)
     ends_s = said["ends_s"]
     first = slow[0]["step"]
-    old_s = _step_s(ends_s, course.slow + _AHEAD, first)
-    new_s = _step_s(ends_s, first + _AHEAD, course.back)
-    yield f"the first change: {_told(slow[0]['gain'], old_s / new_s)}"
-    usual_s = _step_s(ends_s, course.slow // 2, course.slow)
-    still_s = old_s * (course.back - first) + usual_s * (course.end - course.back)
+    until = [change["step"] for change in slow[1:]] or [course.back]
+    new_s = _step_s(ends_s, first + _AHEAD, until[0])
+    yield f"the first change: {_told(slow[0]['gain'], slow_s / new_s)}"
+    still_s = slow_s * (course.back - first) + usual_s * (course.end - course.back)
     took_s = ends_s[course.end - 1] - ends_s[first - 1]
     yield f"in all: {_told(said['gain'], still_s / took_s)}"
     equal = "bit-equal: met" if len(set(said["weights"])) == 1 else "unequal: missed"
@@ -194,47 +208,62 @@ def train(plan: str, number: str) -> None:
 
     folder = Path(plan).parent
     course = _COURSES[int(number)]
-    split = gpubalance.load_plan(plan, simulate=1)
+    hosts = [str(device.host) for device in read_record(Path(plan), Plan).devices]
+    micro_batches = None
+    if course.micro_batch is not None:
+        micro_batches = [course.micro_batch] * len(hosts)
+    split = gpubalance.Split(
+        [f"{host}:0" for host in hosts],
+        [course.batch // len(hosts)] * len(hosts),
+        micro_batches=micro_batches,
+        simulate=1,
+        hosts=hosts,
+    )
     with split.scope():
         model = few_weights()
     monitor = split.monitor(every=course.every, rebalance=True)
-    ends_s: list[float] = []
 
-    def note(step: int, logs: object) -> None:
-        ends_s.append(time.perf_counter())
-        if split.is_first and step in (course.slow, course.back):
-            part = _SLOW_PART if step == course.slow else _PART
-            written = folder / "part.new"
-            written.write_text(str(part))
-            written.rename(folder / "part")
+    def timed(parts: Mapping[int, float], steps: int, *callbacks: Any) -> list[float]:
+        """When each step of a fit has ended, which asks for parts of a core at some of them."""
+        ends_s: list[float] = []
 
-    clock = keras.callbacks.LambdaCallback(on_train_batch_end=note)
+        def note(step: int, logs: object) -> None:
+            ends_s.append(time.perf_counter())
+            if split.is_first and step in parts:
+                written = folder / "part.new"
+                written.write_text(str(parts[step]))
+                written.rename(folder / "part")
+
+        clock = keras.callbacks.LambdaCallback(on_train_batch_end=note)
+        data = repeated(split.global_batch)
+        how = {"steps_per_epoch": steps, "verbose": 0, "callbacks": [*callbacks, clock]}
+        split.fit(model, data, **how)
+        return ends_s
+
     keras.utils.set_random_seed(1)
-    split.fit(
-        model,
-        repeated(split.global_batch),
-        steps_per_epoch=course.end,
-        verbose=0,
-        callbacks=[monitor, clock],
-    )
+    still_s = timed({_STILL // 2: _SLOW_PART, _STILL - 1: _PART}, _STILL)
+    ends_s = timed({course.slow: _SLOW_PART, course.back: _PART}, course.end, monitor)
     digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights()))
     (folder / f"weights-{int(split.is_first)}").write_text(digest.hexdigest())
     if split.is_first:
-        _write(folder, monitor, ends_s)
+        _write(folder, monitor, still_s, ends_s)
 
 
-def _write(folder: Path, monitor: Any, ends_s: Sequence[float]) -> None:
+def _write(
+    folder: Path, monitor: Any, still_s: Sequence[float], ends_s: Sequence[float]
+) -> None:
     changes = []
     for change in monitor.changes:
-        changes.append(
-            {"step": change.step, "after": change.after.batches, "gain": change.gain}
-        )
+        step = change.step - _STILL
+        after = change.after.batches
+        changes.append({"step": step, "after": after, "gain": change.gain})
     other = folder / "weights-0"
     while not other.exists():
         time.sleep(_LOOKS_EVERY_S)
     weights = [(folder / f"weights-{number}").read_text() for number in range(2)]
     said = {
         "changes": changes,
+        "still_s": still_s,
         "ends_s": ends_s,
         "gain": monitor.gain,
         "weights": weights,
