@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,13 @@ class DriftPoint(Record):
         return value
 
 
+# A batch and its seconds; strict, as TOML's true is no batch of 1.
+TimedBatch: TypeAlias = tuple[
+    Annotated[int, Field(gt=0, lt=2**31, strict=True)],
+    Annotated[Seconds, Field(strict=True)],
+]
+
+
 class DeviceProfile(Record):
     """How a simulated device behaves.
 
@@ -51,7 +58,7 @@ class DeviceProfile(Record):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     alpha_s: Seconds = 0.0
     beta_s: Seconds = 0.0
-    curve: tuple[tuple[Annotated[int, Field(gt=0, lt=2**31)], Seconds], ...] = ()
+    curve: tuple[TimedBatch, ...] = ()
     update_s: Seconds = 0.0
     sync_s: Seconds = 0.0
     memory: Annotated[Bytes, Field(gt=0)] | None = None

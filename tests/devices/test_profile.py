@@ -121,6 +121,8 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
         ),
         (CURVE + "[[0, 0.1], [16, 0.2]]\n", "device 1: curve.0.0"),
         (CURVE + "[[8], [16]]\n", "device 1: curve.0"),
+        (CURVE + "[[true, 0.1], [16, 0.2]]\n", "device 1: curve.0.0"),
+        (CURVE + "[[8, true], [16, 2]]\n", "device 1: curve.0.1"),
         (DEVICE + "speed = 3\n", "device 1: speed: unknown key"),
         (DEVICE + DEVICE.replace("name", "nmae"), "device 2: nmae: unknown key"),
         (DEVICE + "memory = '8 GB'\n", "device 1: memory"),
