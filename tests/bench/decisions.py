@@ -36,6 +36,7 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.party import Party
+from tests.bench.round_counts import RoundCounts, counts_of, told_rounds
 from tests.jobs.drawn import DrawnParty, Offset, nothing_kept, quiet
 from tests.jobs.probes import SMALL, devices_of, point_of, probe_of, proof_of
 from tests.known import known
@@ -266,7 +267,7 @@ class Outcome(NamedTuple):
     below_measured: float
     below_optimum: float | None
     below_known: float | None
-    rounds: int
+    rounds: RoundCounts
 
 
 def outcome(machine: Machine) -> Outcome:
@@ -276,7 +277,7 @@ def outcome(machine: Machine) -> Outcome:
     measured = [tried.split for tried in how.rounds if tried.measured is not None]
     ended = machine.rate(plan.split)
     below = 1 - ended / max(map(machine.rate, measured))
-    rounds = len(how.rounds)
+    rounds = counts_of(how.rounds)
     if machine.wanted.accumulate != 1:
         return Outcome(below, None, None, rounds)
     measured_s, sync_s = _measured_times(how)
@@ -399,23 +400,20 @@ def main(machines: int = _MACHINES, seed: int = 0) -> Iterator[str]:
 def _links(found: list[Outcome]) -> str:
     """Of machines on which each device has a sync of its own."""
     below = [item.below_optimum for item in found if item.below_optimum is not None]
-    rounds = [item.rounds for item in found]
     return (
         f"links of their own: over 0.5 % below the best of all sets {_over(0.005, below)}; "
-        f"{statistics.mean(rounds):.1f} rounds, at most {max(rounds)}"
+        f"{told_rounds([item.rounds for item in found])}"
     )
 
 
 def _figures(found: list[Outcome]) -> str:
-    columns = []
-    for column in zip(*found, strict=True):
-        columns.append([figure for figure in column if figure is not None])
-    measured, optimum, best_known, rounds = columns
+    measured = [item.below_measured for item in found]
+    optimum = [item.below_optimum for item in found if item.below_optimum is not None]
+    best_known = [item.below_known for item in found if item.below_known is not None]
     return (
         f"over 0.5 % below a split that they measured {_over(0.005, measured)}; "
         f"over 1 % below the optimum {_over(0.01, optimum)}, by what was measured "
-        f"{_over(0.01, best_known)}; "
-        f"{statistics.mean(rounds):.1f} rounds, at most {max(rounds)}"
+        f"{_over(0.01, best_known)}; {told_rounds([item.rounds for item in found])}"
     )
 
 
