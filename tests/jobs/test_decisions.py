@@ -62,13 +62,13 @@ def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(
     assert (found.below_known or 0.0) <= 0.01
 
 
-@pytest.mark.parametrize("seed", [*range(6), 42, 55])
+@pytest.mark.parametrize("seed", [*range(6), 42, 55, 1578])
 def test_with_links_of_their_own_a_balance_ends_with_the_best_of_all_sets(
     seed: int,
 ) -> None:
     """Many more are drawn by `scripts/bench decisions`.
 
-    The last two leave out one device, and two devices.
+    The last ones leave out one device, and two; and find the best set in the seventh that is tried.
     """
     assert (outcome(Machine(seed, 0.0, links=True)).below_optimum or 0.0) <= 0.005
 

@@ -8,9 +8,6 @@ from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.leaving import without_some
 from gpubalance.planning.problem import Allocation
 
-# The gain that is worth more rounds than usual.
-_WORTH_SEVERAL = 0.02
-
 
 def next_split(known: DeviceEstimates, *, ran_out: bool) -> Allocation | None:
     """The next split to measure; None if another round would gain nothing.
@@ -41,22 +38,8 @@ def next_split(known: DeviceEstimates, *, ran_out: bool) -> Allocation | None:
         return best.planned if best.may_give(value) else promised
     # A hierarchical all-reduce can't sum an odd number of devices.
     if known.probe.settings.all_reduce != "hierarchical":
-        fewer = _without_some(known, best.value)
+        fewer = without_some(known.problem, worth_a_round)
         if fewer is not None:
             return fewer
     doubtful = known.in_doubt()
     return doubtful.planned if doubtful else None
-
-
-def _without_some(known: DeviceEstimates, value: float) -> Allocation | None:
-    """A split of fewer devices that may be worth enough more than that value; None without one.
-
-    One round a device is spent on that at most, beside the first one; and one more for what is
-    worth several.
-    """
-    spent = len(known.problem.sync.measured)
-    devices = len(known.devices)
-    if spent > 2 * devices:
-        return None
-    gain = WORTH_A_ROUND if spent <= devices else _WORTH_SEVERAL
-    return without_some(known.problem, (1 + gain) * value)
