@@ -11,6 +11,7 @@ import tensorflow as tf
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
 from gpubalance.remedies import KnownError, known_error, match
 from gpubalance.settings.settings import Settings
+from gpubalance.system.os_errors import is_about_files
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's
 # errors.
@@ -100,10 +101,10 @@ def _of_training(
     cancelled = (
         isinstance(error, tf.errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
     )
-    if cancelled or lacks_memory(error):
+    if cancelled or isinstance(error, tf.errors.ResourceExhaustedError):
+        if is_about_files(text):
+            return EnvironmentFault(f"training {model} failed: {line}")
         return OutOfMemory(line, replica=failing_replica(text, names))
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return EnvironmentFault(f"training {model} failed: {line}")
     row = memory_row(error)
     if row:
         reason = _shown(next(part for part in text.splitlines() if match(part) is row))
@@ -135,10 +136,9 @@ def _of_training(
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Whether TensorFlow tells of it as such. It raises the same for a disk that is full."""
-    return isinstance(
-        error, tf.errors.ResourceExhaustedError
-    ) and "No space left on device" not in str(error)
+    """Whether TensorFlow tells of it as such."""
+    is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
+    return is_exhausted and not is_about_files(str(error))
 
 
 def memory_row(error: BaseException) -> KnownError | None:

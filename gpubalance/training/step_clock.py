@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
+from gpubalance.numbers.stats import median
 from gpubalance.planning.step_times import StepTimes
 from gpubalance.training.epoch_times import StampedStep
+
+_RECENT = 9  # rests that tell what it is where it can't be measured
 
 
 class StepClock:
     """What steps take by the clock, beside what their stamps say of devices and sync.
 
-    That is the host's work, a wait for data, or kernels that the next step's overlap.
+    That is the host's work, and the wait for data.
     """
 
     def __init__(self) -> None:
@@ -19,7 +23,7 @@ class StepClock:
 
     def begin(self) -> None:
         """Begins another training."""
-        self._rest_s = 0.0
+        self._rests_s: deque[float] = deque(maxlen=_RECENT)
         self.pause()
 
     def pause(self) -> None:
@@ -29,13 +33,16 @@ class StepClock:
     def times_of(self, number: int, step: StampedStep) -> StepTimes:
         """The times of the step of that number, and the rest of each step since the last stamped.
 
-        It is the last that is known if there is none of this split since the pause.
+        It is the median of those known before if there is none of this split since the pause.
         """
         times = step.times
+        rest_s = median(self._rests_s) if self._rests_s else 0.0
         if self._last is not None:
             last_number, last = self._last
             if last.split == step.split:
                 each_s = (step.summed_s - last.summed_s) / (number - last_number)
-                self._rest_s = each_s - times.step_time_s
+                # A stamped step may be slower than those between.
+                rest_s = max(0.0, each_s - times.step_time_s)
+                self._rests_s.append(rest_s)
         self._last = number, step
-        return replace(times, rest_s=self._rest_s)
+        return replace(times, rest_s=rest_s)

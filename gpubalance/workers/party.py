@@ -34,8 +34,8 @@ class Party:
 
     What it promises:
 
-    Start       `worker` and `each` start the missing workers, which then build the model, all at
-                the same time.
+    Start       `worker` and `each` start the workers that they need and that are missing, which
+                then build the model, all at the same time.
     Order       Groups, workers and their answers have one order, that of the groups. A worker does
                 one thing after the other; different workers do what `each` asks of them at the same
                 time.

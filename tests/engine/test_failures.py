@@ -5,6 +5,8 @@ It tells cause and remedy where the text is known, and only there.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,15 +105,17 @@ def test_xla_without_its_tools_says_how_to_get_them() -> None:
         )
 
 
-def test_a_full_disk_is_no_lack_of_memory() -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_full_disk_is_no_lack_of_memory(number: int) -> None:
     """TensorFlow raises the same for both: a batch limit was told where a disk was full."""
     full = tf.errors.ResourceExhaustedError(
-        None, None, "/data/cache.data-00000-of-00001; No space left on device"
+        None, None, f"/data/cache.data-00000-of-00001; {os.strerror(number)}"
     )
     settings = Settings(model="small")
     found = explain(full, settings)
     assert isinstance(found, EnvironmentFault)
-    assert found.remedy == known_error("disk-full").remedy
+    if number == errno.ENOSPC:
+        assert found.remedy == known_error("disk-full").remedy
     full_memory = tf.errors.ResourceExhaustedError(None, None, SHAPED.format("GPU:0"))
     assert isinstance(explain(full_memory, settings), OutOfMemory)
 

@@ -28,7 +28,9 @@ def test_a_step_takes_what_the_clock_says_from_one_stamped_step_to_the_next() ->
     assert clock.times_of(30, step(130.0)).step_time_s == pytest.approx(0.6)
     assert clock.times_of(40, step(134.5)).step_time_s == pytest.approx(0.45)
     other = BatchSplit((2, 2))
-    assert clock.times_of(50, step(150.0, other)).step_time_s == pytest.approx(0.45)
+    assert clock.times_of(50, step(150.0, other)).step_time_s == pytest.approx(0.525)
     assert clock.times_of(60, step(158.0, other)).step_time_s == pytest.approx(0.8)
+    # Slower than those between
+    assert clock.times_of(70, step(159.0, other)).step_time_s == pytest.approx(0.45)
     clock.begin()
-    assert clock.times_of(70, step(900.0, other)).step_time_s == pytest.approx(0.45)
+    assert clock.times_of(80, step(900.0, other)).step_time_s == pytest.approx(0.45)

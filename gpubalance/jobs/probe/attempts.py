@@ -23,6 +23,7 @@ from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.point import measure_point
 from gpubalance.results.probe import CurvePoint, Outcome, Trial
 from gpubalance.settings.record import Record
+from gpubalance.system.os_errors import is_about_files
 
 
 class Attempt(Record):
@@ -211,7 +212,8 @@ class Attempts:
             return point
         smaller_passed = any(smaller < batch for smaller in self.points)
         cannot_be_memory = batch == 1 or isinstance(fault, BadInput)
-        if isinstance(fault, Refused) or (cannot_be_memory and not smaller_passed):
+        is_another = isinstance(fault, Refused) or is_about_files(fault.message)
+        if is_another or (cannot_be_memory and not smaller_passed):
             raise fault
         if not smaller_passed:
             self.fault = self.fault or fault
