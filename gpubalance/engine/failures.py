@@ -135,12 +135,6 @@ def _of_training(
     return EnvironmentFault(f"training {model} failed: {type(error).__name__}: {line}")
 
 
-def lacks_memory(error: BaseException | None) -> bool:
-    """Whether TensorFlow tells of it as such."""
-    is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
-    return is_exhausted and not is_about_files(str(error))
-
-
 def memory_row(error: BaseException) -> KnownError | None:
     """The row of an error by which cuDNN, cuBLAS or NCCL may report a lack of memory, else None."""
     if not isinstance(error, tf.errors.OpError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from gpubalance.engine.failures import (
     TaskFailedError,
     failing_replica,
-    lacks_memory,
     memory_row,
 )
 from gpubalance.errors import OutOfMemory
@@ -16,12 +17,13 @@ from gpubalance.planning.follow import SplitChange
 from gpubalance.results.layers import Layers
 from gpubalance.settings.batch_split import BatchSplit, share_text
 from gpubalance.settings.device import Device
+from gpubalance.system.os_errors import is_about_files
 
 
 def ran_out(error: BaseException | None) -> bool:
     """Whether TensorFlow, cuDNN, cuBLAS or NCCL tell of a lack of memory."""
-    if lacks_memory(error):
-        return True
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return not is_about_files(str(error))
     return error is not None and memory_row(error) is not None
 
 

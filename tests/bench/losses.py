@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import psutil
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan as plan_of
 from gpubalance.settings.planning import PlanRequest
+from tests.bench.answering import answering
 from tests.bench.clusters import NotServedError, Way
 from tests.bench.quotas import empty
 from tests.bench.turns import printed
@@ -33,7 +33,6 @@ _LOSSES = ("process", "session", "host", "link")
 _EPOCHS, _BATCH = len(_LOSSES) + 1, 144
 _STEPS = 5  # in an epoch
 _TOLERANCE = 1e-5
-_LOOKS_EVERY_S = 0.1
 _TRAINS = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -85,22 +84,16 @@ def _write_plan(hosts: Hosts) -> str:
 @contextmanager
 def _coming_back(hosts: Hosts, way: Way) -> Iterator[None]:
     """Ends all on the last host when the training asks for it, and starts its sshd again."""
-    host, asked, over = hosts.all[-1], hosts.folder / "lost-host", threading.Event()
+    host = hosts.all[-1]
 
-    def watch() -> None:
-        while not over.wait(_LOOKS_EVERY_S):
-            if asked.exists():
-                asked.unlink()
-                empty(host.group)
-                way.serve(host)
+    def come_back(_: str) -> None:
+        empty(host.group)
+        way.serve(host)
 
-    thread = threading.Thread(target=watch)
-    thread.start()
     try:
-        yield
+        with answering(hosts.folder / "lost-host", come_back):
+            yield
     finally:
-        over.set()
-        thread.join()
         _link(host, "up")
 
 

@@ -11,10 +11,8 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +22,7 @@ from gpubalance.numbers.stats import median
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.planning import PlanRequest
+from tests.bench.answering import answering
 from tests.bench.clusters import NotServedError, ssh
 from tests.bench.models import few_weights
 from tests.bench.namespaces import NoNamespacesError
@@ -101,7 +100,11 @@ def _trained(hosts: Hosts, number: int) -> Mapping[str, Any]:
     script = hosts.folder / "train.py"
     script.write_text(_TRAINS)
     words = [PROGRAM, "launch", plan, str(script), plan, str(number)]
-    with _slowing(hosts):
+
+    def change_part(part: str) -> None:
+        limit(hosts.all[-1].group, float(part))
+
+    with answering(hosts.folder / "part", change_part):
         done = hosts.typed(words)
     if done.returncode:
         raise NotServedError(f"launch: {done.returncode}: {done.stderr[-2000:]}")
@@ -118,27 +121,6 @@ def _write_plan(hosts: Hosts, batch: int) -> str:
     there = {"devices": plain, "reached_by": "command"}
     path.write_text(made.model_copy(update=there).model_dump_json())
     return str(path)
-
-
-@contextmanager
-def _slowing(hosts: Hosts) -> Iterator[None]:
-    """Gives the last host the part of a core that the training asks for."""
-    asked = hosts.folder / "part"
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_LOOKS_EVERY_S):
-            if asked.exists():
-                limit(hosts.all[-1].group, float(asked.read_text()))
-                asked.unlink()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _lines(course: Course, said: Mapping[str, Any]) -> Iterator[str]:
