@@ -73,7 +73,7 @@ class Follower:
         # Of the present split
         self._steps: deque[StepTimes] = deque(maxlen=_WINDOWS[-1])
         self._count = 0  # of all of these, the latest or not
-        self._before: Sequence[StepTimes] = ()  # why the split was changed last
+        self._before: list[StepTimes] = []  # the last of the split before
         self._patience = 0  # stamped steps before the next change
         self._first: BatchSplit | None = None
         # Each device's compute in the first split over that in the old and in the present one.
@@ -92,7 +92,7 @@ class Follower:
 
     def note(self, number: int, step: StepTimes) -> SplitChange | None:
         """Takes the next stamped step; returns the change that is worth it now."""
-        if not self._counts(step.split):
+        if not self._counts(step):
             return None
         self._steps.append(step)
         self._count += 1
@@ -109,10 +109,14 @@ class Follower:
                     return change
         return None
 
-    def _counts(self, split: BatchSplit) -> bool:
+    def _counts(self, step: StepTimes) -> bool:
         """Whether a step is of the present split: not a last, smaller batch, nor dealt before."""
-        before = self._steps or self._before
-        if before and split.global_batch < before[-1].split.global_batch:
+        split = step.split
+        known = self._steps or self._before
+        if known and split.global_batch < known[-1].split.global_batch:
+            return False
+        if not self._steps and known and split == known[-1].split:
+            self._before.append(step)
             return False
         if self._steps and split != self._steps[-1].split:
             self.begin()
@@ -120,7 +124,7 @@ class Follower:
             self._first = split
             self._accumulates |= split.accumulates
             self._costs.may_try = not self._accumulates
-        return not self._before or split != self._before[-1].split
+        return True
 
     def _change(
         self, number: int, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
@@ -151,7 +155,8 @@ class Follower:
         elif self._count < self._patience:
             return None
         self._seen_variations += [*_variations(earlier), *_variations(latest)]
-        self._before = latest
+        # The median shows another speed as soon as half of the steps have it, the latest ones.
+        self._before = list(latest[len(latest) // 2 :])
         self._first_over_old = self._first_over_now
         self._steps.clear()
         self._count = 0

@@ -17,6 +17,7 @@ from tests.known import known
 JOINT = JointProfile(sync_s=0.008)
 CARD = DeviceProfile(name="card", alpha_s=0.01, beta_s=0.0004)
 HOT = 1 / 0.7
+EVEN = BatchSplit((100, 100))
 
 
 def pair(
@@ -41,15 +42,26 @@ def trained(training: DrawnTraining, seconds: float) -> DrawnTraining:
     return training
 
 
+def true_gain(training: DrawnTraining, devices: Sequence[Device], steps: int) -> float:
+    """What the even split would have taken since the first change, over what was taken."""
+    took_s = in_first_s = 0.0
+    for _ in range(steps):
+        began_s = training.took_s
+        training.train(1)
+        if training.changes:
+            factor = known(devices[0].profile).drift_at(began_s)
+            in_first_s += taken_s(devices, JOINT, EVEN, (factor, 1.0))
+            took_s += training.took_s - began_s
+    return in_first_s / took_s
+
+
 @pytest.mark.parametrize("every", [1, 50])
 def test_within_ten_stamped_steps_of_a_throttle_the_split_is_near_the_best(
     every: int,
 ) -> None:
     devices, joint = of_config("throttling")
     factors = (1.4286, 1.0)
-    training = trained(
-        DrawnTraining(devices, joint, BatchSplit((100, 100)), every=every), 20
-    )
+    training = trained(DrawnTraining(devices, joint, EVEN, every=every), 20)
     assert not training.changes
     training.train(10 * every)
     best_s = best_step_s(devices, factors, 200)
@@ -60,13 +72,13 @@ def test_within_ten_stamped_steps_of_a_throttle_the_split_is_near_the_best(
     assert batches == [(82, 118), (78, 122)]
     assert training.changes[0].slowdown == pytest.approx(factors, rel=1e-6)
     assert training.follower.gain == pytest.approx(
-        taken_s(devices, joint, BatchSplit((100, 100)), factors) / best_s, rel=0.01
+        taken_s(devices, joint, EVEN, factors) / best_s, rel=0.01
     )
 
 
 def test_after_a_throttle_and_a_recovery_the_split_is_as_before() -> None:
     """A line through hot and cool times would stay at 97/103."""
-    training = DrawnTraining(pair([(5, HOT), (15, 1.0)]), JOINT, BatchSplit((100, 100)))
+    training = DrawnTraining(pair([(5, HOT), (15, 1.0)]), JOINT, EVEN)
     assert trained(training, 14).split.batches == (78, 122)
     assert trained(training, 30).split.batches == (100, 100)
     assert len(training.changes) == 3
@@ -77,25 +89,32 @@ def test_the_split_is_as_before_where_most_of_a_step_is_a_fixed_cost() -> None:
     cool = DeviceProfile(name="card", alpha_s=0.04, beta_s=0.0001)
     points = (DriftPoint(from_s=3, factor=3.0), DriftPoint(from_s=20, factor=1.0))
     devices = devices_of(cool.model_copy(update={"drift": points}), cool)
-    training = DrawnTraining(devices, JOINT, BatchSplit((100, 100)))
+    training = DrawnTraining(devices, JOINT, EVEN)
     assert trained(training, 19).split.batches == (1, 199)
     assert trained(training, 40).split.batches == (100, 100)
+
+
+@pytest.mark.parametrize("factor", [1.3, 1.7, 1.9])
+def test_a_step_in_which_a_card_slows_down_tells_nothing_of_its_fixed_cost(
+    factor: float,
+) -> None:
+    """Half of the first change's steps are cool, so this one is their median."""
+    card = DeviceProfile(name="card", alpha_s=0.0, beta_s=0.0005)
+    times = ((5, factor), (5.06, 2.0), (15, 1.0))
+    points = tuple(DriftPoint(from_s=from_s, factor=of) for from_s, of in times)
+    devices = devices_of(card.model_copy(update={"drift": points}), card)
+    training = DrawnTraining(devices, JOINT, EVEN)
+    gain = true_gain(training, devices, 500)
+    _, *batches = [change.after.batches for change in training.changes]
+    assert batches == [(67, 133), (100, 100)]
+    assert known(training.follower.gain) == pytest.approx(gain, rel=0.01)
 
 
 def test_the_gain_is_right_where_a_card_gets_hot_slowly() -> None:
     """Long before and after a change the card's own slowdown looks like its batch's."""
     devices = pair([(10 + 2.0 * number, 1 + 0.01 * number) for number in range(41)])
-    even = BatchSplit((100, 100))
-    training = DrawnTraining(devices, JOINT, even)
-    took_s = in_first_s = 0.0
-    for _ in range(1600):
-        began_s = training.took_s
-        training.train(1)
-        if training.changes:
-            factor = known(devices[0].profile).drift_at(began_s)
-            in_first_s += taken_s(devices, JOINT, even, (factor, 1.0))
-            took_s += training.took_s - began_s
-    gain = in_first_s / took_s
+    training = DrawnTraining(devices, JOINT, EVEN)
+    gain = true_gain(training, devices, 1600)
     assert known(training.follower.gain) == pytest.approx(gain, rel=0.01)
 
 
@@ -103,7 +122,7 @@ def test_after_a_slow_recovery_the_split_is_near_the_best() -> None:
     """How times varied as a card got faster is no doubt of those that are steady since."""
     cooler = [(30 + 3.0 * number, 2 - 0.05 * number) for number in range(1, 21)]
     devices = pair([(10, 2.0), *cooler])
-    training = trained(DrawnTraining(devices, JOINT, BatchSplit((100, 100))), 125)
+    training = trained(DrawnTraining(devices, JOINT, EVEN), 125)
     best_s = best_step_s(devices, (1.0, 1.0), 200)
     assert best_s > 0.98 * taken_s(devices, JOINT, training.split, (1.0, 1.0))
 
@@ -116,9 +135,7 @@ def test_a_throttle_that_comes_and_goes_costs_little() -> None:
     steps = 900
     trainings = []
     for rebalance in (True, False):
-        training = DrawnTraining(
-            devices, JOINT, BatchSplit((100, 100)), rebalance=rebalance
-        )
+        training = DrawnTraining(devices, JOINT, EVEN, rebalance=rebalance)
         training.train(steps)
         trainings.append(training)
     followed, untouched = trainings
@@ -217,9 +234,7 @@ def test_a_split_in_one_piece_gets_its_micro_batches_back() -> None:
 def test_a_machine_that_is_not_steady_keeps_its_split() -> None:
     devices = pair(noise=0.05)
     for correlation in (0.0, 0.7):
-        training = DrawnTraining(
-            devices[1:] * 2, JOINT, BatchSplit((100, 100)), correlation=correlation
-        )
+        training = DrawnTraining(devices[1:] * 2, JOINT, EVEN, correlation=correlation)
         training.train(600)
         assert not training.changes
 
@@ -229,7 +244,7 @@ def test_a_size_that_is_slower_than_foretold_is_left_more_and_more_rarely() -> N
     training = DrawnTraining(
         pair([(5, HOT)]),
         JOINT,
-        BatchSplit((100, 100)),
+        EVEN,
         offset=lambda _, size: 1.23 if size > 112 else 1.0,
     )
     training.train(700)
@@ -242,7 +257,7 @@ def test_a_size_that_is_slower_than_foretold_is_left_more_and_more_rarely() -> N
 def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
     follower = Follower([None, None])
     changes = []
-    split = BatchSplit((100, 100))
+    split = EVEN
     for number in range(60):
         last = number % 4 == 3
         batches = (10, 30) if last else split.batches
@@ -266,7 +281,7 @@ def test_a_training_that_waits_for_its_data_keeps_its_split(
 ) -> None:
     """However unlike the devices become, nobody waits for the slower one."""
     follower = Follower([None, None])
-    split = BatchSplit((100, 100))
+    split = EVEN
     changes = []
     for number in range(1, 60):
         hot = 2.0 if number > 20 else 1.0
