@@ -52,6 +52,7 @@ class DrawnTraining:
         seed: int = 0,
         correlation: float = 0.0,
         offset: Offset | None = None,
+        fixed_samples: Sequence[float | None] = (),
     ) -> None:
         self._worker = DrawnWorker(
             devices, joint, seed=seed, correlation=correlation, offset=offset
@@ -60,7 +61,9 @@ class DrawnTraining:
         self._every = every
         self._rebalance = rebalance
         self._dealt = deque([split] * _AHEAD)
-        self.follower = Follower(limits or [None] * len(devices), multiple)
+        self.follower = Follower(
+            limits or [None] * len(devices), multiple, fixed_samples
+        )
         self.split = split
         self.steps = 0
         self.took_s = 0.0

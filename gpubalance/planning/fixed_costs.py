@@ -17,16 +17,32 @@ _CLEARLY = 2.0
 _LEAST_BY_BATCH = 0.05
 
 
+def fixed_samples(curve: Sequence[tuple[int, float]]) -> float | None:
+    """The samples that take as long as a step's fixed cost, by the line through a curve's ends.
+
+    The curve has seconds by batch; None if it has fewer than two points.
+    """
+    if len(curve) < 2:
+        return None
+    least, least_s = curve[0]
+    most, most_s = curve[-1]
+    slope_s = (most_s - least_s) / (most - least)
+    slope_s = max(slope_s, _LEAST_BY_BATCH * most_s / most)
+    return max(0.0, most_s / slope_s - most)
+
+
 class FixedCosts:
     """A device takes β · (b + k·f) seconds for b samples in k micro-batches.
 
-    Its f is known from the last change of b/k. Before, it is 0, by which a split moves too little
-    rather than too much; but unless `may_try`, a further micro-batch takes as long as the others:
-    so no split is tried that may be slower.
+    Its f is what a plan knows, else that of the last change of b/k. Before, it is 0, by which a
+    split moves too little rather than too much; but unless `may_try`, a further micro-batch takes
+    as long as the others: so no split is tried that may be slower.
     """
 
-    def __init__(self, devices: int) -> None:
-        self._samples: list[float | None] = [None] * devices  # f
+    def __init__(self, planned: Sequence[float | None]) -> None:
+        """`planned` has each device's f by a plan, or None."""
+        self._planned = planned
+        self._samples = list(planned)  # f
         self.may_try = False
 
     def compute_s(self, now: StepTimes, device: int, batch: int, count: int) -> float:
@@ -48,6 +64,8 @@ class FixedCosts:
         now = StepTimes.of(steps)
         counts = zip(old.split.counts, now.split.counts, strict=True)
         for device, (old_count, count) in enumerate(counts):
+            if self._planned[device] is not None:
+                continue
             old_size = old.split.batches[device] / old_count
             size = now.split.batches[device] / count
             old_s = old.compute_s[device] / old_count

@@ -58,11 +58,19 @@ class Follower:
     of a cluster get the same steps, and come to the same splits.
     """
 
-    def __init__(self, limits: Sequence[int | None], multiple: int = 1) -> None:
-        """Batches are multiples of `multiple` if the global batch is."""
+    def __init__(
+        self,
+        limits: Sequence[int | None],
+        multiple: int = 1,
+        fixed_samples: Sequence[float | None] = (),
+    ) -> None:
+        """Batches are multiples of `multiple` if the global batch is.
+
+        `fixed_samples` has each device's f of `FixedCosts` by a plan, None if unknown.
+        """
         self._limits = limits
         self._multiple = multiple
-        self._costs = FixedCosts(len(limits))
+        self._costs = FixedCosts(fixed_samples or [None] * len(limits))
         self._accumulates = False  # whether devices may take several micro-batches
         # Each device's part of the compute over its median, in steps of former splits.
         self._seen_variations: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])

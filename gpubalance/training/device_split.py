@@ -27,7 +27,7 @@ class DeviceSplit(Trainer):
     """The devices that have samples, their shares, and how they train together.
 
     `shares` may change between steps; `limits` are the most samples that each device takes at a
-    time, None where that is unknown.
+    time, `fixed_samples` how many take as long as its step's fixed cost, None where unknown.
     """
 
     models_kept = 4
@@ -48,6 +48,7 @@ class DeviceSplit(Trainer):
         self._summing = summing
         self.shares = shares.without_idle
         self.limits = _known_limits(self.shares)
+        self.fixed_samples: Sequence[float | None] = ()
         self.takes_any_batch = False
         self.precision: Precision | None = None  # that the scope sets
         self.plan: Plan | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.planned import planned_devices
 from gpubalance.devices.profile import IN_A_SCRIPT
+from gpubalance.planning.fixed_costs import fixed_samples
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
@@ -49,6 +50,8 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     split.simulate = simulate
     split.precision = plan.settings.precision
     split.limits = tuple(plan.shares[number].limit for number in used)
+    if plan.curves:
+        split.fixed_samples = [fixed_samples(plan.curves[number]) for number in used]
     return split
 
 

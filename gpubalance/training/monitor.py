@@ -60,7 +60,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._follower = None
         if rebalance:
             multiple = split.plan.batch_multiple if split.plan else 1
-            self._follower = Follower(split.limits, multiple)
+            self._follower = Follower(split.limits, multiple, split.fixed_samples)
         self._log = EventLog(log_dir) if log_dir else None
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._steps: list[StampedStep] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -212,6 +213,42 @@ def test_micro_batches_follow_a_throttle_and_come_back() -> None:
     assert best_s > 0.97 * taken_s(devices, JOINT, training.split, (1.5, 1.0))
     assert trained(training, 40).split == split
     assert len(training.changes) == 3
+
+
+@pytest.mark.parametrize("limit", [None, 60])
+def test_by_a_plan_one_change_is_enough_and_gains_what_it_tells(
+    limit: int | None,
+) -> None:
+    """A plan knows fixed costs, so that nothing has to be tried."""
+    told: list[float] = []
+    for seed in range(12):
+        random = Random(seed)
+        cards = []
+        for _ in range(2):
+            beta_s = random.uniform(0.0002, 0.0008)
+            alpha_s = 60 * beta_s * random.random()
+            card = DeviceProfile(name="card", alpha_s=alpha_s, beta_s=beta_s)
+            cards.append(card)
+        devices = devices_of(*cards)
+        micro_batches = None if limit is None else (50, 50)
+        training = DrawnTraining(
+            devices,
+            JOINT,
+            BatchSplit(EVEN.batches, micro_batches),
+            limits=(limit, limit),
+            fixed_samples=[card.alpha_s / card.beta_s for card in cards],
+        )
+        training.train(200)
+        assert len(training.changes) <= 1
+        for change in training.changes:
+            before, after = (
+                taken_s(devices, JOINT, split, (1.0, 1.0))
+                for split in (change.before, change.after)
+            )
+            assert change.gain == pytest.approx(before / after, rel=1e-6)
+            told.append(change.gain)
+    assert len(told) > 6
+    assert min(told) >= 1.02
 
 
 def test_a_split_in_one_piece_gets_its_micro_batches_back() -> None:
