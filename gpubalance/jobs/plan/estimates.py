@@ -286,10 +286,6 @@ class DeviceEstimates:
 
 
 def _rivals(other: MeasuredSplit, best: MeasuredSplit) -> bool:
-    """Whether the other may be faster than the best by more than is worth a round.
-
-    If it measured faster, as the best is not always the fastest, that difference counts too.
-    """
+    """Whether the other may be faster than the best by more than is worth a round."""
     doubt = math.hypot(other.relative_half_width, best.relative_half_width)
-    faster = other.value / best.value - 1
-    return faster > -doubt and doubt + max(0.0, faster) > WORTH_A_ROUND
+    return other.value / best.value - 1 + doubt > WORTH_A_ROUND
