@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from random import Random
 from typing import cast
 
 from gpubalance.planning.follow import Follower, SplitChange
 from gpubalance.planning.step_times import StepTimes
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from tests.jobs.drawn import DrawnWorker, Offset
+from tests.jobs.probes import devices_of
 from tests.known import known
 
 _AHEAD = 2  # batches that were dealt out before a change
@@ -29,6 +31,31 @@ def taken_s(
     for device, batch, micro_batch, factor in parts:
         busy_s.append(factor * known(device.profile).compute_s(batch, micro_batch))
     return max(busy_s) + joint.sync_s
+
+
+def drawn_pair(seed: int) -> tuple[Device, ...]:
+    """Two unlike cards whose fixed costs are up to those of 60 samples."""
+    random = Random(seed)
+    cards = []
+    for _ in range(2):
+        beta_s = random.uniform(0.0002, 0.0008)
+        alpha_s = 60 * beta_s * random.random()
+        cards.append(DeviceProfile(name="card", alpha_s=alpha_s, beta_s=beta_s))
+    return devices_of(*cards)
+
+
+def planned_samples(devices: Sequence[Device]) -> list[float]:
+    """Each device's fixed cost in samples, as a plan knows it."""
+    profiles = [known(device.profile) for device in devices]
+    return [profile.alpha_s / profile.beta_s for profile in profiles]
+
+
+def gain_of(
+    devices: Sequence[Device], joint: JointProfile, change: SplitChange
+) -> float:
+    """How many times as fast the split after a change truly is."""
+    before_s = taken_s(devices, joint, change.before, (1.0, 1.0))
+    return before_s / taken_s(devices, joint, change.after, (1.0, 1.0))
 
 
 class DrawnTraining:

@@ -10,7 +10,13 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from tests.bench.wanted import Wanted, judged
 from tests.cli.program import ROOT
-from tests.drawn_training import DrawnTraining, taken_s
+from tests.drawn_training import (
+    DrawnTraining,
+    drawn_pair,
+    gain_of,
+    planned_samples,
+    taken_s,
+)
 from tests.jobs.drawn import noisy_devices
 from tests.jobs.probes import devices_of, of_config
 
@@ -25,6 +31,8 @@ _NOISE = 0.05
 _CORRELATION = 0.7
 _EVEN = BatchSplit((100, 100))
 _LIMIT = 864  # what each card holds
+_PAIRS = 100
+_HELD = 50  # what each of these holds
 
 
 def main() -> Iterator[str]:
@@ -49,6 +57,8 @@ def main() -> Iterator[str]:
             f"steps; wanted none: {verdict}"
         )
     yield from _micro_batches_kept(joint)
+    for limit in (None, _HELD):
+        yield from _gains(joint, limit)
     yield from _waited(devices, joint)
     for batch in (200, 800, 1600, 3200):
         yield _throttled(devices, joint, batch)
@@ -94,6 +104,27 @@ def _micro_batches_kept(joint: JointProfile) -> Iterator[str]:
         yield (
             f"{split}, noise of {100 * noise:g} %, ρ {_CORRELATION:g}: {len(training.changes)} "
             f"changes in {_STEPS} stamped steps; wanted none: {verdict}"
+        )
+
+
+def _gains(joint: JointProfile, limit: int | None) -> Iterator[str]:
+    """Of changes from an even split, how many truly gain less than they should."""
+    start = _EVEN if limit is None else BatchSplit(_EVEN.batches, (limit, limit))
+    for is_planned in (True, False):
+        gains = []
+        for seed in range(_PAIRS):
+            devices = drawn_pair(seed)
+            samples = planned_samples(devices) if is_planned else ()
+            training = DrawnTraining(
+                devices, joint, start, limits=(limit, limit), fixed_samples=samples
+            )
+            training.train(200)
+            gains += [gain_of(devices, joint, change) for change in training.changes]
+        below = sum(gain < 1.02 for gain in gains)
+        what = "by a plan" if is_planned else "by hand"
+        yield (
+            f"{start} on {_PAIRS} drawn pairs, {what}: {below} of {len(gains)} changes gain less than "
+            f"2 %, at least {min(gains) - 1:.1%}"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 
 import pytest
 
@@ -11,7 +10,13 @@ from gpubalance.planning.follow import Follower
 from gpubalance.planning.step_times import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
-from tests.drawn_training import DrawnTraining, taken_s
+from tests.drawn_training import (
+    DrawnTraining,
+    drawn_pair,
+    gain_of,
+    planned_samples,
+    taken_s,
+)
 from tests.jobs.probes import devices_of, of_config
 from tests.known import known
 
@@ -222,30 +227,20 @@ def test_by_a_plan_one_change_is_enough_and_gains_what_it_tells(
     """A plan knows fixed costs, so that nothing has to be tried."""
     told: list[float] = []
     for seed in range(12):
-        random = Random(seed)
-        cards = []
-        for _ in range(2):
-            beta_s = random.uniform(0.0002, 0.0008)
-            alpha_s = 60 * beta_s * random.random()
-            card = DeviceProfile(name="card", alpha_s=alpha_s, beta_s=beta_s)
-            cards.append(card)
-        devices = devices_of(*cards)
+        devices = drawn_pair(seed)
         micro_batches = None if limit is None else (50, 50)
         training = DrawnTraining(
             devices,
             JOINT,
             BatchSplit(EVEN.batches, micro_batches),
             limits=(limit, limit),
-            fixed_samples=[card.alpha_s / card.beta_s for card in cards],
+            fixed_samples=planned_samples(devices),
         )
-        training.train(200)
+        training.train(60)
         assert len(training.changes) <= 1
         for change in training.changes:
-            before, after = (
-                taken_s(devices, JOINT, split, (1.0, 1.0))
-                for split in (change.before, change.after)
-            )
-            assert change.gain == pytest.approx(before / after, rel=1e-6)
+            true = gain_of(devices, JOINT, change)
+            assert change.gain == pytest.approx(true, rel=1e-6)
             told.append(change.gain)
     assert len(told) > 6
     assert min(told) >= 1.02
