@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gpubalance.numbers.stats import half_width
+from gpubalance.planning.model import Curve
 from gpubalance.planning.step_times import StepTimes
 
 # A device's fixed cost is learnt where its samples at a time change by this part, and by so many
@@ -17,31 +18,32 @@ _CLEARLY = 2.0
 _LEAST_BY_BATCH = 0.05
 
 
-def fixed_samples(curve: Sequence[tuple[int, float]]) -> float | None:
-    """The samples that take as long as a step's fixed cost, by the line through a curve's ends.
+def fixed_samples(curve: Curve, size: int) -> float:
+    """The samples that take as long as the fixed cost of a step of that size.
 
-    The curve has seconds by batch; None if it has fewer than two points.
+    It is by the line through that size and half of it: right beside it, a curve may be a step.
     """
-    if len(curve) < 2:
-        return None
-    least, least_s = curve[0]
-    most, most_s = curve[-1]
-    slope_s = (most_s - least_s) / (most - least)
-    slope_s = max(slope_s, _LEAST_BY_BATCH * most_s / most)
-    return max(0.0, most_s / slope_s - most)
+    step_s = curve.step_time_s(size)
+    slope_s = (step_s - curve.step_time_s(size / 2)) / (size / 2)
+    return _samples(step_s, slope_s, size, size)
+
+
+def _samples(size_s: float, slope_s: float, size: float, largest: float) -> float:
+    """The f of a size that takes so long, if each sample more takes that slope."""
+    slope_s = max(slope_s, _LEAST_BY_BATCH * size_s / largest)
+    return max(0.0, size_s / slope_s - size)
 
 
 class FixedCosts:
     """A device takes β · (b + k·f) seconds for b samples in k micro-batches.
 
-    Its f is what a plan knows, else that of the last change of b/k. Before, it is 0, by which a
-    split moves too little rather than too much; but unless `may_try`, a further micro-batch takes
-    as long as the others: so no split is tried that may be slower.
+    Its f is what a plan knows, until a change of b/k clearly shows another one. Without a plan it
+    is 0 before that, by which a split moves too little rather than too much; but unless `may_try`,
+    a further micro-batch takes as long as the others: so no split is tried that may be slower.
     """
 
     def __init__(self, planned: Sequence[float | None]) -> None:
         """`planned` has each device's f by a plan, or None."""
-        self._planned = planned
         self._samples = list(planned)  # f
         self.may_try = False
 
@@ -64,16 +66,20 @@ class FixedCosts:
         now = StepTimes.of(steps)
         counts = zip(old.split.counts, now.split.counts, strict=True)
         for device, (old_count, count) in enumerate(counts):
-            if self._planned[device] is not None:
-                continue
             old_size = old.split.batches[device] / old_count
             size = now.split.batches[device] / count
             old_s = old.compute_s[device] / old_count
             size_s = now.compute_s[device] / count
             unsure = half_width([step.compute_s[device] for step in steps]) or 0.0
             unsure *= 1 + math.sqrt(len(steps) / len(before))
+            clearly = max(_LEAST_CHANGE, _CLEARLY * unsure)
+            known = self._samples[device]
+            if known is not None:
+                foretold_s = old_s * (size + known) / (old_size + known)
+                if abs(size_s / foretold_s - 1) <= clearly:
+                    continue
             more = size - old_size
-            if abs(more) > size * max(_LEAST_CHANGE, _CLEARLY * unsure):
+            if abs(more) > size * clearly:
                 slope_s = (size_s - old_s) / more
-                slope_s = max(slope_s, _LEAST_BY_BATCH * size_s / max(size, old_size))
-                self._samples[device] = max(0.0, size_s / slope_s - size)
+                largest = max(size, old_size)
+                self._samples[device] = _samples(size_s, slope_s, size, largest)

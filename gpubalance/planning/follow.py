@@ -81,7 +81,8 @@ class Follower:
         # Of the present split
         self._steps: deque[StepTimes] = deque(maxlen=_WINDOWS[-1])
         self._count = 0  # of all of these, the latest or not
-        self._before: list[StepTimes] = []  # the last of the split before
+        # The last of the split before
+        self._before: deque[StepTimes] = deque(maxlen=_NEAR[-1])
         self._patience = 0  # stamped steps before the next change
         self._first: BatchSplit | None = None
         # Each device's compute in the first split over that in the old and in the present one.
@@ -106,7 +107,7 @@ class Follower:
         self._count += 1
         steps = tuple(self._steps)
         if self._before and self._count in _NEAR:
-            self._learn(self._before[-self._count :], steps)
+            self._learn(tuple(self._before)[-self._count :], steps)
         if self._before and len(steps) >= _WINDOWS[0]:
             self._compare_with_first(step)
         for count in _WINDOWS:
@@ -126,7 +127,9 @@ class Follower:
         if not self._steps and known and split == known[-1].split:
             self._before.append(step)
             return False
-        if self._steps and split != self._steps[-1].split:
+        is_other = self._steps and split != self._steps[-1].split
+        has_grown = known and split.global_batch > known[-1].split.global_batch
+        if is_other or has_grown:
             self.begin()
         if self._first is None:
             self._first = split
@@ -158,13 +161,17 @@ class Follower:
         if _has_moved(slowdown, unsure):
             self._patience = 0
         # Of a size that is slower than foretold, each time twice as many steps are waited for.
-        elif self._before and now.step_time_s > StepTimes.of(self._before).step_time_s:
+        elif (
+            self._before
+            and now.step_time_s > StepTimes.of(tuple(self._before)).step_time_s
+        ):
             self._patience = 2 * max(self._patience, _WINDOWS[0])
         elif self._count < self._patience:
             return None
         self._seen_variations += [*_variations(earlier), *_variations(latest)]
         # The median shows another speed as soon as half of the steps have it, the latest ones.
-        self._before = list(latest[len(latest) // 2 :])
+        self._before.clear()
+        self._before.extend(latest[len(latest) // 2 :])
         self._first_over_old = self._first_over_now
         self._steps.clear()
         self._count = 0

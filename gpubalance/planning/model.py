@@ -5,13 +5,14 @@ The line is α + β·b. The curve is for a device whose step time is no line.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 # Above this residual the line misses the curve by more than measurement error.
 LINE_WITHIN = 0.03
@@ -31,6 +32,8 @@ class Line:
     alpha_s: float
     beta_s: float
     residual: float
+
+    slower_than_larger: ClassVar[frozenset[int]] = frozenset()  # see `Curve`
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -57,6 +60,12 @@ class Curve:
     batches: tuple[int, ...]
     step_times_s: tuple[float, ...]
 
+    @classmethod
+    def through(cls, points: Sequence[tuple[int, float]]) -> Curve:
+        """The curve through (batch, seconds) points, by batch."""
+        batches, times_s = zip(*points, strict=True)
+        return cls(batches, times_s)
+
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Its pieces, at least one."""
@@ -81,6 +90,19 @@ class Curve:
         number = bisect_left(self.pieces, batch, lo=1, key=itemgetter(0)) - 1
         begin, low_s, slope_s = self.pieces[number]
         return low_s + slope_s * (batch - begin)
+
+    @cached_property
+    def slower_than_larger(self) -> frozenset[int]:
+        """The batches that were measured to take longer than a larger one."""
+        found = set()
+        least_s = math.inf
+        for batch, time_s in zip(
+            reversed(self.batches), reversed(self.step_times_s), strict=True
+        ):
+            if time_s > least_s:
+                found.add(batch)
+            least_s = min(least_s, time_s)
+        return frozenset(found)
 
     def less(self, seconds: float) -> Curve:
         """The model with every step shorter by so many seconds."""

@@ -79,8 +79,9 @@ class Solver:
     def _units(self, deadline_s: float, *, alone: bool) -> Floats:
         """The granules of each device by a deadline, as even as possible.
 
-        But a device that is as fast with more keeps what it can do before the deadline. `alone`
-        gives all to the first device of the first kind that can do so many.
+        But a device that is as fast with more keeps what it can do before the deadline, and none
+        gets a batch that was measured to take longer than a larger one, if others can have less.
+        `alone` gives all to the first device of the first kind that can do so many.
         """
         kinds = self._fleet.kind_of
         before, by = self._fleet.most(
@@ -98,7 +99,28 @@ class Solver:
         total = min(self._most, high.sum())
         if low.sum() > total:
             low = self._fleet.floor[kinds]
-        return _levelled(low, high, total, kinds)
+        units = _levelled(low, high, total, kinds)
+        past = self._past_slower(units, high)
+        if past is None or past.sum() > total:
+            return units
+        return _levelled(past, high, total, kinds)
+
+    def _past_slower(self, units: Floats, high: Floats) -> Floats | None:
+        """The least granules of each device, so that none has a batch that a larger one outruns.
+
+        None if no device has.
+        """
+        kinds = self._fleet.kind_of
+        least = self._fleet.floor[kinds]
+        is_found = False
+        for device, load in enumerate(self._problem.loads):
+            batch = int(units[device]) * self._multiple
+            if batch in load.model.slower_than_larger:
+                is_found = True
+                own_s = load.model.step_time_s(batch) + load.update_s
+                in_own_s = self._fleet.most(np.array([own_s * (1 + _ROUNDING)]))
+                least[device] = min(in_own_s[0, kinds[device]], high[device])
+        return least if is_found else None
 
     def _samples(self, granules: Floats) -> tuple[int, ...]:
         return tuple((granules * self._multiple).astype(np.int64).tolist())

@@ -129,8 +129,7 @@ class StepTimeModel(Record):
         """The model that a planner uses."""
         if self.curve is None:
             return Line(self.alpha_s, self.beta_s, self.residual)
-        batches, times_s = zip(*self.curve, strict=True)
-        return Curve(batches, times_s)
+        return Curve.through(self.curve)
 
 
 class SoloRate(Record):

@@ -9,6 +9,7 @@ from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.planned import planned_devices
 from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.planning.fixed_costs import fixed_samples
+from gpubalance.planning.model import Curve
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
@@ -51,7 +52,10 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     split.precision = plan.settings.precision
     split.limits = tuple(plan.shares[number].limit for number in used)
     if plan.curves:
-        split.fixed_samples = [fixed_samples(plan.curves[number]) for number in used]
+        split.fixed_samples = [
+            fixed_samples(Curve.through(plan.curves[number]), size)
+            for number, size in zip(used, split.micro_batches, strict=True)
+        ]
     return split
 
 

@@ -130,6 +130,21 @@ def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
     assert_split(Problem((steep,)), found)
 
 
+def test_no_device_gets_a_batch_that_a_larger_one_outruns_if_others_can_have_less() -> (
+    None
+):
+    """48 samples take another algorithm than 56, and longer."""
+    times_s = {40: 0.050, 48: 0.062, 56: 0.060, 64: 0.066}
+    stepped = Load(Curve(tuple(times_s), tuple(times_s.values())), 64)
+    even = Load(Line(0.0, 0.001, 0.0), 64)
+    for loads, batches in (((stepped, even), (56, 48)), ((even, stepped), (48, 56))):
+        found = allocate(Problem(loads, multiple=8, global_batch=104))
+        assert found.split.batches == batches
+    # There is nobody else to have less.
+    alone = allocate(Problem((stepped,), multiple=8, global_batch=48))
+    assert alone.split.batches == (48,)
+
+
 @pytest.mark.parametrize(
     ("wanted", "below", "above"),
     [

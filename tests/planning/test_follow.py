@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpubalance.planning.fixed_costs import fixed_samples
 from gpubalance.planning.follow import Follower
+from gpubalance.planning.model import Curve
 from gpubalance.planning.step_times import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
@@ -246,6 +248,28 @@ def test_by_a_plan_one_change_is_enough_and_gains_what_it_tells(
     assert min(told) >= 1.02
 
 
+@pytest.mark.parametrize("factor", [0.0, 0.2, 5.0])
+def test_what_a_plan_has_wrong_is_learnt_from_the_first_change(factor: float) -> None:
+    devices = pair([(5, HOT)])
+    alpha_s, beta_s = CARD.alpha_s, CARD.beta_s
+    samples = [factor * alpha_s / beta_s] * 2
+    training = DrawnTraining(devices, JOINT, EVEN, fixed_samples=samples)
+    trained(training, 30)
+    assert training.split.batches == pytest.approx((78, 122), abs=1)
+    assert len(training.changes) == 2
+
+
+def test_fixed_costs_are_those_of_the_curve_at_a_size() -> None:
+    line = Curve.through([(1, 0.0201), (2, 0.0202)])
+    for size in (16, 200):
+        assert fixed_samples(line, size) == pytest.approx(200)
+    # Up to 64 samples the device waits for its launches; then each takes 0.3 ms.
+    knee = Curve.through([(1, 0.02), (64, 0.02), (128, 0.0392)])
+    assert fixed_samples(knee, 256) == pytest.approx(0.0776 / 0.0003 - 256)
+    # All samples are taken to be a twentieth of a device's time at least.
+    assert fixed_samples(knee, 32) == pytest.approx(19 * 32)
+
+
 def test_a_split_in_one_piece_gets_its_micro_batches_back() -> None:
     """A card that is hot takes what it has left in one piece, and so does the other."""
     cards = []
@@ -305,6 +329,28 @@ def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
             split = change.after
     assert [change.after.batches for change in changes] == [(150, 50)]
     assert changes[0].gain == pytest.approx(2.0)
+
+
+def test_where_the_global_batch_grows_another_training_begins() -> None:
+    """Compute of 200 samples and of 400 say nothing of what a change has made of it."""
+    follower = Follower([None, None])
+    split = EVEN
+    changes = []
+    for number in range(1, 60):
+        factor = 2.0 if changes else 1.0
+        batches = tuple(int(factor * batch) for batch in split.batches)
+        computes_s = (0.002 * batches[0], 0.001 * batches[1])
+        step = StepTimes(BatchSplit(batches), computes_s, (0.0, 0.0), 0.0)
+        change = follower.note(number, step)
+        if change is not None:
+            changes.append(change)
+            split = change.after
+            break
+    for number in range(60, 90):
+        step = StepTimes(BatchSplit((134, 266)), (0.268, 0.266), (0.0, 0.0), 0.0)
+        assert follower.note(number, step) is None
+    assert [change.after.batches for change in changes] == [(67, 133)]
+    assert follower.gain is None
 
 
 @pytest.mark.parametrize(("rest_s", "follows"), [(0.01, True), (5.0, False)])

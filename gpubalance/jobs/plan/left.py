@@ -62,5 +62,4 @@ def _problem(plan: Plan) -> Problem:
 def _load(share: Share, curve: tuple[tuple[int, float], ...]) -> Load:
     if not curve:
         return Load(Line(1.0, 0.0, 0.0), 0)
-    batches, times_s = zip(*curve, strict=True)
-    return Load(Curve(batches, times_s), share.limit, share.update_s)
+    return Load(Curve.through(curve), share.limit, share.update_s)
