@@ -14,7 +14,7 @@ from gpubalance.planning.step_times import StepTimes
 _LEAST_CHANGE = 0.05
 _CLEARLY = 2.0
 # The part of a device's time for the larger of two micro-batches that is at least its samples':
-# what looks like less is another speed.
+# what looks like less is another speed, and tells nothing.
 _LEAST_BY_BATCH = 0.05
 
 
@@ -25,13 +25,8 @@ def fixed_samples(curve: Curve, size: int) -> float:
     """
     step_s = curve.step_time_s(size)
     slope_s = (step_s - curve.step_time_s(size / 2)) / (size / 2)
-    return _samples(step_s, slope_s, size, size)
-
-
-def _samples(size_s: float, slope_s: float, size: float, largest: float) -> float:
-    """The f of a size that takes so long, if each sample more takes that slope."""
-    slope_s = max(slope_s, _LEAST_BY_BATCH * size_s / largest)
-    return max(0.0, size_s / slope_s - size)
+    slope_s = max(slope_s, _LEAST_BY_BATCH * step_s / size)
+    return max(0.0, step_s / slope_s - size)
 
 
 class FixedCosts:
@@ -81,5 +76,5 @@ class FixedCosts:
             more = size - old_size
             if abs(more) > size * clearly:
                 slope_s = (size_s - old_s) / more
-                largest = max(size, old_size)
-                self._samples[device] = _samples(size_s, slope_s, size, largest)
+                if slope_s >= _LEAST_BY_BATCH * size_s / max(size, old_size):
+                    self._samples[device] = max(0.0, size_s / slope_s - size)

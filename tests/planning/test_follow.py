@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpubalance.planning.fixed_costs import fixed_samples
+from gpubalance.planning.fixed_costs import FixedCosts, fixed_samples
 from gpubalance.planning.follow import Follower
 from gpubalance.planning.model import Curve
 from gpubalance.planning.step_times import StepTimes
@@ -268,6 +268,18 @@ def test_fixed_costs_are_those_of_the_curve_at_a_size() -> None:
     assert fixed_samples(knee, 256) == pytest.approx(0.0776 / 0.0003 - 256)
     # All samples are taken to be a twentieth of a device's time at least.
     assert fixed_samples(knee, 32) == pytest.approx(19 * 32)
+
+
+def test_a_device_that_takes_less_time_for_more_samples_has_another_speed() -> None:
+    """As a fixed cost it would be all of its step, and nothing would be worth taking from it."""
+    costs = FixedCosts([None, None])
+    old = StepTimes(BatchSplit((100, 100)), (0.12, 0.2), (0.0, 0.0), 0.0)
+    now = StepTimes(BatchSplit((120, 80)), (0.11, 0.17), (0.0, 0.0), 0.0)
+    costs.learn([old] * 5, [now] * 5)
+    assert costs.compute_s(now, 0, 60, 1) == pytest.approx(0.055)
+    # The other one's 20 samples less took 30 ms less.
+    assert costs.compute_s(now, 1, 60, 1) == pytest.approx(0.14)
+    assert costs.compute_s(now, 1, 100, 1) == pytest.approx(0.2)
 
 
 def test_a_split_in_one_piece_gets_its_micro_batches_back() -> None:
