@@ -222,19 +222,20 @@ def test_micro_batches_follow_a_throttle_and_come_back() -> None:
     assert len(training.changes) == 3
 
 
-@pytest.mark.parametrize("limit", [None, 60])
+@pytest.mark.parametrize(
+    ("start", "limit"), [(EVEN, None), (BatchSplit((100, 100), (50, 50)), 60)]
+)
 def test_by_a_plan_one_change_is_enough_and_gains_what_it_tells(
-    limit: int | None,
+    start: BatchSplit, limit: int | None
 ) -> None:
     """A plan knows fixed costs, so that nothing has to be tried."""
     told: list[float] = []
     for seed in range(12):
         devices = drawn_pair(seed)
-        micro_batches = None if limit is None else (50, 50)
         training = DrawnTraining(
             devices,
             JOINT,
-            BatchSplit(EVEN.batches, micro_batches),
+            start,
             limits=(limit, limit),
             fixed_samples=planned_samples(devices),
         )
@@ -346,22 +347,16 @@ def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
 def test_where_the_global_batch_grows_another_training_begins() -> None:
     """Compute of 200 samples and of 400 say nothing of what a change has made of it."""
     follower = Follower([None, None])
-    split = EVEN
-    changes = []
-    for number in range(1, 60):
-        factor = 2.0 if changes else 1.0
-        batches = tuple(int(factor * batch) for batch in split.batches)
-        computes_s = (0.002 * batches[0], 0.001 * batches[1])
-        step = StepTimes(BatchSplit(batches), computes_s, (0.0, 0.0), 0.0)
-        change = follower.note(number, step)
-        if change is not None:
-            changes.append(change)
-            split = change.after
-            break
-    for number in range(60, 90):
-        step = StepTimes(BatchSplit((134, 266)), (0.268, 0.266), (0.0, 0.0), 0.0)
-        assert follower.note(number, step) is None
-    assert [change.after.batches for change in changes] == [(67, 133)]
+    change = None
+    number = 0
+    while change is None:
+        number += 1
+        change = follower.note(number, StepTimes(EVEN, (0.2, 0.1), (0.0, 0.0), 0.0))
+    assert change.after.batches == (67, 133)
+    grown = BatchSplit((134, 266))
+    for more in range(1, 30):
+        step = StepTimes(grown, (0.268, 0.266), (0.0, 0.0), 0.0)
+        assert follower.note(number + more, step) is None
     assert follower.gain is None
 
 
