@@ -1,4 +1,4 @@
-"""What a device takes for other batches and micro-batches, learnt from changes of a split."""
+"""What a device takes for other batches and micro-batches, by a plan or by changes of a split."""
 
 from __future__ import annotations
 
