@@ -25,7 +25,7 @@ def fixed_samples(curve: Curve, size: int) -> float:
     """
     step_s = curve.step_time_s(size)
     slope_s = (step_s - curve.step_time_s(size / 2)) / (size / 2)
-    slope_s = max(slope_s, _LEAST_BY_BATCH * step_s / size)
+    slope_s = max(slope_s, _least_slope_s(step_s, size))
     return max(0.0, step_s / slope_s - size)
 
 
@@ -73,8 +73,12 @@ class FixedCosts:
                 foretold_s = old_s * (size + known) / (old_size + known)
                 if abs(size_s / foretold_s - 1) <= clearly:
                     continue
-            more = size - old_size
-            if abs(more) > size * clearly:
-                slope_s = (size_s - old_s) / more
-                if slope_s >= _LEAST_BY_BATCH * size_s / max(size, old_size):
+            if abs(size - old_size) > size * clearly:
+                slope_s = (size_s - old_s) / (size - old_size)
+                if slope_s >= _least_slope_s(size_s, max(size, old_size)):
                     self._samples[device] = max(0.0, size_s / slope_s - size)
+
+
+def _least_slope_s(step_s: float, size: float) -> float:
+    """The least seconds that one sample more can take, of a size that takes so long."""
+    return _LEAST_BY_BATCH * step_s / size

@@ -161,10 +161,7 @@ class Follower:
         if _has_moved(slowdown, unsure):
             self._patience = 0
         # Of a size that is slower than foretold, each time twice as many steps are waited for.
-        elif (
-            self._before
-            and now.step_time_s > StepTimes.of(tuple(self._before)).step_time_s
-        ):
+        elif self._before and now.step_time_s > StepTimes.of(self._before).step_time_s:
             self._patience = 2 * max(self._patience, _WINDOWS[0])
         elif self._count < self._patience:
             return None

@@ -5,7 +5,6 @@ The line is α + β·b. The curve is for a device whose step time is no line.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,12 +68,9 @@ class Curve:
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Its pieces, at least one."""
-        times_s = list(self.step_times_s)
-        for number in reversed(range(len(times_s) - 1)):
-            times_s[number] = min(times_s[number], times_s[number + 1])
-        points = list(zip(self.batches, times_s, strict=True))
+        points = list(zip(self.batches, self._rising_s, strict=True))
         if len(points) == 1:
-            points.insert(0, (0, times_s[0]))
+            points.insert(0, (0, self._rising_s[0]))
         else:
             (left, low_s), (right, high_s) = points[:2]
             slope_s = (high_s - low_s) / (right - left)
@@ -94,15 +90,16 @@ class Curve:
     @cached_property
     def slower_than_larger(self) -> frozenset[int]:
         """The batches that were measured to take longer than a larger one."""
-        found = set()
-        least_s = math.inf
-        for batch, time_s in zip(
-            reversed(self.batches), reversed(self.step_times_s), strict=True
-        ):
-            if time_s > least_s:
-                found.add(batch)
-            least_s = min(least_s, time_s)
-        return frozenset(found)
+        points = zip(self.batches, self.step_times_s, self._rising_s, strict=True)
+        return frozenset(batch for batch, own_s, least_s in points if own_s > least_s)
+
+    @cached_property
+    def _rising_s(self) -> tuple[float, ...]:
+        """Each point's seconds, or those of a larger batch if that takes less."""
+        times_s = list(self.step_times_s)
+        for number in reversed(range(len(times_s) - 1)):
+            times_s[number] = min(times_s[number], times_s[number + 1])
+        return tuple(times_s)
 
     def less(self, seconds: float) -> Curve:
         """The model with every step shorter by so many seconds."""

@@ -106,9 +106,9 @@ class Solver:
         return _levelled(past, high, total, kinds)
 
     def _past_slower(self, units: Floats, high: Floats) -> Floats | None:
-        """The least granules of each device, so that none has a batch that a larger one outruns.
+        """The least granules of each device with which none is slower than with more of them.
 
-        None if no device has.
+        None if that already holds.
         """
         kinds = self._fleet.kind_of
         least = self._fleet.floor[kinds]
