@@ -16,6 +16,7 @@ from gpubalance.engine.device_time import DeviceTime
 from gpubalance.engine.feed import Dealt
 from gpubalance.engine.replicas import replicas_on
 from gpubalance.engine.step.points import stamped_times
+from gpubalance.engine.sum_times import seconds_of_sum
 from gpubalance.engine.supply import Supply
 from gpubalance.results.decomposition import Decomposition
 from gpubalance.results.timing import Pulled, Timing
@@ -30,6 +31,8 @@ from gpubalance.settings.settings import Settings
 _STEPS_BEFORE_A_TRACE = 3
 # A batch that is ready comes within this time.
 _READY_WITHIN_S = 0.002
+# Sums over a group are timed for so long.
+_SUMS_WITHIN_S = 0.3
 # The longest time spent on batches already waiting, before a pipeline is measured.
 _READY_S = 1.0
 
@@ -55,6 +58,7 @@ class Session:
         self.settings = settings
         self._joint = joint
         self._in_cluster = cluster is not None
+        self._profiles = [device.profile for device in devices]
         self._devices = tuple(devices)
         if cluster is not None:
             self._devices = (devices[cluster.rank],)
@@ -128,6 +132,25 @@ class Session:
         self._supply.drop()
         for _ in runtime.rounds(seconds, at_least, self._agreed):
             yield self._supply.pull(global_batch)
+
+    def time_sums(
+        self, groups: Sequence[tuple[int, ...]], nbytes: int
+    ) -> tuple[float, ...]:
+        """The seconds of a sum of so many bytes over the replicas of each group, by their places.
+
+        Simulated devices take their profiles' sync, as in a step.
+        """
+        seconds = []
+        for places in groups:
+            taken_s = seconds_of_sum(
+                self._replicas, places, nbytes, within_s=_SUMS_WITHIN_S
+            )
+            paced_s = self._joint.among(self._profiles[i] for i in places).sync_s
+            if self._in_cluster:
+                seconds.append(taken_s + paced_s)
+            else:
+                seconds.append(max(taken_s, paced_s))
+        return tuple(seconds)
 
     def trace(self, split: BatchSplit, tracing: Tracing) -> str | None:
         """Trains some steps with this split under TensorFlow's profiler; see `record_trace`.
@@ -214,10 +237,7 @@ class Session:
         self._ended_s = time.perf_counter()
 
     def _agreed(self, own: bool) -> bool:
-        """The first process's answer, for all of them.
-
-        A process that takes a step more than the others would wait for them for ever.
-        """
+        """The first process's answer: one that takes a step more would wait for ever."""
         return bool(self._gather(own)[0])
 
     def _timing(self, steps: int, *, stamped: bool) -> Timing:

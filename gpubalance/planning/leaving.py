@@ -1,9 +1,9 @@
-"""Which devices to leave out of the next measurement, to learn if the others are faster alone."""
+"""Which devices to leave out, to learn if the others are faster alone."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import combinations
 from typing import TypeAlias
@@ -18,14 +18,15 @@ _FEW = 6
 Devices: TypeAlias = frozenset[int]
 
 
-def without_some(problem: Problem, above: float) -> Allocation | None:
-    """A split of fewer devices to measure, as they may be worth more than `above`, or None.
+def without_some(problem: Problem, above: float) -> Devices | None:
+    """The devices to look at next, as with fewer of them a split may be worth more than `above`.
 
     A set of devices promises that if what the others add is less than what sync could fall by: if
-    its best split with the least sync that it may have (`Syncs.least`) is worth more. What is
-    measured is a set that is a part of the most of those, as none of them takes less than its part:
-    on a machine with one sync, one measurement then settles them all. Of such sets it is the most
-    valuable one, so the weakest devices are left out first.
+    its best split with the least sync that it may have (`Syncs.least`) is worth more. The most
+    valuable one is next once sums have told of it. Before that it is the part of it that most of
+    the promising sets have in common and sums have not told of: none of them takes less than its
+    part, so on a machine with one sync sums over this one settle them all. None if no set promises
+    more.
     """
     values = {}
     for devices in _smaller(problem, above):
@@ -34,28 +35,41 @@ def without_some(problem: Problem, above: float) -> Allocation | None:
     promising = [devices for devices, value in values.items() if value > above]
     if not promising:
         return None
-    chosen = max(values, key=lambda devices: _settled(devices, values, promising))
-    allocation = allocated(requiring(only(problem, chosen), chosen))
-    return allocation and bound_by_sync(problem, allocation, chosen)
+    best = max(promising, key=values.__getitem__)
+    if problem.sync.has_sums(best):
+        return best
+
+    def settled(part: Devices) -> tuple[int, float]:
+        return sum(part <= devices for devices in promising), values[part]
+
+    parts = [devices for devices in values if devices <= best]
+    untold = [part for part in parts if not problem.sync.has_sums(part)]
+    return max(untold, key=settled)
 
 
-def _settled(
-    devices: Devices, values: Mapping[Devices, float], promising: Sequence[Devices]
-) -> tuple[bool, int, float]:
-    """A sort key: sets that have a split, then those that are a part of more of the promising."""
-    value = values[devices]
-    return value > 0, sum(devices <= other for other in promising), value
+def split_of_all(problem: Problem, devices: Devices) -> Allocation | None:
+    """The best split in which just these devices have samples, or None.
+
+    It counts on the least sync that they may have, if sums have told of it.
+    """
+    sync_s = problem.sync.of(devices)
+    if problem.sync.around(devices):
+        sync_s = problem.sync.least(devices)
+    allocation = _allocated(requiring(problem, devices), devices, sync_s)
+    return allocation and bound_by_sync(problem, allocation, devices)
 
 
 def _value(problem: Problem, devices: Devices, sync_s: float) -> float:
     """The value of the devices' best split if all sets take that sync; 0 without a split."""
-    one_sync = replace(
-        only(problem, devices), sync=Syncs(otherwise_s=sync_s), within=0.0
-    )
-    allocation = allocated(one_sync)
+    allocation = _allocated(replace(problem, within=0.0), devices, sync_s)
     if allocation is None:
         return 0.0
     return problem.value(allocation)
+
+
+def _allocated(problem: Problem, devices: Devices, sync_s: float) -> Allocation | None:
+    one_sync = Syncs(otherwise_s=sync_s)
+    return allocated(replace(only(problem, devices), sync=one_sync))
 
 
 def _smaller(problem: Problem, above: float) -> list[Devices]:

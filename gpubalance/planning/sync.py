@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-# Less than this part of what is expected is clearly less.
-_CLEARLY_LESS = 0.9
+# The part by which a sum may be timed too fast or too slow.
+_UNSURE = 0.03
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,13 @@ class Syncs:
     A `measured` set takes what was measured. Any other takes at most what its smallest measured
     superset does; without one it is taken for the longest that was measured, or `otherwise_s` if
     nothing was.
+
+    `sums_s` is what a sum of all gradients took over some sets, with nothing to hide it behind.
     """
 
     measured: Mapping[frozenset[int], float] = field(default_factory=dict)
     otherwise_s: float = 0.0
+    sums_s: Mapping[frozenset[int], float] = field(default_factory=dict)
 
     def of(self, used: Set[int]) -> float:
         """The measured sync with these devices in use, else the most it takes; 0 for one alone."""
@@ -33,17 +36,28 @@ class Syncs:
         return max(self.measured.values(), default=self.otherwise_s)
 
     def least(self, used: Set[int]) -> float:
-        """The least sync with these devices in use, if a step waits for its slowest device.
+        """The least sync with these devices in use.
 
-        Some of a measured set are clearly faster, as they took less in another one. So its sync is
-        that of the rest, and every set that has all of the rest takes as long, or less in
-        proportion if it has fewer devices: of n devices, a ring takes n − 1 times its latency.
+        It is that of the smallest measured set around them, less what a sum over them may be faster
+        than over that set, as no more than that can be gained. The sum takes at least as long as
+        over any part of them. Without sums the least is 0.
         """
-        least_s = 0.0
-        for devices in self.measured:
-            if self._slow(devices) <= used:
-                least_s = max(least_s, self._of_as_many(devices, len(used)))
-        return min(self.of(used), least_s)
+        around = self.around(used)
+        if around not in self.sums_s:
+            return 0.0
+        parts_s = [s for devices, s in self.sums_s.items() if devices <= used]
+        most_s = (1 + _UNSURE) * self.sums_s[around]
+        least_s = (1 - _UNSURE) * max(parts_s, default=0.0)
+        faster_s = max(0.0, most_s - least_s)
+        return max(0.0, self.measured[around] - faster_s)
+
+    def has_sums(self, used: Set[int]) -> bool:
+        """Whether no sum that can be timed would tell more of these devices' least sync.
+
+        They can be timed beside a measured set around them.
+        """
+        around = self.around(used)
+        return not around or {around, frozenset(used)} <= self.sums_s.keys()
 
     def within(self, devices: Sequence[int]) -> Syncs:
         """The syncs of these devices alone, numbered anew in this order."""
@@ -61,16 +75,3 @@ class Syncs:
             key=lambda devices: (len(devices), self.measured[devices]),
             default=frozenset(),
         )
-
-    def _slow(self, devices: frozenset[int]) -> Set[int]:
-        """The devices of a measured set that may be what it waits for."""
-        slow = devices
-        for other, seconds in self.measured.items():
-            if seconds < _CLEARLY_LESS * self._of_as_many(devices, len(other)):
-                slow -= other
-        return slow
-
-    def _of_as_many(self, measured: frozenset[int], count: int) -> float:
-        """The least that a measured set would take with `count` devices, the slowest among them."""
-        others_part = (count - 1) / (len(measured) - 1)
-        return self.measured[measured] * min(1.0, others_part)

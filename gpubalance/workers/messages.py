@@ -9,6 +9,7 @@ A line reads `{"Measure":{…}}`.
     Pull                       →    Pulled …, PulledAll
     CountFlops                 →    Flops
     Trace                      →    Traced
+    TimeSums                   →    SumsTimed
     TimeBlocks                 →    BlockTimed …, Measured: of a model opened with `cuts`, as Pipe
     Pipe                       →    Timing …, Measured
     what checks ask            →    see `check_messages`; instead of Open
@@ -174,6 +175,19 @@ class Traced(Record):
     missing: str | None
 
 
+class TimeSums(Record):
+    """Sum so many bytes of float32 over each of these groups of the devices, by their places."""
+
+    groups: tuple[tuple[Annotated[int, Field(ge=0, lt=10**4)], ...], ...]
+    nbytes: Annotated[int, Field(ge=1)]
+
+
+class SumsTimed(Record):
+    """The seconds of each group's fastest sum; empty if memory did not suffice for them."""
+
+    seconds: tuple[Seconds, ...]
+
+
 class TimeBlocks(Record):
     """Time each of these blocks alone on the one device.
 
@@ -241,12 +255,23 @@ class Failed(Record):
 
 Check = Survey | Inspect | Copy | Reduce
 AnyRequest = (
-    Open | Measure | Stop | Pull | CountFlops | Trace | TimeBlocks | Pipe | Check
+    Open
+    | Measure
+    | Stop
+    | Pull
+    | CountFlops
+    | Trace
+    | TimeSums
+    | TimeBlocks
+    | Pipe
+    | Check
 )
 
 _OfMeasuring = Timing | Measured | Pulled | PulledAll | BlockTimed
 _OfChecks = Surveyed | Inspected | Copied | Reduced
-AnyReply = Ready | _OfMeasuring | Flops | Traced | _OfChecks | Whereabouts | Failed
+AnyReply = (
+    Ready | _OfMeasuring | Flops | Traced | SumsTimed | _OfChecks | Whereabouts | Failed
+)
 
 
 def to_line(message: Record) -> bytes:

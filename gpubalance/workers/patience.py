@@ -11,6 +11,7 @@ from gpubalance.workers.messages import (
     Pipe,
     Pull,
     TimeBlocks,
+    TimeSums,
     Trace,
 )
 
@@ -32,6 +33,7 @@ ASKED: dict[type[Record], tuple[str, float | None]] = {
     Measure: ("training with batches {split} on {names}", None),
     Pull: ("taking batches from --data", None),
     Trace: ("tracing steps on {names}", FIRST_STEP_WITHIN_S),
+    TimeSums: ("summing gradients over {names}", FIRST_STEP_WITHIN_S),
     TimeBlocks: ("timing blocks of the model on {names}", None),
     Pipe: ("training in segments on {names}", None),
     Survey: ("asking TensorFlow for its GPUs", _CHECKS_WITHIN_S),

@@ -48,7 +48,9 @@ from gpubalance.workers.messages import (
     PulledAll,
     Ready,
     Stop,
+    SumsTimed,
     TimeBlocks,
+    TimeSums,
     Trace,
     Traced,
     Where,
@@ -162,6 +164,8 @@ class _Serving:
                 )
             case Trace():
                 yield Traced(missing=session.trace(**fields))
+            case TimeSums():
+                yield SumsTimed(seconds=session.time_sums(**fields))
             case TimeBlocks():
                 yield from session.time_blocks(**fields)
                 yield self._measured()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -31,7 +32,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.workers.messages import Measured, Ready
+from gpubalance.workers.messages import Measured, Ready, SumsTimed, TimeSums
 from gpubalance.workers.party import Party
 
 
@@ -115,9 +116,11 @@ class DrawnWorker:
         ]
         self._updates_s = tuple(profile.update_s for profile in self._profiles)
         self._off = [0.0] * len(self._times)
+        self._sync_between = joint
         self._joint = (
             joint.among(self._profiles) if len(devices) > 1 else JointProfile()
         )
+        self._noise_of_sums = Random(f"sums {seed}")
         self._correlation = correlation
         self._elapsed_s = 0.0
         self._clock_s = clock_s
@@ -163,6 +166,14 @@ class DrawnWorker:
         )
         self.trained[split, pipeline] = peaks
         yield Measured(memory_peak_bytes=peaks, late_part=0.0)
+
+    def ask(self, request: TimeSums, _: type[SumsTimed]) -> SumsTimed:
+        """The sync of each group, up to some per cent off."""
+        seconds = []
+        for places in request.groups:
+            joint = self._sync_between.among(self._profiles[i] for i in places)
+            seconds.append(joint.sync_s * self._noise_of_sums.uniform(0.98, 1.02))
+        return SumsTimed(seconds=tuple(seconds))
 
     def _hold(self, sizes: Sequence[int]) -> None:
         """Raises OutOfMemory for the first device that does not hold so many samples at a time."""

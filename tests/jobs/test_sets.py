@@ -5,16 +5,21 @@ It is tested on the shipped profiles, on hosts, and with one sync for all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from gpubalance.jobs.events import Doing, Event
+from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.events import Doing, Event, Watch
+from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device, JointProfile
+from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest
 from tests.bench.decisions import Machine
-from tests.jobs.probes import QUICK, devices_of, of_config, proof_of
+from tests.jobs.drawn import nothing_kept
+from tests.jobs.probes import QUICK, SMALL, devices_of, of_config, probe_of, proof_of
 from tests.known import known
 from tests.render.golden import told
 
@@ -102,3 +107,48 @@ def test_a_host_behind_a_slow_network_is_left_out_and_told() -> None:
     text = line(plan)
     assert "gamma:0 is left out, as it costs more sync than it adds: " in text
     assert "times as fast without it (sync 6.00 s with it, 300 ms without)" in text
+
+
+def _published_balanced(watch: Watch) -> Plan:
+    devices, joint = of_config("gtx1070-m40-gtx750")
+    save(probe_of(devices))
+    request = BalanceRequest(
+        devices=devices,
+        settings=SMALL,
+        joint=joint,
+        measuring=Measuring(windows=1, duration_s=1.0, baseline="none"),
+        round_s=0.5,
+    )
+    return balance(request, watch, nothing_kept())
+
+
+@pytest.mark.parametrize(
+    ("sums", "rounds"),
+    [
+        # The last card's slow link shows, and a round proves it.
+        ("", ["GPU:3"]),
+        # A sum takes as long without it: so no round is spent.
+        ("def sum_s(devices): return 0.1", []),
+        # Nothing is known then, and the round tells.
+        (
+            "import tensorflow as tf\n"
+            "def sum_s(devices):\n"
+            "    raise tf.errors.ResourceExhaustedError(0, 0, 'OOM on device:GPU:0')",
+            ["GPU:3", "GPU:2"],
+        ),
+    ],
+    ids=["told", "as long", "out of memory"],
+)
+def test_a_round_without_a_device_is_spent_where_a_sum_is_faster_without_it(
+    engine_that: Callable[[str], None], sums: str, rounds: list[str]
+) -> None:
+    engine_that(sums)
+    said: list[str] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Doing) and "sync may be less without" in event.text:
+            said.append(event.text.partition("without ")[2])
+
+    plan = _published_balanced(watch)
+    assert said == rounds
+    assert (3 in plan.split.used) == (not rounds)

@@ -2,77 +2,145 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from gpubalance.planning.allocate import allocate
-from gpubalance.planning.leaving import without_some
+from gpubalance.planning.leaving import Devices, split_of_all, without_some
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
+from tests.planning.splits import random_loads, subsets
 
 FAST, SLOW, SLOWEST = (
     Load(Line(0.02, beta_s, 0.0), 100) for beta_s in (0.001, 0.01, 0.02)
 )
 
 
-def tried(problem: Problem) -> tuple[int, ...] | None:
-    """The devices whose split is to be measured.
+def next_one(problem: Problem) -> str:
+    """`time 01` or `measure 01`: what comes next for which devices, or nothing.
 
     Each of the splits before has the sync that is known.
     """
-    found = without_some(problem, 1.005 * problem.value(allocate(problem)))
-    return found.split.used if found else None
+    devices = without_some(problem, 1.005 * problem.value(allocate(problem)))
+    if devices is None:
+        return ""
+    what = "measure" if problem.sync.has_sums(devices) else "time"
+    return f"{what} {''.join(map(str, sorted(devices)))}"
 
 
-def measured(*sets: tuple[tuple[int, ...], float]) -> Syncs:
-    return Syncs({frozenset(some): seconds for some, seconds in sets})
+def by_set(**seconds: float) -> dict[Devices, float]:
+    """`_012=0.1` is 0.1 s of the devices 0, 1 and 2."""
+    return {frozenset(map(int, name[1:])): took for name, took in seconds.items()}
+
+
+ALL_12_MS = by_set(_012=0.012)
 
 
 @pytest.mark.parametrize(
-    ("syncs", "used"),
+    ("measured_s", "sums_s", "expected"),
     [
-        (measured(((0, 1, 2), 0.002)), None),  # each adds more than that
-        (measured(((0, 1, 2), 0.012)), (0, 1)),  # the weakest adds less
-        (measured(((0, 1, 2), 0.012), ((0, 1), 0.0119)), None),  # it did not help
+        (by_set(_012=0.002), {}, ""),  # each adds more than that
+        (ALL_12_MS, {}, "time 01"),  # the weakest adds less
+        (ALL_12_MS, by_set(_012=0.02, _01=0.02), ""),  # a sum takes as long without it
+        (ALL_12_MS, by_set(_012=0.02, _01=0.019), ""),  # it adds more than that
+        (ALL_12_MS, by_set(_012=0.02, _01=0.009), "measure 01"),
+        # It did not help
+        (by_set(_012=0.012, _01=0.0119), by_set(_012=0.02, _01=0.009), ""),
         # It did; others add at least 1 ms
-        (measured(((0, 1, 2), 0.012), ((0, 1), 0.001)), None),
+        (by_set(_012=0.012, _01=0.001), by_set(_012=0.02, _01=0.009), ""),
     ],
 )
 def test_a_device_that_adds_less_than_sync_could_fall_by_is_left_out_once(
-    syncs: Syncs, used: tuple[int, ...] | None
+    measured_s: dict[Devices, float], sums_s: dict[Devices, float], expected: str
 ) -> None:
-    assert tried(Problem((FAST, FAST, SLOWEST), syncs)) == used
+    syncs = Syncs(measured_s, sums_s=sums_s)
+    assert next_one(Problem((FAST, FAST, SLOWEST), syncs)) == expected
 
 
-def test_one_measurement_of_their_common_part_settles_all_sets() -> None:
-    problem = Problem((FAST, SLOW, FAST, SLOWEST), measured(((0, 1, 2, 3), 0.015)))
-    assert tried(problem) == (0, 2)
-    assert (
-        tried(replace(problem, sync=measured(((0, 1, 2, 3), 0.015), ((0, 2), 0.015))))
-        is None
-    )
-    found = measured(((0, 1, 2, 3), 0.015), ((0, 2), 0.002))
-    # One of the slow ones may have been it.
-    assert tried(replace(problem, sync=found)) in {(0, 1, 2), (0, 2, 3)}
+def test_sums_over_their_common_part_settle_all_sets() -> None:
+    before = Syncs(by_set(_0123=0.015))
+    problem = Problem((FAST, SLOW, FAST, SLOWEST), before)
+    assert next_one(problem) == "time 02"
+    as_long = replace(before, sums_s=by_set(_0123=0.02, _02=0.02))
+    assert next_one(replace(problem, sync=as_long)) == ""
+    # One of the slow ones may be what takes so long.
+    faster = replace(before, sums_s=by_set(_0123=0.02, _02=0.002))
+    assert next_one(replace(problem, sync=faster)) == "time 012"
+
+
+def test_a_split_of_fewer_devices_counts_on_what_sums_tell() -> None:
+    syncs = Syncs(ALL_12_MS, sums_s=by_set(_012=0.02, _01=0.009))
+    problem = Problem((FAST, FAST, SLOWEST), syncs)
+    found = split_of_all(problem, frozenset({0, 1}))
+    assert found is not None
+    assert found.split.used == (0, 1)
+    assert found.binds[2] == "sync"
+    sync_s = problem.sync.least({0, 1})
+    assert 0 < sync_s < 0.001
+    assert found.step_time_s == pytest.approx(max(found.compute_s) + sync_s)
 
 
 def test_two_devices_need_none_as_one_alone_has_no_sync() -> None:
-    assert tried(Problem((FAST, SLOWEST), measured(((0, 1), 0.1)))) is None
+    assert next_one(Problem((FAST, SLOWEST), Syncs(by_set(_01=0.1)))) == ""
 
 
 def test_a_set_that_can_not_take_the_global_batch_is_not_tried() -> None:
-    problem = Problem(
-        (FAST, FAST, SLOWEST), measured(((0, 1, 2), 0.012)), global_batch=201
-    )
-    assert tried(problem) is None
+    problem = Problem((FAST, FAST, SLOWEST), Syncs(ALL_12_MS), global_batch=201)
+    assert next_one(problem) == ""
 
 
 def test_of_many_devices_a_whole_host_is_left_out() -> None:
     loads = tuple(replace(FAST, host=device // 8) for device in range(64))
-    syncs = measured((tuple(range(64)), 0.05))
-    assert tried(Problem(loads, syncs)) is not None
-    near = tuple(range(8, 64))
-    syncs = measured((tuple(range(64)), 0.05), (near, 0.002))
-    assert allocate(Problem(loads, syncs)).split.used == near
+    everywhere = frozenset(range(64))
+    near = frozenset(range(8, 64))
+    before = Problem(loads, Syncs({everywhere: 0.05}))
+    measured_s, _ = all_that_is_tried(
+        before, lambda devices: 0.002 if devices <= near else 0.05
+    )
+    assert allocate(Problem(loads, Syncs(measured_s))).split.used == tuple(sorted(near))
+
+
+def all_that_is_tried(
+    problem: Problem, true_s: Callable[[Devices], float], hidden_s: float = 0.0
+) -> tuple[dict[Devices, float], float]:
+    """The sync of all sets that are measured before none promises more, and what none exceeds.
+
+    A sum takes `hidden_s` more than sync does.
+    """
+    measured_s = dict(problem.sync.measured)
+    sums_s: dict[Devices, float] = {}
+    while True:
+        problem = replace(problem, sync=Syncs(measured_s, sums_s=sums_s))
+        above = 1.005 * problem.value(allocate(problem))
+        devices = without_some(problem, above)
+        if devices is None:
+            return measured_s, above
+        if problem.sync.has_sums(devices):
+            measured_s[devices] = true_s(devices)
+        else:
+            for timed in (devices, problem.sync.around(devices)):
+                sums_s[timed] = true_s(timed) + hidden_s
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_set_that_is_worth_more_is_missed(seed: int) -> None:
+    """A set takes the longest sync of its devices, and sums take some time more."""
+    random = Random(seed)
+    loads = random_loads(random, random.randint(3, 5), 12)
+    own_s = [random.uniform(0, 0.1) for _ in loads]
+    true_s = {}
+    for used in subsets(len(loads)):
+        if len(used) > 1:
+            true_s[frozenset(used)] = max(own_s[device] for device in used)
+    everywhere = frozenset(range(len(loads)))
+    problem = Problem(loads, Syncs({everywhere: true_s[everywhere]}))
+    measured_s, above = all_that_is_tried(
+        problem, true_s.__getitem__, random.uniform(0, 0.02)
+    )
+    best = allocate(replace(problem, sync=Syncs(true_s)))
+    assert problem.value(best) <= above
+    assert len(measured_s) <= len(loads)

@@ -53,24 +53,34 @@ def test_a_set_that_no_measured_one_is_around_is_taken_for_the_longest() -> None
     assert Syncs().of(devices("ab")) == 0.0
 
 
+SUMS_S = {"abcd": 0.30, "abc": 0.28, "ab": 0.21, "cd": 0.05}
+
+
 @pytest.mark.parametrize(
-    ("syncs", "used", "seconds"),
+    ("told", "used", "seconds"),
     [
-        (measured(abcd=0.1), "abc", 0.0),  # any of the four may be the slow one
-        (measured(abcd=0.1, abc=0.099), "abd", 0.0),
-        # Leaving d out helped nothing, so leaving c in does not either.
-        (measured(abcd=0.1, ab=0.099), "abc", 0.099),
-        (measured(abcd=0.1, abc=0.05), "abd", 0.1 * 2 / 3),  # it is d
-        (measured(abcd=0.1, abc=0.05), "ad", 0.1 / 3),
-        # Two take less than three over the same slow link: a is not it.
-        (measured(abc=0.3, bc=0.2), "ab", 0.0),
-        (measured(abcd=0.1, abc=0.05), "ab", 0.0),
+        ("", "abc", 0.0),  # it may be nothing
+        ("abc", "abc", 0.0),  # over all of them a sum may take as long
+        # 20 ms of the sum are gone, so no more of sync is; each may be 3 % off
+        ("abcd abc", "abc", 0.2 - 0.02 - 0.03 * (0.30 + 0.28)),
+        ("abcd ab", "abc", 0.2 - 0.09 - 0.03 * (0.30 + 0.21)),  # at least as its part
+        ("abcd ab", "abd", 0.2 - 0.09 - 0.03 * (0.30 + 0.21)),
+        ("abcd ab", "acd", 0.0),
+        ("abcd cd", "acd", 0.0),  # a sum is faster by more than there is of sync
     ],
 )
-def test_a_set_with_all_devices_that_may_be_the_slow_one_takes_as_long(
-    syncs: Syncs, used: str, seconds: float
+def test_sync_falls_by_no_more_than_a_sum_over_fewer_devices_is_faster(
+    told: str, used: str, seconds: float
 ) -> None:
-    assert syncs.least(devices(used)) == seconds
+    sums_s = {frozenset(devices(names)): SUMS_S[names] for names in told.split()}
+    syncs = replace(measured(abcd=0.2), sums_s=sums_s)
+    assert syncs.least(devices(used)) == pytest.approx(seconds)
+
+
+def test_a_sum_that_is_slower_over_fewer_devices_tells_of_no_more_sync() -> None:
+    noisy = {frozenset(devices("abc")): 0.29, frozenset(devices("ab")): 0.32}
+    syncs = replace(measured(abc=0.1), sums_s=noisy)
+    assert syncs.least(devices("ab")) == 0.1
 
 
 def test_of_some_devices_it_is_the_same_under_their_new_numbers() -> None:

@@ -10,6 +10,7 @@ file that ENGINE_STAND_IN_SCRIPT names, which may have
     refused()                          message and remedy of why no split can train the model
     packs()                            bytes of gradients, and of the packs in which several devices sum them by arithmetic
     sync_s(pack_bytes)                 seconds of sync of several devices that sum gradients in packs of that size
+    sum_s(devices)                     seconds of a sum of gradients over these, with nothing else to do
     step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
@@ -61,7 +62,9 @@ class Session:
         self.in_cluster = cluster is not None
         self._devices = devices
         self._own = slice(cluster.rank, cluster.rank + 1) if cluster else slice(None)
-        self._sync_s = joint.sync_s if len(devices) > 1 else 0.0
+        self._joint = joint
+        among = joint.among(device.profile for device in devices)
+        self._sync_s = among.sync_s if len(devices) > 1 else 0.0
         self._contention, self._at_once = joint.contention, len(devices) > 1
         self._extra_memory = joint.extra_memory if len(devices) > 1 else 0
         seeds = {
@@ -81,6 +84,7 @@ class Session:
             runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
         )
         self._number = 0
+        self._sizes: tuple[int, ...] = (1,) * len(devices)
         self._call("built", devices[self._own])
         gradient_bytes, usual = self._call("packs") or (_GRADIENT_BYTES, 0)
         self._gradient_bytes: int = gradient_bytes
@@ -108,6 +112,16 @@ class Session:
 
     def step_flops(self) -> float | None:
         return None
+
+    def time_sums(self, groups: Any, nbytes: int) -> tuple[float, ...]:
+        del nbytes
+        seconds = []
+        for places in groups:
+            group = [self._devices[place] for place in places]
+            joint = self._joint.among(device.profile for device in group)
+            told = self._call("sum_s", group)
+            seconds.append(joint.sync_s if told is None else told)
+        return tuple(seconds)
 
     def measure(
         self,

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-import time
+from functools import partial
 from typing import Any
 
-import tensorflow as tf
-
-from gpubalance.engine.hosts import gather_over
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.replicas import Replicas
-from gpubalance.engine.step.sums import over_replicas
+from gpubalance.engine.sum_times import seconds_of_sum
 from gpubalance.planning.packs import LEAST_BYTES, best_pack_bytes
 
-_TIMES = 3  # the fastest counts
 _FIRST_BYTES = 64 << 10
 _TIMES_MORE = 8
 # An all-reduce that takes so long tells how fast the link is.
@@ -43,30 +39,10 @@ def pack_bytes_for(model: Any, replicas: Replicas) -> int:
 def _link_of(replicas: Replicas, most_bytes: int) -> tuple[float, float]:
     """The seconds of the smallest all-reduce, and the bytes per second of larger ones beyond that.
 
-    It tries larger ones until one takes long enough to tell, up to `most_bytes`. The first
-    process's clock counts.
+    It tries larger ones until one takes long enough to tell, up to `most_bytes`.
     """
-
-    @tf.function(input_signature=[tf.TensorSpec((), tf.int32)], autograph=False)
-    def summed(count: Any) -> Any:
-        def on_replica() -> Any:
-            return over_replicas([tf.fill([count], 1.0)])[0][0]
-
-        return replicas.strategy.experimental_local_results(
-            replicas.strategy.run(on_replica)
-        )
-
-    gather = gather_over(replicas.strategy, replicas.cluster)
-
-    def seconds_of(size: int) -> float:
-        times_s = []
-        for _ in range(_TIMES):
-            began_s = time.perf_counter()
-            for total in summed(tf.constant(max(1, size // 4))):
-                total.numpy()  # waits for the device
-            times_s.append(time.perf_counter() - began_s)
-        return gather(min(times_s))[0]
-
+    everywhere = tuple(range(replicas.count))
+    seconds_of = partial(seconds_of_sum, replicas, everywhere)
     latency_s = seconds_of(0)
     size = min(_FIRST_BYTES, most_bytes)
     took_s = seconds_of(size)

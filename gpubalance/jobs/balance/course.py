@@ -27,7 +27,9 @@ def find_and_prove(rounds: BalanceRounds) -> Plan:
             best = rounds.known.best()
         planned = None
         if not rounds.are_over:
-            planned = next_split(rounds.known, ran_out=rounds.ran_out > 0)
+            planned = next_split(
+                rounds.known, rounds.time_sums, ran_out=rounds.ran_out > 0
+            )
         if planned is not None:
             rounds.try_split(planned)
         elif best is None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpubalance.errors import NothingFits, UsageError
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split
-from gpubalance.planning.leaving import without_some
+from gpubalance.planning.leaving import Devices, split_of_all, without_some
 from gpubalance.planning.problem import Allocation
 
 
-def next_split(known: DeviceEstimates, *, ran_out: bool) -> Allocation | None:
+def next_split(
+    known: DeviceEstimates, time_sums: Callable[[Devices], None], *, ran_out: bool
+) -> Allocation | None:
     """The next split to measure; None if another round would gain nothing.
 
     One that promises more; one whose devices may need much less sync than all that are in use; or
     one whose place among the best is in doubt. The best itself is measured once more while it may
-    give what another promises.
+    give what another promises. `time_sums` is called with devices whose sync is unknown, and lets
+    `known` learn what sums over them take.
 
     Raises what `best_split` does if no split was measured; once splits `ran_out` of memory it is
     NothingFits, as the devices have stepped back from what was asked for.
@@ -38,8 +43,21 @@ def next_split(known: DeviceEstimates, *, ran_out: bool) -> Allocation | None:
         return best.planned if best.may_give(value) else promised
     # A hierarchical all-reduce can't sum an odd number of devices.
     if known.probe.settings.all_reduce != "hierarchical":
-        fewer = without_some(known.problem, worth_a_round)
+        fewer = _fewer_devices(known, time_sums, worth_a_round)
         if fewer is not None:
             return fewer
     doubtful = known.in_doubt()
     return doubtful.planned if doubtful else None
+
+
+def _fewer_devices(
+    known: DeviceEstimates, time_sums: Callable[[Devices], None], above: float
+) -> Allocation | None:
+    """A split of fewer devices that may be worth more than `above`, by what sums tell, or None."""
+    while True:
+        devices = without_some(known.problem, above)
+        if devices is None:
+            return None
+        if known.problem.sync.has_sums(devices):
+            return split_of_all(known.problem, devices)
+        time_sums(devices)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.balance.tried import TriedSplit, lowered_limits, measure_split
@@ -16,6 +19,7 @@ from gpubalance.results.plan import Round
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import InputPipeline
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.workers.messages import SumsTimed
 
 
 class BalanceRounds:
@@ -83,6 +87,26 @@ class BalanceRounds:
         tried = self.journal.get_or_make(key, TriedSplit, lambda: self._round(planned))
         self.note(planned, tried)
 
+    def time_sums(self, devices: frozenset[int]) -> None:
+        """Learns what sums over these devices take, beside a measured set around them."""
+        around = self.known.problem.sync.around(devices)
+        sets = [tuple(sorted(devices)), tuple(sorted(around))]
+        key = content_key("sums", self.probe.created, *map(str, sets))
+        timed = self.journal.get_or_make(
+            key, SumsTimed, lambda: self._timed_sums(devices, around)
+        )
+        # Memory did not suffice: sync may then fall to nothing
+        seconds = timed.seconds or (0.0, math.inf)
+        self.known.sums_s |= zip((devices, around), seconds, strict=True)
+
+    def _timed_sums(self, devices: frozenset[int], around: frozenset[int]) -> SumsTimed:
+        labels = self._labels(around - devices)
+        self.watch(Doing(f"timing sums of gradients without {labels}"))
+        return self.together.time_sums(devices, around)
+
+    def _labels(self, devices: Iterable[int]) -> str:
+        return ", ".join(self.request.devices[i].label for i in sorted(devices))
+
     def warn(self, warning: Warning_) -> None:
         """Adds a warning, and says it at once."""
         self.warnings.append(warning)
@@ -94,10 +118,7 @@ class BalanceRounds:
         why = " once more" if self.known.has(split) else ""
         left_out = self.known.tried_without(split)
         if left_out:
-            labels = ", ".join(
-                self.request.devices[device].label for device in left_out
-            )
-            why = f", as sync may be less without {labels}"
+            why = f", as sync may be less without {self._labels(left_out)}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
         tried = self._measured(split)
         if not self.records:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from gpubalance.devices.planned import check_model
+from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
@@ -14,6 +16,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.settings import Settings
+from gpubalance.workers.messages import SumsTimed, TimeSums
 from gpubalance.workers.party import Party
 
 
@@ -39,9 +42,20 @@ class Together:
     journal: Journal
     model_is_told: bool = True
     pack_bytes: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _timed_sums: bool = False
 
     def gather(self, split: BatchSplit) -> Party:
-        """The party, with the devices that have samples. Raises PlanMismatch for another model."""
+        """The party, with the devices that have samples. Raises PlanMismatch for another model.
+
+        On GPUs it is a new one after sums: what NCCL holds for each set of devices stays until the
+        process ends, and a batch that fits might not fit beside that.
+        """
+        if self._timed_sums and not all(one.simulated for one in self.request.devices):
+            self.party.end()
+        self._timed_sums = False
+        return self._gathered(split)
+
+    def _gathered(self, split: BatchSplit) -> Party:
         self.party.regroup([self.request.devices[i] for i in split.used])
         if not self.party.alive:
             key = content_key("pack size", *split.used)
@@ -64,6 +78,22 @@ class Together:
                 self.pack_bytes[split.used] = size.pack_bytes
                 self.journal.keep(key, size)
         return self.party
+
+    def time_sums(self, devices: Set[int], around: Set[int]) -> SumsTimed:
+        """What sums of all gradients take over the devices, and over all devices `around` them."""
+        used = sorted(around)
+        batches = [int(number in around) for number in range(len(self.request.devices))]
+        party = self._gathered(BatchSplit(tuple(batches)))
+        places = tuple(used.index(device) for device in sorted(devices))
+        everywhere = tuple(range(len(used)))
+        nbytes = party.facts.model.gradient_bytes
+        self._timed_sums = True
+        try:
+            with party.worker() as worker:
+                request = TimeSums(groups=(places, everywhere), nbytes=nbytes)
+                return worker.ask(request, SumsTimed)
+        except OutOfMemory:
+            return SumsTimed(seconds=())
 
     def sums_may_hide(self, split: BatchSplit) -> bool:
         """Whether devices have some gradients before others, and nobody has said a size of packs.

@@ -25,8 +25,8 @@ from gpubalance.settings.planning import PlanRequest
 # instead.
 _MOVED = 0.05
 # A split that promises less than this part more is not worth a round, nor is less uncertainty than
-# that.
-WORTH_A_ROUND = 0.005
+# that. What is promised may be 0.1 % off, and a balance is to end within 0.5 % of the best.
+WORTH_A_ROUND = 0.004
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
 
 
@@ -48,6 +48,8 @@ class DeviceEstimates:
         self._loads = list(self._by_probe.loads)
         # Of each set of devices, as last measured
         self._syncs_s: dict[frozenset[int], float] = {}
+        # Of some sets: a sum of all gradients, by whoever timed it
+        self.sums_s: dict[frozenset[int], float] = {}
         self._measured: dict[BatchSplit, MeasuredSplit] = {}
         self._steady = True  # whether a device that changed its speed keeps the new one
         # For each device at its present speed, by micro-batch: its compute times together over
@@ -60,7 +62,7 @@ class DeviceEstimates:
     @property
     def problem(self) -> Problem:
         """The solver's problem by what is known now."""
-        syncs = Syncs(self._syncs_s, self.request.sync_s or 0.0)
+        syncs = Syncs(self._syncs_s, self.request.sync_s or 0.0, self.sums_s)
         return replace(self._by_probe, loads=tuple(self._loads), sync=syncs)
 
     def sync_s(self, split: BatchSplit) -> float | None:

@@ -1,0 +1,93 @@
+"""How long sums over replicas take, of all replicas or of some, with nothing else to do."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+from tensorflow.python.ops import collective_ops
+
+from gpubalance.engine.hosts import gather_over, implementation_of
+from gpubalance.engine.replicas import Replicas
+from gpubalance.engine.runtime import rounds
+from gpubalance.engine.step.sums import over_replicas
+from gpubalance.engine.strategies import build_strategy
+
+_TIMES = 3
+# Groups of a cluster's processes and their sums have numbers, which are the same in all processes,
+# and far from those of strategies.
+_group_numbers = itertools.count(1 << 21)
+_sum_numbers = itertools.count(1)
+
+# Sums so many numbers, and returns one of each sum that this process has
+Sum: TypeAlias = Callable[[Any], Iterable[Any]]
+
+
+def seconds_of_sum(
+    replicas: Replicas, places: tuple[int, ...], nbytes: int, *, within_s: float = 0.0
+) -> float:
+    """The seconds of a sum of so many bytes of float32 over the replicas at these places.
+
+    It is made in the way of gradients. The fastest of those `within_s` counts, of some at least: on
+    a busy machine many are slower. In a cluster all processes must call this together, and the
+    slowest one's time counts.
+    """
+    sum_of = sum_over(replicas, places)
+    gather = gather_over(replicas.strategy, replicas.cluster)
+    count = tf.constant(max(1, nbytes // 4))
+    times_s = []
+    for _ in rounds(within_s, _TIMES, lambda goes_on: bool(gather(goes_on)[0])):
+        began_s = time.perf_counter()
+        for total in sum_of(count):
+            total.numpy()  # waits for the device
+        times_s.append(time.perf_counter() - began_s)
+    return max(gather(min(times_s)))
+
+
+@functools.cache
+def sum_over(replicas: Replicas, places: tuple[int, ...]) -> Sum:
+    """A sum over the replicas at these places. All processes of a cluster must make and call it."""
+    if replicas.cluster is not None:
+        return _between_processes(replicas, places)
+    names = tuple(replicas.names[place] for place in places)
+    strategy = build_strategy(names, replicas.summing.all_reduce)
+
+    @tf.function(input_signature=[tf.TensorSpec((), tf.int32)], autograph=False)
+    def summed(count: Any) -> Any:
+        def on_replica() -> Any:
+            return over_replicas([tf.fill([count], 1.0)])[0][0]
+
+        return strategy.experimental_local_results(strategy.run(on_replica))
+
+    return summed  # type: ignore[no-any-return]
+
+
+def _between_processes(replicas: Replicas, places: tuple[int, ...]) -> Sum:
+    """A sum over some processes of a cluster, as only the whole cluster has a strategy.
+
+    It is the operation that the strategy sums with.
+    """
+    group = next(_group_numbers)
+    (name,) = replicas.names
+    kind, _, _ = name.partition(":")
+    hint = implementation_of(replicas.summing.all_reduce, kind).value
+
+    def summed(count: Any) -> Any:
+        number = next(_sum_numbers)
+        if replicas.first_own not in places:
+            return []
+        with tf.device(name):
+            total = collective_ops.all_reduce_v2(
+                tf.fill([count], 1.0),
+                len(places),
+                group,
+                number,
+                communication_hint=hint,
+            )
+            return [total[0]]
+
+    return summed
