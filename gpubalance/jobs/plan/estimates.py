@@ -25,8 +25,8 @@ from gpubalance.settings.planning import PlanRequest
 # instead.
 _MOVED = 0.05
 # A split that promises less than this part more is not worth a round, nor is less uncertainty than
-# that. What is promised may be 0.1 % off, and a balance is to end within 0.5 % of the best.
-WORTH_A_ROUND = 0.004
+# that. A balance is to end within 0.5 % of the best, and what is promised may be a little off.
+WORTH_A_ROUND = 0.0045
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
 
 
