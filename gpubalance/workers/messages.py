@@ -183,7 +183,7 @@ class TimeSums(Record):
 
 
 class SumsTimed(Record):
-    """The seconds of each group's fastest sum; empty if memory did not suffice for them."""
+    """The seconds of each group's fastest sum."""
 
     seconds: tuple[Seconds, ...]
 

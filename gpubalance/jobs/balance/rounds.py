@@ -88,21 +88,20 @@ class BalanceRounds:
         self.note(planned, tried)
 
     def time_sums(self, devices: frozenset[int]) -> None:
-        """Learns what sums over these devices take, beside a measured set around them."""
+        """Learns what a sum over these devices takes, and over the measured set around them."""
         around = self.known.problem.sync.around(devices)
-        sets = [tuple(sorted(devices)), tuple(sorted(around))]
-        key = content_key("sums", self.probe.created, *map(str, sets))
-        timed = self.journal.get_or_make(
-            key, SumsTimed, lambda: self._timed_sums(devices, around)
-        )
-        # Memory did not suffice: sync may then fall to nothing
-        seconds = timed.seconds or (0.0, math.inf)
-        self.known.sums_s |= zip((devices, around), seconds, strict=True)
+        untold = [one for one in (devices, around) if one not in self.known.sums_s]
+        key = content_key("sums", self.probe.created, str(list(map(sorted, untold))))
 
-    def _timed_sums(self, devices: frozenset[int], around: frozenset[int]) -> SumsTimed:
-        labels = self._labels(around - devices)
-        self.watch(Doing(f"timing sums of gradients without {labels}"))
-        return self.together.time_sums(devices, around)
+        def time_them() -> SumsTimed:
+            without = self._labels(around - devices)
+            self.watch(Doing(f"timing sums of gradients without {without}"))
+            return self.together.time_sums(untold, around)
+
+        timed = self.journal.get_or_make(key, SumsTimed, time_them)
+        sums_s = dict(zip(untold, timed.seconds, strict=False))
+        # Memory did not suffice for them: sync may then fall to nothing.
+        self.known.sums_s |= sums_s or {devices: 0.0, around: math.inf}
 
     def _labels(self, devices: Iterable[int]) -> str:
         return ", ".join(self.request.devices[i].label for i in sorted(devices))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from gpubalance.devices.planned import check_model
@@ -79,19 +79,24 @@ class Together:
                 self.journal.keep(key, size)
         return self.party
 
-    def time_sums(self, devices: Set[int], around: Set[int]) -> SumsTimed:
-        """What sums of all gradients take over the devices, and over all devices `around` them."""
+    def time_sums(self, sets: Iterable[Set[int]], around: Set[int]) -> SumsTimed:
+        """What sums of all gradients take over these sets of devices, all of them among `around`.
+
+        Empty if memory does not suffice for them.
+        """
         used = sorted(around)
         batches = [int(number in around) for number in range(len(self.request.devices))]
         party = self._gathered(BatchSplit(tuple(batches)))
-        places = tuple(used.index(device) for device in sorted(devices))
-        everywhere = tuple(range(len(used)))
+        groups = []
+        for devices in sets:
+            groups.append(tuple(used.index(device) for device in sorted(devices)))
         nbytes = party.facts.model.gradient_bytes
         self._timed_sums = True
         try:
             with party.worker() as worker:
-                request = TimeSums(groups=(places, everywhere), nbytes=nbytes)
-                return worker.ask(request, SumsTimed)
+                return worker.ask(
+                    TimeSums(groups=tuple(groups), nbytes=nbytes), SumsTimed
+                )
         except OutOfMemory:
             return SumsTimed(seconds=())
 
