@@ -16,7 +16,7 @@ def next_split(
 ) -> Allocation | None:
     """The next split to measure; None if another round would gain nothing.
 
-    One that promises more; one whose devices may need much less sync than all that are in use; or
+    One that promises more, by what is known or by the least sync that fewer devices may have; or
     one whose place among the best is in doubt. The best itself is measured once more while it may
     give what another promises. `time_sums` is called with devices whose sync is unknown, and lets
     `known` learn what sums over them take.
@@ -37,15 +37,16 @@ def next_split(
             raise
     if best is None:
         return promised
-    worth_a_round = (1 + WORTH_A_ROUND) * best.value
+    above = (1 + WORTH_A_ROUND) * best.value
     value = known.problem.value(promised)
-    if value > worth_a_round and not known.has(promised.split):
+    promises = value > above and not known.has(promised.split)
+    if promises:
+        above = (1 + WORTH_A_ROUND) * value
+    fewer = _fewer_devices(known, time_sums, above)
+    if fewer is not None:
+        return fewer
+    if promises:
         return best.planned if best.may_give(value) else promised
-    # A hierarchical all-reduce can't sum an odd number of devices.
-    if known.probe.settings.all_reduce != "hierarchical":
-        fewer = _fewer_devices(known, time_sums, worth_a_round)
-        if fewer is not None:
-            return fewer
     doubtful = known.in_doubt()
     return doubtful.planned if doubtful else None
 
@@ -54,6 +55,8 @@ def _fewer_devices(
     known: DeviceEstimates, time_sums: Callable[[Devices], None], above: float
 ) -> Allocation | None:
     """A split of fewer devices that may be worth more than `above`, by what sums tell, or None."""
+    if known.probe.settings.all_reduce == "hierarchical":
+        return None  # it can't sum an odd number of devices
     while True:
         devices = without_some(known.problem, above)
         if devices is None:
