@@ -10,13 +10,12 @@ from typing import Any
 
 import psutil
 
-from gpubalance.engine import data, hosts, memory, runtime, trace
+from gpubalance.engine import data, hosts, memory, runtime, sum_times, trace
 from gpubalance.engine.built_model import BuiltModel
 from gpubalance.engine.device_time import DeviceTime
 from gpubalance.engine.feed import Dealt
 from gpubalance.engine.replicas import replicas_on
 from gpubalance.engine.step.points import stamped_times
-from gpubalance.engine.sum_times import seconds_of_sum
 from gpubalance.engine.supply import Supply
 from gpubalance.results.decomposition import Decomposition
 from gpubalance.results.timing import Pulled, Timing
@@ -142,7 +141,7 @@ class Session:
         """
         seconds = []
         for places in groups:
-            taken_s = seconds_of_sum(
+            taken_s = sum_times.seconds_of_sum(
                 self._replicas, places, nbytes, within_s=_SUMS_WITHIN_S
             )
             paced_s = self._joint.among(self._profiles[i] for i in places).sync_s

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.balance.tried import TriedSplit, lowered_limits, measure_split
@@ -19,7 +16,6 @@ from gpubalance.results.plan import Round
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import InputPipeline
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.workers.messages import SumsTimed
 
 
 class BalanceRounds:
@@ -88,23 +84,10 @@ class BalanceRounds:
         self.note(planned, tried)
 
     def time_sums(self, devices: frozenset[int]) -> None:
-        """Learns what a sum over these devices takes, and over the measured set around them."""
+        """Learns what sums over these devices take, and over the measured set around them."""
         around = self.known.problem.sync.around(devices)
-        untold = [one for one in (devices, around) if one not in self.known.sums_s]
-        key = content_key("sums", self.probe.created, str(list(map(sorted, untold))))
-
-        def time_them() -> SumsTimed:
-            without = self._labels(around - devices)
-            self.watch(Doing(f"timing sums of gradients without {without}"))
-            return self.together.time_sums(untold, around)
-
-        timed = self.journal.get_or_make(key, SumsTimed, time_them)
-        sums_s = dict(zip(untold, timed.seconds, strict=False))
-        # Memory did not suffice for them: sync may then fall to nothing.
-        self.known.sums_s |= sums_s or {devices: 0.0, around: math.inf}
-
-    def _labels(self, devices: Iterable[int]) -> str:
-        return ", ".join(self.request.devices[i].label for i in sorted(devices))
+        told = self.known.sums_s
+        told |= self.together.time_sums(devices, around, told)
 
     def warn(self, warning: Warning_) -> None:
         """Adds a warning, and says it at once."""
@@ -117,7 +100,7 @@ class BalanceRounds:
         why = " once more" if self.known.has(split) else ""
         left_out = self.known.tried_without(split)
         if left_out:
-            why = f", as sync may be less without {self._labels(left_out)}"
+            why = f", as sync may be less without {self.together.labels(left_out)}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
         tried = self._measured(split)
         if not self.records:

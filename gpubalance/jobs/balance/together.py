@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+import math
+from collections.abc import Container, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from gpubalance.devices.planned import check_model
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.endings import raise_if_refused
-from gpubalance.jobs.events import ModelBuilt, Watch
+from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.measure.party import build_for
 from gpubalance.results.common import Model
@@ -79,13 +80,32 @@ class Together:
                 self.journal.keep(key, size)
         return self.party
 
-    def time_sums(self, sets: Iterable[Set[int]], around: Set[int]) -> SumsTimed:
-        """What sums of all gradients take over these sets of devices, all of them among `around`.
+    def time_sums(
+        self,
+        devices: frozenset[int],
+        around: frozenset[int],
+        told: Container[frozenset[int]],
+    ) -> dict[frozenset[int], float]:
+        """The seconds of sums of all gradients over some devices, and over all `around` them.
 
-        Empty if memory does not suffice for them.
+        Those that are `told` are not timed again.
         """
-        used = sorted(around)
-        batches = [int(number in around) for number in range(len(self.request.devices))]
+        untold = [one for one in (devices, around) if one not in told]
+
+        def timed() -> SumsTimed:
+            without = self.labels(around - devices)
+            self.watch(Doing(f"timing sums of gradients without {without}"))
+            return self._sums_timed(untold, sorted(around))
+
+        key = content_key("sums", str(list(map(sorted, untold))))
+        seconds = self.journal.get_or_make(key, SumsTimed, timed).seconds
+        if not seconds:
+            # Memory did not suffice for them: sync may then fall to nothing.
+            return {devices: 0.0, around: math.inf}
+        return dict(zip(untold, seconds, strict=True))
+
+    def _sums_timed(self, sets: Sequence[Set[int]], used: Sequence[int]) -> SumsTimed:
+        batches = [int(number in used) for number in range(len(self.request.devices))]
         party = self._gathered(BatchSplit(tuple(batches)))
         groups = []
         for devices in sets:
@@ -94,11 +114,16 @@ class Together:
         self._timed_sums = True
         try:
             with party.worker() as worker:
-                return worker.ask(
-                    TimeSums(groups=tuple(groups), nbytes=nbytes), SumsTimed
-                )
+                asked = TimeSums(groups=tuple(groups), nbytes=nbytes)
+                return worker.ask(asked, SumsTimed)
         except OutOfMemory:
             return SumsTimed(seconds=())
+
+    def labels(self, devices: Iterable[int]) -> str:
+        """The names of these devices, in order."""
+        return ", ".join(
+            self.request.devices[device].label for device in sorted(devices)
+        )
 
     def sums_may_hide(self, split: BatchSplit) -> bool:
         """Whether devices have some gradients before others, and nobody has said a size of packs.
