@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 # The part by which a sum may be timed too fast or too slow.
@@ -36,20 +36,20 @@ class Syncs:
         return max(self.measured.values(), default=self.otherwise_s)
 
     def least(self, used: Set[int]) -> float:
-        """The least sync with these devices in use.
+        """The least sync with these devices in use: a set takes no less than any part of it.
 
-        It is that of the smallest measured set around them, less what a sum over them may be faster
-        than over that set, as no more than that can be gained. The sum takes at least as long as
-        over any part of them. Without sums the least is 0.
+        It is at least that of the smallest measured set around them, less what a sum over them may
+        be faster than over that set: no more than that can be gained. Nothing is gained on any
+        measured part of them. If neither is known, it is 0.
         """
+        least_s = max(self._of_parts(self.measured, used), default=0.0)
         around = self.around(used)
-        if around not in self.sums_s:
-            return 0.0
-        parts_s = [s for devices, s in self.sums_s.items() if devices <= used]
-        most_s = (1 + _UNSURE) * self.sums_s[around]
-        least_s = (1 - _UNSURE) * max(parts_s, default=0.0)
-        faster_s = max(0.0, most_s - least_s)
-        return max(0.0, self.measured[around] - faster_s)
+        if around in self.sums_s:
+            most_s = (1 + _UNSURE) * self.sums_s[around]
+            over_them_s = max(self._of_parts(self.sums_s, used), default=0.0)
+            faster_s = most_s - (1 - _UNSURE) * over_them_s
+            least_s = max(least_s, self.measured[around] - faster_s)
+        return min(self.of(used), least_s)
 
     def has_sums(self, used: Set[int]) -> bool:
         """Whether no sum that can be timed would tell more of these devices' least sync.
@@ -75,3 +75,11 @@ class Syncs:
             key=lambda devices: (len(devices), self.measured[devices]),
             default=frozenset(),
         )
+
+    @staticmethod
+    def _of_parts(
+        seconds: Mapping[frozenset[int], float], used: Set[int]
+    ) -> Iterator[float]:
+        for devices, took_s in seconds.items():
+            if devices <= used:
+                yield took_s

@@ -22,12 +22,12 @@ def measured(**seconds: float) -> Syncs:
     """`ab=0.1` is a sync of 0.1 s measured with the devices 0 and 1 in use."""
     by_devices = {}
     for names, sync_s in seconds.items():
-        by_devices[frozenset(map("abcd".index, names))] = sync_s
+        by_devices[frozenset(map("abcde".index, names))] = sync_s
     return Syncs(by_devices)
 
 
 def devices(names: str) -> set[int]:
-    return {"abcd".index(name) for name in names}
+    return {"abcde".index(name) for name in names}
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,22 @@ def test_sync_falls_by_no_more_than_a_sum_over_fewer_devices_is_faster(
     sums_s = {frozenset(devices(names)): SUMS_S[names] for names in told.split()}
     syncs = replace(measured(abcd=0.2), sums_s=sums_s)
     assert syncs.least(devices(used)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("used", "seconds"),
+    [
+        ("abc", 0.07),  # as ab at least
+        ("abe", 0.07),  # in no measured set
+        ("ac", 0.0),
+        ("bcd", 0.1),  # no more than abcd, whatever cd took once
+    ],
+)
+def test_a_set_takes_no_less_than_a_measured_part_of_it(
+    used: str, seconds: float
+) -> None:
+    syncs = measured(abcd=0.1, ab=0.07, cd=0.12)
+    assert syncs.least(devices(used)) == seconds
 
 
 def test_a_sum_that_is_slower_over_fewer_devices_tells_of_no_more_sync() -> None:
