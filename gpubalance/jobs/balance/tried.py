@@ -33,7 +33,7 @@ class TriedSplit(Record):
 def measure_split(
     together: Together, split: BatchSplit, at_least_s: float | None
 ) -> Measurement:
-    """What a split gives, measured for so long; if None, until it is known within ± 1 %."""
+    """What a split gives, measured for so long; if None, until it is known within ± 0.5 %."""
     used = together.run_request(split).without_idle
     measurer = Measurer(together.gather(split), together.journal, together.watch)
     subject = Subject(used.split, used.devices, least_samples=split.global_batch)

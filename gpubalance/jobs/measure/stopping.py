@@ -12,6 +12,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.measuring import Measuring
 
 PRECISE_ENOUGH = 0.01
+_ROUND_WITHIN = 0.005  # as splits are told apart that differ by less than 1 %
 HOPELESS = 0.06  # time that would leave a step time less known than that is saved
 # Long enough that the devices' short idle times at both ends of a timing do not count.
 TIMING_S = 0.5
@@ -55,9 +56,9 @@ class StoppingRule(NamedTuple):
 
     @classmethod
     def of_round(cls, seconds: float | None) -> StoppingRule:
-        """A round of a balance: of that many seconds, or until it is known within ± 1 %."""
+        """A round of a balance: of that many seconds, or until it is known within ± 0.5 %."""
         if seconds is None:
-            return cls.at_most(_POINT_S)
+            return cls(0.0, _POINT_S, SHORT_TIMING_S, _ROUND_WITHIN)
         return cls(seconds, seconds, seconds / _TIMINGS or SHORT_TIMING_S, math.inf)
 
     @classmethod

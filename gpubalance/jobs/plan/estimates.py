@@ -26,7 +26,7 @@ from gpubalance.settings.planning import PlanRequest
 _MOVED = 0.05
 # A split that promises less than this part more is not worth a round, nor is less uncertainty than
 # that. A balance is to end within 0.5 % of the best, and what is promised may be a little off.
-WORTH_A_ROUND = 0.0045
+WORTH_A_ROUND = 0.004
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
 
 
