@@ -23,10 +23,10 @@ def without_some(problem: Problem, above: float) -> Devices | None:
 
     A set of devices promises that if what the others add is less than what sync could fall by: if
     its best split with the least sync that it may have (`Syncs.least`) is worth more. The most
-    valuable one is next once sums have told of it. Before that it is the part of it that most of
-    the promising sets have in common and sums have not told of: none of them takes less than its
-    part, so on a machine with one sync sums over this one settle them all. None if no set promises
-    more.
+    valuable one is next if a sum is clearly faster over it. Otherwise it is the part of it that
+    most of the promising sets have in common, first of those that sums have not told of: none of
+    the sets takes less than its part, so on a machine with one sync this one settles them all. None
+    if no set promises more.
     """
     values = {}
     for devices in _smaller(problem, above):
@@ -36,15 +36,17 @@ def without_some(problem: Problem, above: float) -> Devices | None:
     if not promising:
         return None
     best = max(promising, key=values.__getitem__)
+    parts = [part for part in values if part <= best and values[part]]
     if problem.sync.has_sums(best):
-        return best
+        if problem.sync.may_be_faster(best):
+            return best
+    else:
+        parts = [part for part in parts if not problem.sync.has_sums(part)]
 
     def settled(part: Devices) -> tuple[int, float]:
         return sum(part <= devices for devices in promising), values[part]
 
-    parts = [devices for devices in values if devices <= best]
-    untold = [part for part in parts if not problem.sync.has_sums(part)]
-    return max(untold, key=settled)
+    return max(parts, key=settled)
 
 
 def split_of_all(problem: Problem, devices: Devices) -> Allocation | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 # The part by which a sum may be timed too fast or too slow.
@@ -42,22 +42,30 @@ class Syncs:
         be faster than over that set: no more than that can be gained. Nothing is gained on any
         measured part of them. If neither is known, it is 0.
         """
-        least_s = max(self._of_parts(self.measured, used), default=0.0)
+        least_s = _most_of_parts(self.measured, used)
         around = self.around(used)
         if around in self.sums_s:
             most_s = (1 + _UNSURE) * self.sums_s[around]
-            over_them_s = max(self._of_parts(self.sums_s, used), default=0.0)
-            faster_s = most_s - (1 - _UNSURE) * over_them_s
+            faster_s = most_s - (1 - _UNSURE) * _most_of_parts(self.sums_s, used)
             least_s = max(least_s, self.measured[around] - faster_s)
         return min(self.of(used), least_s)
 
     def has_sums(self, used: Set[int]) -> bool:
         """Whether no sum that can be timed would tell more of these devices' least sync.
 
-        They can be timed beside a measured set around them.
+        They can be timed beside a measured set around them. One over them takes between those over
+        a part of them and over that set, which may be as long.
         """
         around = self.around(used)
-        return not around or {around, frozenset(used)} <= self.sums_s.keys()
+        if around not in self.sums_s:
+            return not around
+        return frozenset(used) in self.sums_s or not self.may_be_faster(used)
+
+    def may_be_faster(self, used: Set[int]) -> bool:
+        """Whether a sum over these devices may be clearly faster than over the set around them."""
+        over_them_s = _most_of_parts(self.sums_s, used)
+        around_s = self.sums_s.get(self.around(used), 0.0)
+        return (1 + _UNSURE) * over_them_s < (1 - _UNSURE) * around_s
 
     def within(self, devices: Sequence[int]) -> Syncs:
         """The syncs of these devices alone, numbered anew in this order."""
@@ -76,10 +84,8 @@ class Syncs:
             default=frozenset(),
         )
 
-    @staticmethod
-    def _of_parts(
-        seconds: Mapping[frozenset[int], float], used: Set[int]
-    ) -> Iterator[float]:
-        for devices, took_s in seconds.items():
-            if devices <= used:
-                yield took_s
+
+def _most_of_parts(seconds: Mapping[frozenset[int], float], used: Set[int]) -> float:
+    """The longest that a set takes which is a part of these devices, or all of them."""
+    parts_s = [took_s for devices, took_s in seconds.items() if devices <= used]
+    return max(parts_s, default=0.0)
