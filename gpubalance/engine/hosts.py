@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,7 @@ def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
     return collectives.NCCL if by_nccl else collectives.RING
 
 
+@functools.cache
 def gather_over(
     strategy: Any, cluster: Cluster | None
 ) -> Callable[[float], tuple[float, ...]]:

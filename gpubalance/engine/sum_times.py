@@ -54,7 +54,8 @@ def sum_over(replicas: Replicas, places: tuple[int, ...]) -> Sum:
     if replicas.cluster is not None:
         return _between_processes(replicas, places)
     names = tuple(replicas.names[place] for place in places)
-    strategy = build_strategy(names, replicas.summing.all_reduce)
+    # Of all replicas it is their own strategy: on GPUs each one has memory of its own.
+    strategy = build_strategy(names, replicas.summing.all_reduce, replicas.cluster)
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.int32)], autograph=False)
     def summed(count: Any) -> Any:

@@ -39,8 +39,8 @@ class Syncs:
         """The least sync with these devices in use: a set takes no less than any part of it.
 
         It is at least that of the smallest measured set around them, less what a sum over them may
-        be faster than over that set: no more than that can be gained. Nothing is gained on any
-        measured part of them. If neither is known, it is 0.
+        be faster than over that set: hardly more can be gained. Nothing is gained on any measured
+        part of them. If neither is known, it is 0.
         """
         least_s = _most_of_parts(self.measured, used)
         around = self.around(used)

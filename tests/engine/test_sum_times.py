@@ -22,14 +22,18 @@ def test_a_sum_over_some_devices_has_just_these(all_reduce: AllReduce) -> None:
     import tensorflow as tf
 
     from gpubalance.engine.replicas import replicas_on
+    from gpubalance.engine.strategies import build_strategy
     from gpubalance.engine.sum_times import sum_over
 
     devices, joint = simulated_devices("4")
     names = tuple(device.label for device in devices)
     replicas = replicas_on(devices, names, joint, Summing(all_reduce))
-    for places in ((0, 2, 3), (1, 3), (0, 1, 2, 3)):
+    strategies = build_strategy.cache_info().misses
+    for places in ((0, 1, 2, 3), (0, 2, 3), (1, 3)):
         sums = sum_over(replicas, places)(tf.constant(1000))
         assert [total.numpy() for total in sums] == [len(places)] * len(places)
+    # All of them sum with the strategy that they train with.
+    assert build_strategy.cache_info().misses == strategies + 2
 
 
 def test_simulated_devices_take_their_profiles_sync() -> None:

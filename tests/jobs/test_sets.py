@@ -136,8 +136,14 @@ def _published_balanced(watch: Watch) -> Plan:
             "    raise tf.errors.ResourceExhaustedError(0, 0, 'OOM on device:GPU:0')",
             ["GPU:3", "GPU:2"],
         ),
+        (
+            "import tensorflow as tf\n"
+            "def sum_s(devices):\n"
+            "    raise tf.errors.InternalError(0, 0, 'NCCL: unhandled system error')",
+            ["GPU:3", "GPU:2"],
+        ),
     ],
-    ids=["told", "as long", "out of memory"],
+    ids=["told", "as long", "out of memory", "no sum"],
 )
 def test_a_round_without_a_device_is_spent_where_a_sum_is_faster_without_it(
     engine_that: Callable[[str], None], sums: str, rounds: list[str]

@@ -10,6 +10,9 @@ from gpubalance.jobs.plan.problem import best_split
 from gpubalance.planning.leaving import Devices, split_of_all, without_some
 from gpubalance.planning.problem import Allocation
 
+# Of many devices there are many sets, and a sum over each takes a part of a second.
+_MOST_SUMS = 16
+
 
 def next_split(
     known: DeviceEstimates, time_sums: Callable[[Devices], None], *, ran_out: bool
@@ -61,6 +64,6 @@ def _fewer_devices(
         devices = without_some(known.problem, above)
         if devices is None:
             return None
-        if known.problem.sync.has_sums(devices):
+        if known.problem.sync.has_sums(devices) or len(known.sums_s) > _MOST_SUMS:
             return split_of_all(known.problem, devices)
         time_sums(devices)

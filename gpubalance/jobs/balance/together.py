@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from gpubalance.devices.planned import check_model
-from gpubalance.errors import OutOfMemory
+from gpubalance.errors import EnvironmentFault, OutOfMemory
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
@@ -100,8 +100,9 @@ class Together:
         key = content_key("sums", str(list(map(sorted, untold))))
         seconds = self.journal.get_or_make(key, SumsTimed, timed).seconds
         if not seconds:
-            # Memory did not suffice for them: sync may then fall to nothing.
-            return {devices: 0.0, around: math.inf}
+            # They could not be summed: for all that is known, sync may fall to nothing.
+            unknown = {devices: 0.0, around: math.inf}
+            return {one: unknown[one] for one in untold}
         return dict(zip(untold, seconds, strict=True))
 
     def _sums_timed(self, sets: Sequence[Set[int]], used: Sequence[int]) -> SumsTimed:
@@ -116,7 +117,7 @@ class Together:
             with party.worker() as worker:
                 asked = TimeSums(groups=tuple(groups), nbytes=nbytes)
                 return worker.ask(asked, SumsTimed)
-        except OutOfMemory:
+        except (OutOfMemory, EnvironmentFault):
             return SumsTimed(seconds=())
 
     def labels(self, devices: Iterable[int]) -> str:
