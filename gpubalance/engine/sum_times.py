@@ -32,9 +32,9 @@ def seconds_of_sum(
 ) -> float:
     """The seconds of a sum of so many bytes of float32 over the replicas at these places.
 
-    It is made in the way of gradients. The fastest of those `within_s` counts, of some at least: on
-    a busy machine many are slower. In a cluster all processes must call this together, and the
-    slowest one's time counts.
+    Gradients are summed in the same way. The fastest of all sums `within_s` counts, and of a few at
+    least, as many are slower on a busy machine. In a cluster all processes must call this together,
+    and the slowest one's time counts.
     """
     sum_of = sum_over(replicas, places)
     gather = gather_over(replicas.strategy, replicas.cluster)
@@ -77,7 +77,8 @@ def _between_processes(replicas: Replicas, places: tuple[int, ...]) -> Sum:
     kind, _, _ = name.partition(":")
     hint = implementation_of(replicas.summing.all_reduce, kind).value
 
-    def summed(count: Any) -> Any:
+    def sum_of_own(count: Any) -> Any:
+        """This process's part in a sum; nothing if it has none."""
         number = next(_sum_numbers)
         if replicas.first_own not in places:
             return []
@@ -91,4 +92,4 @@ def _between_processes(replicas: Replicas, places: tuple[int, ...]) -> Sum:
             )
             return [total[0]]
 
-    return summed
+    return sum_of_own

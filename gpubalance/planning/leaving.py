@@ -24,9 +24,9 @@ def without_some(problem: Problem, above: float) -> Devices | None:
     A set of devices promises that if what the others add is less than what sync could fall by: if
     its best split with the least sync that it may have (`Syncs.least`) is worth more. The most
     valuable one is next if a sum is clearly faster over it. Otherwise it is the part of it that
-    most of the promising sets have in common, first of those that sums have not told of: none of
-    the sets takes less than its part, so on a machine with one sync this one settles them all. None
-    if no set promises more.
+    most of the promising sets have in common, and one whose sums can still tell something if there
+    is one. No set takes less than its part, so on a machine with one sync this settles them all.
+    None if no set promises more.
     """
     values = {}
     for devices in _smaller(problem, above):

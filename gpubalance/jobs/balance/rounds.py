@@ -86,8 +86,8 @@ class BalanceRounds:
     def time_sums(self, devices: frozenset[int]) -> None:
         """Learns what sums over these devices take, and over the measured set around them."""
         around = self.known.problem.sync.around(devices)
-        told = self.known.sums_s
-        told |= self.together.time_sums(devices, around, told)
+        sums_s = self.together.time_sums(devices, around, self.known.sums_s)
+        self.known.sums_s.update(sums_s)
 
     def warn(self, warning: Warning_) -> None:
         """Adds a warning, and says it at once."""

@@ -41,9 +41,9 @@ class StoppingRule(NamedTuple):
     at_least: int = LEAST_TIMINGS
 
     @classmethod
-    def at_most(cls, seconds: float) -> StoppingRule:
-        """Until it is known within ± 1 %, for at most so long."""
-        return cls(0.0, seconds, SHORT_TIMING_S, PRECISE_ENOUGH)
+    def at_most(cls, seconds: float, within: float = PRECISE_ENOUGH) -> StoppingRule:
+        """Until it is known within that part, for at most so long."""
+        return cls(0.0, seconds, SHORT_TIMING_S, within)
 
     @classmethod
     def of_window(cls, measuring: Measuring) -> StoppingRule:
@@ -58,7 +58,7 @@ class StoppingRule(NamedTuple):
     def of_round(cls, seconds: float | None) -> StoppingRule:
         """A round of a balance: of that many seconds, or until it is known within ± 0.5 %."""
         if seconds is None:
-            return cls(0.0, _POINT_S, SHORT_TIMING_S, _ROUND_WITHIN)
+            return cls.at_most(_POINT_S, _ROUND_WITHIN)
         return cls(seconds, seconds, seconds / _TIMINGS or SHORT_TIMING_S, math.inf)
 
     @classmethod

@@ -48,7 +48,7 @@ class DeviceEstimates:
         self._loads = list(self._by_probe.loads)
         # Of each set of devices, as last measured
         self._syncs_s: dict[frozenset[int], float] = {}
-        # Of some sets: a sum of all gradients, by whoever timed it
+        # Seconds of a sum of all gradients over some sets of devices
         self.sums_s: dict[frozenset[int], float] = {}
         self._measured: dict[BatchSplit, MeasuredSplit] = {}
         self._steady = True  # whether a device that changed its speed keeps the new one
