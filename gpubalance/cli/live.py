@@ -12,7 +12,6 @@ from rich.live import Live
 from rich.text import Text
 
 from gpubalance.jobs import events
-from gpubalance.numbers.units import format_duration
 from gpubalance.render.live import (
     OWN,
     DeviceRow,
@@ -28,6 +27,7 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
 
 if TYPE_CHECKING:
+    from gpubalance.cli.doing_now import DoingNow
     from gpubalance.cli.remaining import Remaining
 
 _REFRESHES_A_SECOND = 2
@@ -45,12 +45,12 @@ class LiveScreen:
     A thread draws it twice a second.
     """
 
-    def __init__(self, remaining: Remaining) -> None:
+    def __init__(self, remaining: Remaining, doing: DoingNow) -> None:
         # Guards what is shown, which the drawing thread reads. Never print while holding it: that
         # has Rich's lock.
         self._lock = threading.Lock()
         self._remaining = remaining
-        self._doing = ""
+        self._doing = doing
         # In a width, and at most a height.
         self._lines: Callable[[int, int], Sequence[Text]] = lambda *_: ()
         self._joint: dict[str, LiveSplit] = {}  # "even", and "" for the split itself
@@ -78,8 +78,6 @@ class LiveScreen:
 
     def _take(self, event: events.Event) -> None:
         match event:
-            case events.Doing():
-                self._doing = event.text
             case events.TimingDone():
                 self._timing(event)
             case events.WindowDone():
@@ -131,9 +129,6 @@ class LiveScreen:
             self.print("\n".join([device_line(device), *curve, ""]))
 
     def _queue(self, event: events.QueueSeen) -> None:
-        counts = f"{len(event.running)} running, {event.waiting} waiting, {event.ended} ended"
-        left = f"; about {format_duration(event.left_s)} left" if event.left_s else ""
-        self._doing = counts + left
         self._lines = lambda width, height: running_lines(
             event.devices, event.running, width, height
         )
@@ -181,7 +176,7 @@ class LiveScreen:
     def _screen(self) -> Group:
         width, height = self._console.size
         with self._lock:
-            head = header_lines(self._doing, self._remaining.short, width)
+            head = header_lines(self._doing.text, self._remaining.short, width)
             return Group(*head, *self._lines(width, height - len(head) - 1))
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gpubalance.cli.doing_now import DoingNow
 from gpubalance.cli.heartbeat import EVERY_S, Heartbeat
 from gpubalance.cli.output import say
 from gpubalance.cli.remaining import Remaining
@@ -44,7 +45,7 @@ def _text(event: events.Event) -> str:
     from gpubalance.render import check, independent, layers, plan, probe, queue, run
 
     match event:
-        case events.Doing():
+        case events.Doing() | events.Starting():
             return f"… {event.text}"
         case events.ModelBuilt(settings, model, own_batch, warned):
             return check.model_built_text(settings, model, own_batch, warned)
@@ -86,13 +87,13 @@ class Progress:
         self._printing = threading.Lock()
         self._remaining = Remaining()
         self._in_a_phase = False
-        self._doing = "working"
+        self._doing = DoingNow()
 
     def __enter__(self) -> Self:
         from gpubalance.cli.live import LiveScreen, can_redraw
 
         if not self._quiet and can_redraw():
-            self._screen = LiveScreen(self._remaining)
+            self._screen = LiveScreen(self._remaining, self._doing)
         elif not self._quiet:
             self._heartbeat = Heartbeat(self._print_still, self._every_s)
         return self
@@ -122,12 +123,11 @@ class Progress:
 
     def __call__(self, event: events.Event) -> None:
         self._remaining.take(event)
+        self._doing.take(event)
         if self._quiet:
             return
         text = _text(event)
-        if isinstance(event, events.Doing):
-            self._doing = event.text
-        elif isinstance(event, events.PhaseBegun):
+        if isinstance(event, events.PhaseBegun):
             self._in_a_phase = True
             text = f"… {self._remaining.line}"
         lines = "\n".join(prose(clean_lines(text), _width()))
@@ -159,7 +159,7 @@ class Progress:
         A queue has no phases, and prints when commands end.
         """
         if self._in_a_phase:
-            text = f"… still {clean_lines(self._doing)}"
+            text = f"… still {clean_lines(self._doing.text)}"
             left = self._remaining.short
             if left:
                 text += f"; {left}"

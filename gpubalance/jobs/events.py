@@ -28,6 +28,12 @@ class Doing(NamedTuple):
     stays: bool = False
 
 
+class Starting(NamedTuple):
+    """Workers are started, and train at the next timing."""
+
+    text: str
+
+
 class PhaseBegun(NamedTuple):
     """A phase of the command begins.
 
@@ -190,7 +196,7 @@ class QueueSeen(NamedTuple):
     left_s: float | None
 
 
-Going = Doing | PhaseBegun | TimeLeft | TimingDone | ModelBuilt | Planned
+Going = Doing | Starting | PhaseBegun | TimeLeft | TimingDone | ModelBuilt | Planned
 Done = (
     WindowDone
     | TurnDone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from gpubalance.jobs.endings import attach_partial
-from gpubalance.jobs.events import Doing, PhaseBegun, Watch, one_at_a_time
+from gpubalance.jobs.events import PhaseBegun, Starting, Watch, one_at_a_time
 from gpubalance.jobs.independent.course import measure_in_turns, one_failure
 from gpubalance.jobs.independent.replica import replicas_of
 from gpubalance.jobs.independent.result import Found
@@ -47,7 +47,7 @@ def independent(
         purpose="independent",
         deadline_s=measuring.deadline_s,
         limit=TimeLimit(measuring.time_limit_s),
-        tell=lambda text: tell(Doing(text)),
+        tell=lambda text: tell(Starting(text)),
         verdicts=KeptVerdicts(journal),
     ) as party:
         measurer = Measurer(party, journal, tell, workers_rest=True)

@@ -6,7 +6,7 @@ import shlex
 
 from gpubalance.devices.planned import check_model
 from gpubalance.jobs.endings import raise_if_refused
-from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.events import Starting, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.results.common import Model
@@ -36,7 +36,7 @@ def party_for(
         purpose=purpose,
         deadline_s=measuring.deadline_s,
         limit=limit,
-        tell=lambda text: watch(Doing(text)),
+        tell=lambda text: watch(Starting(text)),
         verdicts=KeptVerdicts(journal) if journal else None,
     )
 
