@@ -59,7 +59,8 @@ def main(words: Sequence[str]) -> int:
     seen = () if asked.rehearse else cards
     with tempfile.TemporaryDirectory() as work:
         campaign = Campaign(Path(work), figures, cards, asked.rehearse)
-        steps = [step for step in STEPS if step.name in asked.steps]
+        by_name = {step.name: step for step in STEPS}
+        steps = [by_name[name] for name in asked.steps]
         for outcome in run_steps(steps, campaign, asked.minutes, _say):
             outcomes.append(outcome)
             # After each step, as a rented machine may be gone at any time.
@@ -112,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=names_of_steps,
         default=names_of_steps,
         metavar="NAME",
-        help="only these steps, in their own order",
+        help="only these steps, in this order",
     )
     parser.add_argument(
         "-o", type=Path, metavar="DIR", help="a new or empty folder for what is found"
