@@ -31,6 +31,8 @@ class DoingNow:
 
 
 def _queue_text(event: events.QueueSeen) -> str:
-    counts = f"{len(event.running)} running, {event.waiting} waiting, {event.ended} ended"
+    counts = (
+        f"{len(event.running)} running, {event.waiting} waiting, {event.ended} ended"
+    )
     left = f"; about {format_duration(event.left_s)} left" if event.left_s else ""
     return counts + left
