@@ -50,7 +50,7 @@ def rehearsed(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     assert out == (folder / "gpu.md").read_text() + "\n", err
     assert "Seen on no GPU, rehearsed;" in out
     with pytest.raises(ValueError, match="no evidence"):
-        steps_on_a_gpu(folder / "gpu.json")
+        steps_on_a_gpu([folder / "gpu.json"])
     found = json.loads((folder / "gpu.json").read_text())
     assert [item["step"] for item in found["steps"]] == [step.name for step in STEPS]
     return code, found
@@ -278,8 +278,11 @@ def test_libraries_are_known_by_what_they_resolve_to() -> None:
 
 
 def test_what_a_gpu_showed_is_what_the_guide_says(tmp_path: Path) -> None:
-    """And "not yet" for each step that no GPU was seen by."""
-    nothing = steps_on_a_gpu(tmp_path / "none.json")
+    """And "not yet" for each step that no GPU was seen by.
+
+    Of a step that ran twice it has what was seen last.
+    """
+    nothing = steps_on_a_gpu([])
     assert nothing.startswith("No GPU was seen yet.\n")
     assert nothing.count("| not yet |") == len(STEPS)
     here = {
@@ -302,15 +305,26 @@ def test_what_a_gpu_showed_is_what_the_guide_says(tmp_path: Path) -> None:
         "cards": ["H200, 139 GiB"],
         "environment": here,
     }
-    path = tmp_path / "gpu.json"
-    path.write_text(json.dumps({**found, "steps": [one]}))
-    told = steps_on_a_gpu(path)
+    first = tmp_path / "first.json"
+    first.write_text(json.dumps({**found, "steps": [one]}))
+    told = steps_on_a_gpu([first])
     assert (
         "H200, 139 GiB; driver 580.65.06, gpubalance 0.1.0, TensorFlow 2.21.0, Python 3.12.3, "
         "2026-12-01"
     ) in told
     assert r"| sgd: 1e-07 \| apart. **cut off**: after its 9 s |" in told
     assert told.count("| not yet |") == len(STEPS) - 1
+
+    last = tmp_path / "last.json"
+    images = {**one, "step": "images"}
+    not_run = {**one, "outcome": "not run", "why": "the time was over", "figures": []}
+    later = {**found, "date": "2027-01-02", "cards": ["L4, 24 GiB"]}
+    last.write_text(json.dumps({**later, "steps": [images, not_run]}))
+    told = steps_on_a_gpu([first, last])
+    assert told.index("Seen on H200") < told.index("Seen on L4")
+    assert r"| 2026-12-01: sgd: 1e-07 \| apart. **cut off**: after its 9 s |" in told
+    assert r"| 2027-01-02: sgd: 1e-07 \| apart. **cut off**: after its 9 s |" in told
+    assert "not run" not in told
 
 
 def test_what_is_kept_names_no_machine_and_no_user() -> None:

@@ -32,8 +32,8 @@ from tests.guide.fields import rows
 
 _KINDS = (Run, Probe, Independent, Layers, Queue, Plan, Comparison, Checkup, ModelCheck)
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
-# A copy of what `scripts/bench gpu` writes; without it no GPU was seen yet.
-EVIDENCE = Path(__file__).with_name("gpu.json")
+# Copies of what `scripts/bench gpu` writes; without one no GPU was seen yet.
+EVIDENCE = sorted(Path(__file__).parent.glob("gpu-*.json"))
 _PART = re.compile(
     r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|fields of \w+) -->\n(?P<old>.*?)^<!-- end -->"
 )
@@ -56,15 +56,16 @@ def troubles() -> str:
     )
 
 
-def steps_on_a_gpu(path: Path = EVIDENCE) -> str:
-    """The table of what `scripts/bench gpu` found on a GPU, if it was kept.
+def steps_on_a_gpu(paths: Sequence[Path]) -> str:
+    """The table of what `scripts/bench gpu` found on GPUs, in files from the first to the last.
 
-    Raises ValueError if it was found without a GPU.
+    Raises ValueError if one was found without a GPU.
     """
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    if found and (found.get("kind") != KIND or not found["cards"]):
-        raise ValueError("that is no evidence from a GPU")
-    return markdown(found)
+    campaigns = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    for found in campaigns:
+        if found.get("kind") != KIND or not found["cards"]:
+            raise ValueError("that is no evidence from a GPU")
+    return markdown(campaigns)
 
 
 def fields(old: str, record: type[BaseModel], told: set[type[BaseModel]]) -> str:
@@ -86,7 +87,7 @@ def generated(text: str) -> str:
         if kind == "fields":
             made = fields(found["old"], _RESULTS[of], told)
         elif kind == "steps on a GPU":
-            made = steps_on_a_gpu()
+            made = steps_on_a_gpu(EVIDENCE)
         else:
             made = troubles()
         return f"<!-- {found['what']} -->\n{made}<!-- end -->"

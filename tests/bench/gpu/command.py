@@ -68,17 +68,18 @@ def main(words: Sequence[str]) -> int:
             (folder / "gpu.json").write_text(
                 json.dumps(found, indent=1) + "\n", encoding="utf-8"
             )
-            (folder / "gpu.md").write_text(markdown(found), encoding="utf-8")
+            (folder / "gpu.md").write_text(markdown([found]), encoding="utf-8")
             with tarfile.open(folder / "steps.tar.gz", "w:gz") as packed:
                 packed.add(work, "steps", filter=_unless_large)
-    print(markdown(found))
+    print(markdown([found]))
     _say(
         f"{folder}: gpu.md has this table, {FIGURES} all figures, steps.tar.gz the steps' "
         "logs and files"
     )
     if not asked.rehearse:
+        kept = f"tests/guide/gpu-{found['date']}.json"
         _say(
-            f"into the guide: cp {folder}/gpu.json tests/guide/ && python -m tests.guide.generate"
+            f"into the guide: cp {folder}/gpu.json {kept} && python -m tests.guide.generate"
         )
     return 0 if all(one.outcome == "done" for one in outcomes) else _PARTIAL
 

@@ -60,14 +60,17 @@ def _without_names(text: str) -> str:
     )
 
 
-def markdown(found: dict[str, Any] | None) -> str:
-    """The cards, driver, versions and date in one line, and a row for each step.
+def markdown(campaigns: Sequence[dict[str, Any]]) -> str:
+    """A line of cards, driver, versions and date for each campaign, and a row for each step.
 
-    `found` is None as long as no GPU was seen.
+    A step's row is of the last campaign that ran it, whose date it has if there are several.
     """
-    told = (
-        {item["step"]: Outcome(**item).told for item in found["steps"]} if found else {}
-    )
+    told = dict[str, str]()
+    for found in campaigns:
+        date = f"{found['date']}: " if len(campaigns) > 1 else ""
+        for outcome in (Outcome(**item) for item in found["steps"]):
+            if outcome.outcome != "not run" or outcome.step not in told:
+                told[outcome.step] = date + outcome.told
     lines = [
         "| step | what it shows | seen on a fake GPU | seen on a GPU |",
         "|---|---|---|---|",
@@ -75,9 +78,8 @@ def markdown(found: dict[str, Any] | None) -> str:
     for step in STEPS:
         cell = told.get(step.name, "not yet").replace("|", "\\|").replace("<", "&lt;")
         lines.append(f"| `{step.name}` | {step.shows} | {step.on_fake} | {cell} |")
-    return "\n".join(
-        [_headline(found) if found else "No GPU was seen yet.", "", *lines, ""]
-    )
+    headlines = [_headline(found) for found in campaigns] or ["No GPU was seen yet."]
+    return "\n".join(["\n\n".join(headlines), "", *lines, ""])
 
 
 def _headline(found: dict[str, Any]) -> str:
