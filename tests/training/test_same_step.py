@@ -29,6 +29,13 @@ LIKE_OTHERS = {
     "four views",
     "last layer",
     "subclassed",
+    "masked sentences",
+    "synchronised batch norm",
+    "AdamW, clipped, EMA",
+    "train_step that is a function",
+    "activity regulariser",
+    "compute_loss of one's own",
+    "distillation",
 }
 EVERY = [
     pytest.param(name, marks=[pytest.mark.campaign] if name in LIKE_OTHERS else [])
