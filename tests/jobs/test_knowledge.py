@@ -12,6 +12,7 @@ import pytest
 from gpubalance.jobs.balance.gap import solo_gap
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split
+from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
@@ -226,3 +227,15 @@ def test_a_size_that_was_measured_takes_what_it_took_on_average_and_the_sizes_be
         assert first.step_time_s(batch) == pytest.approx(
             factor * (0.008 + 0.0002 * batch), rel=1e-9
         )
+
+
+@pytest.mark.parametrize(
+    ("batches", "step_s"), [((64, 0), 0.05), ((64, 0), 0.09), ((64, 32), 0.05)]
+)
+def test_a_device_alone_has_no_sync_and_no_split_has_less_than_none(
+    batches: tuple[int, int], step_s: float
+) -> None:
+    """However far apart the times of 64 ms and of a step were measured."""
+    measured = replace(planned(*batches), step_time_s=step_s)
+    plan = plan_of(knowledge(), measured)
+    assert plan.predicted.sync_s == 0.0

@@ -129,7 +129,10 @@ def _predicted(
         planned.compute_s[device] + problem.loads[device].update_s
         for device in split.used
     ]
-    sync_s = planned.step_time_s - max(busy_s)
+    sync_s = 0.0
+    if len(split.used) > 1:
+        # What was measured has compute and step times that vary each for itself.
+        sync_s = max(0.0, planned.step_time_s - max(busy_s))
     even = even_split(problem, split, sync_s)
     even_batch = even.split.global_batch if even else None
     solo_sum = _solo_sum(known.probes)
