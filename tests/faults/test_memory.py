@@ -170,6 +170,23 @@ def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("mib", "fresh"), [(64, False), (96, True)], ids=["half of it", "most of it"]
+)
+def test_the_largest_batch_that_was_asked_for_has_a_worker_of_its_own_if_it_needs_most_memory(
+    mib: int, fresh: bool, tmp_path: Path
+) -> None:
+    """A new one takes 8 to 18 s on a GPU; here 64 samples take 4 or 6 of 11 GiB."""
+    machine = Machine(
+        tmp_path, f"def needs(device, size):\n    return size * {mib} << 20"
+    )
+    options = ("--gpus", "0", "--max-batch", "64", "--duration", "0.1", "--no-ahead")
+    (found,) = machine.result("probe", *options)["probes"]
+    (trial,) = found["batch_limit"]["trials"]
+    assert (trial["batch"], trial["outcome"], trial["fresh"]) == (64, "fits", fresh)
+    assert found["children"] == 1 + fresh
+
+
 def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limit(
     tmp_path: Path,
 ) -> None:

@@ -21,7 +21,7 @@ from gpubalance.jobs.events import PointDone, TrialDone
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.point import measure_point
-from gpubalance.results.probe import CurvePoint, Outcome, Trial
+from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
 from gpubalance.settings.record import Record
 from gpubalance.system.os_errors import is_about_files
 
@@ -91,7 +91,7 @@ class Attempts:
         """Trains with a batch until its step time is known to `within` that part of it.
 
         A point of the curve is tried once, one `for_limit` twice at most, in a `fresh`
-        worker if the `bench` fragments memory or it is repeated. With `last` no further worker of
+        worker if it is repeated or `_needs_most`. With `last` no further worker of
         this device is loaded ahead. A worker's death says nothing certain about the batch, which is
         tried once more in a fresh one; if that dies too, the batch counts as one that does not
         train, provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
@@ -100,7 +100,7 @@ class Attempts:
         tries = self._tries[batch]
         if tries and (not for_limit or len(tries) > 1):
             return tries[-1]
-        if for_limit and (self.bench.fragments or tries):
+        if for_limit and (tries or self._needs_most(batch)):
             fresh = True
         asked = _Asked(
             batch, reason, self.rule.until(within), for_limit=for_limit, last=last
@@ -113,6 +113,20 @@ class Attempts:
         if attempt.died and not self.points:
             raise self.bench.deaths[-1]
         return attempt
+
+    def _needs_most(self, batch: int) -> bool:
+        """Whether a batch may find too little memory in one piece after others in its worker.
+
+        Not if half of the memory is enough even if all that the largest batch took grows with it.
+        """
+        usable_bytes = self.bench.usable_bytes
+        if not self.bench.fragments or usable_bytes is None:
+            return False
+        peaks = peaks_by_batch(self.points.values())
+        if not peaks:
+            return True
+        largest, peak_bytes = peaks[-1]
+        return max(1.0, batch / largest) * peak_bytes > usable_bytes / 2
 
     def _attempt_kept(self, asked: _Asked, *, fresh: bool) -> Attempt:
         """One try of a batch.
