@@ -7,25 +7,25 @@ from gpubalance.numbers.units import format_duration
 
 
 class DoingNow:
-    """What the last event said that is done; `text` is "working" before the first one."""
+    """What a command is doing now, as `text`; "working" before anything was said."""
 
     def __init__(self) -> None:
         self.text = "working"
-        self._starting = False
+        self._then: str | None = None  # while workers start: what they do then
 
     def take(self, event: events.Event) -> None:
         """Notes what is done from now on; an event that says nothing of it changes nothing."""
         match event:
             case events.Doing(text):
                 self.text = text
-                self._starting = False
+                self._then = None
             case events.Starting(text):
+                self._then = self._then or self.text
                 self.text = text
-                self._starting = True
-            case events.TimingDone(batches=batches) if self._starting:
-                # A first round of a slow device goes on for minutes.
-                self.text = f"training with {'/'.join(map(str, batches))}"
-                self._starting = False
+            case events.TimingDone() if self._then is not None:
+                # Their first steps may take minutes.
+                self.text = self._then
+                self._then = None
             case events.QueueSeen():
                 self.text = _queue_text(event)
 

@@ -29,7 +29,7 @@ class Doing(NamedTuple):
 
 
 class Starting(NamedTuple):
-    """Workers are started, and train at the next timing."""
+    """Workers are started, for what was said before; they are at it by their first timing."""
 
     text: str
 

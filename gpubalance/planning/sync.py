@@ -39,15 +39,20 @@ class Syncs:
         """The least sync with these devices in use: a set takes no less than any part of it.
 
         It is at least that of the smallest measured set around them, less what a sum over them may
-        be faster than over that set: hardly more can be gained. Nothing is gained on any measured
-        part of them. If neither is known, it is 0.
+        be faster than over that set, or less by as large a part: sync in packs may be longer than
+        a sum. Hardly more can be gained. Nothing is gained on any measured part of them. If neither
+        is known, it is 0.
         """
         least_s = _most_of_parts(self.measured, used)
         around = self.around(used)
         if around in self.sums_s:
+            around_s = self.measured[around]
             most_s = (1 + _UNSURE) * self.sums_s[around]
-            faster_s = most_s - (1 - _UNSURE) * _most_of_parts(self.sums_s, used)
-            least_s = max(least_s, self.measured[around] - faster_s)
+            over_them_s = (1 - _UNSURE) * _most_of_parts(self.sums_s, used)
+            left_s = around_s - (most_s - over_them_s)
+            if around_s > most_s > 0:
+                left_s = around_s * over_them_s / most_s
+            least_s = max(least_s, left_s)
         return min(self.of(used), least_s)
 
     def has_sums(self, used: Set[int]) -> bool:

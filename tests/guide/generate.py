@@ -26,14 +26,12 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.queue import Queue
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile
-from tests.bench.gpu.table import KIND, markdown
+from tests.bench.gpu.table import EVIDENCE, KIND, markdown
 from tests.guide.documents import FOLDER
 from tests.guide.fields import rows
 
 _KINDS = (Run, Probe, Independent, Layers, Queue, Plan, Comparison, Checkup, ModelCheck)
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
-# Copies of what `scripts/bench gpu` writes; without one no GPU was seen yet.
-EVIDENCE = sorted(Path(__file__).parent.glob("gpu-*.json"))
 _PART = re.compile(
     r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|fields of \w+) -->\n(?P<old>.*?)^<!-- end -->"
 )

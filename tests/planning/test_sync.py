@@ -78,6 +78,22 @@ def test_sync_falls_by_no_more_than_a_sum_over_fewer_devices_is_faster(
 
 
 @pytest.mark.parametrize(
+    ("sync_s", "seconds"),
+    [
+        (0.309, 0.97 * 0.05),  # as long as a sum may be: no less than one over them
+        (0.6, 0.6 * 0.97 * 0.05 / (1.03 * 0.30)),
+        (6.0, 6.0 * 0.97 * 0.05 / (1.03 * 0.30)),
+    ],
+)
+def test_sync_in_packs_that_is_longer_than_a_sum_falls_by_as_large_a_part(
+    sync_s: float, seconds: float
+) -> None:
+    sums_s = {frozenset(devices("abcd")): 0.30, frozenset(devices("cd")): 0.05}
+    syncs = replace(measured(abcd=sync_s), sums_s=sums_s)
+    assert syncs.least(devices("cd")) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
     ("used", "seconds"),
     [
         ("abc", 0.07),  # as ab at least

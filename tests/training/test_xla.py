@@ -70,6 +70,7 @@ def kinds(split: Split) -> set[bool]:
 @pytest.mark.parametrize(
     ("case", "split"),
     [
+        pytest.param(Case(telling, numbers), ((70, 30),), marks=pytest.mark.campaign),
         (Case(telling, numbers), ((70, 30), (20, 30))),
         (CASES["metrics of many kinds"], ((1, 1, 98),)),
         (CASES["embedding of positions, Adam"], ((70, 30), (20, 30))),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.balance.tried import measure_split
@@ -23,11 +21,6 @@ from gpubalance.settings.record import Record
 # Less sync than this part of a step is not worth two more measurements.
 _WORTH_TRYING = 0.05
 _WORTH_ANOTHER = 0.01  # of throughput
-# In packs that are too small or large by the 4 times of those beside them, sync is about this many
-# times as long: (4 + 1/4) / 2.
-_MOST_SAVED = 2.0
-# Packs whose size is wrong by the 4 times of those beside it have (4 + 1/4) / 2 of the best's sync.
-_MOST_LESS = 2.0
 
 
 class TriedPacks(Record):
@@ -43,22 +36,6 @@ class TriedPacks(Record):
 def has_much_sync(measured: Measurement) -> bool:
     """Whether other sizes of packs may be worth trying."""
     return measured.sync_s > _WORTH_TRYING * measured.step_time_s.median
-
-
-def least_step_s(measured: Measurement) -> float:
-    """About the least that its steps take in packs of any size, if they were summed in packs."""
-    compute_s = measured.step_time_s.median - measured.sync_s
-    return max(compute_s, measured.sync_s / _MOST_LESS)
-
-
-def most_in_packs(measured: Measurement) -> float:
-    """About the most samples/s with packs of another size, for a split that was summed in packs.
-
-    Infinite where the devices then compute for longer than they sum: that may hide all of it.
-    """
-    compute_s = measured.step_time_s.median - measured.sync_s
-    least_s = measured.sync_s / _MOST_SAVED
-    return measured.global_batch / least_s if least_s > compute_s else math.inf
 
 
 def choose_packs(

@@ -94,8 +94,8 @@ class Together:
 
         def timed() -> SumsTimed:
             without = self.labels(around - devices)
-            self.watch(Doing(f"timing sums of gradients without {without}"))
-            return self._sums_timed(untold, sorted(around))
+            doing = f"timing sums of gradients without {without}"
+            return self._sums_timed(untold, sorted(around), doing)
 
         key = content_key("sums", str(list(map(sorted, untold))))
         seconds = self.journal.get_or_make(key, SumsTimed, timed).seconds
@@ -105,13 +105,16 @@ class Together:
             return {one: unknown[one] for one in untold}
         return dict(zip(untold, seconds, strict=True))
 
-    def _sums_timed(self, sets: Sequence[Set[int]], used: Sequence[int]) -> SumsTimed:
+    def _sums_timed(
+        self, sets: Sequence[Set[int]], used: Sequence[int], doing: str
+    ) -> SumsTimed:
         batches = [int(number in used) for number in range(len(self.request.devices))]
         party = self._gathered(BatchSplit(tuple(batches)))
         groups = []
         for devices in sets:
             groups.append(tuple(used.index(device) for device in sorted(devices)))
         nbytes = party.facts.model.gradient_bytes
+        self.watch(Doing(doing))
         self._timed_sums = True
         try:
             with party.worker() as worker:

@@ -21,7 +21,7 @@ from gpubalance.settings.device import Device
 from tests.bench.gpu.place import usable_gpus
 from tests.bench.gpu.runner import Campaign, Outcome, run_steps
 from tests.bench.gpu.steps import STEPS
-from tests.bench.gpu.table import evidence, markdown
+from tests.bench.gpu.table import EVIDENCE, evidence, markdown
 
 _NO_GPU = 3
 _PARTIAL = 6
@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as work:
         campaign = Campaign(Path(work), figures, cards, asked.rehearse)
         by_name = {step.name: step for step in STEPS}
-        steps = [by_name[name] for name in asked.steps]
+        steps = [by_name[name] for name in dict.fromkeys(asked.steps)]
         for outcome in run_steps(steps, campaign, asked.minutes, _say):
             outcomes.append(outcome)
             # After each step, as a rented machine may be gone at any time.
@@ -77,9 +77,10 @@ def main(words: Sequence[str]) -> int:
         "logs and files"
     )
     if not asked.rehearse:
-        kept = f"tests/guide/gpu-{found['date']}.json"
+        number = 1 + len(EVIDENCE)
         _say(
-            f"into the guide: cp {folder}/gpu.json {kept} && python -m tests.guide.generate"
+            f"into the guide: cp {folder}/gpu.json tests/guide/gpu-{number}.json && "
+            "python -m tests.guide.generate"
         )
     return 0 if all(one.outcome == "done" for one in outcomes) else _PARTIAL
 

@@ -15,8 +15,11 @@ from gpubalance.render.report.text import markdown_text
 from gpubalance.settings.device import Device
 from tests.bench.gpu.runner import Outcome
 from tests.bench.gpu.steps import STEPS
+from tests.cli.program import ROOT
 
 KIND = "gpu-evidence"
+# Copies of what `scripts/bench gpu` wrote, from the first to the last.
+EVIDENCE = sorted((ROOT / "tests" / "guide").glob("gpu-*.json"))
 _VERSIONS = {
     **{
         "driver": "driver",
@@ -63,14 +66,17 @@ def _without_names(text: str) -> str:
 def markdown(campaigns: Sequence[dict[str, Any]]) -> str:
     """A line of cards, driver, versions and date for each campaign, and a row for each step.
 
-    A step's row is of the last campaign that ran it, whose date it has if there are several.
+    A step's row is of the last campaign that found something by it. If there are several, lines and
+    rows have their numbers.
     """
     told = dict[str, str]()
-    for found in campaigns:
-        date = f"{found['date']}: " if len(campaigns) > 1 else ""
+    headlines = []
+    for number, found in enumerate(campaigns, 1):
+        which = f"{number}: " if len(campaigns) > 1 else ""
+        headlines.append(which + _headline(found))
         for outcome in (Outcome(**item) for item in found["steps"]):
-            if outcome.outcome != "not run" or outcome.step not in told:
-                told[outcome.step] = date + outcome.told
+            if outcome.figures or outcome.step not in told:
+                told[outcome.step] = which + outcome.told
     lines = [
         "| step | what it shows | seen on a fake GPU | seen on a GPU |",
         "|---|---|---|---|",
@@ -78,8 +84,8 @@ def markdown(campaigns: Sequence[dict[str, Any]]) -> str:
     for step in STEPS:
         cell = told.get(step.name, "not yet").replace("|", "\\|").replace("<", "&lt;")
         lines.append(f"| `{step.name}` | {step.shows} | {step.on_fake} | {cell} |")
-    headlines = [_headline(found) for found in campaigns] or ["No GPU was seen yet."]
-    return "\n".join(["\n\n".join(headlines), "", *lines, ""])
+    seen = "\n\n".join(headlines) or "No GPU was seen yet."
+    return "\n".join([seen, "", *lines, ""])
 
 
 def _headline(found: dict[str, Any]) -> str:
