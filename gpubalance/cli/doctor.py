@@ -57,7 +57,7 @@ def doctor(
 
 
 def _refuse_failures(result: Checkup | Checkups) -> None:
-    """Raises EnvironmentFault that names the failure to fix first.
+    """Raises EnvironmentFault that names what failed, first what to fix first.
 
     The text of the result tells it in full, with the other checks.
     """
@@ -65,12 +65,16 @@ def _refuse_failures(result: Checkup | Checkups) -> None:
 
     checkups = result.hosts if isinstance(result, Checkups) else (result,)
     for checkup in checkups:
-        failure = checkup.first_failure
-        if failure is not None:
+        # Several devices may fail in the same way.
+        failed = list(dict.fromkeys(check.what for check in checkup.failures))
+        if failed:
             place = f" on {checkup.host}" if checkup.host else ""
+            remedy = "fix it first, as described above"
+            if len(failed) > 1:
+                remedy = "fix them in this order, as described above"
             raise EnvironmentFault(
-                f"this failed{place}: {failure.what}",
-                remedy="fix it first, as described above",
+                f"this failed{place}: {', '.join(failed)}",
+                remedy=remedy,
                 partial=result,
             )
 

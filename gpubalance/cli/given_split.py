@@ -91,7 +91,9 @@ class GivenSplit(Record):
         if self.force:
             devices = nearest_devices(plan, machine.devices)
         else:
-            remedy = f"{MAKE_ONE}; {_FORCE}"
+            remedy = MAKE_ONE
+            if len(plan.split.used) <= len(machine.devices):
+                remedy += f"; {_FORCE}"
             devices = planned_devices(plan, plan.split.used, machine.devices, remedy)
         names = {"model": settings.model or plan.settings.model, "data": settings.data}
         return RunRequest(

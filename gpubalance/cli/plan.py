@@ -57,6 +57,11 @@ def plan(
         return summed_up(result, plan_summary(result, epoch.epoch), *following)
 
     output = Output(reporting, text, shows_progress=False)
+    if (probe_file or elsewhere.times) and settings != Settings():
+        raise UsageError(
+            "a file of measurements has its own model and settings",
+            remedy="leave out the file, or the other options",
+        )
     joint = None
     if elsewhere.times is not None:
         if probe_file or gpus.simulate or gpus.hosts:

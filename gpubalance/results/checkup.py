@@ -66,9 +66,9 @@ class Checkup(Result):
     complete: bool = True
 
     @property
-    def first_failure(self) -> Check | None:
-        """The failure to mend first: each check depends only on earlier ones."""
-        return next((check for check in self.checks if check.status == "failure"), None)
+    def failures(self) -> list[Check]:
+        """What failed, first what is to be mended first: each check depends on earlier ones."""
+        return [check for check in self.checks if check.status == "failure"]
 
 
 class Checkups(Result):

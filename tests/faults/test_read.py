@@ -24,6 +24,7 @@ from tests.stand_in import TWO_UNLIKE_GPUS
 
 PAIR = simulated_devices(QUICK_PAIR)[0]
 FOUR = str(ROOT / "configs" / "four-unlike.toml")
+THREE = simulated_devices(FOUR)[0][:3]
 PROBE = probe_of(PAIR)
 PLAN = plan(PROBE, PAIR, PlanRequest(global_batch=96, accumulate=1))
 
@@ -65,6 +66,17 @@ def test_25_on_other_uuids_each_place_is_taken_by_its_index(
         7, "run", "--plan", plan_file, "--force"
     )
     assert "is for 2 devices, and there are 1 here" in few.stderr
+
+
+def test_25_a_plan_for_more_devices_than_there_are_can_not_be_forced(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "of-three.json"
+    three = plan(probe_of(THREE), THREE, PlanRequest(global_batch=96, accumulate=1))
+    path.write_text(three.model_dump_json())
+    machine = Machine(tmp_path)
+    words = ("run", "--simulate", QUICK_PAIR, "--plan", str(path))
+    assert "--force" not in machine.refuses(7, *words).stderr
 
 
 def test_25_another_model_of_that_name_is_refused_unless_forced(tmp_path: Path) -> None:

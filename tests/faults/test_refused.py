@@ -173,6 +173,11 @@ REFUSED = {
         ("{quick}", 4, "is not JSON"),
         ("probe.json -o /dev/null --overwrite", 2, "-o /dev/null is not a file"),
         ("probe.json --global-batch 4", 2, "the nearest that is possible: 8"),
+        (
+            "probe.json --precision mixed_float16",
+            2,
+            "a file of measurements has its own model and settings\n  → leave out the ",
+        ),
         ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
     ],
     "compare": [
@@ -227,7 +232,7 @@ REFUSED = {
         (
             "--all-reduce hierarchical",
             2,
-            "if their number is odd, and there are 3\n  → use one-device\n",
+            "if their number is odd, and 3 of 4 have samples in this split\n  → use ",
         ),
     ],
     "balance --simulate 3": [

@@ -163,6 +163,6 @@ def test_a_device_that_is_left_out_may_leave_an_odd_number_that_no_copy_sums() -
     save(probe_of(devices))
     settings = SMALL.model_copy(update={"all_reduce": "hierarchical"})
     request = BalanceRequest(devices=devices, settings=settings)
-    with pytest.raises(UsageError, match="number is odd, and there are 3") as caught:
+    with pytest.raises(UsageError, match="is odd, and 3 of 4 have samples") as caught:
         balance(request, quiet, nothing_kept())
     assert caught.value.remedy == "use one-device"

@@ -22,7 +22,7 @@ PAIR = {"batches": [8, 4]}
 WORDS = "auto, nccl, ring, hierarchical or one-device"
 ODD = (
     "--all-reduce hierarchical drops the gradients of one device if their number is odd, "
-    "and there are 3"
+    "and 3 of 4 have samples in this split"
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.jobs.doctor.check import check, explained, ok, skipped
+from gpubalance.jobs.doctor.distribution import install_command
 from gpubalance.results.checkup import Check
 from gpubalance.system.versions import numbers, too_old
 from gpubalance.workers.check_messages import Inspect, Inspected
@@ -67,9 +68,12 @@ def driver_for_build(inspected: Inspected, reading: Reading) -> Check:
         numbers(driver)[:1] == (_CRASHING_BRANCH,)
         and numbers(inspected.tensorflow) >= _CRASHES_FROM
     ):
-        crashes = f"TensorFlow {inspected.tensorflow} may crash on it"
-        detail = f"driver {driver} serves CUDA {inspected.cuda}, and {crashes}"
-        return explained(code, "driver-crashes", detail, "warning")
+        crashes = f"TensorFlow {inspected.tensorflow} is reported to crash on it"
+        detail = (
+            f"driver {driver} is new enough for CUDA {inspected.cuda}, but {crashes}"
+        )
+        remedy = f"install a newer driver, then reboot\n{install_command()}".strip()
+        return check(code, "warning", detail, remedy)
     return ok(
         code, f"{inspected.cuda} is served by driver {driver or 'of unknown version'}"
     )
