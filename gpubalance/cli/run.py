@@ -9,12 +9,14 @@ from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.refused import refuse_together
 from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
     from gpubalance.results.common import Warning_
     from gpubalance.results.plan import Plan
     from gpubalance.results.run import Run
+    from gpubalance.settings.requests import RunRequest
 
 
 def run(
@@ -51,13 +53,24 @@ def run(
         noted += changed_data(plan, request.settings, balance, force=split.force)
     solo = solo_bests(request.devices, request.split, request.settings)
     model = plan.model if plan and not split.force else None
-    following = balance if plan is None and len(request.split.used) > 1 else ""
+    following = ""
+    if plan is None and len(request.split.used) > 1 and _can_train_together(request):
+        following = balance
 
     def text(result: Run) -> str:
         return summed_up(result, run_summary(result, epoch.epoch), following)
 
     with job_of(machine, request, control, reporting, text, noted) as job:
         job.result = measure(job.request, job.watch, job.journal, solo, model)
+
+
+def _can_train_together(request: RunRequest) -> bool:
+    """Whether all devices can, also those that have no samples in this split."""
+    try:
+        refuse_together(request.devices, request.settings.all_reduce)
+    except UsageError:
+        return False
+    return True
 
 
 def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:

@@ -383,3 +383,14 @@ def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(
         f"gpubalance balance --model {TINY} makes a plan for this one; --force"
         in done.stderr
     )
+
+
+@pytest.mark.parametrize(("number", "advised"), [(3, False), (4, True)])
+def test_a_balance_that_would_be_refused_is_not_advised(
+    number: int, advised: bool
+) -> None:
+    """Two of them can be summed hierarchically; all three can't."""
+    batches = ["8", "8", *["0"] * (number - 2)]
+    words = ("--simulate", str(number), "--all-reduce", "hierarchical")
+    done = here("run", *words, "--batches", *batches, *SHORT, code=0)
+    assert ("next: gpubalance balance" in done.stdout) == advised
