@@ -115,7 +115,7 @@ class Progress:
     def _propose_limit(self, error: TimeLimitPassed) -> None:
         whole_s = self._remaining.whole_s
         if error.partial is None:
-            error.message += " before anything was measured"
+            error.message += " before there was a result"
         if whole_s > error.seconds:
             enough_s = math.ceil(_SLOWDOWN * whole_s / _ROUND_S) * _ROUND_S
             duration = format_duration(whole_s)

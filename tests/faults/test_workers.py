@@ -152,7 +152,7 @@ def {where}(*_):
     done = machine.refuses(8, command, "--time-limit", "2", "--quiet")
     assert (
         first_line(done)
-        == "error: the time limit of 2 s passed before anything was measured"
+        == "error: the time limit of 2 s passed before there was a result"
     )
     assert all(map(gone, machine.noted()))
 
