@@ -65,7 +65,7 @@ def run(
 
 
 def _can_train_together(request: RunRequest) -> bool:
-    """Whether all devices can, also those that have no samples in this split."""
+    """Whether all devices can train together, also those without samples in this split."""
     try:
         refuse_together(request.devices, request.settings.all_reduce)
     except UsageError:

@@ -29,7 +29,7 @@ class Doing(NamedTuple):
 
 
 class Starting(NamedTuple):
-    """Workers are started, for what was said before; they are at it by their first timing."""
+    """Workers start, to do what was said before. They do it once a timing comes."""
 
     text: str
 

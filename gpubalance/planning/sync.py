@@ -47,11 +47,11 @@ class Syncs:
         around = self.around(used)
         if around in self.sums_s:
             around_s = self.measured[around]
-            most_s = (1 + _UNSURE) * self.sums_s[around]
-            over_them_s = (1 - _UNSURE) * _most_of_parts(self.sums_s, used)
-            left_s = around_s - (most_s - over_them_s)
-            if around_s > most_s > 0:
-                left_s = around_s * over_them_s / most_s
+            sum_around_s = (1 + _UNSURE) * self.sums_s[around]
+            sum_over_them_s = (1 - _UNSURE) * _most_of_parts(self.sums_s, used)
+            left_s = around_s - (sum_around_s - sum_over_them_s)
+            if around_s > sum_around_s > 0:
+                left_s = around_s * sum_over_them_s / sum_around_s
             least_s = max(least_s, left_s)
         return min(self.of(used), least_s)
 

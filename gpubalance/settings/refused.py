@@ -39,11 +39,11 @@ def refuse_together(
     # TensorFlow sums two groups of n // 2 devices, and so drops what the last device has:
     # `aggregate_gradients_using_hierarchical_copy` in its cross_device_utils.py.
     if all_reduce == "hierarchical" and len(devices) > 1 and len(devices) % 2:
-        number = f"there are {len(devices)}"
+        how_many = f"there are {len(devices)}"
         if len(named) > len(devices):
-            number = f"{len(devices)} of {len(named)} have samples in this split"
+            how_many = f"{len(devices)} of {len(named)} have samples in this split"
         raise UsageError(
             "--all-reduce hierarchical drops the gradients of one device if their number is odd, "
-            f"and {number}",
+            f"and {how_many}",
             remedy="use one-device",
         )

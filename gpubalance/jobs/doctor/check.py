@@ -57,11 +57,15 @@ def skipped(code: str, why: str) -> Check:
 
 def explained(code: str, row: str, detail: str, status: Status = "failure") -> Check:
     """A fault, with the cause and the remedy from this row of known errors."""
-    known = known_error(row)
-    remedy = known.remedy
+    return check(code, status, f"{detail}: {known_error(row).cause}", remedy_of(row))
+
+
+def remedy_of(row: str) -> str:
+    """The remedy from this row of known errors, with a command here if a new driver is one."""
+    remedy = known_error(row).remedy
     if row in _MENDED_BY_A_DRIVER:
         remedy = f"{remedy}\n{install_command()}".strip()
-    return check(code, status, f"{detail}: {known.cause}", remedy)
+    return remedy
 
 
 def failed(code: str, error: Exception, where: str = "") -> Check:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.jobs.doctor.check import check, explained, ok, skipped
-from gpubalance.jobs.doctor.distribution import install_command
+from gpubalance.jobs.doctor.check import check, explained, ok, remedy_of, skipped
 from gpubalance.results.checkup import Check
 from gpubalance.system.versions import numbers, too_old
 from gpubalance.workers.check_messages import Inspect, Inspected
@@ -72,8 +71,7 @@ def driver_for_build(inspected: Inspected, reading: Reading) -> Check:
         detail = (
             f"driver {driver} is new enough for CUDA {inspected.cuda}, but {crashes}"
         )
-        remedy = f"install a newer driver, then reboot\n{install_command()}".strip()
-        return check(code, "warning", detail, remedy)
+        return check(code, "warning", detail, remedy_of("driver-too-old"))
     return ok(
         code, f"{inspected.cuda} is served by driver {driver or 'of unknown version'}"
     )

@@ -131,7 +131,7 @@ def _predicted(
     ]
     sync_s = 0.0
     if len(split.used) > 1:
-        # What was measured has compute and step times that vary each for itself.
+        # Measured step and compute times each have noise of their own.
         sync_s = max(0.0, planned.step_time_s - max(busy_s))
     even = even_split(problem, split, sync_s)
     even_batch = even.split.global_batch if even else None

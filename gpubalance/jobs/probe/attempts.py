@@ -91,7 +91,7 @@ class Attempts:
         """Trains with a batch until its step time is known to `within` that part of it.
 
         A point of the curve is tried once, one `for_limit` twice at most, in a `fresh`
-        worker if it is repeated or `_needs_most`. With `last` no further worker of
+        worker if it is repeated or may need most of the memory. With `last` no further worker of
         this device is loaded ahead. A worker's death says nothing certain about the batch, which is
         tried once more in a fresh one; if that dies too, the batch counts as one that does not
         train, provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
@@ -100,7 +100,7 @@ class Attempts:
         tries = self._tries[batch]
         if tries and (not for_limit or len(tries) > 1):
             return tries[-1]
-        if for_limit and (tries or self._needs_most(batch)):
+        if for_limit and (tries or self._may_need_most_memory(batch)):
             fresh = True
         asked = _Asked(
             batch, reason, self.rule.until(within), for_limit=for_limit, last=last
@@ -114,10 +114,11 @@ class Attempts:
             raise self.bench.deaths[-1]
         return attempt
 
-    def _needs_most(self, batch: int) -> bool:
-        """Whether a batch may find too little memory in one piece after others in its worker.
+    def _may_need_most_memory(self, batch: int) -> bool:
+        """Whether what earlier batches left in pieces may be too little for this one.
 
-        Not if half of the memory is enough even if all that the largest batch took grows with it.
+        It is not if half of the memory is enough, even if all that the largest batch took grows
+        with the batch.
         """
         usable_bytes = self.bench.usable_bytes
         if not self.bench.fragments or usable_bytes is None:
