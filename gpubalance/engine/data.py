@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gpubalance.engine.feed import AT_ONCE, Dealt, Feed
 from gpubalance.engine.iterators import Batches
-from gpubalance.engine.keras_inside import graph_of, is_keras_own
+from gpubalance.engine.keras_patches import graph_of, is_keras_own
 from gpubalance.engine.labels import Target, as_outputs, compile_for, random_targets
 from gpubalance.engine.step import built, parity
 from gpubalance.engine.user_data import UserData

@@ -80,7 +80,7 @@ def wanted_libraries() -> dict[str, Any]:
 
 def local_gpus() -> list[Any]:
     """TensorFlow's own descriptions of its GPUs: the only way to a bus id or a memory limit."""
-    from tensorflow.python.client import device_lib
+    from gpubalance.engine.keras_patches import device_lib
 
     # First sets them up in the way that this process wants
     tf.config.list_logical_devices("GPU")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
+from gpubalance.engine.keras_patches import eager_context
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 
@@ -28,10 +28,10 @@ def join(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
     """
     # TensorFlow's own coordination service, which the strategy then leaves alone: its own deadlines
     # are minutes. It has no public interface.
-    job = context.coordination_config_pb2.CoordinatedJob(
+    job = eager_context.coordination_config_pb2.CoordinatedJob(
         name="worker", num_tasks=len(cluster.addresses)
     )
-    context.context().configure_coordination_service(
+    eager_context.context().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
         coordinated_jobs=[job],

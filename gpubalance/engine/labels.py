@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import function_of, is_keras_own, losses_of
+from gpubalance.engine.keras_patches import function_of, is_keras_own, losses_of
 
 Shape: TypeAlias = tuple[int | None, ...]  # None is an open dimension
 

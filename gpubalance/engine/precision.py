@@ -7,7 +7,7 @@ from typing import Any, cast
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import follow_floatx
+from gpubalance.engine.keras_patches import follow_floatx
 from gpubalance.settings.choices import Precision
 
 

@@ -47,7 +47,7 @@ def use_devices(
 
     `cpus` are the numbers of simulated devices' CPU devices; without them they count from 0. Raises
     EnvironmentFault if TensorFlow was used before without them, or leaves one out, and for a Keras
-    whose internals are not known: see keras_inside.
+    whose internals are not known: see keras_patches.
     """
     if not (3, 12) <= versions.numbers(keras.__version__) < (3, 16):
         raise EnvironmentFault(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from tensorflow.python.ops import collective_ops
 
 from gpubalance.engine.hosts import gather_over, implementation_of
+from gpubalance.engine.keras_patches import collective_ops
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.runtime import rounds
 from gpubalance.engine.step.sums import over_replicas

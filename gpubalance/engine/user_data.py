@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.trainers.data_adapters import get_data_adapter
 
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
 from gpubalance.engine.datasets import (
@@ -21,7 +20,7 @@ from gpubalance.engine.datasets import (
     samples_of,
 )
 from gpubalance.engine.iterators import Batches
-from gpubalance.engine.keras_inside import is_keras_own
+from gpubalance.engine.keras_patches import get_data_adapter, is_keras_own
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
 from gpubalance.engine.user_functions import user_function

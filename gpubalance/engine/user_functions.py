@@ -7,14 +7,14 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.replaced import replaced
+from gpubalance.engine.replacing import Method, Replacements, acting
 from gpubalance.engine.users_lines import users_line
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.settings.choices import refuse_name
@@ -105,11 +105,12 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
 
         return _refuse
 
+    refusals: Replacements = {}
+    for does, owner, *names in _HARMFUL:
+        for name in names:
+            refusals[Method.of_all(owner, name)] = refuser(does)
     try:
-        with ExitStack() as harmless:
-            for does, owner, *methods in _HARMFUL:
-                refusers = dict.fromkeys(methods, refuser(does))
-                harmless.enter_context(replaced(owner, **refusers))
+        with acting(refusals):
             yield
     except Exception as error:
         if refused:  # TensorFlow replaces an error raised in a function that it traces

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.replaced import replaced
+from gpubalance.engine.replacing import Method, acting
 from gpubalance.results.timing import Remedy
 from gpubalance.text import clean
 
@@ -98,13 +98,12 @@ class DatasetLines:
 
     def noting(self) -> AbstractContextManager[None]:
         """Notes all that are made inside the block."""
-        original = tf.data.Dataset.__init__
 
-        def noting_init(dataset: Any, *arguments: Any, **named: Any) -> None:
+        def note(init: Any, dataset: Any, *arguments: Any, **named: Any) -> None:
             self._lines[id(dataset)] = dataset, users_line()
-            original(dataset, *arguments, **named)
+            init(dataset, *arguments, **named)
 
-        return replaced(tf.data.Dataset, __init__=noting_init)
+        return acting({Method.of_all(tf.data.Dataset, "__init__"): note})
 
     def usual_remedies(self, data: Any) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines; nothing is tried."""

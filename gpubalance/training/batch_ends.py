@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 import keras
-from keras.src.utils.python_utils import is_default, pythonify_logs
+
+from gpubalance.engine.keras_patches import is_default, pythonify_logs
 
 # The progress bar counts steps as often as ever, and shows numbers that are at most so old.
 _SHOWN_ANEW_S = 0.5
@@ -44,9 +45,9 @@ class BatchEnds:
         """The method that calls all callbacks' methods of this name."""
 
         def call_all(
-            callbacks: Any, batch: int, logs: Mapping[str, Any] | None = None
+            _: Any, callbacks: Any, batch: int, logs: Mapping[str, Any] | None = None
         ) -> None:
-            """`callbacks` is the CallbackList."""
+            """In place of the CallbackList's own method; `callbacks` is that list."""
             late: Any = LogsReadLate(logs or {})
             for callback in callbacks.callbacks:
                 known = late

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import inspect
 import operator
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput
 
 if TYPE_CHECKING:
     import keras
+
+    from gpubalance.engine.replacing import Replacements
 
 
 class Trainer(ABC):
@@ -100,43 +102,40 @@ class KerasFunctions(ABC):
     @contextmanager
     def called_by_keras(self, options: dict[str, Any]) -> Iterator[None]:
         """Inside the block Keras' methods of the model call these functions."""
-        from keras.src.backend.tensorflow.trainer import TFEpochIterator
-        from keras.src.callbacks.callback_list import CallbackList
-
-        from gpubalance.engine.replaced import replaced
-        from gpubalance.training.batch_ends import BatchEnds
+        from gpubalance.engine.replacing import acting
 
         self.is_open = True
-        ends = BatchEnds()
         try:
-            with (
-                replaced(
-                    self.model,
-                    _distribute_strategy=None,
-                    train_function=self.train,
-                    test_function=self.test,
-                    predict_function=self.predict,
-                ),
-                replaced(
-                    TFEpochIterator,
-                    __init__=_on_the_host(TFEpochIterator.__init__),
-                    _get_iterator=_batches_of,
-                ),
-                replaced(
-                    CallbackList,
-                    _on_train_batch_end=ends.of("on_train_batch_end"),
-                    _on_test_batch_end=ends.of("on_test_batch_end"),
-                ),
-                warnings.catch_warnings(),
-            ):
-                # A regrouped dataset does not know its length, so Keras warns when it ends.
-                if options.get("steps_per_epoch", options.get("steps")) is None:
-                    warnings.filterwarnings(
-                        "ignore", message="Your input ran out of data"
-                    )
+            with acting(self._replacements(options)):
                 yield
         finally:
             self.is_open = False
+
+    def _replacements(self, options: dict[str, Any]) -> Replacements:
+        """What Keras calls instead of its own, in this thread."""
+        from gpubalance.engine import keras_patches
+        from gpubalance.training.batch_ends import BatchEnds
+
+        ends = BatchEnds()
+        replacements: Replacements = {
+            keras_patches.EPOCH_ITERATOR_INIT: _begin_on_the_host,
+            keras_patches.EPOCH_ITERATOR_BATCHES: _batches_of,
+            keras_patches.ON_TRAIN_BATCH_END: ends.of("on_train_batch_end"),
+            keras_patches.ON_TEST_BATCH_END: ends.of("on_test_batch_end"),
+        }
+        # A regrouped dataset does not know its length, so Keras warns when it ends.
+        if options.get("steps_per_epoch", options.get("steps")) is None:
+            replacements[keras_patches.EPOCH_ITERATOR_WARNING] = _say_nothing
+        own = {
+            "_distribute_strategy": None,
+            "train_function": self.train,
+            "test_function": self.test,
+            "predict_function": self.predict,
+        }
+        for name, value in own.items():
+            attribute = keras_patches.of_training(self.model, name)
+            replacements[attribute] = partial(_instead, value)
+        return replacements
 
     def train(self, iterator: Iterator[Any]) -> Any:
         """Trains `steps_per_execution` steps and returns the last one's logs.
@@ -175,25 +174,31 @@ class KerasFunctions(ABC):
         return logs
 
 
-def _on_the_host(begin: Callable[..., None]) -> Callable[..., None]:
-    """Keras' way to begin an iterator over epochs, which would fill the first GPU with arrays."""
+def _instead(value: Any, _: Any) -> Any:
+    """What an attribute is in this thread, whatever the model has."""
+    return value
+
+
+def _say_nothing(*_: Any) -> None:
+    """In place of a warning."""
+
+
+def _begin_on_the_host(
+    begin: Callable[..., None], epochs: Any, *arguments: Any, **options: Any
+) -> None:
+    """Begins Keras' iterator over epochs, which would fill the first GPU with arrays."""
     import tensorflow as tf
 
-    def begin_on_the_host(epochs: Any, *arguments: Any, **options: Any) -> None:
-        with tf.device("/CPU:0"):
-            begin(epochs, *arguments, **options)
-
-    return begin_on_the_host
+    with tf.device("/CPU:0"):
+        begin(epochs, *arguments, **options)
 
 
-def _batches_of(epochs: Any) -> Any:
+def _batches_of(_: Any, epochs: Any) -> Any:
     """One epoch's batches, of Keras' iterator over epochs; the next need not wait for its end."""
     import tensorflow as tf
-    from keras.src.trainers.data_adapters.generator_data_adapter import (
-        GeneratorDataAdapter,
-    )
 
     from gpubalance.engine.iterators import Batches
+    from gpubalance.engine.keras_patches import GeneratorDataAdapter
 
     data = epochs._distributed_dataset
     if not isinstance(epochs.data_adapter, GeneratorDataAdapter):

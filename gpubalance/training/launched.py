@@ -54,19 +54,20 @@ class Reports:
         if self._pipe is None:
             yield
             return
-        with contextlib.ExitStack() as replacing:
-            if method == "fit":
-                self._watch(options, replacing)
+        from gpubalance.engine.keras_patches import SAVE_BACKUP
+        from gpubalance.engine.replacing import acting
+
+        if method == "fit":
+            self._watch(options)
+        with acting({SAVE_BACKUP: self._save_and_note}):
             try:
                 yield
             finally:
                 self.note(awaited=False)
 
-    def _watch(self, options: dict[str, Any], replacing: contextlib.ExitStack) -> None:
-        """Has a `fit` call this at each epoch's begin and after each backup."""
+    def _watch(self, options: dict[str, Any]) -> None:
+        """Has a `fit` call this at each epoch's begin, and notes whether it makes backups."""
         import keras
-
-        from gpubalance.engine.replaced import replaced
 
         callbacks = keras.tree.flatten(options.get("callbacks") or [])
         backups = [
@@ -77,19 +78,13 @@ class Reports:
         epochs = keras.callbacks.LambdaCallback(on_epoch_begin=self._begin_epoch)
         options["callbacks"] = [*callbacks, epochs]
         self._progress = self._progress.model_copy(update={"backs_up": bool(backups)})
-        for backup in backups:
-            save = self._noted(backup._save_model)
-            replacing.enter_context(replaced(backup, _save_model=save))
 
     def _begin_epoch(self, epoch: int, _: Any) -> None:
         self.note(epoch=epoch + 1, step=0)
 
-    def _noted(self, save: Callable[[], None]) -> Callable[[], None]:
-        def save_and_note() -> None:
-            save()
-            self.note(unsaved=0)
-
-        return save_and_note
+    def _save_and_note(self, save: Callable[[Any], None], backup: Any) -> None:
+        save(backup)
+        self.note(unsaved=0)
 
 
 def _pipe() -> int | None:

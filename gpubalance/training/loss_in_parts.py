@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import is_keras_own, losses_of, name_of
+from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
 from gpubalance.engine.pipeline.micro_batches import reductions_of
 from gpubalance.engine.step.findings import NEITHER
 from gpubalance.engine.step.parity import TRIED_SAMPLES

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import keras
-from keras.src.utils.io_utils import print_msg
 
+from gpubalance.engine.keras_patches import print_msg
 from gpubalance.planning.follow import Follower, SplitChange
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.results.common import now

@@ -12,6 +12,8 @@ from typing import Any
 
 import keras
 
+from gpubalance.engine.keras_patches import of_training
+from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
 from gpubalance.training.warn import warn_user
 
 # The split that a model was compiled for; a strategy may serve several splits of the same devices.
@@ -30,82 +32,73 @@ def expect(split: Any) -> None:
 
 @functools.cache
 def take_over() -> None:
-    """Replaces the methods for models of a split's scope.
+    """Replaces the methods of Keras' models, in every thread from now on.
 
-    Other models, and those in training, get Keras' own.
+    Other models than those of a split's scope, and those in training, get Keras' own.
     """
-    for name in ("fit", "evaluate", "predict"):
-        _replace(name, _of_the_split)
-    _replace("compile", _noted)
-    _replace("compile_from_config", _loaded)
-    for name in ("save", "save_weights"):
-        setattr(keras.Model, name, _by_the_first(getattr(keras.Model, name)))
+    methods = {
+        "fit": _of_the_split,
+        "evaluate": _of_the_split,
+        "predict": _of_the_split,
+        "compile": _compile_and_note,
+        "compile_from_config": _load_and_note,
+        "save": _save_by_the_first,
+        "save_weights": _save_by_the_first,
+    }
+    act_always(
+        {Method.of_all(keras.Model, name): method for name, method in methods.items()}
+    )
 
 
-def _replace(name: str, wrapper: Callable[[Any], Any]) -> None:
-    # In the class that defines the method: `load_model` compiles no model whose class overrides
-    # `compile`.
-    owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
-    setattr(owner, name, wrapper(getattr(owner, name)))
-
-
-def _by_the_first(save: Any) -> Any:
+def _save_by_the_first(
+    save: Any, model: Any, filepath: Any, *arguments: Any, **options: Any
+) -> Any:
     """A `save` for several processes that train one model: only the first one's file stays.
 
     The others must save too, as reading a metric's variables sums them over all processes.
     """
-
-    @functools.wraps(save)
-    def method(model: Any, filepath: Any, *arguments: Any, **options: Any) -> Any:
-        split = getattr(model, _SPLIT, None)
-        if split is None or split.is_first:
-            return save(model, filepath, *arguments, **options)
-        with tempfile.TemporaryDirectory() as folder:
-            return save(
-                model, str(Path(folder) / Path(filepath).name), *arguments, **options
-            )
-
-    return method
-
-
-def _of_the_split(keras_method: Any) -> Any:
-    @functools.wraps(keras_method)
-    def method(model: Any, *arguments: Any, **options: Any) -> Any:
-        latest = _split_here(model)
-        if latest is None:
-            if keras_method.__name__ == "fit":
-                _warn_outside(model)
-            return keras_method(model, *arguments, **options)
-        return getattr(model, _SPLIT, latest).call(
-            keras_method, model, arguments, options
+    split = getattr(model, _SPLIT, None)
+    if split is None or split.is_first:
+        return save(model, filepath, *arguments, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        return save(
+            model, str(Path(folder) / Path(filepath).name), *arguments, **options
         )
 
-    return method
+
+def _of_the_split(
+    keras_method: Any, model: Any, *arguments: Any, **options: Any
+) -> Any:
+    """A model's `fit`, `evaluate` or `predict`, over the devices of its split if it has one."""
+    latest = _split_here(model)
+    if latest is not None:
+        split = getattr(model, _SPLIT, latest)
+        return split.call(keras_method, model, arguments, options)
+    if acts_here(of_training(model, "train_function")):
+        return keras_method(model, *arguments, **options)
+    if keras_method.__name__ == "fit":
+        _warn_outside(model)
+    with unmodified():  # by a callback of another model's training
+        return keras_method(model, *arguments, **options)
 
 
-def _noted(compile_: Any) -> Any:
-    @functools.wraps(compile_)
-    def method(model: Any, *arguments: Any, **options: Any) -> None:
-        compile_(model, *arguments, **options)
-        given = inspect.signature(compile_).bind(model, *arguments, **options)
-        asked = given.arguments.get("jit_compile", "auto")
-        setattr(model, _WITHOUT_XLA, asked is False)
-        split = _split_here(model)
-        if split is not None:
-            setattr(model, _SPLIT, split)
-            _waiting.clear()
-
-    return method
+def _compile_and_note(
+    compile_: Any, model: Any, *arguments: Any, **options: Any
+) -> None:
+    compile_(model, *arguments, **options)
+    given = inspect.signature(compile_).bind(model, *arguments, **options)
+    asked = given.arguments.get("jit_compile", "auto")
+    setattr(model, _WITHOUT_XLA, asked is False)
+    split = _split_here(model)
+    if split is not None:
+        setattr(model, _SPLIT, split)
+        _waiting.clear()
 
 
-def _loaded(compile_from_config: Any) -> Any:
-    @functools.wraps(compile_from_config)
-    def method(model: Any, config: Any) -> None:
-        compile_from_config(model, config)
-        # Keras saves False for an "auto" that took none.
-        setattr(model, _WITHOUT_XLA, False)
-
-    return method
+def _load_and_note(compile_from_config: Any, model: Any, config: Any) -> None:
+    compile_from_config(model, config)
+    # Keras saves False for an "auto" that took none.
+    setattr(model, _WITHOUT_XLA, False)
 
 
 def uses_xla(model: Any, plan: Any) -> bool:

@@ -50,7 +50,7 @@ class Pipelined(Trainer):
         _ = self.names
         import tensorflow as tf
 
-        from gpubalance.engine import keras_inside
+        from gpubalance.engine import keras_patches
         from gpubalance.training.measured import use_measured
 
         if tf.distribute.has_strategy():
@@ -59,7 +59,7 @@ class Pipelined(Trainer):
                 remedy="un-indent it",
             )
         use_measured(self.result.settings.precision)
-        with tf.device("/CPU:0"), keras_inside.without_xla():
+        with tf.device("/CPU:0"), keras_patches.without_xla():
             yield
 
     def _functions_for(self, model: Any) -> KerasFunctions:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from keras.src.utils.io_utils import print_msg
-
+from gpubalance.engine.keras_patches import print_msg
 from gpubalance.engine.users_lines import users_line
 
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside
+from gpubalance.engine import keras_patches
 from gpubalance.errors import Refused
 
 
@@ -45,7 +45,7 @@ class Call:
         taken = {}
         for tensor in self.arguments.keras_tensors:
             taken[id(tensor)] = values[self.slots[id(tensor)]]
-        outputs = keras_inside.run_as_graph(
+        outputs = keras_patches.run_as_graph(
             self.operation, training=training, arguments=self.arguments, values=taken
         )
         values.update(zip(self.gives, outputs, strict=True))
@@ -61,7 +61,7 @@ class Calls:
 
     def __init__(self, model: Any) -> None:
         """Raises Refused for a model without a graph."""
-        self.function: Any = keras_inside.graph_of(model)
+        self.function: Any = keras_patches.graph_of(model)
         if self.function is None:
             raise Refused(
                 f"the model {model.name} is of the class {type(model).__name__}, with code of "
@@ -90,9 +90,9 @@ class Calls:
     def _read(self, function: Any, inputs: Sequence[int], path: str) -> tuple[int, ...]:
         """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots."""
         slots = dict(zip(map(id, function.inputs), inputs, strict=True))
-        for node in keras_inside.nodes_in_order(function):
+        for node in keras_patches.nodes_in_order(function):
             name = path + node.operation.name
-            inner = keras_inside.graph_of(node.operation)
+            inner = keras_patches.graph_of(node.operation)
             taken = None if inner is None else _inputs_of(inner, node)
             if taken is None:
                 gives = self._new(node.outputs)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside
+from gpubalance.engine import keras_patches
 from gpubalance.engine.pipeline.blocks import Blocks
 from gpubalance.engine.pipeline.micro_batches import MicroBatch, part_of_loss
 from gpubalance.engine.pipeline.section import Section, with_masks
@@ -52,7 +52,7 @@ class CutModel:
             self.sections.append(section)
             trained[segment.device] += section.trained
         if optimizer.built:
-            keras_inside.move_slots(optimizer)
+            keras_patches.move_slots(optimizer)
         else:
             here: set[int] = set()
             for own in trained.values():

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside
+from gpubalance.engine import keras_patches
 from gpubalance.engine.pipeline.calls import Calls
 from gpubalance.engine.step import built
 from gpubalance.errors import Refused
@@ -30,7 +30,7 @@ class MicroBatch:
 def micro_batch_of(data: Any, calls: Calls) -> MicroBatch:
     """A micro-batch from (inputs, labels) or (inputs, labels, weights), as `fit` takes them."""
     inputs, *labels = data
-    tensors = keras_inside.inputs_of(calls.function, inputs)
+    tensors = keras_patches.inputs_of(calls.function, inputs)
     return MicroBatch(
         inputs=dict(zip(calls.inputs, tensors, strict=True)),
         labels=tf.nest.map_structure(tf.convert_to_tensor, tuple(labels)),
@@ -84,7 +84,7 @@ def _refuse_compiled(model: Any) -> None:
             remedy='compile it with jit_compile=False; Keras saves True where "auto" took XLA on a '
             "GPU",
         )
-    losses = keras_inside.losses_of(model._compile_loss)
+    losses = keras_patches.losses_of(model._compile_loss)
     if not losses:
         raise Refused(
             f"the model {model.name} is compiled without a loss: what its layers add is not "
@@ -94,7 +94,7 @@ def _refuse_compiled(model: Any) -> None:
     reductions = set(reductions_of(model._compile_loss))
     if reductions == {"sum"}:
         return
-    if any(keras_inside.mask_of(output) is not None for output in model.outputs):
+    if any(keras_patches.mask_of(output) is not None for output in model.outputs):
         refuse_loss("what a mask leaves of a batch")
     if any(getattr(loss, "ignore_class", None) is not None for loss in losses):
         refuse_loss("what ignore_class leaves of a batch")
@@ -114,5 +114,5 @@ def refuse_loss(what: str) -> NoReturn:
 
 def reductions_of(compiled: Any) -> list[str | None]:
     """The reduction of each loss that a model was compiled with."""
-    losses = keras_inside.losses_of(compiled)
+    losses = keras_patches.losses_of(compiled)
     return [getattr(loss, "reduction", "sum_over_batch_size") for loss in losses]

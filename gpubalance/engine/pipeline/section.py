@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside
+from gpubalance.engine import keras_patches
 from gpubalance.engine.feed import open_spec
 from gpubalance.engine.pipeline.calls import Call, Calls
 from gpubalance.engine.pipeline.traced import Sums, TracedFunction
@@ -124,7 +124,7 @@ class Section:
     def place(self, device: str) -> None:
         """Moves its variables to a device."""
         for variable in self.variables:
-            keras_inside.move(variable, device)
+            keras_patches.move(variable, device)
         self._sources = [variable.value for variable in self.trained]
 
     def _run(self, tensors: Any, training: Any) -> Any:
@@ -132,7 +132,7 @@ class Section:
         for slot, (value, *mask) in tensors.items():
             values[slot] = value
             if mask:
-                keras_inside.put_mask(value, mask[0])
+                keras_patches.put_mask(value, mask[0])
         for call in self.own:
             call.run(values, training=training)
         return values
@@ -290,7 +290,7 @@ def with_masks(values: Mapping[int, Any]) -> Tensors:
     """Tensors by slot, with Keras' masks."""
     tensors = {}
     for slot, value in values.items():
-        mask = keras_inside.mask_of(value)
+        mask = keras_patches.mask_of(value)
         tensors[slot] = [value] if mask is None else [value, mask]
     return tensors
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import data, keras_inside, memory, models, runtime
+from gpubalance.engine import data, keras_patches, memory, models, runtime
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.block_timing import time_alone
 from gpubalance.engine.pipeline.blocks import blocks_of
@@ -53,7 +53,7 @@ class LayersSession:
         self._joint = joint
         self._seed = seed
         self._names = runtime.set_up(devices, settings, seed=seed)
-        with tf.device("/CPU:0"), keras_inside.without_xla():
+        with tf.device("/CPU:0"), keras_patches.without_xla():
             self._model = models.make_model(settings, takes_data=False)
             calls = Calls(self._model)
             refuse_model(self._model)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine import keras_inside
+from gpubalance.engine import keras_patches
 from gpubalance.engine.pipeline.traced import (
     Gradient,
     TracedFunction,
@@ -42,12 +42,13 @@ class Update:
         self.devices = tuple(variables)
         self._names = names
         self._variables = variables
-        self._inner = keras_inside.summing(optimizer)
+        keras_patches.check_optimizer(optimizer)
+        self._inner = keras_patches.inner_of(optimizer)
         self._scales = self._inner is not optimizer
-        self._twins: dict[int, keras_inside.Twin] = {}
+        self._twins: dict[int, keras_patches.Twin] = {}
         self._dtype = tf.float32  # of the squares
         for device, own in variables.items():
-            self._twins[device] = keras_inside.twin_for(optimizer, own, names[device])
+            self._twins[device] = keras_patches.twin_for(optimizer, own, names[device])
             if any(variable.dtype == "float64" for variable in own):
                 self._dtype = tf.float64
         self._trained: dict[int, list[Any]] = {}

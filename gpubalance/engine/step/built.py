@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import is_keras_own
+from gpubalance.engine.keras_patches import is_keras_own
+from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.step.gradients import taking_gradients
 from gpubalance.engine.step.part import part_of
 from gpubalance.errors import BadInput
@@ -59,6 +60,11 @@ def refuse_gradients_that_do_not_add_up(model: Any) -> None:
 
 def build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     """Creates all variables of the model, its metrics and its optimizer, for batches like this."""
+    with tracing_lock:
+        _build(model, strategy, data, trains=trains)
+
+
+def _build(model: Any, strategy: Any, data: Any, *, trains: bool) -> None:
     step = model.train_step if trains else model.test_step
     is_own = not is_keras_own(step)
     try:
@@ -97,11 +103,11 @@ def _is_traced(step: Any, model: Any, strategy: Any, tensors: Any) -> bool:
 
 def _trace(step: Any, model: Any, strategy: Any, tensors: Any) -> None:
     """Runs a user's step in a graph that is dropped, which makes the variables that it uses."""
-    taking = taking_gradients(model) if model.optimizer else contextlib.nullcontext()
+    replacements = taking_gradients(model) if model.optimizer else {}
     stateless = contextlib.ExitStack()
     try:
         stateless.enter_context(unchanged(model))
-        with part_of(1.0, replicated=True), taking:
+        with part_of(1.0, replacements, replicated=True):
             tf.compat.v1.wrap_function(lambda: step(tensors), [])
     finally:
         with strategy.scope():  # where it makes the variables

@@ -52,7 +52,8 @@ def _count(model: Any, specs: Any) -> float:
     """The operations of a step on one sample; no number if some can't be counted."""
 
     def step(data: Any) -> Any:
-        with unchanged(model), dividing(model, trains=True), part_of(1.0) as part:
+        replacements = dividing(model, trains=True)
+        with unchanged(model), part_of(1.0, replacements) as part:
             model.train_step(data)
             grads, _ = gradients_of(model, part)
         return [grad for grad in grads if grad is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubalance.engine.keras_inside import function_of, is_keras_own, name_of
+from gpubalance.engine.keras_patches import function_of, is_keras_own, name_of
 from gpubalance.engine.sources import is_sum, reaches
 from gpubalance.engine.step.logs import NOT_FROM_PARTS, log_warning
 from gpubalance.engine.step.part import Added, ReducedLoss

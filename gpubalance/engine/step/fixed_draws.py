@@ -3,53 +3,27 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import (
-    gen_candidate_sampling_ops,
-    gen_random_ops,
-    gen_stateful_random_ops,
-    gen_stateless_random_ops,
-    gen_stateless_random_ops_v2,
-)
 
-from gpubalance.engine.keras_inside import name_of
-from gpubalance.engine.step.part import Part, replaced_in_parts
+from gpubalance.engine.keras_patches import drawing_functions, name_of
+from gpubalance.engine.step.part import Part, PartReplacements
 
-# TensorFlow's functions that draw numbers, by module and name.
-_MODULES = (
-    gen_random_ops,
-    gen_stateful_random_ops,
-    gen_stateless_random_ops,
-    gen_stateless_random_ops_v2,
-    gen_candidate_sampling_ops,
-)
-_NO_NUMBERS = "_get_|_grad$|skip|eager_fallback"
-_KINDS = "random_|stateless_|stateful_|truncated_|parameterized_|multinomial$|.*_candidate_sampler$"
-_DRAWING = re.compile(f"(?!.*({_NO_NUMBERS}))({_KINDS})")
 # Keeps what all but the rarest dropout keeps.
 _DRAWN = 0.95
 
 
-@contextmanager
-def fixed_draws() -> Iterator[None]:
-    """Makes TensorFlow draw 0.95 for fractions and the least whole numbers, and shuffle nothing.
+def fixed_draws() -> PartReplacements:
+    """What makes TensorFlow draw 0.95 for fractions and the least whole numbers, and not shuffle.
 
     It notes in the part where numbers are drawn for the batch as a whole.
     """
-    with ExitStack() as undo:
-        for module in _MODULES:
-            drawing = {}
-            for name, function in vars(module).items():
-                if _DRAWING.match(name) and inspect.isfunction(function):
-                    drawing[name] = partial(_fixed, inspect.signature(function))
-            undo.enter_context(replaced_in_parts(module, **drawing))
-        yield
+    return {
+        function: partial(_fixed, signature)
+        for function, signature in drawing_functions().items()
+    }
 
 
 def _fixed(

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.feed import WEIGHTS, Dealt
+from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step import parity
 from gpubalance.engine.step.compiled import refuse_uncompiled
@@ -63,7 +64,8 @@ class Functions:
         """Tries `train` or `test` on a batch, and follows what `parity.check` finds."""
         device = self._replicas.names[0]
         trains = what == "train"
-        found = parity.check(self._model, batch, device, share=share, trains=trains)
+        with tracing_lock:
+            found = parity.check(self._model, batch, device, share=share, trains=trains)
         self.follow(what, found)
         return found
 
@@ -170,7 +172,8 @@ class Functions:
             autograph=False,
         )
         try:
-            return step.get_concrete_function()
+            with tracing_lock:
+                return step.get_concrete_function()
         except Exception as error:
             # Of a variable that is made while a step is traced.
             if type(error).__name__ != "UnliftableError":
@@ -196,7 +199,8 @@ class Functions:
             input_signature=[tuple(values), micro_batches],
             autograph=False,
         )
-        return sized.get_concrete_function()
+        with tracing_lock:
+            return sized.get_concrete_function()
 
     def _step(self, what: str, kind: StepKind) -> Any:
         if what == "predict":

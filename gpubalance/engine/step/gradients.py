@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import SUM, summing
-from gpubalance.engine.replaced import replaced
-from gpubalance.engine.step.part import Part, replaced_in_parts
+from gpubalance.engine import keras_patches
+from gpubalance.engine.keras_patches import check_optimizer
+from gpubalance.engine.replacing import Method, acting
+from gpubalance.engine.step.part import Part, PartReplacements
 from gpubalance.engine.step.problems import changed_by_samples, refuse_problems
 from gpubalance.errors import BadInput
 
 # TensorFlow's functions that divide by the number of replicas, and what to do instead.
 _DIVIDING = {
-    "compute_average_loss": "take the mean over samples: ops.mean(loss)",
-    "scale_regularization_loss": "add the losses as they are",
+    keras_patches.AVERAGE_LOSS: "take the mean over samples: ops.mean(loss)",
+    keras_patches.SCALE_REGULARIZATION: "add the losses as they are",
 }
 
 
@@ -52,31 +53,43 @@ def _weighed(grads: Sequence[Any], weight: Any) -> list[Any]:
     return weighed
 
 
-@contextlib.contextmanager
-def taking_gradients(model: Any) -> Iterator[None]:
-    """Makes `model.train_step` hand its gradients to `gradients_of` instead of applying them."""
+def taking_gradients(model: Any) -> PartReplacements:
+    """What makes `model.train_step` hand its gradients to `gradients_of` instead of applying them.
+
+    Raises BadInput for an optimizer with an option that Keras does not support under a strategy.
+    """
     optimizer = model.optimizer
-    summing(optimizer)
-    refusals = {name: partial(_refuse_division, model, name) for name in _DIVIDING}
+    check_optimizer(optimizer)
     refuse = partial(_refuse_another, model)
-    with (
-        inlined(model),
-        replaced_in_parts(tf.nn, **refusals),
-        _refusing_by_hand(model),
-        # In the class of all optimizers, as one may contain others.
-        replaced(keras.optimizers.Optimizer, **{SUM: list}),
-        # The model's own first: in the class it would be another's.
-        replaced_in_parts(optimizer, apply=partial(_take, model), scale_loss=_scaled),
-        replaced_in_parts(keras.optimizers.Optimizer, apply=refuse),
-        # It calls that of the one in it under a condition, and Keras would wrap the refusal.
-        replaced_in_parts(keras.optimizers.LossScaleOptimizer, apply=refuse),
-        _noting_tapes(model),
-    ):
-        yield
+    replacements = inlined(model) | _refusing_by_hand(model) | _noting_tapes(model)
+    for division, instead in _DIVIDING.items():
+        replacements[division] = partial(
+            _refuse_division, model, division.name, instead
+        )
+    # In the class of all optimizers, as one may contain others.
+    replacements[keras_patches.OPTIMIZER_APPLY] = refuse
+    replacements[keras_patches.LOSS_SCALE_APPLY] = refuse
+    replacements[Method.of(optimizer, "apply")] = partial(_take, model)
+    replacements[Method.of(optimizer, "scale_loss")] = _scale_loss
+    return replacements
+
+
+def applying_sums() -> contextlib.AbstractContextManager[None]:
+    """Makes optimizers apply gradients as they are: they are summed over the replicas already."""
+    return acting({keras_patches.OPTIMIZER_SUM: _as_they_are})
+
+
+def _as_they_are(_: Any, __: Any, gradients_and_variables: Any) -> Any:
+    return list(gradients_and_variables)
 
 
 def _take(
-    model: Any, part: Part, _: Any, grads: Any, trainable_variables: Any = None
+    model: Any,
+    part: Part,
+    _: Any,
+    __: Any,
+    grads: Any,
+    trainable_variables: Any = None,
 ) -> None:
     """The optimizer's `apply`, which keeps the gradients in the part."""
     graph = tf.compat.v1.get_default_graph()
@@ -99,18 +112,18 @@ def _refuse_another(
     )
 
 
-def _scaled(part: Part, scale_loss: Any, loss: Any) -> Any:
+def _scale_loss(part: Part, scale_loss: Any, optimizer: Any, loss: Any) -> Any:
     """An optimizer's `scale_loss`, which weighs the loss."""
     part.is_scaled = True
     # A loss with a value for each sample has the gradient of their sum, which needs no weight.
     if not part.replicated and not loss.shape.rank:
         loss = loss * tf.cast(part.weight, loss.dtype)
     # A tried part's gradients must not overflow.
-    return scale_loss(loss) if part.probing is None else loss
+    return scale_loss(optimizer, loss) if part.probing is None else loss
 
 
-def _noting_tapes(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Makes gradient tapes of the parity check note their targets, and follow changed weights.
+def _noting_tapes(model: Any) -> PartReplacements:
+    """What makes gradient tapes of the parity check note their targets, and follow changed weights.
 
     There such a weight, as SAM changes it, has a tensor for its value.
     """
@@ -144,36 +157,44 @@ def _noting_tapes(model: Any) -> contextlib.AbstractContextManager[None]:
             )
         return take(tape, target, sources, *arguments, **named)
 
-    return replaced_in_parts(tf.GradientTape, __enter__=enter, gradient=gradient)
+    return {keras_patches.ENTER_TAPE: enter, keras_patches.TAPE_GRADIENT: gradient}
 
 
-def _refuse_division(model: Any, name: str, *_: Any, **__: Any) -> NoReturn:
+def _refuse_division(
+    model: Any, name: str, instead: str, *_: Any, **__: Any
+) -> NoReturn:
     raise BadInput(
         f"the model {model.name} calls tf.nn.{name}, which divides by the number of devices: a "
         "split does so",
-        remedy=_DIVIDING[name],
+        remedy=instead,
     )
 
 
-@contextlib.contextmanager
-def inlined(model: Any) -> Iterator[None]:
-    """Makes methods of a user's model that are a `tf.function` parts of the step.
+def inlined(model: Any) -> PartReplacements:
+    """What makes methods of a user's model that are a `tf.function` parts of the step.
 
     A `tf.function` would keep its gradients to itself.
     """
-    with contextlib.ExitStack() as undo:
-        for owner in type(model).__mro__:
-            for name, method in list(vars(owner).items()):
-                is_of_steps = name in ("train_step", "test_step") or not hasattr(
-                    keras.Model, name
+    replacements: PartReplacements = {}
+    for owner in type(model).__mro__:
+        for name in list(vars(owner)):
+            is_of_steps = name in ("train_step", "test_step") or not hasattr(
+                keras.Model, name
+            )
+            function = Method(owner, name).original()
+            if is_of_steps and isinstance(
+                function, tf.types.experimental.PolymorphicFunction
+            ):
+                replacements[Method(owner, name)] = partial(
+                    _call_inlined, _python_function(function)
                 )
-                if is_of_steps and isinstance(
-                    method, tf.types.experimental.PolymorphicFunction
-                ):
-                    undo.enter_context(
-                        replaced(owner, **{name: _python_function(method)})
-                    )
-        yield
+    return replacements
+
+
+def _call_inlined(
+    function: Any, _: Part, __: Any, *arguments: Any, **named: Any
+) -> Any:
+    return function(*arguments, **named)
 
 
 def _python_function(function: Any) -> Any:
@@ -185,9 +206,8 @@ def _python_function(function: Any) -> Any:
     return function.python_function
 
 
-@contextlib.contextmanager
-def _refusing_by_hand(model: Any) -> Iterator[None]:
-    """Refuses TensorFlow's assignments to a weight inside a part's step.
+def _refusing_by_hand(model: Any) -> PartReplacements:
+    """What refuses TensorFlow's assignments to a weight inside a part's step.
 
     Each device would get weights of its own.
     """
@@ -208,14 +228,8 @@ def _refusing_by_hand(model: Any) -> Iterator[None]:
             )
         return assign(variable, *arguments, **named)
 
-    kinds = {type(variable._value) for variable in model.trainable_variables}
-    with contextlib.ExitStack() as undo:
-        for name in ("assign", "assign_add", "assign_sub"):
-            for owner in {_owner_of(name, kind) for kind in kinds}:
-                undo.enter_context(replaced_in_parts(owner, **{name: change}))
-        yield
-
-
-def _owner_of(name: str, kind: type) -> type:
-    """The class that has a class's method of this name."""
-    return next(owner for owner in kind.__mro__ if name in vars(owner))
+    replacements: PartReplacements = {}
+    for variable in model.trainable_variables:
+        for assignment in keras_patches.assignments(variable):
+            replacements[assignment] = change
+    return replacements

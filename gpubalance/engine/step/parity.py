@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import is_keras_own, users_parts
+from gpubalance.engine.keras_patches import is_keras_own, users_parts
 from gpubalance.engine.step import built
 from gpubalance.engine.step.findings import UNKNOWN, Findings
 from gpubalance.engine.step.traced_step import TracedStep

@@ -1,20 +1,19 @@
-"""A replica's part of a global batch, and how methods of Keras are replaced for its step.
+"""A replica's part of a global batch, and what methods of Keras do while its step is traced.
 
-While a replica's step is traced, the new methods get the part: they read its weight, and note
-in it what the step has done.
+They get the part: they read its weight, and note in it what the step has done.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from gpubalance.engine.replaced import replaced
+from gpubalance.engine.replacing import Attribute, Method, acting
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 
 
@@ -105,46 +104,25 @@ class Part:
             self.probing.warnings.append(text)
 
 
-class _Current(threading.local):
-    part: Part | None = None
-
-
-current = _Current()
+# What to call in a part's step. A method's is called with the part, the original method and the
+# arguments, an attribute's with the part and its value.
+PartReplacements: TypeAlias = dict[Method | Attribute, Callable[..., Any]]
 
 
 @contextlib.contextmanager
 def part_of(
-    weight: Any, decomposition: Decomposition = UNTRIED, **options: Any
+    weight: Any,
+    replacements: PartReplacements,
+    decomposition: Decomposition = UNTRIED,
+    **options: Any,
 ) -> Iterator[Part]:
-    """Sets the part of the replica whose step this thread traces inside the block."""
-    graph = tf.compat.v1.get_default_graph()
-    current.part = Part(weight, decomposition, graph=graph, **options)
-    try:
-        yield current.part
-    finally:
-        current.part = None
+    """The part of the replica whose step this thread traces inside the block.
 
-
-def replaced_in_parts(
-    owner: Any, **methods: Callable[..., Any]
-) -> contextlib.AbstractContextManager[None]:
-    """Replaces methods for the steps of parts that are traced inside the block.
-
-    Each new one is called with the part, the original method, and the arguments.
+    The replacements act meanwhile. TensorFlow traces each replica in a thread of its own, so this
+    must be called in that.
     """
-    for_parts = {}
-    for name, method in methods.items():
-        for_parts[name] = _for_parts(getattr(owner, name), method)
-    return replaced(owner, **for_parts)
-
-
-def _for_parts(
-    original: Callable[..., Any], method: Callable[..., Any]
-) -> Callable[..., Any]:
-    def chosen(*arguments: Any, **named: Any) -> Any:
-        part = current.part
-        if part is None:
-            return original(*arguments, **named)
-        return method(part, original, *arguments, **named)
-
-    return chosen
+    graph = tf.compat.v1.get_default_graph()
+    part = Part(weight, decomposition, graph=graph, **options)
+    of_part = {target: partial(method, part) for target, method in replacements.items()}
+    with acting(of_part):
+        yield part

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_inside import is_keras_own
+from gpubalance.engine.keras_patches import is_keras_own
 from gpubalance.engine.step.part import Change
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.vectors import weighed, wide

@@ -9,9 +9,10 @@ there: the logs stay on the first one until somebody reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -23,10 +24,15 @@ from gpubalance.engine.step.accumulation import (
     refuse_what_cannot_accumulate,
 )
 from gpubalance.engine.step.compiled import refuse_what_cannot_compile
-from gpubalance.engine.step.gradients import gradients_of, inlined, taking_gradients
+from gpubalance.engine.step.gradients import (
+    applying_sums,
+    gradients_of,
+    inlined,
+    taking_gradients,
+)
 from gpubalance.engine.step.logs import Logs
 from gpubalance.engine.step.noise import loss_scale, squared_norm, with_norms
-from gpubalance.engine.step.part import part_of
+from gpubalance.engine.step.part import PartReplacements, part_of
 from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
 from gpubalance.engine.step.rows import Rows
 from gpubalance.engine.step.state import State
@@ -69,12 +75,14 @@ def training(
         """All replicas' parts of a step."""
         logs = Logs(model)
         of_here = replicas.strategy.experimental_local_results
+        replacements = dividing(model, trains=not kind.as_it_is)
 
         def replica(values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any]:
-            own = _Replica(model, replicas, decomposition, kind, logs)
+            own = _Replica(model, replicas, replacements, decomposition, kind, logs)
             return own.step(values, micro_batches)
 
-        with dividing(model, trains=not kind.as_it_is):
+        applying = nullcontext() if kind.as_it_is else applying_sums()
+        with applying:
             logged, stamps = replicas.strategy.run(replica, arguments)
         with tf.device(replicas.names[0]):
             values, numbers = logs.of_all(of_here(logged)[0])
@@ -94,12 +102,14 @@ class _Replica:
         self,
         model: Any,
         replicas: Replicas,
+        replacements: PartReplacements,
         decomposition: Decomposition,
         kind: StepKind,
         logs: Logs,
     ) -> None:
         self._model = model
         self._replicas = replicas
+        self._replacements = replacements
         self._decomposition = decomposition
         self._kind = kind
         self._logs = logs
@@ -169,6 +179,7 @@ class _Replica:
         self._state.begin()
         with part_of(
             weight,
+            self._replacements,
             self._decomposition,
             replicated=kind.replicated,
             micro=kind.micro,
@@ -198,19 +209,23 @@ def testing(
 ) -> Callable[..., Any]:
     """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
 
-    def replica(logs: Logs, values: Sequence[Any], _: Any) -> Any:
+    def replica(
+        logs: Logs, replacements: PartReplacements, values: Sequence[Any], _: Any
+    ) -> Any:
         data, weights = values[number_of_replica() - replicas.first_own]
         state = State(model, decomposition, replicated=replicated)
         state.begin()
-        with part_of(weights[0], decomposition, replicated=replicated) as part:
+        with part_of(
+            weights[0], replacements, decomposition, replicated=replicated
+        ) as part:
             own_logs = model.test_step(data)
         state.shares(weights[0])
         return together([*logs.of_part(own_logs, part), *state.counted()])
 
     def step(*arguments: Any) -> tuple[Any, Any]:
         logs = Logs(model)
-        with dividing(model, trains=False):
-            shares = replicas.strategy.run(replica, (logs, *arguments))
+        replacements = dividing(model, trains=False)
+        shares = replicas.strategy.run(partial(replica, logs, replacements), arguments)
         with tf.device(replicas.names[0]):
             return logs.of_all(
                 replicas.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
@@ -250,12 +265,10 @@ def predicting(
     return step
 
 
-@contextmanager
-def dividing(model: Any, *, trains: bool) -> Iterator[None]:
-    """Makes the model's own steps those of parts of a batch."""
+def dividing(model: Any, *, trains: bool) -> PartReplacements:
+    """What makes the model's own steps those of parts of a batch."""
     taking = taking_gradients(model) if trains else inlined(model)
-    with weighing(model), taking:
-        yield
+    return weighing(model) | taking
 
 
 def _everyones(stamps: Any) -> Any:

@@ -145,18 +145,17 @@ class TracedStep:
             lambda tensor: None if tensor is None else next(samples), self._batch
         )
         self.probing = ParityProbe(divisors, exponents, frozenset(map(id, before)))
+        replacements = dividing(self.model, trains=self.trains)
         with (
             unchanged(self.model, zip(self._states, before, strict=True)) as scope,
-            dividing(self.model, trains=self.trains),
-            part_of(weight, probing=self.probing) as part,
+            part_of(weight, replacements | fixed_draws(), probing=self.probing) as part,
         ):
             grads: list[Any] = []
-            with fixed_draws():
-                if self.trains:
-                    logs = self.model.train_step(data)
-                    grads, _ = gradients_of(self.model, part)
-                else:
-                    logs = self.model.test_step(data)
+            if self.trains:
+                logs = self.model.train_step(data)
+                grads, _ = gradients_of(self.model, part)
+            else:
+                logs = self.model.test_step(data)
             self.logs = Logs(self.model).note(logs, part)
             after = [scope.get_current_value(variable) for variable in self._states]
         self.changed = {id(change.variable) for change in part.changes}

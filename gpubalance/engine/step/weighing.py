@@ -9,25 +9,22 @@ to that form. What the step changes is noted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.losses import loss as keras_loss
 
-from gpubalance.engine.keras_inside import is_keras_own
-from gpubalance.engine.replaced import replaced
+from gpubalance.engine import keras_patches
+from gpubalance.engine.keras_patches import is_keras_own
 from gpubalance.engine.step.compiled import IN_ONE_PIECE, NotCompiled
 from gpubalance.engine.step.part import (
     Added,
     Change,
     MetricResult,
     Part,
+    PartReplacements,
     ReducedLoss,
-    replaced_in_parts,
 )
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.state import metrics_of
@@ -35,49 +32,44 @@ from gpubalance.engine.step.vectors import weighed, wide
 from gpubalance.errors import BadInput
 from gpubalance.system.versions import numbers
 
-# Keras divides a replica's loss by the number of replicas, and undoes that for the log: here it
-# does neither.
-_SCALING = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 # Between the seeds of two replicas: far from the small numbers that users give to layers.
 _SEEDS_APART = 0x9E3779B9
 # Keras divides what a regularizer of activities returns by the layer's samples since this version.
 _DIVIDES = numbers(keras.__version__) >= (3, 14)
 
 
-@contextmanager
-def weighing(model: Any) -> Iterator[None]:
-    """Makes what Keras and a model's layers add to the loss sum to one device's.
+def weighing(model: Any) -> PartReplacements:
+    """What makes that which Keras and a model's layers add to the loss sum to one device's.
 
-    Notes in the part what the step changes.
+    It notes in the part what the step changes.
     """
-    with ExitStack() as undo:
-        enter = undo.enter_context
-        enter(replaced(keras_loss, **dict.fromkeys(_SCALING, lambda value: value)))
-        enter(replaced_in_parts(keras_loss, reduce_weighted_values=_reduced))
-        enter(replaced_in_parts(keras_loss.Loss, __call__=_called))
-        enter(replaced_in_parts(keras.Variable, assign=_assigned))
-        # A layer keeps its losses until its model is called again, which another replica does
-        # meanwhile: where a synchronised layer waits for all of them, each would go on with what
-        # the last one has added.
-        losses_by_part = replaced_in_parts(
-            keras.Layer, add_loss=_kept, _get_own_losses=_own, _clear_losses=_cleared
-        )
-        enter(losses_by_part)
-        enter(replaced_in_parts(keras.random.SeedGenerator, next=_own_seed))
-        for metric in metrics_of(model):
-            enter(replaced_in_parts(metric, result=partial(_result, metric)))
-        for layer in model._flatten_layers():
-            if getattr(layer, "activity_regularizer", None):
-                enter(
-                    replaced_in_parts(
-                        layer, activity_regularizer=partial(_regularized, layer)
-                    )
-                )
-            if not is_keras_own(layer):
-                enter(replaced_in_parts(layer, add_loss=partial(_added, layer)))
-            if isinstance(layer, keras.layers.BatchNormalization):
-                enter(replaced_in_parts(layer, _moments=partial(_moments, layer)))
-        yield
+    layers = model._flatten_layers()
+    users_layers = {id(layer) for layer in layers if not is_keras_own(layer)}
+    replacements: PartReplacements = {
+        keras_patches.LOSS_REDUCTION: _reduced,
+        keras_patches.LOSS_CALL: _called,
+        keras_patches.VARIABLE_ASSIGN: _assigned,
+        keras_patches.ADD_LOSS: partial(_add_loss, users_layers),
+        keras_patches.OWN_LOSSES: _own_losses,
+        keras_patches.CLEAR_LOSSES: _clear_losses,
+        keras_patches.NEXT_SEED: _own_seed,
+    }
+    for scaling in keras_patches.SCALING_OF_LOSSES:
+        replacements[scaling] = _not_scaled
+    for metric in metrics_of(model):
+        replacements[keras_patches.metric_result(metric)] = _result
+    for layer in layers:
+        if getattr(layer, "activity_regularizer", None):
+            regularizer = keras_patches.activity_regularizer(layer)
+            replacements[regularizer] = partial(_regularizer_of_part, layer)
+        if isinstance(layer, keras.layers.BatchNormalization):
+            replacements[keras_patches.moments(layer)] = _moments
+    return replacements
+
+
+def _not_scaled(_: Part, __: Any, value: Any) -> Any:
+    """A loss that Keras would divide by the number of replicas, or multiply for the log."""
+    return value
 
 
 def _own_seed(
@@ -145,7 +137,7 @@ def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) 
             f"sum amid their steps: {IN_ONE_PIECE}"
         )
     if mask is not None:
-        sample_weight = keras_loss.apply_mask(sample_weight, mask, dtype.name, "sum")
+        sample_weight = keras_patches.apply_mask(sample_weight, mask, dtype.name, "sum")
     own = tf.reduce_sum(tf.cast(sample_weight, dtype))
     if part.probing is None:
         context = tf.distribute.get_replica_context()
@@ -157,39 +149,42 @@ def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) 
     return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))
 
 
-def _kept(part: Part, _: Any, layer: Any, losses: Any) -> None:
-    """A layer's `add_loss`, which keeps losses in the part."""
-    part.added_by_layer.setdefault(id(layer), []).extend(keras.tree.flatten(losses))
+def _add_loss(
+    users_layers: set[int], part: Part, _: Any, layer: Any, losses: Any
+) -> None:
+    """A layer's `add_loss`, which keeps losses in the part, the user's layers' as its share.
+
+    Keras takes the sum of a value for each sample.
+    """
+    for loss in keras.tree.flatten(losses):
+        own = loss
+        if id(layer) in users_layers:
+            added = Added(layer.name, loss, is_divided=False, is_regularizer=False)
+            own = _share(part, added)
+        part.added_by_layer.setdefault(id(layer), []).append(own)
 
 
-def _own(part: Part, _: Any, layer: Any) -> list[Any]:
+def _own_losses(part: Part, _: Any, layer: Any) -> list[Any]:
     """A layer's `_get_own_losses`, those of the part."""
     return part.added_by_layer.get(id(layer), [])
 
 
-def _cleared(part: Part, clear: Any, layer: Any) -> None:
+def _clear_losses(part: Part, clear: Any, layer: Any) -> None:
     """A layer's `_clear_losses`."""
     part.added_by_layer.pop(id(layer), None)
     clear(layer)  # calls this for the layers inside it
 
 
-def _added(layer: Any, part: Part, add_loss: Any, losses: Any) -> None:
-    """The `add_loss` of a user's layer. Keras takes the sum of a value for each sample."""
+def _regularizer_of_part(layer: Any, part: Part, regularizer: Any) -> Any:
+    """A regularizer of a layer's activities that gives the part's share."""
 
-    def share(loss: Any) -> Any:
+    def regularize(output: Any) -> Any:
+        loss = regularizer(output)
         return _share(
-            part, Added(layer.name, loss, is_divided=False, is_regularizer=False)
+            part, Added(layer.name, loss, is_divided=_DIVIDES, is_regularizer=True)
         )
 
-    add_loss(keras.tree.map_structure(share, losses))
-
-
-def _regularized(layer: Any, part: Part, regularizer: Any, output: Any) -> Any:
-    """A regularizer of a layer's activities."""
-    loss = regularizer(output)
-    return _share(
-        part, Added(layer.name, loss, is_divided=_DIVIDES, is_regularizer=True)
-    )
+    return regularize
 
 
 def _share(part: Part, added: Added) -> Any:
@@ -205,7 +200,7 @@ def _share(part: Part, added: Added) -> Any:
     return weighed(added.tensor, part.weight, exponent)
 
 
-def _moments(layer: Any, part: Part, compute: Any, inputs: Any, mask: Any) -> Any:
+def _moments(part: Part, compute: Any, layer: Any, inputs: Any, mask: Any) -> Any:
     """A layer's moments for batch normalisation; notes a masked call.
 
     It raises nothing, as Keras would wrap the error in its own words.
@@ -213,7 +208,7 @@ def _moments(layer: Any, part: Part, compute: Any, inputs: Any, mask: Any) -> An
     if mask is not None and layer.synchronized:
         part.masked_batch_norms.append(layer.name)
     if part.probing is None:
-        return compute(inputs, mask)
+        return compute(layer, inputs, mask)
     channels = (inputs.shape[layer.axis],)  # fixed ones, as those of parts would differ
     return tf.zeros(channels, inputs.dtype), tf.ones(channels, inputs.dtype)
 
@@ -221,16 +216,19 @@ def _moments(layer: Any, part: Part, compute: Any, inputs: Any, mask: Any) -> An
 def _assigned(part: Part, assign: Any, variable: Any, value: Any) -> Any:
     """A variable's `assign`, noting the change."""
     part.changes.append(Change(variable, value, late=bool(part.applied)))
-    with replaced(part, assigns=True):
+    part.assigns = True
+    try:
         return assign(variable, value)
+    finally:
+        part.assigns = False
 
 
-def _result(metric: Any, part: Part, compute: Any) -> Any:
+def _result(part: Part, compute: Any, metric: Any) -> Any:
     """A metric's result, whose tensors the part knows again.
 
     In the logs those over all parts take their place.
     """
-    result = compute()
+    result = compute(metric)
     tensors = []
     for place, number in enumerate(keras.tree.flatten(result)):
         tensor = tf.identity(tf.convert_to_tensor(number))

@@ -1,17 +1,17 @@
-"""The Keras internals that every step depends on, of the versions that `runtime` accepts.
+"""What gpubalance uses or replaces of Keras and TensorFlow that is not their public interface.
 
-One is where an optimizer sums gradients. It clips them and looks for infinities before it sums them
-over the replicas, so each replica would clip its own part. Here the sum comes first, and the
-optimizer must not sum again.
-
-For a pipeline: how a model's graph runs its layers, and where a variable keeps its value. And whose
-code it is: of Keras' own it is known what it makes of parts of a batch. And how a process forgets
-its policy.
+No other file imports from `keras.src` or `tensorflow.python`. All of it was read in Keras 3.12,
+3.14.1 and 3.15.1 and in TensorFlow 2.20 and 2.21; where a version differs, that is said. The first
+part is what is replaced: each is a target for `replacing.acting`, with the reason. The second is
+what is called.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,13 +19,178 @@ import keras
 import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.losses import loss as losses
+from keras.src.trainers.data_adapters import get_data_adapter
+from keras.src.trainers.data_adapters.generator_data_adapter import (
+    GeneratorDataAdapter,
+)
+from keras.src.utils.io_utils import print_msg
+from keras.src.utils.python_utils import is_default, pythonify_logs
+from tensorflow.python.client import device_lib
+from tensorflow.python.distribute import mirrored_run
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.ops import (
+    collective_ops,
+    gen_candidate_sampling_ops,
+    gen_random_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+)
 
-from gpubalance.engine.replaced import replaced
+from gpubalance.engine.replacing import (
+    Attribute,
+    Method,
+    act_always,
+    acting,
+    acting_as,
+    acting_here,
+)
 from gpubalance.errors import BadInput
+
+__all__ = [
+    "GeneratorDataAdapter",
+    "collective_ops",
+    "device_lib",
+    "eager_context",
+    "get_data_adapter",
+    "is_default",
+    "print_msg",
+    "pythonify_logs",
+]
+
+# ---- What is replaced while a part's step is traced ----
+
+# Keras divides a replica's loss by the number of replicas, and undoes that for the log. A part's
+# loss has a weight instead.
+SCALING_OF_LOSSES = (
+    Method.of_all(losses, "scale_loss_for_distribution"),
+    Method.of_all(losses, "unscale_loss_for_distribution"),
+)
+# Divides by the part's samples, weights or mask: brought to the share of the whole batch's.
+LOSS_REDUCTION = Method.of_all(losses, "reduce_weighted_values")
+apply_mask = losses.apply_mask  # as that does
+# Tells which loss it is that is reduced.
+LOSS_CALL = Method.of_all(keras.losses.Loss, "__call__")
+# Tells which variables a step changes: the replicas' changes are combined.
+VARIABLE_ASSIGN = Method.of_all(keras.Variable, "assign")
+# A layer keeps its losses until its model is called again, which another replica does meanwhile:
+# where a synchronised layer waits for all of them, each would go on with what the last one added.
+ADD_LOSS = Method.of_all(keras.Layer, "add_loss")
+OWN_LOSSES = Method.of_all(keras.Layer, "_get_own_losses")
+CLEAR_LOSSES = Method.of_all(keras.Layer, "_clear_losses")
+# Gives all replicas the same seed, so the same noise.
+NEXT_SEED = Method.of_all(keras.random.SeedGenerator, "next")
+# Applies gradients; each replica's are summed first. A LossScaleOptimizer has one of its own, which
+# calls that of the optimizer in it under a condition.
+OPTIMIZER_APPLY = Method.of_all(keras.optimizers.Optimizer, "apply")
+LOSS_SCALE_APPLY = Method.of_all(keras.optimizers.LossScaleOptimizer, "apply")
+# Sums gradients over the replicas after it has clipped them and looked for infinities, which is a
+# replica's own part then. Here the sum comes first, and must not come again.
+OPTIMIZER_SUM = Method.of_all(keras.optimizers.Optimizer, "_all_reduce_sum_gradients")
+# Tell the parity check whose gradients a step takes.
+ENTER_TAPE = Method.of_all(tf.GradientTape, "__enter__")
+TAPE_GRADIENT = Method.of_all(tf.GradientTape, "gradient")
+# TensorFlow's functions that divide by the number of replicas.
+AVERAGE_LOSS = Method.of_all(tf.nn, "compute_average_loss")
+SCALE_REGULARIZATION = Method.of_all(tf.nn, "scale_regularization_loss")
+
+
+def metric_result(metric: Any) -> Method:
+    """A metric's `result`: in the logs those of all parts take its place."""
+    return Method.of(metric, "result")
+
+
+def moments(layer: Any) -> Method:
+    """How a BatchNormalization takes its statistics: parts of a batch have other ones."""
+    return Method.of(layer, "_moments")
+
+
+def activity_regularizer(layer: Any) -> Attribute:
+    """What a layer adds to the loss for its activities: a part adds its share.
+
+    Keras divides it by the layer's samples since 3.14.
+    """
+    return Attribute.of(layer, "activity_regularizer", keras.Layer)
+
+
+def assignments(variable: Any) -> list[Method]:
+    """The assignments to a Keras variable's value, that is to TensorFlow's variable."""
+    kind = type(variable._value)
+    names = ("assign", "assign_add", "assign_sub")
+    return [Method.of_all(kind, name) for name in names]
+
+
+_DRAWING_MODULES = (
+    gen_random_ops,
+    gen_stateful_random_ops,
+    gen_stateless_random_ops,
+    gen_stateless_random_ops_v2,
+    gen_candidate_sampling_ops,
+)
+_NO_NUMBERS = "_get_|_grad$|skip|eager_fallback"
+_KINDS = "random_|stateless_|stateful_|truncated_|parameterized_|multinomial$|.*_candidate_sampler$"
+_DRAWING = re.compile(f"(?!.*({_NO_NUMBERS}))({_KINDS})")
+
+
+@functools.cache
+def drawing_functions() -> dict[Method, inspect.Signature]:
+    """TensorFlow's functions that draw numbers: the parity check wants the same for all parts."""
+    functions = {}
+    for module in _DRAWING_MODULES:
+        for name, function in list(vars(module).items()):
+            if _DRAWING.match(name) and inspect.isfunction(function):
+                functions[Method.of_all(module, name)] = inspect.signature(function)
+    return functions
+
+
+# TensorFlow traces each replica in a thread of its own, and a LossScaleOptimizer applies gradients
+# in new ones: what acts in the thread that starts them must act there too.
+_REPLICA_THREAD_INIT = Method.of_all(mirrored_run._MirroredReplicaThread, "__init__")
+_REPLICA_THREAD_RUN = Method.of_all(mirrored_run._MirroredReplicaThread, "run")
+_ACTING = "_gpubalance_acting"
+
+
+def _begin_thread(begin: Any, thread: Any, *arguments: Any, **named: Any) -> None:
+    begin(thread, *arguments, **named)
+    setattr(thread, _ACTING, acting_here())
+
+
+def _run_thread(run: Any, thread: Any) -> None:
+    with acting_as(getattr(thread, _ACTING)):
+        run(thread)
+
+
+act_always({_REPLICA_THREAD_INIT: _begin_thread, _REPLICA_THREAD_RUN: _run_thread})
+
+# ---- What is replaced while Keras trains a model over devices ----
+
+# Puts arrays on the first GPU, all of them.
+EPOCH_ITERATOR_INIT = Method.of_all(TFEpochIterator, "__init__")
+# Asks for the next epoch's batches only when this epoch's have ended.
+EPOCH_ITERATOR_BATCHES = Method.of_all(TFEpochIterator, "_get_iterator")
+# Warns at the end of data whose length is not known.
+EPOCH_ITERATOR_WARNING = Method.of_all(TFEpochIterator, "_interrupted_warning")
+# Waits for the devices after each batch, to make numbers of the logs.
+ON_TRAIN_BATCH_END = Method.of_all(CallbackList, "_on_train_batch_end")
+ON_TEST_BATCH_END = Method.of_all(CallbackList, "_on_test_batch_end")
+# Writes a backup: `launch` is told.
+SAVE_BACKUP = Method.of_all(keras.callbacks.BackupAndRestore, "_save_model")
+# Turns XLA on by itself on a single GPU.
+AUTO_XLA = Method.of_all(keras.Model, "_resolve_auto_jit_compile")
+
+
+def of_training(model: Any, name: str) -> Attribute:
+    """A model's strategy or one of the functions that Keras calls for a batch."""
+    return Attribute.of(model, name, keras.Model)
+
+
+# ---- What is called ----
 
 mask_of = backend.get_keras_mask  # that a layer put on a tensor, or None
 put_mask = backend.set_keras_mask
-SUM = "_all_reduce_sum_gradients"
 # Options of an optimizer that do not work under a strategy, and what to do instead.
 _NOT_OVER_DEVICES = {
     "gradient_accumulation_steps": "leave it out; a plan's micro-batches do the same within a step",
@@ -34,21 +199,20 @@ _NOT_OVER_DEVICES = {
 }
 
 
-def summing(optimizer: Any) -> Any:
-    """The optimizer whose method SUM sums gradients: itself, or that in a LossScaleOptimizer.
+def inner_of(optimizer: Any) -> Any:
+    """The optimizer that sums gradients: itself, or that in a LossScaleOptimizer."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
-    With `list` in place of that method, `apply` takes gradients that are already summed.
 
-    Raises BadInput for an optimizer with an option that Keras does not support under a strategy.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+def check_optimizer(optimizer: Any) -> None:
+    """Raises BadInput for an option of an optimizer that Keras does not do under a strategy."""
+    inner = inner_of(optimizer)
     for option, instead in _NOT_OVER_DEVICES.items():
         if getattr(inner, option, None):
             raise BadInput(
                 f"the model's optimizer has {option}, which Keras can't do over several devices",
                 remedy=instead,
             )
-    return inner
 
 
 def follow_floatx() -> None:
@@ -156,7 +320,7 @@ def inputs_of(function: Any, data: Any) -> list[Any]:
 
 def without_xla() -> contextlib.AbstractContextManager[None]:
     """Makes models compiled in the block use XLA only if asked to: on a GPU Keras' "auto" would."""
-    return replaced(keras.Model, _resolve_auto_jit_compile=lambda _: False)
+    return acting({AUTO_XLA: lambda *_: False})
 
 
 def move(variable: Any, device: str) -> None:
@@ -178,7 +342,7 @@ def move(variable: Any, device: str) -> None:
 
 def move_slots(optimizer: Any) -> None:
     """Moves what an optimizer keeps for each variable to where the variable is."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = inner_of(optimizer)
     variables = inner._trainable_variables
     for slots in vars(inner).values():
         if (
