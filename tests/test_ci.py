@@ -17,6 +17,11 @@ from tests.checkout import make_checkout
 from tests.cli.program import ROOT
 from tests.guide.documents import read
 
+EXACT = (
+    "tests/engine/test_exact.py",
+    "tests/training/test_exact.py",
+    "tests/training/test_told.py",
+)
 TOOLS = (
     "bash",
     "sh",
@@ -63,9 +68,12 @@ def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
     )
     system = Path("/etc/os-release")
     is_debian = system.exists() and "\nID=debian\n" in system.read_text()
-    of_pages, *others = [
+    of_pages, *others, again = [
         line for line in done.stderr.splitlines() if line.startswith("ci: ")
     ]
+    assert again == "ci: the tests of exactness once more, without oneDNN"
+    for path in EXACT:
+        assert done.stdout.count(path) == 1
     assert of_pages.startswith(f"ci: {told if is_debian else 'no browser: '}")
     assert of_pages.endswith("the tests of pages are skipped")
     of_ssh = "ci: Debian's openssh-server can't be installed (E: no network): the tests over ssh are skipped"

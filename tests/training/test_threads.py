@@ -1,0 +1,153 @@
+"""Threads of one process that train at the same time, as of a notebook, a tuner or a server.
+
+A split replaces methods of Keras' classes for its steps, and none of them for another thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.training.split import Split
+from tests.late import keras, tf
+from tests.training.cases import SAMPLES, apart, simulated
+from tests.training.models import classifier
+from tests.training.samples import numbers
+
+X, Y = numbers(3 * SAMPLES)
+NEAR = 1e-6
+TIMES = [2, pytest.param(50, marks=pytest.mark.campaign)]
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Calls each in a thread of its own, all at once; what they return."""
+    barrier = threading.Barrier(len(calls))
+
+    def begin(call: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(begin, c) for c in calls]]
+
+
+def beginning() -> list[Any]:
+    keras.utils.set_random_seed(3)
+    return list(classifier("adam")().get_weights())
+
+
+def trained(fit: Callable[..., Any], scope: Any, weights: list[Any]) -> Any:
+    """A model made in the scope and trained from these weights by `fit`, or its own without one."""
+    with scope:
+        model = classifier("adam")()
+    model.set_weights(weights)
+    (fit or type(model).fit)(model, X, Y, batch_size=SAMPLES, shuffle=False, verbose=0)
+    return model
+
+
+def on_one_device(weights: list[Any]) -> Any:
+    model = classifier("adam")()
+    model.set_weights(weights)
+    model.run_eagerly = True
+    model.fit(X, Y, batch_size=SAMPLES, shuffle=False, verbose=0)
+    return model
+
+
+def by_mirrored_strategy(weights: list[Any]) -> Any:
+    """Keras' own training in equal parts, on devices that no split here has."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:6", "CPU:7"])
+    return trained(keras.Model.fit, strategy.scope(), weights)
+
+
+def differences_of_replicas(model: Any) -> list[float]:
+    """The largest difference of each weight's two copies."""
+    differences = []
+    for weight in model.trainable_variables:
+        one, other = weight.value.values
+        differences.append(float(tf.reduce_max(tf.abs(one - other))))
+    return differences
+
+
+def last_two(batches: tuple[int, int]) -> Split:
+    """A split over the last two of four devices."""
+    devices, joint = simulated_devices("4")
+    return Split.of(devices, BatchSplit((0, 0, *batches)), joint)
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_two_splits_train_in_two_threads_as_alone_and_keras_own_is_left(
+    times: int,
+) -> None:
+    weights = beginning()
+    expected = on_one_device(weights)
+    for _ in range(times):
+        splits = [simulated((70, 30)), last_two((20, 80))]
+        models = together(
+            *(lambda s=s: trained(s.fit, s.scope(), weights) for s in splits)
+        )
+        assert max(apart(model, expected) for model in models) <= NEAR
+    plain = by_mirrored_strategy(weights)
+    assert max(differences_of_replicas(plain)) == 0.0
+    assert apart(plain, expected) <= NEAR
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_a_plain_model_trains_as_ever_while_a_split_traces(times: int) -> None:
+    weights = beginning()
+    expected = on_one_device(weights)
+    for _ in range(times):
+        split = simulated((70, 30))
+        models = together(
+            lambda s=split: trained(s.fit, s.scope(), weights),
+            lambda: by_mirrored_strategy(weights),
+        )
+        assert max(apart(model, expected) for model in models) <= NEAR
+        assert max(differences_of_replicas(models[1])) == 0.0
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_two_models_of_the_same_devices_train_in_two_threads(times: int) -> None:
+    weights = beginning()
+    expected = on_one_device(weights)
+    for _ in range(times):
+        split = simulated((70, 30))
+        models = together(
+            *[lambda s=split: trained(s.fit, s.scope(), weights) for _ in range(2)]
+        )
+        assert max(apart(model, expected) for model in models) <= NEAR
+
+
+def test_a_server_evaluates_a_model_while_another_thread_trains_it() -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        model = classifier()()
+    before = split.evaluate(model, X, Y, verbose=0)
+    model.optimizer.learning_rate = 0.0
+    training = threading.Event()
+    ended = threading.Event()
+
+    class Pausing(keras.callbacks.Callback):  # type: ignore[misc]
+        """Lets the other thread evaluate between two batches."""
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            training.set()
+            assert batch or ended.wait(120)
+
+    def serve() -> Any:
+        training.wait(120)
+        try:
+            return model.evaluate(X, Y, batch_size=50, verbose=0)
+        finally:
+            ended.set()
+
+    history, served = together(
+        lambda: model.fit(X, Y, verbose=0, callbacks=[Pausing()]), serve
+    )
+    assert served == pytest.approx(before, rel=1e-5)
+    assert len(history.epoch) == 1
