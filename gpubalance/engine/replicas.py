@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gpubalance.devices.environment import gpu_environment
 from gpubalance.engine.failures import used_before
@@ -23,6 +24,9 @@ _shown: list[str] = []
 # place here.
 _simulated: list[int] = []
 
+Given = ParamSpec("Given")
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Replicas:
@@ -37,6 +41,10 @@ class Replicas:
     labels: tuple[str, ...] = ()
     cluster: Cluster | None = None
     summing: Summing = AS_USUAL
+    # By function and its other arguments: see `kept_with_replicas`.
+    kept: dict[Any, Any] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     @property
     def first_own(self) -> int:
@@ -52,6 +60,25 @@ class Replicas:
     def count(self) -> int:
         """How many there are in all processes."""
         return len(self.clocks)
+
+
+def kept_with_replicas(
+    function: Callable[Concatenate[Replicas, Given], T],
+) -> Callable[Concatenate[Replicas, Given], T]:
+    """Calls a function of replicas once for the same arguments, as `functools.cache` does.
+
+    What it returned is kept with the replicas, and goes with them.
+    """
+
+    @functools.wraps(function)
+    def kept(replicas: Replicas, *given: Given.args, **named: Given.kwargs) -> T:
+        key = function, given, tuple(named.items())
+        if key not in replicas.kept:
+            replicas.kept[key] = function(replicas, *given, **named)
+        known: T = replicas.kept[key]
+        return known
+
+    return kept
 
 
 def replicas_on(

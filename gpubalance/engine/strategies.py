@@ -32,8 +32,10 @@ def build_strategy(
 ) -> Any:
     """The process's only MirroredStrategy on these devices, or the whole cluster's strategy.
 
-    There is one only, so that a model built for one split can train with another. `auto` is
-    TensorFlow's own choice: NCCL for GPUs, a ring for CPUs.
+    There is one only, so that a model built for one split can train with another. It stays for as
+    long as the process: NCCL gives the memory of a second group of the same GPUs never back, and
+    TensorFlow's registry of gradients keeps each strategy that has summed in a traced step. `auto`
+    is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs.
     """
     if cluster is not None:
         kind, _, _ = names[0].partition(":")

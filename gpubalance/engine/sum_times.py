@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 from gpubalance.engine.hosts import gather_over, implementation_of
 from gpubalance.engine.keras_patches import collective_ops
-from gpubalance.engine.replicas import Replicas
+from gpubalance.engine.replicas import Replicas, kept_with_replicas
 from gpubalance.engine.runtime import rounds
 from gpubalance.engine.step.sums import over_replicas
 from gpubalance.engine.strategies import build_strategy
@@ -48,7 +47,7 @@ def seconds_of_sum(
     return max(gather(min(times_s)))
 
 
-@functools.cache
+@kept_with_replicas
 def sum_over(replicas: Replicas, places: tuple[int, ...]) -> Sum:
     """A sum over the replicas at these places. All processes of a cluster must make and call it."""
     if replicas.cluster is not None:

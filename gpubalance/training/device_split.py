@@ -30,8 +30,6 @@ class DeviceSplit(Trainer):
     time, `fixed_samples` how many take as long as its step's fixed cost, None where unknown.
     """
 
-    models_kept = 4
-
     def __init__(
         self,
         devices: Sequence[Device],
@@ -53,7 +51,6 @@ class DeviceSplit(Trainer):
         self.precision: Precision | None = None  # that the scope sets
         self.plan: Plan | None = None
         self.simulate: Simulate = None  # what the plan was loaded with
-        self.stamping_monitor: Any = None  # the Monitor of the call that trains
         self.warned: set[str] = set()
         # Else the scope will load it
         if len(self.devices) > 1 and "keras" in sys.modules:
@@ -99,21 +96,22 @@ class DeviceSplit(Trainer):
         return replicas
 
     def stamp_for(self, monitor: Any) -> None:
-        """Tells the monitor of the steps of the model that trains, until that ends.
+        """Tells the monitor of the steps of its model's `fit`, until that ends.
 
-        Raises BadInput if none trains, or another monitor has these steps.
+        Raises BadInput if this split does not train it, or another monitor has these steps.
         """
-        if not any(steps.is_open for steps in self._steps):
+        steps = self.functions_of(monitor.model)
+        if steps is None or not steps.is_open:
             raise BadInput(
                 "the monitor's split is not what trains the model",
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
             )
-        if self.stamping_monitor not in (None, monitor):
+        if steps.monitor not in (None, monitor):
             raise BadInput(
                 "a fit takes one monitor, and got two",
                 remedy="one does all: split.monitor(rebalance=True, noise=True, log_dir=…)",
             )
-        self.stamping_monitor = monitor
+        steps.monitor = monitor
 
 
 def _known_limits(shares: BatchSplit) -> tuple[int | None, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from gpubalance.errors import BadInput
 
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
 
     from gpubalance.engine.replacing import Replacements
 
+# Where a model keeps its functions, by what trains it. They refer to the model, so they must be
+# the model's own to go with it.
+_FUNCTIONS = "_gpubalance_functions"
+
 
 class Trainer(ABC):
-    """What trains a model over devices through Keras' own methods."""
+    """What trains a model over devices through Keras' own methods.
+
+    It does not keep a model alive, and a model keeps its traces for as long as both are held.
+    """
 
     called = "split"  # in a script
-    models_kept = 1  # that can train in turns without being traced again
-
-    def __init__(self) -> None:
-        self._steps: list[Any] = []  # KerasFunctions, those of the latest model first
 
     def fit(self, model: keras.Model, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.fit`, with all its arguments, over these devices; returns its History.
@@ -64,29 +68,37 @@ class Trainer(ABC):
 
         In a call that comes from inside one of them, by Keras or a callback, it is called as it is.
         """
-        own = [steps for steps in self._steps if steps.model is model]
-        if any(steps.is_open for steps in own):
+        functions = self.functions_of(model)
+        if functions is not None and functions.is_open:
             return keras_method(model, *arguments, **options)
-        current = [steps for steps in own if steps.is_current]
-        functions = current[0] if current else self._functions_for(model)
-        others = [steps for steps in self._steps if steps.model is not model]
-        self._steps = [functions, *others][: self.models_kept]
+        if functions is None or not functions.is_current:
+            functions = self._functions_for(model)
+            vars(model).setdefault(_FUNCTIONS, WeakKeyDictionary())[self] = functions
         by_name = keras_method_arguments(keras_method, model, arguments, options)
         return functions.call(keras_method, by_name)
 
+    def functions_of(self, model: Any) -> KerasFunctions | None:
+        """The functions that this model was last trained or called with; None before that."""
+        known: KerasFunctions | None = vars(model).get(_FUNCTIONS, {}).get(self)
+        return known
+
     @abstractmethod
     def _functions_for(self, model: Any) -> KerasFunctions:
-        """The functions of a model, whose traces are kept until it is compiled again."""
+        """The functions of a model, whose traces are kept until it is compiled again.
+
+        They must not refer to this object, or it would live as long as the model.
+        """
 
 
 class KerasFunctions(ABC):
     """A model's train, test and predict functions as it is compiled now.
 
-    `is_open` is whether Keras is calling them.
+    `is_open` is whether Keras is calling them. `monitor` is the Monitor of the `fit` that does.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self.monitor: Any = None
         self._compiled = _compiled(model)
         self.is_open = False
 

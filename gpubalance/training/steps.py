@@ -7,6 +7,7 @@ the batch out and call the step for it: see engine/step/step.py.
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -38,11 +39,12 @@ class Steps(KerasFunctions):
 
     def __init__(self, split: DeviceSplit, model: Any) -> None:
         super().__init__(model)
-        self._split = split
+        # Whoever calls holds it. The model holds these steps, and must not hold all its splits.
+        self._split: DeviceSplit = weakref.proxy(split)
         self._replicas = split.replicas
         self._feed = Feed(self._replicas, split.shares)
         self._processes = Processes(self._replicas)
-        self._compiled_steps = CompiledSteps(split, model, self._warn)
+        self._compiled_steps = CompiledSteps(self._split, model, self._warn)
         self._functions = self._compiled_steps.functions
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
@@ -84,13 +86,13 @@ class Steps(KerasFunctions):
             ) from error
         finally:
             self._feed.stop()
-            self._split.stamping_monitor = None  # it is for this call only
+            self.monitor = None
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
         # No step begins if the first batch is too large to be dealt out.
         tried = self._last_shares or self._feed.dealing
-        monitor = split.stamping_monitor
+        monitor = self.monitor
         return out_of_memory(
             error,
             self._replicas.names,
@@ -115,7 +117,7 @@ class Steps(KerasFunctions):
         if self._split.shares.accumulates and not dealt.replicated:
             self._decomposition.refuse_small(dealt.shares.smallest, self.model)
         self._trained_steps += 1
-        monitor = self._split.stamping_monitor
+        monitor = self.monitor
         if monitor is None:
             logs, _, _ = self._compiled_steps.train(dealt)
             return logs
@@ -177,7 +179,7 @@ class Steps(KerasFunctions):
             self._trained_steps = int(self.model.optimizer.iterations.numpy())
             self._warn_of_another_model()
             if not self._split.takes_any_batch:
-                monitor = self._split.stamping_monitor
+                monitor = self.monitor
                 self._warn(
                     data.other_batches_text(
                         dealt.shares.batches,

@@ -203,3 +203,32 @@ def test_micro_batches_are_rebalanced_too_and_told_below_the_progress_bar(
     assert split.global_batch == 100
     assert split.batches[0] < 46
     assert max(split.micro_batches) <= 25
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_another_model_that_a_callback_tests_and_trains_leaves_the_monitor_alone() -> (
+    None
+):
+    """As an average of the weights, or a teacher; its steps are its own."""
+    split, model = hot_pair(from_s=0.0)
+    with split.scope():
+        other = classifier("adam")()
+    noted: list[int] = []
+
+    class Tests(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+            if batch % 5 == 0:
+                other.set_weights(model.get_weights())
+                other.evaluate(X[:60], Y[:60], verbose=0)
+                noted.append(len(monitor._steps))
+                other.fit(X[:100], Y[:100], epochs=2, verbose=0)
+                noted.append(len(monitor._steps))
+
+    monitor = split.monitor(every=1, rebalance=True)
+    batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
+    callbacks = [monitor, Tests(), Until(monitor, 1)]
+    options = {"steps_per_epoch": 100, "shuffle": False, "verbose": 0}
+    split.fit(model, batches, callbacks=callbacks, **options)
+    assert monitor.changes
+    assert noted[::2] == noted[1::2]
+    assert noted[2] > noted[0]

@@ -75,12 +75,11 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         split.fit(model, x, y, sample_weight=sample_weight, verbose=0, shuffle=False)
-    assert operations(session._built.functions) == operations(
-        split._steps[0]._functions
-    )
+    functions: Any = split.functions_of(model)
+    assert operations(session._built.functions) == operations(functions._functions)
     assert (
         session.facts()["model"]["step"]
-        == split._steps[0]._functions._decompositions["train"].fingerprint
+        == functions._functions._decompositions["train"].fingerprint
     )
     of_split = [
         str(warning.message)

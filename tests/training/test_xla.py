@@ -50,20 +50,22 @@ def telling() -> Any:
     )
 
 
-def with_xla(case: Case) -> Case:
-    """The case with a model that is compiled with jit_compile=True."""
+def with_xla(case: Case) -> tuple[Case, list[Any]]:
+    """The case with a model that is compiled with jit_compile=True, and the models it has made."""
+    models = []
 
     def make() -> Any:
-        model = case.make()
-        model.jit_compile = True
-        return model
+        models.append(case.make())
+        models[-1].jit_compile = True
+        return models[-1]
 
-    return replace(case, make=make)
+    return replace(case, make=make), models
 
 
-def kinds(split: Split) -> set[bool]:
+def kinds(split: Split, model: Any) -> set[bool]:
     """Whether steps that were traced for training use XLA."""
-    traced = split._steps[0]._functions._traced
+    functions: Any = split.functions_of(model)
+    traced = functions._functions._traced
     return {kind.xla for what, _, kind in traced if what == "train"}
 
 
@@ -80,10 +82,11 @@ def kinds(split: Split) -> set[bool]:
 )
 def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) -> None:
     made = simulated(*split)
-    (found,) = in_turn(with_xla(case), made, [80])
+    compiled_case, models = with_xla(case)
+    (found,) = in_turn(compiled_case, made, [80])
     assert found.weights < 1e-5
     assert found.logs < 1e-5
-    assert kinds(made) == {True, False}  # without for the short last batch
+    assert kinds(made, models[-1]) == {True, False}  # without for the short last batch
 
 
 def test_sizes_that_are_rare_train_without_and_compiling_is_told(
@@ -100,7 +103,7 @@ def test_sizes_that_are_rare_train_without_and_compiling_is_told(
     printed = capsys.readouterr().out
     # Once for the step, once for the stamped one.
     assert printed.count("XLA compiles the step for 70/30 …\n… it took ") == 2
-    assert kinds(split) == {True, False}
+    assert kinds(split, model) == {True, False}
     # Five batches of a size that was rare: it comes often now.
     split.fit(model, X[:240], Y[:240], batch_size=80, epochs=2)
     # Below the progress bar.
@@ -142,7 +145,7 @@ def test_what_xla_cannot_compile_is_named_and_refused_unless_it_was_left_to_kera
         UserWarning, match=r"(?s)AsString .*# here.*So it trains without XLA"
     ):
         split.fit(model, X[:200], Y[:200], shuffle=False, verbose=0)
-    assert kinds(split) == {True, False}
+    assert kinds(split, model) == {True, False}
     # The failed step has left nothing: AdamW's weights would decay twice.
     assert model.optimizer.iterations.numpy() == 2
     assert apart(model, alone) < 1e-5
@@ -171,12 +174,12 @@ def test_a_model_is_compiled_as_its_plan_was_measured_unless_it_says_otherwise()
             classifier("adam", compiled={"jit_compile": False})(),
         )
     split.fit(silent, X[:200], Y[:200], verbose=0)
-    assert kinds(split) == {True}
+    assert kinds(split, silent) == {True}
     with pytest.warns(
         UserWarning, match=r"measured with XLA, .* balance --no-xla finds"
     ):
         split.fit(without, X[:200], Y[:200], verbose=0)
-    assert kinds(split) == {False}
+    assert kinds(split, without) == {False}
     split = of_plan(xla=False)
     with split.scope():
         asked = classifier("adam", compiled=COMPILED)()
@@ -184,4 +187,4 @@ def test_a_model_is_compiled_as_its_plan_was_measured_unless_it_says_otherwise()
         UserWarning, match=r"measured without XLA, .* balance --xla finds"
     ):
         split.fit(asked, X[:200], Y[:200], verbose=0)
-    assert kinds(split) == {True}
+    assert kinds(split, asked) == {True}

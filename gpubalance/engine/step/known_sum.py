@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.replicas import Replicas
+from gpubalance.engine.replicas import Replicas, kept_with_replicas
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.sums import over_replicas
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known_error
 
 
-@functools.cache
+@kept_with_replicas
 def check_sum(replicas: Replicas) -> None:
     """Raises EnvironmentFault unless each device gets the sum of all devices' numbers.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from functools import partial
 from typing import Any
 
 from gpubalance.engine.pace import PacedClock
-from gpubalance.engine.replicas import Replicas
+from gpubalance.engine.replicas import Replicas, kept_with_replicas
 from gpubalance.engine.sum_times import seconds_of_sum
 from gpubalance.planning.packs import LEAST_BYTES, best_pack_bytes
 
@@ -35,7 +34,7 @@ def pack_bytes_for(model: Any, replicas: Replicas) -> int:
     return best_pack_bytes(gradient_bytes, latency_s, bytes_per_s)
 
 
-@functools.cache
+@kept_with_replicas
 def _link_of(replicas: Replicas, most_bytes: int) -> tuple[float, float]:
     """The seconds of the smallest all-reduce, and the bytes per second of larger ones beyond that.
 
