@@ -99,7 +99,8 @@ class CompiledSteps:
         if not self._may_give_up:
             return []
         optimizer = getattr(self._model.optimizer, "variables", [])
-        variables = [*self._model.trainable_variables, *optimizer]
+        with self.functions.as_first_traced("train"):
+            variables = [*self._model.trainable_variables, *optimizer]
         return [(variable, variable.numpy()) for variable in variables]
 
     def _go_on_without(self, error: NotCompiled) -> None:

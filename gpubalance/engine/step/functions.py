@@ -8,6 +8,7 @@ batches of the usual size have a function of their own, in which these are const
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpubalance.engine.step.known_sum import check_sum
 from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.read_later import read_later
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
+from gpubalance.engine.step.trainable import TrainableState
 from gpubalance.errors import BadInput
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.settings.batch_split import BatchSplit
@@ -36,6 +38,7 @@ class Functions:
         self.xla = xla
         self._on_gpus = any("GPU" in name for name in replicas.names)
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
+        self._trainable: dict[str, TrainableState] = {}  # by what steps do
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
         self._traced: dict[tuple[str, str, StepKind], tuple[Any, Any]] = {}
@@ -51,7 +54,17 @@ class Functions:
         # A compiled part gives all gradients at once.
         if self.xla or self._replicas.count == 1:
             return 0
-        return pack_bytes_for(self._model, self._replicas)
+        with self.as_first_traced("train"):
+            return pack_bytes_for(self._model, self._replicas)
+
+    def as_first_traced(self, what: str) -> AbstractContextManager[None]:
+        """Inside the block the model trains the layers that it did when this was first called.
+
+        `what` is `train`, `test` or `predict`: Keras traces each of them once, too.
+        """
+        if what not in self._trainable:
+            self._trainable[what] = TrainableState(self._model)
+        return self._trainable[what].restored()
 
     def give_up_xla(self) -> None:
         """Trains without XLA from now on."""
@@ -64,7 +77,7 @@ class Functions:
         """Tries `train` or `test` on a batch, and follows what `parity.check` finds."""
         device = self._replicas.names[0]
         trains = what == "train"
-        with tracing_lock:
+        with tracing_lock, self.as_first_traced(what):
             found = parity.check(self._model, batch, device, share=share, trains=trains)
         self.follow(what, found)
         return found
@@ -142,7 +155,8 @@ class Functions:
         key = what, dealt.layout.like, kind
         is_new = key not in self._traced or self._traced[key][0] is not signature
         if is_new:
-            self._traced[key] = signature, self._trace(what, kind, signature)
+            with tracing_lock, self.as_first_traced(what):
+                self._traced[key] = signature, self._trace(what, kind, signature)
             self._usual.pop(key, None)
         _, function = self._traced[key]
         if dealt.is_usual and self._on_gpus:

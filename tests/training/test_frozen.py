@@ -1,0 +1,77 @@
+"""A layer that is frozen without a new `compile` trains on, as in Keras, whatever is traced later."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from tests.late import keras
+from tests.training.cases import apart, largest, simulated
+from tests.training.models import classifier
+from tests.training.samples import numbers
+
+X, Y = numbers(1000)
+OPTIONS = {"batch_size": 100, "shuffle": False, "verbose": 0}
+
+
+def make() -> Any:
+    """A model whose loss tells whether its first layer is trained."""
+    return classifier("adam", layers={"weights": "l2"})()
+
+
+class Freezes(keras.callbacks.Callback):
+    """Freezes the first layer after the first of two epochs."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self.model.layers[0].trainable = epoch == 0
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_over_100_steps_a_frozen_layer_trains_as_in_keras(noise: bool) -> None:
+    """The first stamped step is traced in the middle of them."""
+    one_device = make()
+    split = simulated((70, 30))
+    with split.scope():
+        model = make()
+    model.set_weights(one_device.get_weights())
+    for trained, others in (
+        (one_device, []),
+        (model, [split.monitor(every=50, noise=noise)]),
+    ):
+        trained.fit(X, Y, epochs=10, callbacks=[Freezes(), *others], **OPTIONS)
+    assert apart(model, one_device) < 1e-5
+    # A test is traced for the first time: it sees the model as it is now.
+    found, expected = (one.evaluate(X, Y, verbose=0) for one in (model, one_device))
+    assert largest(found, expected) < 1e-5
+    assert not model.layers[0].trainable
+    assert not model.layers[0].kernel.trainable
+    # A compile has effect.
+    before = model.layers[0].get_weights()
+    for trained, scope in ((one_device, nullcontext()), (model, split.scope())):
+        with scope:
+            trained.compile("adam", "sparse_categorical_crossentropy")
+        trained.fit(X, Y, **OPTIONS)
+    assert apart(model, one_device) < 1e-5
+    assert largest(model.layers[0].get_weights(), before) == 0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_too_small_to_divide_or_rare_trains_the_frozen_layer_too(
+    compiled: bool,
+) -> None:
+    """Keras would trace once more for another size, so the one device's is never frozen."""
+    one_device = make()
+    split = simulated((70, 30))
+    with split.scope():
+        model = make()
+    model.jit_compile = compiled
+    model.set_weights(one_device.get_weights())
+    for trained in (one_device, model):
+        trained.fit(X[:200], Y[:200], **OPTIONS)
+    model.layers[0].trainable = False
+    for trained in (one_device, model):
+        trained.fit(X[:201], Y[:201], epochs=2, **OPTIONS)
+        trained.fit(X[:240], Y[:240], epochs=2, **OPTIONS)
+    assert apart(model, one_device) < 1e-5
