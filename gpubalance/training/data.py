@@ -15,16 +15,20 @@ from gpubalance.errors import BadInput
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
 
 
+# By the argument of the data, the one that says how many of its batches are taken, not trained on.
+_COUNTED_BY = {"x": "steps", "validation_data": "validation_steps"}
+
+
 def bring_into_batches(
     options: dict[str, Any], global_batch: int | None, model: Any
 ) -> None:
     """Changes a Keras method's arguments so that datasets and arrays come in batches of that size.
 
     Batches that the user sizes otherwise (by `batch_size`, a PyDataset, a generator) stay as they
-    are, and so do all of a split by ratios, without a size. That raises BadInput for a dataset of
-    single samples.
+    are, and so do those that the user counts by `steps` or `validation_steps`, and all of a split
+    by ratios, without a size. That raises BadInput for a dataset of single samples.
     """
-    for name in ("x", "validation_data"):
+    for name, steps in _COUNTED_BY.items():
         data = options.get(name)
         if not isinstance(data, tf.data.Dataset):
             continue
@@ -35,9 +39,11 @@ def bring_into_batches(
                     "batches",
                     remedy="batch it: dataset.batch(1000)",
                 )
-        elif is_batched(data, model) and batch_of(data) == global_batch:
-            # Of these a smaller batch stays a step of its own, as `repeat` leaves at the end of
-            # each epoch: `rebatch` would fill it up from the next one.
+            continue
+        is_counted = options.get(steps) is not None
+        if is_batched(data, model) and (is_counted or batch_of(data) == global_batch):
+            # Of the split's size a smaller batch stays a step of its own, as `repeat` leaves at the
+            # end of each epoch: `rebatch` would fill it up from the next one.
             options[name] = data.prefetch(tf.data.AUTOTUNE)
         else:
             options[name] = regrouped(data, model, global_batch)
@@ -45,8 +51,34 @@ def bring_into_batches(
         global_batch
         and _is_array(options.get("x"))
         and options.get("batch_size") is None
+        and options.get("steps") is None
     ):
+        _keep_validation_batches(options)
         options["batch_size"] = global_batch
+
+
+def _keep_validation_batches(options: dict[str, Any]) -> None:
+    """Has `validation_steps` of arrays take what they take without a `batch_size`: all of them."""
+    steps = options.get("validation_steps")
+    if steps is None or options.get("validation_batch_size") is not None:
+        return
+    validation = _validation_input(options)
+    samples = 0
+    if validation is None:
+        samples = _size(options["x"])
+        # As Keras rounds it
+        samples -= int(samples * (1 - (options.get("validation_split") or 0.0)))
+    elif _is_array(validation):
+        samples = _size(validation)
+    if samples > 0:
+        options["validation_batch_size"] = -(-samples // steps)
+
+
+def _validation_input(options: dict[str, Any]) -> Any:
+    validation = options.get("validation_data")
+    if isinstance(validation, tuple | list):
+        return validation[0]
+    return validation
 
 
 def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
@@ -61,11 +93,12 @@ def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
             "there is no data: x is None", remedy="give arrays, x and y, or a dataset"
         )
     if isinstance(data, tf.data.Dataset):
-        steps = options.get("steps_per_epoch" if trains else "steps")
-        if steps is None and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        steps = "steps_per_epoch" if trains else "steps"
+        is_endless = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+        if is_endless and options.get(steps) is None:
             raise BadInput(
                 "the dataset never ends, and an epoch would not either",
-                remedy="give steps_per_epoch",
+                remedy=f"give {steps}",
             )
     elif trains and size is not None and size < devices:
         raise BadInput(
@@ -79,10 +112,10 @@ def sizes(options: dict[str, Any]) -> dict[str, int]:
 
     It is an array's samples, a dataset's batches of one size, or UNKNOWN_SIZE.
     """
-    validation = options.get("validation_data")
-    if isinstance(validation, tuple | list):
-        validation = validation[0]
-    return {"data": _size(options.get("x")), "validation data": _size(validation)}
+    return {
+        "data": _size(options.get("x")),
+        "validation data": _size(_validation_input(options)),
+    }
 
 
 def _size(data: Any) -> int:

@@ -38,7 +38,7 @@ class Trainer(ABC):
         """Keras' `model.fit`, with all its arguments, over these devices; returns its History.
 
         Datasets and arrays are brought into global batches of this size, which `steps_per_epoch`
-        counts, unless `batch_size` says otherwise. Raises BadInput for a model that these devices
+        counts, unless `batch_size` says otherwise; `validation_steps` counts the user's own. Raises BadInput for a model that these devices
         can't train, and for data that can't be dealt out.
         """
         return self._call("fit", model, arguments, options)

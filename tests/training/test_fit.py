@@ -116,6 +116,70 @@ def test_every_kind_of_input_is_dealt_in_the_split() -> None:
         assert apart(model, one_device) < 1e-6, name
 
 
+def test_steps_of_what_is_not_trained_on_are_the_users_own_batches() -> None:
+    """Of a dataset, arrays, a PyDataset and a generator, beside one device."""
+    one_device, start = alone()
+    split = simulated((70, 30))
+    model = in_scope(split, start)
+    model.set_weights(one_device.get_weights())
+    single = tf.data.Dataset.from_tensor_slices((X, Y))
+    kinds: dict[str, Any] = {
+        "smaller batches": lambda: {"x": single.batch(4)},
+        "endless": lambda: {"x": single.batch(7).repeat()},
+        "larger batches": lambda: {"x": single.batch(110)},
+        "arrays": lambda: {"x": X[:33], "y": Y[:33]},
+        "arrays in batches": lambda: {"x": X, "y": Y, "batch_size": 9},
+        "PyDataset": lambda: {"x": py_dataset()},
+        "generator": lambda: {"x": of_generator()},
+    }
+    for name, given in kinds.items():
+        expected = one_device.evaluate(**given(), steps=2, verbose=0)
+        outputs = one_device.predict(**inputs_of(given()), steps=2, verbose=0)
+        for evaluate, predict in (
+            (model.evaluate, model.predict),
+            (partial(split.evaluate, model), partial(split.predict, model)),
+        ):
+            found = evaluate(**given(), steps=2, verbose=0)
+            assert found == pytest.approx(expected, abs=1e-6), name
+            found = predict(**inputs_of(given()), steps=2, verbose=0)
+            assert found == pytest.approx(outputs, abs=1e-6), name
+
+
+def inputs_of(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != "y"}
+
+
+def test_validation_steps_are_the_users_own_batches() -> None:
+    """The split trains on arrays, and one device on the same batches without a `batch_size`.
+
+    That would be the size of validation too.
+    """
+    single = tf.data.Dataset.from_tensor_slices((X, Y))
+    kinds: dict[str, Any] = {
+        "smaller batches": lambda: {"validation_data": single.batch(4)},
+        "larger batches": lambda: {"validation_data": single.batch(110)},
+        "arrays": lambda: {"validation_data": (X[:33], Y[:33])},
+        "arrays in batches": lambda: {
+            "validation_data": (X, Y),
+            "validation_batch_size": 9,
+        },
+        "PyDataset": lambda: {"validation_data": py_dataset()},
+        "generator": lambda: {"validation_data": of_generator()},
+    }
+    one_device = untrained()
+    split = simulated((70, 30))
+    model = in_scope(split, one_device.get_weights())
+    for name, given in kinds.items():
+        options = {"verbose": 0, "validation_steps": 2}
+        expected = one_device.fit(single.batch(100), **given(), **options).history
+        found = model.fit(X, Y, shuffle=False, **given(), **options).history
+        assert found["val_loss"] == pytest.approx(expected["val_loss"], abs=1e-6), name
+        assert found["val_accuracy"] == pytest.approx(expected["val_accuracy"]), name
+    options |= {"shuffle": False, "validation_split": 0.25}
+    validated = model.fit(X, Y, **options).history["val_loss"]
+    assert validated == [pytest.approx(model.evaluate(X[180:], Y[180:], verbose=0)[0])]
+
+
 def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
     """Whatever other splits and strategies the process has."""
 
