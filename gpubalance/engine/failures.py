@@ -120,7 +120,7 @@ def _of_training(
         return BadInput(f"{model} does not compile with XLA: {line}", remedy=remedy)
     if ":" in model:
         # It needs Keras, which is not there for every worker.
-        from gpubalance.engine.users_lines import own_traceback
+        from gpubalance.engine.users_errors import own_traceback
 
         remedy = ""
         if isinstance(error, ModuleNotFoundError):

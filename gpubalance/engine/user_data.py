@@ -24,7 +24,8 @@ from gpubalance.engine.keras_patches import get_data_adapter, is_keras_own
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
 from gpubalance.engine.user_functions import user_function
-from gpubalance.engine.users_lines import DatasetLines, own_traceback, reason_of
+from gpubalance.engine.users_errors import own_traceback, raised_by_own_code, reason_of
+from gpubalance.engine.users_lines import DatasetLines
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.timing import Remedy
 
@@ -207,9 +208,14 @@ class UserData(Pool):
                 remedy = _FORMS
             elif "different shapes" in line:
                 remedy = _PADDED
+            raised = raised_by_own_code(error)
+            cause = None
+            if raised is not None:
+                line += f" ({raised.place})"
+                cause = raised.exception()
             raise BadInput(
                 f"{self.where} failed while it gave samples: {line}", remedy=remedy
-            ) from None
+            ) from cause
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))

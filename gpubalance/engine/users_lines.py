@@ -1,12 +1,10 @@
-"""The user's own lines: behind a call, in a traceback, and those on which a dataset was made."""
+"""The user's own lines: behind a call, and those on which a dataset was made."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
-import threading
-import traceback
+import sysconfig
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +15,6 @@ import tensorflow as tf
 
 from gpubalance.engine.replacing import Method, acting
 from gpubalance.results.timing import Remedy
-from gpubalance.text import clean
 
 # Frames in these folders are skipped: `split.fit` and Keras' `test_on_batch`, for example, open a
 # scope.
@@ -25,68 +22,31 @@ _LIBRARIES = (
     f"{Path(__file__).parents[1]}{os.sep}",
     f"{Path(keras.__file__).parent}{os.sep}",
     f"{Path(tf.__file__).parent}{os.sep}",
-    threading.__file__,
     "<frozen ",
 )
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_IN_DATASET = "Error in user-defined function passed to"
-# Names of nodes, numbers and codes of errors, and a dataset's transformations.
-_OF_TENSORFLOW = re.compile(
-    rf"^\s*(\(\d+\) [A-Z_]+:\s*)?(\{{\{{[^}}]*\}}\}}\s*)*({_IN_DATASET} .* iterator: \S+ )?"
-)
+_PYTHONS_OWN = f"{sysconfig.get_path('stdlib')}{os.sep}"
+# Packages may lie in the folder of Python's own library.
+_PACKAGES = {"site-packages", "dist-packages"}
 
 
 def users_line() -> tuple[str, int]:
     """The file and the line number of the innermost caller outside the libraries."""
     caller = sys._getframe(1)
-    while caller.f_back and _is_of_library(caller.f_code.co_filename):
+    while caller.f_back and is_of_library(caller.f_code.co_filename):
         caller = caller.f_back
     return caller.f_code.co_filename, caller.f_lineno
 
 
-def own_traceback(error: BaseException) -> str:
-    """The user's own frames of an error's traceback, and its message.
-
-    The frames of a graph stand in its text.
-    """
-    shown = own_frames(error)
-    if isinstance(error, tf.errors.OpError):
-        return shown + reason_of(error)
-    return (shown + "".join(traceback.format_exception_only(error))).rstrip()
+def is_of_library(file: str) -> bool:
+    """Whether a frame's file is Keras', TensorFlow's, gpubalance's or of Python's own library."""
+    if file.startswith(_LIBRARIES) or "__autograph_generated_file" in file:
+        return True
+    return file.startswith(_PYTHONS_OWN) and not is_of_package(file)
 
 
-def own_frames(error: BaseException) -> str:
-    """The user's own frames of an error's traceback, also of one in a graph's text."""
-    places = []
-    for frame in traceback.extract_tb(error.__traceback__):
-        places.append((frame.filename, frame.lineno, frame.name))
-    for file, line, name in _FRAME.findall(str(error)):
-        is_rooted = file.startswith(("/", "<"))  # XLA leaves the first slash out
-        places.append((file if is_rooted else f"/{file}", int(line), name))
-    own = [place for place in dict.fromkeys(places) if not _is_of_library(place[0])]
-    # Without columns: no expression is underlined.
-    return "".join(
-        traceback.format_list([traceback.FrameSummary(*place) for place in own])
-    )
-
-
-def reason_of(error: BaseException) -> str:
-    """An error's message in one line, without TensorFlow's own names before it.
-
-    That is the first line, of a step's error the one before its node. It begins with the error's
-    type, or another's.
-    """
-    text, node, _ = str(error).strip().partition("\n\t [[{{node")
-    lines = text.splitlines() or [""]
-    is_first = _IN_DATASET in lines[0] or not node
-    line = _OF_TENSORFLOW.sub("", lines[0 if is_first else -1])
-    if ":" not in line[:60]:
-        line = f"{type(error).__name__}: {line}"
-    return clean(line, 300)
-
-
-def _is_of_library(file: str) -> bool:
-    return file.startswith(_LIBRARIES) or "__autograph_generated_file" in file
+def is_of_package(file: str) -> bool:
+    """Whether a frame's file is of an installed package."""
+    return not _PACKAGES.isdisjoint(Path(file).parts)
 
 
 class DatasetLines:

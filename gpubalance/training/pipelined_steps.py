@@ -21,6 +21,7 @@ from gpubalance.engine.pipeline.micro_batches import (
     refuse_model,
 )
 from gpubalance.engine.pipeline.pipeline import Pipeline
+from gpubalance.engine.users_errors import own_code_named
 from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.results.layers import Layers
@@ -64,7 +65,8 @@ class PipelinedSteps(KerasFunctions):
         if method.__name__ == "fit":
             measured.warn_of_precision(self.model, self._result.settings.precision)
         data.bring_into_batches(options, self._result.global_batch, self.model)
-        with self.called_by_keras(options):
+        doing = f"{method.__name__} of the model {self.model.name}"
+        with own_code_named(doing), self.called_by_keras(options):
             return method(self.model, **options)
 
     def _blocks(self) -> Blocks:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
-from gpubalance.engine.users_lines import own_traceback
+from gpubalance.engine.users_errors import own_code_named, own_traceback
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.results.decomposition import UNTRIED
 from gpubalance.settings.batch_split import BatchSplit
@@ -67,7 +67,11 @@ class Steps(KerasFunctions):
         self._make_optimizer()
         try:
             self._processes.compare_sizes(data.sizes(options))
-            with self.called_by_keras(options), launched.reports.of_call(name, options):
+            with (
+                own_code_named(f"{name} of the model {self.model.name}"),
+                self.called_by_keras(options),
+                launched.reports.of_call(name, options),
+            ):
                 return method(self.model, **options)
         except tf.errors.OpError as error:
             if ran_out(error):

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import keras
 
-from gpubalance.engine.users_lines import own_frames
+from gpubalance.engine.users_errors import own_frames
 from gpubalance.errors import BadInput
 
 IN_ONE_PIECE = "XLA compiles a device's part of a step in one piece"

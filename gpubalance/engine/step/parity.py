@@ -16,7 +16,7 @@ from gpubalance.engine.keras_patches import is_keras_own, users_parts
 from gpubalance.engine.step import built
 from gpubalance.engine.step.findings import UNKNOWN, Findings
 from gpubalance.engine.step.traced_step import TracedStep
-from gpubalance.engine.users_lines import reason_of
+from gpubalance.engine.users_errors import reason_of
 from gpubalance.errors import BadInput
 from gpubalance.results.common import Refusal
 from gpubalance.results.decomposition import Decomposition

@@ -1,0 +1,198 @@
+"""What the user's own code raises while it gives data is named first, with its line.
+
+TensorFlow tells of it in an error of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.engine.users_errors import own_code_named
+from gpubalance.errors import BadInput
+from tests.late import keras, ops, tf
+from tests.training.cases import in_split
+from tests.training.models import classifier, compiled, dense
+from tests.training.samples import numbers
+
+X, Y = numbers(240)
+RAISED_HERE = r"\(test_own_errors.py, line \d+\), raised by your own code in "
+# As TensorFlow 2.21 tells of a PyDataset's process; {file} is the user's.
+OF_A_PROCESS = """DataError: boom at 2
+multiprocessing.pool.RemoteTraceback:
+\"\"\"
+Traceback (most recent call last):
+  File "{file}", line 26, in __getitem__
+    return part(number)
+DataError: boom at 2
+\"\"\"
+
+
+The above exception was the direct cause of the following exception:
+
+
+Traceback (most recent call last):
+
+  File "{tensorflow}/python/ops/script_ops.py", line 269, in __call__
+    ret = func(*args)
+          ^^^^^^^^^^^
+
+tests.training.test_own_errors.DataError: boom at 2
+
+
+\t [[{{node PyFunc}}]] [Op:IteratorGetNext] name: """
+
+
+class DataError(Exception):
+    """One of the user's, whose text is not its argument."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"boom at {self.number}"
+
+
+def boom(number: int) -> tuple[Any, Any]:
+    if number == 2:
+        raise DataError(2)
+    return X[number * 40 : number * 40 + 40], Y[number * 40 : number * 40 + 40]
+
+
+def of_generator(part: Callable[[int], Any]) -> Iterator[Any]:
+    return (part(number) for number in range(6))
+
+
+def py_dataset(part: Callable[[int], Any], **options: Any) -> Any:
+    class Parts(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, number: int) -> Any:
+            return part(number)
+
+    return Parts(**options)
+
+
+def from_generator(part: Callable[[int], Any]) -> Any:
+    specs = tf.TensorSpec((None, 6), tf.float32), tf.TensorSpec((None,), tf.int64)
+    return tf.data.Dataset.from_generator(
+        lambda: of_generator(part), output_signature=specs
+    )
+
+
+def mapped(name: str, part: Callable[[int], Any]) -> Any:
+    def samples(number: Any) -> Any:
+        call = getattr(tf, name)
+        parts = call(lambda at: part(int(at)), [number], [tf.float32, tf.int64])
+        return tuple(map(tf.ensure_shape, parts, ((40, 6), (40,))))
+
+    return tf.data.Dataset.range(6).map(samples)
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "generator": of_generator,
+    "PyDataset": py_dataset,
+    "PyDataset with workers": partial(py_dataset, workers=2),
+    "from_generator": from_generator,
+    "py_function": partial(mapped, "py_function"),
+    "numpy_function": partial(mapped, "numpy_function"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_users_own_code_raises_is_named_first_and_is_the_cause(
+    kind: str,
+) -> None:
+    split, model = in_split(classifier())
+    make = KINDS[kind]
+    calls = {
+        "fit": lambda: model.fit(make(boom), verbose=0),
+        "evaluate": lambda: model.evaluate(make(boom), verbose=0),
+        "predict": lambda: split.predict(model, make(boom), verbose=0),
+        "fit of": lambda: model.fit(X, Y, validation_data=make(boom), verbose=0),
+    }
+    for name, call in calls.items():
+        with pytest.raises(
+            BadInput, match=f"^DataError: boom at 2 {RAISED_HERE}{name}"
+        ) as caught:
+            call()
+        assert isinstance(caught.value.__cause__, DataError)
+        assert str(caught.value.__cause__) == "boom at 2"
+        shown = caught.value.message
+        assert "raise DataError(2)" in shown  # with the lines that lead there
+        assert "concurrent" not in shown
+        assert "multiprocessing" not in shown
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bad row\n  of two lines"),
+        RuntimeError("no such page"),
+        KeyError("name"),
+        NotImplementedError("later"),
+        MemoryError("too large an image"),
+        json.JSONDecodeError("no comma", "[1 2]", 3),
+        UnicodeDecodeError("ascii", b"\xff", 0, 1, "not in range"),
+    ],
+)
+def test_the_cause_has_the_type_and_the_text_of_what_was_raised(
+    error: Exception,
+) -> None:
+    def fails(number: int) -> Any:
+        if number > 1:  # Keras asks for the first two itself
+            raise error
+        return boom(number)
+
+    split, model = in_split(classifier())
+    with pytest.raises(BadInput, match=f"{type(error).__name__}: ") as caught:
+        split.evaluate(model, py_dataset(fails), verbose=0)
+    cause = caught.value.__cause__
+    assert isinstance(cause, type(error))
+    assert (type(cause).__name__, str(cause)) == (type(error).__name__, str(error))
+
+
+def test_what_a_process_of_a_pydataset_raises_is_named_with_its_line() -> None:
+    found = find_spec("tensorflow")
+    assert found is not None
+    assert found.origin is not None
+    text = OF_A_PROCESS.replace("{file}", __file__)
+    text = text.replace("{tensorflow}", str(Path(found.origin).parent))
+    with (
+        pytest.raises(BadInput, match=r"^DataError: boom at 2 .*line 26") as caught,
+        own_code_named("fit"),
+    ):
+        raise tf.errors.UnknownError(None, None, text)
+    assert isinstance(caught.value.__cause__, DataError)
+
+
+def test_a_failure_in_the_loss_is_named_too_and_tensorflows_own_stays_its_own() -> None:
+    def fails(y: Any, _p: Any) -> Any:
+        raise OSError(f"no teacher for {len(y)} labels")
+
+    def loss(y: Any, p: Any) -> Any:
+        weights = tf.ensure_shape(tf.py_function(fails, [y, p], tf.float32), (None,))
+        return weights * keras.losses.sparse_categorical_crossentropy(y, p)
+
+    split, model = in_split(compiled, dense(), loss)
+    with (
+        pytest.warns(UserWarning, match="can't be tried"),
+        pytest.raises(BadInput, match=r"^OSError: no teacher for \d+ labels \(") as own,
+    ):
+        split.fit(model, X, Y, verbose=0)
+    assert isinstance(own.value.__cause__, OSError)
+
+    def wide(_y: Any, p: Any) -> Any:
+        return ops.sum(tf.debugging.check_numerics(p / 0.0, "of the outputs"), axis=-1)
+
+    split, model = in_split(compiled, dense(), wide)
+    with pytest.raises(BadInput, match=r"fit of the model .* failed(.|\n)*outputs"):
+        split.fit(model, X, Y, verbose=0)
