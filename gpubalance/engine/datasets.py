@@ -10,16 +10,25 @@ from gpubalance.errors import BadInput
 
 
 def cleaned(batch: Any) -> Any:
-    """The batch without missing parts at its end, and with a weight for each sample.
+    """The batch as tensors, without missing parts at its end, and with a weight for each sample.
 
-    Keras gives an empty Optional for labels or weights that it lacks.
+    Keras gives an empty Optional for labels or weights that it lacks, and arrays as they are in
+    `train_on_batch` and the like.
     """
+    with tf.device("/CPU:0"):
+        batch = tf.nest.map_structure(_as_tensor, batch)
     if not isinstance(batch, tuple):
         return batch
     parts = list(batch)
     while parts and _is_missing(parts[-1]):
         parts.pop()
     return _weight_each(tuple(parts))
+
+
+def _as_tensor(part: Any) -> Any:
+    if isinstance(part, tf.Tensor) or not hasattr(part, "__array__"):
+        return part
+    return tf.convert_to_tensor(part)
 
 
 def _is_missing(part: Any) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from gpubalance.engine.keras_patches import of_training
 from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
@@ -48,6 +49,24 @@ def take_over() -> None:
     act_always(
         {Method.of_all(keras.Model, name): method for name, method in methods.items()}
     )
+    numbers = {"__int__": int, "__float__": float}
+    act_always(
+        {
+            Method.of_all(keras.Variable, name): functools.partial(_number_of, kind)
+            for name, kind in numbers.items()
+        }
+    )
+
+
+def _number_of(kind: Callable[[Any], Any], keras_own: Any, variable: Any) -> Any:
+    """A scalar variable of several devices as a number, as Keras gives one device's.
+
+    Such are an optimizer's iterations and learning rate.
+    """
+    is_of_several = isinstance(variable.value, tf.distribute.DistributedValues)
+    if is_of_several and variable.ndim == 0:
+        return kind(variable.numpy())
+    return keras_own(variable)
 
 
 def _save_by_the_first(

@@ -99,6 +99,7 @@ class PipelinedSteps(KerasFunctions):
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         parts = _parts(next(iterator))
+        self._refuse_larger(_samples(parts))
         if not self._is_tried:
             self._try(parts)
             self._is_tried = True
@@ -180,15 +181,17 @@ class PipelinedSteps(KerasFunctions):
         weights = labels[1] if len(labels) > 1 else None
         return self.model.compute_metrics(inputs, labels[0], outputs, weights)
 
-    def _micro_batches(self, parts: Parts) -> list[MicroBatch]:
-        """The batch in micro-batches of the measured size; the last one may be smaller."""
-        samples = _samples(parts)
+    def _refuse_larger(self, samples: int) -> None:
         most = self._result.global_batch
         if samples > most:
             raise BadInput(
                 f"a batch of {samples}, where the layers were cut for {most} in a step",
                 remedy=f"batch_size={most}, or less",
             )
+
+    def _micro_batches(self, parts: Parts) -> list[MicroBatch]:
+        """The batch in micro-batches of the measured size; the last one may be smaller."""
+        samples = _samples(parts)
         size = self._result.micro_batch
         micro_batches = []
         for start in range(0, samples, size):

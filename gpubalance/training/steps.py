@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpubalance.engine.datasets import cleaned
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
 from gpubalance.engine.users_errors import own_code_named, own_traceback
@@ -110,7 +111,9 @@ class Steps(KerasFunctions):
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         launched.reports.note_step()
-        outputs = [self._functions.predict(self._feed.deal(batch)) for batch in batches]
+        outputs = []
+        for batch in batches:
+            outputs.append(self._functions.predict(self._feed.deal(cleaned(batch))))
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:

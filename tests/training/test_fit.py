@@ -306,6 +306,39 @@ def test_validation_between_does_not_lose_a_batch() -> None:
     assert history.model is model
 
 
+def test_a_callback_may_train_test_and_predict_on_a_batch_of_arrays() -> None:
+    """Also read the optimizer's numbers, as plain numbers; all beside one device."""
+    one_device = untrained()
+    split = simulated((70, 30))
+    model = in_scope(split, one_device.get_weights())
+    found: dict[Any, list[Any]] = {one_device: [], model: []}
+
+    def look(one: Any, batch: int) -> None:
+        each = np.arange(50, dtype=np.float32)
+        trained = one.train_on_batch(
+            X[:7], Y[:7], class_weight={0: 1.0, 1: 2.0, 2: 3.0}
+        )
+        found[one] += [
+            *np.ravel(one.predict_on_batch(X[: 9 - batch])),
+            *one.test_on_batch(X[:50], Y[:50]),
+            *one.test_on_batch(X[:50], Y[:50], sample_weight=each),
+            *trained,
+            float(one.optimizer.learning_rate),
+            int(one.optimizer.iterations),
+        ]
+
+    for one in (one_device, model):
+        looks = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, one=one: look(one, batch)
+        )
+        one.fit(
+            X, Y, batch_size=100, shuffle=False, verbose=0, epochs=2, callbacks=[looks]
+        )
+    assert found[model] == pytest.approx(found[one_device], rel=1e-5, abs=1e-6)
+    assert found[model][-1] == 12
+    assert apart(model, one_device) < 1e-6
+
+
 @pytest.mark.parametrize("micro_batches", [None, (1, 9, 30)])
 def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
     def make() -> Any:

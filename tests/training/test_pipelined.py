@@ -134,6 +134,11 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     assert largest([found[name] for name in expected], expected.values()) < 1e-6
     outputs = layers.predict(model, inputs, verbose=0)
     assert largest(outputs.values(), alone.predict(inputs, verbose=0).values()) < 1e-6
+    # Batches that are only predicted may be larger than those that are trained on.
+    larger = tf.data.Dataset.from_tensor_slices(inputs).batch(40)
+    outputs = layers.predict(model, larger, steps=1, verbose=0)
+    expected = alone.predict(larger, steps=1, verbose=0)
+    assert largest(outputs.values(), expected.values()) < 1e-6
 
     # Loaded with its optimizer, it goes on where it was.
     # With batches that are alike, all of Keras' means are of samples.
