@@ -38,6 +38,7 @@ from tensorflow.python.ops import (
     gen_stateful_random_ops,
     gen_stateless_random_ops,
     gen_stateless_random_ops_v2,
+    script_ops,
 )
 
 from gpubalance.engine.replacing import (
@@ -178,6 +179,8 @@ ON_TRAIN_BATCH_END = Method.of_all(CallbackList, "_on_train_batch_end")
 ON_TEST_BATCH_END = Method.of_all(CallbackList, "_on_test_batch_end")
 # Writes a backup: `launch` is told.
 SAVE_BACKUP = Method.of_all(keras.callbacks.BackupAndRestore, "_save_model")
+# Calls Python for TensorFlow, which hands on the text alone of what is raised there.
+PYTHON_FUNCTION_CALL = Method.of_all(script_ops.FuncRegistry, "__call__")
 # Turns XLA on by itself on a single GPU.
 AUTO_XLA = Method.of_all(keras.Model, "_resolve_auto_jit_compile")
 

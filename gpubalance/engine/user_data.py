@@ -24,7 +24,13 @@ from gpubalance.engine.keras_patches import get_data_adapter, is_keras_own
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
 from gpubalance.engine.user_functions import user_function
-from gpubalance.engine.users_errors import own_traceback, raised_by_own_code, reason_of
+from gpubalance.engine.users_errors import (
+    Raised,
+    keeping_raised,
+    own_traceback,
+    raised_by_own_code,
+    reason_of,
+)
 from gpubalance.engine.users_lines import DatasetLines
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.timing import Remedy
@@ -197,25 +203,28 @@ class UserData(Pool):
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
         """Makes errors in the pipeline name --data."""
-        try:
-            yield
-        except GpubalanceError:
-            raise
-        except Exception as error:  # noqa: BLE001  (the user's own code, in TensorFlow's words)
-            line = reason_of(error)
-            remedy = _ALONE
-            if self._is_arrays:
-                remedy = _FORMS
-            elif "different shapes" in line:
-                remedy = _PADDED
-            raised = raised_by_own_code(error)
-            cause = None
-            if raised is not None:
-                line += f" ({raised.place})"
-                cause = raised.exception()
-            raise BadInput(
-                f"{self.where} failed while it gave samples: {line}", remedy=remedy
-            ) from cause
+        with keeping_raised():
+            try:
+                yield
+            except GpubalanceError:
+                raise
+            except Exception as error:  # noqa: BLE001  (the user's own code, as TensorFlow tells)
+                raised = raised_by_own_code(error)
+                cause = raised.exception() if raised else None
+                raise self._failed(error, raised) from cause
+
+    def _failed(self, error: Exception, raised: Raised | None) -> BadInput:
+        line = reason_of(error)
+        remedy = _ALONE
+        if self._is_arrays:
+            remedy = _FORMS
+        elif "different shapes" in line:
+            remedy = _PADDED
+        if raised is not None:
+            line += f" ({raised.place})"
+        return BadInput(
+            f"{self.where} failed while it gave samples: {line}", remedy=remedy
+        )
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))

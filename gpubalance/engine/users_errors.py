@@ -7,15 +7,19 @@ what is raised there it hands on the text only, in an error of its own.
 from __future__ import annotations
 
 import re
+import threading
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from gpubalance.engine.keras_patches import PYTHON_FUNCTION_CALL
+from gpubalance.engine.replacing import act_always
 from gpubalance.engine.users_lines import is_of_library, is_of_package
 from gpubalance.errors import BadInput
 from gpubalance.text import clean
@@ -34,7 +38,62 @@ _OF_TENSORFLOW = re.compile(
     rf"^\s*(\(\d+\) [A-Z_]+:\s*)?(\{{\{{[^}}]*\}}\}}\s*)*({_IN_DATASET} .* iterator: \S+ )?"
 )
 _LONGEST = 300  # characters of a message that are shown
+_KEPT = 8  # exceptions: several threads may raise some at once
 _Place: TypeAlias = tuple[str, int, str]  # a file, a line and a function
+
+
+class _Kept:
+    """The latest exceptions of Python functions that TensorFlow called, in whichever thread.
+
+    They are kept, with all that their frames have, only while somebody may ask for them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._raised: deque[BaseException] = deque(maxlen=_KEPT)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        act_always({PYTHON_FUNCTION_CALL: self._call})
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._raised.clear()
+
+    def _call(self, call: Any, *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except StopIteration:  # of a generator that has ended
+            raise
+        except Exception as error:
+            with self._lock:
+                if self._users:
+                    self._raised.append(error)
+            raise
+
+    def find(self, kind: str, message: str) -> BaseException | None:
+        """The latest one of a class of this name, to whose text notes may have been added."""
+        name = kind.rpartition(".")[2]
+        with self._lock:
+            latest = list(reversed(self._raised))
+        for error in latest:
+            if type(error).__name__ == name and message.startswith(str(error).strip()):
+                return error
+        return None
+
+
+_kept = _Kept()
+
+
+def keeping_raised() -> AbstractContextManager[None]:
+    """Inside the block the user's own exceptions are known, not only TensorFlow's text of them."""
+    return _kept.in_use()
 
 
 @dataclass(frozen=True)
@@ -42,7 +101,7 @@ class Raised:
     """An exception of the user's code.
 
     `kind` is its class's name with its module, `file` and `line` are the innermost of the user's.
-    `original` is None of one that TensorFlow tells of.
+    `original` is None of one that is known by TensorFlow's text only, as outside `keeping_raised`.
     """
 
     kind: str
@@ -105,8 +164,10 @@ def _raised_behind(text: str) -> Raised | None:
         places = _places_in(before.partition(_OF_A_PROCESS)[2])
     if not places:
         return None
+    kind = raised["kind"]
+    message = (raised["message"] or "").strip()
     file, line, _ = _users_place(places)
-    return Raised(raised["kind"], (raised["message"] or "").strip(), file, line)
+    return Raised(kind, message, file, line, _kept.find(kind, message))
 
 
 @contextmanager
@@ -115,16 +176,17 @@ def own_code_named(during: str) -> Iterator[None]:
 
     That exception is its `__cause__`. Other errors pass through.
     """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raised = raised_by_own_code(error)
-        if raised is None:
-            raise
-        raise BadInput(
-            f"{raised.text} ({raised.place}), raised by your own code in {during}:\n"
-            f"{own_frames(error)}".rstrip()
-        ) from (raised.exception() or error)
+    with keeping_raised():
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raised = raised_by_own_code(error)
+            if raised is None:
+                raise
+            raise BadInput(
+                f"{raised.text} ({raised.place}), raised by your own code in {during}:\n"
+                f"{own_frames(error)}".rstrip()
+            ) from (raised.exception() or error)
 
 
 def own_traceback(error: BaseException) -> str:

@@ -329,7 +329,7 @@ def test_a_callback_may_train_test_and_predict_on_a_batch_of_arrays() -> None:
 
     for one in (one_device, model):
         looks = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs, one=one: look(one, batch)
+            on_train_batch_end=lambda batch, one=one, **_: look(one, batch)
         )
         one.fit(
             X, Y, batch_size=100, shuffle=False, verbose=0, epochs=2, callbacks=[looks]
