@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from rich.text import Text
 
+from gpubalance.numbers.units import NOT_AVAILABLE
 from gpubalance.render.device_table import device_table, names_of
 from gpubalance.render.table import BLANK, WIDTH, Part, TextTable, shorten
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
@@ -36,10 +37,12 @@ def ended_text(device: Device, command: QueuedCommand, next_on: Device | None) -
     how = "ended"
     if last.out_of_memory:
         how = "ran out of memory"
-    elif last.exit:
+    elif last.exit != 0:
         how = "failed"
     after = f"after {length_text(last.duration_s)}"
-    if last.exit:
+    if last.fault:
+        after += f", {last.fault}"
+    elif last.exit:
         after += f", exit {last.exit}"
     if next_on:
         after += f"; once more on {next_on.label}, which has more"
@@ -116,8 +119,11 @@ def _counted(number: int, what: str) -> str:
 
 def _failure(result: Queue, command: QueuedCommand) -> Iterator[str]:
     last = command.tries[-1]
-    where = f"{command.number:03} failed on {result.label(last.device)}"
-    text = f"{where} with exit code {last.exit}"
+    text = f"{command.number:03} failed on {result.label(last.device)}"
+    if last.fault:
+        text += f": {last.fault}"
+    else:
+        text += f" with exit code {last.exit}"
     if command.tail:
         log = f", {command.log}" if command.log else ""
         text += f"; the end of what it printed{log}:"
@@ -152,7 +158,7 @@ def _commands(result: Queue) -> TextTable:
             cells = [
                 result.label(last.device),
                 length_text(last.duration_s),
-                str(last.exit),
+                NOT_AVAILABLE if last.exit is None else str(last.exit),
             ]
         rows.append([f"{command.number:03}", *cells, clean(command.command, _LONGEST)])
     *columns, _ = zip(*rows, strict=True)

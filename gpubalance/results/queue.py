@@ -16,12 +16,16 @@ from gpubalance.settings.record import Record, Shown
 
 
 class Try(Record):
-    """A command on a device, in seconds since the queue began; `exit` is its exit code."""
+    """A command on a device, in seconds since the queue began; `exit` is its exit code.
+
+    `fault` is why there is none: it could not be started, or its process was lost.
+    """
 
     device: Count
     start_s: Annotated[Number, Shown("began at", "s")]
     end_s: Annotated[Number, Shown("ended at", "s")]
-    exit: Annotated[Count, Shown("exit")]
+    exit: Annotated[Count | None, Shown("exit")]
+    fault: str | None = None
     out_of_memory: bool = False
 
     @property

@@ -29,6 +29,7 @@ GRACE_S = 3.0  # a script that waits in a collective ends only by KILL
 _ALONE_S = 30.0
 # After its end, what it has started may hold its output open for longer
 _PRINTS_WITHIN_S = 10.0
+_NOT_STARTED = 126  # what a shell's exit code is for a command that can't be run
 _LONGEST_LINE = 1 << 20  # characters; longer ones are told in pieces
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -65,7 +66,13 @@ def main() -> None:
         (start,) = json.loads(first).values()
         if start["words"]:
             reserved.close()
-        child = ChildProcess(replies, **start)
+        try:
+            child = ChildProcess(replies, **start)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no room for a thread
+            if not start["words"]:
+                raise  # a worker's log has it
+            _say_not_started(replies, error)
+            return
         for request in requests:
             reserved.close()
             child.ask(request)
@@ -191,6 +198,14 @@ def _say(replies: LineWriter, kind: str, **fields: Any) -> None:
     # Whatever came before may not have ended its line: a shell's greeting, or a worker that was
     # killed
     replies.put(b"\n" + json.dumps({kind: fields}, separators=(",", ":")).encode())
+
+
+def _say_not_started(replies: LineWriter, error: Exception) -> None:
+    text = f"gpubalance can't start it: {getattr(error, 'strerror', None) or error}"
+    _say(replies, "Printed", stream="stderr", text=text)
+    _say(replies, "Ended", code=_NOT_STARTED)
+    replies.close()
+    replies.join()
 
 
 def _end_children() -> None:

@@ -406,6 +406,36 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
     )
 
 
+def test_what_can_not_be_started_fails_alone_and_is_named(tmp_path: Path) -> None:
+    """No file may be opened for a while, as at the limit of `ulimit -n`."""
+    waits = "while [ ! -e {} ]; do sleep 0.1; done"
+    trials = written(
+        tmp_path, waits.format("a"), "true", waits.format("b"), "true", "true"
+    )
+    logs = ("--logs", "logs", "-o", "queue.json")
+    process = start("queue", trials, *PAIR, "--pull", *logs, cwd=tmp_path)
+    lines_until(process, "003 begins on GPU:1")
+    queue = psutil.Process(process.pid)
+    usual = queue.rlimit(psutil.RLIMIT_NOFILE)
+    queue.rlimit(psutil.RLIMIT_NOFILE, (3, usual[1]))
+    (tmp_path / "b").touch()
+    lines_until(process, "005 failed on GPU:1 .*Too many open files")
+    queue.rlimit(psutil.RLIMIT_NOFILE, usual)
+    (tmp_path / "a").touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 6, err
+    assert "error: 2 of 5 commands failed: 4, 5\n" in err
+    said = " ".join(out.split())
+    assert re.search(r"004 failed on GPU:1: .*Too many open files; .*ulimit -n", said)
+    result = Queue.model_validate_json((tmp_path / "queue.json").read_text())
+    codes = [command.tries[0].exit for command in result.commands]
+    assert codes == [0, 0, 0, None, None]
+    here("report", "queue.json", "--html", "page.html", code=0, cwd=tmp_path)
+    resumed = ("--resume", "--overwrite")
+    done = here("queue", trials, *PAIR, *logs, *resumed, code=0, cwd=tmp_path)
+    assert "3 of 5 commands had succeeded before" in done.stderr
+
+
 def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import subprocess
@@ -20,6 +21,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
+from gpubalance.workers import keeper
 from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build, Measured
 from gpubalance.workers.party import Party
@@ -82,6 +84,28 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     # This is Python's own fault: github.com/python/cpython/issues/87474.
     left = 2 * (sys.version_info < (3, 11, 4))
     assert psutil.Process().num_fds() == before + left
+
+
+def test_a_script_that_its_keeper_can_not_start_says_why() -> None:
+    """The keeper may open a file, and not all pipes of a script."""
+    start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, keeper.__file__],
+        input=json.dumps(start) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = [json.loads(line) for line in filter(None, done.stdout.split("\n"))]
+    assert told[1:] == [
+        {
+            "Printed": {
+                "stream": "stderr",
+                "text": "gpubalance can't start it: Too many open files",
+            }
+        },
+        {"Ended": {"code": 126}},
+    ], done.stderr
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubalance.devices.environment import worker_environment
+from gpubalance.errors import EnvironmentFault, GpubalanceError
 from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.probes import find_device, kept_probes
@@ -21,6 +22,7 @@ from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand, Try
 from gpubalance.settings.device import Device
 from gpubalance.settings.queueing import QueueRequest
 from gpubalance.system.signals import signals_held
+from gpubalance.text import clean
 from gpubalance.workers.hosts import Script
 from gpubalance.workers.keeper import GRACE_S
 
@@ -139,20 +141,36 @@ class Commands:
             self._begin(device, self._waiting.popleft())
 
     def _begin(self, number: int, command: QueuedCommand) -> None:
+        """Starts a command on a device. One that can't be started has failed, it alone."""
+        path = self._logs / f"{command.number:03}.log"
+        log = CommandLog(path, self._watch, append=bool(command.tries))
+        try:
+            with signals_held():
+                self._running[number] = self._started(number, command, log)
+        except EnvironmentFault as error:
+            self._note(number, command, log, self._try(number, time.monotonic(), error))
+            return
+        self._commands[command.number] = command.model_copy(update={"log": log.path})
+        self._watch(CommandBegun(self._devices[number], command))
+
+    def _started(
+        self, number: int, command: QueuedCommand, log: CommandLog
+    ) -> _Running:
+        """The command, started. Raises EnvironmentFault, and then nothing of it is left."""
         device = self._devices[number]
         text = command.command.replace("{device}", device.label)
         text = text.replace("{number}", str(command.number))
-        path = self._logs / f"{command.number:03}.log"
-        log = CommandLog(path, self._watch, append=bool(command.tries))
-        with signals_held():
-            script = Script([device])
+        script = Script([device])
+        try:
             script.start(_environment(device), ["-c", _SHELL, text])
             code = self._threads.submit(script.code, log.take)
-            self._running[number] = _Running(
-                command, script, log, time.monotonic(), code
-            )
-        self._commands[command.number] = command.model_copy(update={"log": log.path})
-        self._watch(CommandBegun(device, command))
+        except RuntimeError as error:  # there is no room for a thread
+            script.end()
+            raise EnvironmentFault(f"can't follow its output: {error}") from None
+        except EnvironmentFault:
+            script.end()
+            raise
+        return _Running(command, script, log, time.monotonic(), code)
 
     def _end_finished(self) -> None:
         for device, running in list(self._running.items()):
@@ -161,40 +179,58 @@ class Commands:
                     self._end(device, running)
 
     def _end(self, device: int, running: _Running) -> None:
-        """Takes note of how a command ended.
+        """Takes note of how a command ended."""
+        running.script.end()
+        try:
+            ending: int | GpubalanceError = running.code.result()
+        except GpubalanceError as error:  # nothing came of its process, or no more
+            ending = error
+        del self._running[device]
+        lacked_memory = ending != 0 and running.log.lacks_memory
+        last = self._try(device, running.began_s, ending, lacked_memory=lacked_memory)
+        self._note(device, running.command, running.log, last)
+
+    def _try(
+        self,
+        device: int,
+        began_s: float,
+        ending: int | GpubalanceError,
+        *,
+        lacked_memory: bool = False,
+    ) -> Try:
+        """A try that has ended now, with its exit code or with why there is none."""
+        code = fault = None
+        if isinstance(ending, GpubalanceError):
+            fault = clean("; ".join(filter(None, (ending.message, ending.remedy))))
+        else:
+            code = ending
+        return Try(
+            device=device,
+            start_s=began_s - self._began_s,
+            end_s=time.monotonic() - self._began_s,
+            exit=code,
+            fault=fault,
+            out_of_memory=lacked_memory,
+        )
+
+    def _note(
+        self, device: int, command: QueuedCommand, log: CommandLog, last: Try
+    ) -> None:
+        """Adds a command's last try.
 
         It is tried once more if it lacked memory that another device has.
         """
-        running.script.end()
-        code = running.code.result()
-        lacked_memory = code != 0 and running.log.lacks_memory
-        last = Try(
-            device=device,
-            start_s=running.began_s - self._began_s,
-            end_s=time.monotonic() - self._began_s,
-            exit=code,
-            out_of_memory=lacked_memory,
-        )
-        changes: dict[str, object] = {
-            "tries": (*running.command.tries, last),
-            "log": running.log.path,
-            "tail": (),
-        }
-        if code:
-            changes["tail"] = running.log.tail()
-        command = running.command.model_copy(update=changes)
+        is_first = not command.tries
+        tail = () if last.exit == 0 else log.tail()
+        changes = {"tries": (*command.tries, last), "log": log.path, "tail": tail}
+        command = command.model_copy(update=changes)
         self._commands[command.number] = command
-        del self._running[device]
         if command.ended_well:
             self._journal.add(_key(command), self._devices[device])
             self._journal.add(_key(command), command)
         next_on = None
-        is_first = not running.command.tries
-        if (
-            lacked_memory
-            and is_first
-            and self._memory[self._largest] > self._memory[device]
-        ):
+        has_less = self._memory[self._largest] > self._memory[device]
+        if last.out_of_memory and is_first and has_less:
             self._retries.append(command)
             next_on = self._devices[self._largest]
         self._watch(CommandEnded(self._devices[device], command, next_on))

@@ -137,7 +137,7 @@ def commands(result: Queue) -> Drawing | str:
         if command.resumed:
             continue
         for tried in command.tries:
-            key = _FAILED if tried.exit else _WELL
+            key = _WELL if tried.exit == 0 else _FAILED
             length = (tried.duration_s - pause_s) / unit_s
             bar = Bar(key, tried.start_s / unit_s, length, str(command.number))
             bars[tried.device].append(bar)
