@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from heapq import heappop, heappush, heappushpop
 
 from gpubalance.numbers.stats import median, spread
 from gpubalance.numbers.units import format_percent
@@ -45,17 +46,7 @@ def has_trend(samples: Sequence[float]) -> bool:
     Clearly is 99 % by Mann and Kendall, enough 1 % by Theil and Sen. The 99 % hold for independent
     samples: of series whose samples follow each other, every tenth seems to have a trend.
     """
-    n = len(samples)
-    if n < 4:
-        return False
-    rises = falls = 0
-    for before, after in itertools.combinations(samples, 2):
-        rises += after > before
-        falls += after < before
-    deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    return (abs(rises - falls) - 1) / deviation >= _TREND_Z and abs(
-        _slope(samples)
-    ) * n > _TREND_MATTERS
+    return _trend(samples) is not None
 
 
 def is_steady(samples: Sequence[float]) -> bool:
@@ -64,22 +55,31 @@ def is_steady(samples: Sequence[float]) -> bool:
     At most one in twenty steady series with a correlation of up to 0.7 is called unsteady:
     `scripts/bench compare`.
     """
-    return not (has_trend(samples) and _rises_beyond_noise(samples)) and not _shifts(
-        samples
-    )
+    slope = _trend(samples)
+    if slope is not None and _rises_beyond_noise(samples, slope):
+        return False
+    return not _shifts(samples)
 
 
-def _slope(samples: Sequence[float]) -> float:
-    """The median growth from one sample to the next, as a fraction (Theil–Sen)."""
-    logs = enumerate(math.log(sample) for sample in samples)
-    slopes = []
-    for (place, log), (later_place, later_log) in itertools.combinations(logs, 2):
-        slopes.append((later_log - log) / (later_place - place))
-    return median(slopes)
+def _trend(samples: Sequence[float]) -> float | None:
+    """The trend's growth from one sample to the next, as a fraction; None if there is none."""
+    import numpy as np  # here, as most commands measure nothing
+
+    from gpubalance.numbers.order import falling_pairs, median_slope
+
+    n = len(samples)
+    if n < 4:
+        return None
+    series = np.array(samples, dtype=float)
+    difference = falling_pairs(series[::-1]) - falling_pairs(series)
+    deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    if (abs(difference) - 1) / deviation < _TREND_Z:
+        return None
+    slope = median_slope(np.log(series))
+    return slope if abs(slope) * n > _TREND_MATTERS else None
 
 
-def _rises_beyond_noise(samples: Sequence[float]) -> bool:
-    slope = _slope(samples)
+def _rises_beyond_noise(samples: Sequence[float], slope: float) -> bool:
     noise = spread([sample * math.exp(-slope * i) for i, sample in enumerate(samples)])
     return (
         noise is not None and abs(slope) * len(samples) >= _TREND_ERRORS * noise.error
@@ -95,16 +95,12 @@ def _shifts(samples: Sequence[float]) -> bool:
     near an end, as most pairs of samples lie on one side of it.
     """
     n = len(samples)
-    cuts = []
-    statistic = 0
-    for cut, last in enumerate(samples[:-1], 1):
-        statistic += sum(sample > last for sample in samples)
-        statistic -= sum(sample < last for sample in samples)
-        if abs(statistic) / math.sqrt(cut * (n - cut) * (n + 1) / 3) >= _SHIFT_Z:
-            cuts.append(cut)
+    cuts = _clear_cuts(samples)
     if not cuts:
         return False
-    cut = min(cuts, key=lambda cut: _distance(samples[:cut]) + _distance(samples[cut:]))
+    distances_before = _distances(samples)
+    distances_after = _distances(samples[::-1])[::-1]
+    cut = min(cuts, key=lambda cut: distances_before[cut - 1] + distances_after[cut])
     before = median(samples[:cut])
     after = median(samples[cut:])
     levelled = [sample / before for sample in samples[:cut]]
@@ -118,7 +114,38 @@ def _shifts(samples: Sequence[float]) -> bool:
     )
 
 
-def _distance(samples: Sequence[float]) -> float:
-    """The sum of the samples' distances from their median."""
-    middle = median(samples)
-    return sum(abs(sample - middle) for sample in samples)
+def _clear_cuts(samples: Sequence[float]) -> list[int]:
+    """Before which samples the level seems to change, by Pettitt's statistic."""
+    n = len(samples)
+    ordered = sorted(samples)
+    cuts = []
+    statistic = 0
+    for cut, last in enumerate(samples[:-1], 1):
+        statistic += n - bisect_right(ordered, last) - bisect_left(ordered, last)
+        if abs(statistic) / math.sqrt(cut * (n - cut) * (n + 1) / 3) >= _SHIFT_Z:
+            cuts.append(cut)
+    return cuts
+
+
+def _distances(samples: Sequence[float]) -> list[float]:
+    """For each sample the sum of the distances from the median, of it and all before it."""
+    lower: list[
+        float
+    ] = []  # the lower half as a heap, negated: its first is its largest
+    upper: list[float] = []
+    lower_sum = upper_sum = 0.0
+    distances = []
+    for sample in samples:
+        largest = -heappushpop(lower, -sample)
+        heappush(upper, largest)
+        lower_sum += sample - largest
+        upper_sum += largest
+        if len(upper) > len(lower):
+            smallest = heappop(upper)
+            heappush(lower, -smallest)
+            lower_sum += smallest
+            upper_sum -= smallest
+        # The lower half may have one more: the median itself
+        extra = (len(lower) - len(upper)) * -lower[0]
+        distances.append(upper_sum - lower_sum + extra)
+    return distances
