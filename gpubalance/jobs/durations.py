@@ -62,8 +62,11 @@ def phases_of(request: MeasureRequest) -> list[PhaseEstimate]:
 
 
 def keep_durations(took_s: dict[str, float]) -> None:
-    """Keeps how long phases took, by their keys, for the next time."""
-    durations = list({**_last_durations(), **took_s}.items())
+    """Keeps how long phases took, by their keys, for the next time: those of the latest commands."""
+    others = _last_durations()
+    for key in took_s:
+        others.pop(key, None)  # a key that comes again is among the latest
+    durations = [*others.items(), *took_s.items()]
     with suppress(OSError):
         write_whole(_path(), _DURATIONS.dump_json(dict(durations[-_KEPT:]), indent=1))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.durations import phases_of
+from gpubalance.jobs.durations import keep_durations, phases_of
 from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
 from gpubalance.jobs.phases import Phases
@@ -78,6 +78,15 @@ def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
     assert estimate(REQUEST.probe).seconds == 43.0
     other = REQUEST.model_copy(update={"settings": Settings(model="probe")})
     assert [phase.seconds for phase in estimate(other).phases] == usual_s
+
+
+def test_what_is_often_measured_is_not_forgotten_for_what_is_not() -> None:
+    for others in range(4):
+        often = Command()
+        often.phase("proof", 123)
+        often.phases.keep()
+        keep_durations({f"{others} {number}": 1.0 for number in range(150)})
+    assert phases_of(REQUEST)[-1].seconds == 123
 
 
 def test_phases_that_a_kept_result_replaces_do_not_count_and_repeated_ones_are_one() -> (
