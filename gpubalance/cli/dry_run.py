@@ -56,5 +56,22 @@ def _text(estimated: Estimate) -> str:
         for phase in estimated.phases
     ]
     lines += table(rows, indent="  ")[1:]
+    lines += _guessed(estimated)
     lines.append(f"about {format_duration(estimated.seconds)} in all; nothing was run")
     return "\n".join(lines)
+
+
+def _guessed(estimated: Estimate) -> list[str]:
+    """Says which of the times come from no measurement, so that nobody relies on them."""
+    guessed = [phase.name for phase in estimated.phases if phase.guessed]
+    if not guessed:
+        return []
+    which = "these times are guesses"
+    if len(guessed) < len(estimated.phases):
+        count = "a guess" if len(guessed) == 1 else "guesses"
+        which = f"{', '.join(guessed)}: {count}"
+    why = (
+        "as is usual for small models. Nothing like it was measured on this machine yet, and a "
+        "large model may take many times as long"
+    )
+    return prose(f"{which}, {why}", WIDTH)

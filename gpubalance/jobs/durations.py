@@ -57,7 +57,10 @@ def phases_of(request: MeasureRequest) -> list[PhaseEstimate]:
     for name, usual_s in _usual_s(request).items():
         key = content_key(name, as_json)
         seconds = max(1, round(last_s.get(key, usual_s)))
-        phases.append(PhaseEstimate(name=name, seconds=seconds, key=key))
+        guessed = key not in last_s
+        phases.append(
+            PhaseEstimate(name=name, seconds=seconds, guessed=guessed, key=key)
+        )
     return phases
 
 

@@ -11,10 +11,14 @@ KINDS = ("probe-estimate", "balance-estimate", "layers-estimate")
 
 
 class PhaseEstimate(Record):
-    """A part of a command, and about how long it takes; phases of one `key` take equally long."""
+    """A part of a command, and about how long it takes; phases of one `key` take equally long.
+
+    If it is `guessed`, no such phase was measured on this machine: that is usual for small models.
+    """
 
     name: str
     seconds: float
+    guessed: bool
     key: str = Field(default="", exclude=True)
 
 

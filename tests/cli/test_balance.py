@@ -61,6 +61,8 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(
         r"(?m)^about \d+ s in all; nothing was run; this estimate is in .*expected\.json$",
         dry.stdout,
     )
+    assert "these times are guesses" in dry.stdout
+    assert {phase["guessed"] for phase in expected["phases"]} == {True}
     assert not list(own_state.rglob("*.*"))
 
     # What was measured may replace the estimate, which nobody would miss.
@@ -75,6 +77,10 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(
     again = here(*command, "--dry-run")
     assert "GPU:0 alone" not in again.stdout
     assert "planned with the probe of " in again.stdout
+    assert "these times are guesses" in again.stdout
+    assert "guess" not in here(*command, *SHORT, "--dry-run").stdout
+    longer = here(*command, *SHORT, "--windows", "2", "--fresh", "--dry-run").stdout
+    assert "rounds, proof: guesses, as is usual for small models" in longer
 
 
 @pytest.mark.usefixtures("stand_in")
