@@ -154,9 +154,14 @@ def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Recor
 
 
 def noise_scale(text: str) -> float:
-    """Samples. Raises BadInput for a file without a noise scale."""
+    """Samples.
+
+    Raises UsageError for a number with a comma, and BadInput for a file without a noise scale.
+    """
     with suppress(ValueError):
-        return float(text.replace(",", "").replace("_", ""))
+        return float(text)
+    if re.fullmatch(r"[\d.,_]*\d,[\d.,_]*", text.strip()):
+        raise _ambiguous(text)
     from gpubalance.results.plan import Noise
     from gpubalance.results.records import read_record
 
@@ -168,3 +173,15 @@ def noise_scale(text: str) -> float:
             "leave --noise-scale out",
         )
     return noise.noise_scale
+
+
+def _ambiguous(text: str) -> UsageError:
+    """The error for `3,2` or `3,200`: a comma is a decimal one here and a separator there."""
+    whole = text.replace(",", "")
+    remedy = f"write {whole}"
+    if text.count(",") == 1 and "." not in text:
+        remedy = f"write {text.replace(',', '.')} with a decimal point, or {whole}"
+    return UsageError(
+        f"--noise-scale {text} has a comma, which may be a decimal one or separate thousands",
+        remedy=remedy,
+    )
