@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 # Ways that are tried before the best so far is taken. For ten models on a few devices that is every
 # way worth a look.
-_MOST_TRIED = 200_000
+MOST_TRIED = 200_000
 
 
 class Trained(NamedTuple):
@@ -30,6 +30,16 @@ class Trained(NamedTuple):
         )
 
 
+class Placement(NamedTuple):
+    """The device of each model; None if no way was found in which all fit.
+
+    None fits if `tried_all`. Otherwise the search gave up, and there may be one, or a better one.
+    """
+
+    devices: tuple[int, ...] | None
+    tried_all: bool
+
+
 class _Load(NamedTuple):
     """What the models placed on a device take of it."""
 
@@ -38,10 +48,8 @@ class _Load(NamedTuple):
     working: int = 0
 
 
-def place_models(
-    models: Sequence[Trained], memory: Sequence[int | None]
-) -> tuple[int, ...] | None:
-    """The device of each model for which the last device ends soonest; None if they do not fit.
+def place_models(models: Sequence[Trained], memory: Sequence[int | None]) -> Placement:
+    """The device of each model for which the last device ends soonest.
 
     `memory` has the bytes of each device, None without a limit. Exact for up to some ten models:
     every way is tried but those that can't be better than the best so far, the longest models first
@@ -60,7 +68,7 @@ def place_models(
         rest = order[len(chosen) :]
         rest_s = sum(models[number].least_s for number in rest)
         mean_s = (sum(ends_s) + rest_s) / len(ends_s)
-        if tried > _MOST_TRIED or max(*ends_s, mean_s) >= best_s:
+        if tried > MOST_TRIED or max(*ends_s, mean_s) >= best_s:
             return
         if not rest:
             best_s = max(ends_s)
@@ -70,10 +78,12 @@ def place_models(
             place_rest([*loads[:device], load, *loads[device + 1 :]], (*chosen, device))
 
     place_rest([_Load()] * len(memory), ())
+    tried_all = tried <= MOST_TRIED
     if best is None:
-        return None
+        return Placement(None, tried_all)
     device_of = dict(zip(order, best, strict=True))
-    return tuple(device_of[number] for number in range(len(models)))
+    devices = tuple(device_of[number] for number in range(len(models)))
+    return Placement(devices, tried_all)
 
 
 def _ways(

@@ -11,7 +11,12 @@ from typing import Any
 
 from gpubalance.errors import BadInput, NothingFits
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.ensemble import Trained, place_models
+from gpubalance.planning.ensemble import (
+    MOST_TRIED,
+    Placement,
+    Trained,
+    place_models,
+)
 from gpubalance.text import clean
 from gpubalance.training.distribute import copied
 from gpubalance.training.keras_functions import check_model
@@ -68,7 +73,7 @@ class Ensemble:
         They are what the model's own `predict` gives there. `data` is what Keras' `predict` takes;
         of a Dataset or PyDataset each model goes through all. Raises BadInput for a generator,
         which ends with the first, and NothingFits, before anything predicts, for a model that no
-        device holds, or if they do not fit together; BadInput for a mean of outputs that differ in
+        device holds, or if they do not fit together, or no way was found in which they do; BadInput for a mean of outputs that differ in
         shape.
         """
         import keras
@@ -142,15 +147,12 @@ class Ensemble:
             trained.append(alike[kind]._replace(held=held))
             self._check(number, trained[-1], limits)
         placement = place_models(trained, limits)
-        if placement is None:
-            raise NothingFits(
-                "the models do not fit on the devices together",
-                remedy="leave some of them out",
-            )
+        if placement.devices is None:
+            raise _not_placed(placement)
         self._there = [
-            self._on(number, device) for number, device in enumerate(placement)
+            self._on(number, device) for number, device in enumerate(placement.devices)
         ]
-        self.placement = placement
+        self.placement = placement.devices
         self._size = size
 
     def _limits(self) -> list[int | None]:
@@ -241,6 +243,20 @@ class Ensemble:
         end = f"device:{self._names[device]}"
         variables = self._models[number].variables
         return all(variable.value.device.endswith(end) for variable in variables)
+
+
+def _not_placed(placement: Placement) -> NothingFits:
+    """The error for models that do not fit together, or for which no way was found to."""
+    if placement.tried_all:
+        return NothingFits(
+            "the models do not fit on the devices together",
+            remedy="leave some of them out",
+        )
+    return NothingFits(
+        "no placement was found in which all models fit on the devices. The search ended after "
+        f"{MOST_TRIED:,} steps, so there may be one",
+        remedy="leave some of the models out, or give a smaller batch_size",
+    )
 
 
 def _mean(outputs: Sequence[Any]) -> Any:

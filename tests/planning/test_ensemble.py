@@ -55,7 +55,8 @@ def test_no_other_way_is_sooner(
     best = min(
         (seconds for seconds in ways.values() if seconds is not None), default=None
     )
-    found = place_models(models, memory)
+    found, tried_all = place_models(models, memory)
+    assert tried_all
     assert (found is None) == (best is None)
     assert found is None or abs((ways[found] or 0.0) - (best or 0.0)) < 1e-9
 
@@ -67,7 +68,7 @@ def test_ten_models_on_three_devices_are_placed_exactly() -> None:
         Trained([base_s * slow for slow in (1.0, 1.7, 2.9)], [1] * 3, [1] * 3)
         for base_s in bases_s
     ]
-    found = known(place_models(models, [None, 8, 8]))
+    found = known(place_models(models, [None, 8, 8]).devices)
     best = min(
         seconds
         for way in product(range(3), repeat=10)
@@ -75,4 +76,14 @@ def test_ten_models_on_three_devices_are_placed_exactly() -> None:
     )
     assert time_s(models, [None, 8, 8], found) == best
     # It ends with many models
-    assert place_models(models * 4, [None, None, None]) is not None
+    many = place_models(models * 4, [None, None, None])
+    assert many.devices is not None
+    assert not many.tried_all
+
+
+def test_to_give_up_is_not_to_know_that_nothing_fits() -> None:
+    """Each device holds four of the models: five have room for 20, and two for 8."""
+    model = Trained([1.0] * 5, [1] * 5, [0] * 5)
+    assert place_models([model] * 21, [4] * 5) == (None, False)
+    pair = Trained([1.0] * 2, [1] * 2, [0] * 2)
+    assert place_models([pair] * 9, [4] * 2) == (None, True)

@@ -84,20 +84,22 @@ def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "says"),
+    ("devices", "sizes", "says"),
     [
         (
+            1,
             (10, 100_000),
             r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0",
         ),
-        ((3000, 3000), "the models do not fit on the devices together"),
+        (1, (3000, 3000), "the models do not fit on the devices together"),
+        (5, 21 * (1000,), "ended after 200,000 steps, so there may be one"),
     ],
 )
 def test_what_does_not_fit_is_named_before_anything_predicts(
-    sizes: tuple[int, ...], says: str, tmp_path: Path
+    devices: int, sizes: tuple[int, ...], says: str, tmp_path: Path
 ) -> None:
     profile = tmp_path / "small.toml"
-    profile.write_text(SMALL)
+    profile.write_text(devices * SMALL)
     ensemble = gpubalance.Ensemble([dense(size) for size in sizes], simulate=profile)
     with pytest.raises(NothingFits, match=says):
         ensemble.predict(np.ones((5, 64), "float32"))
