@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import tempfile
 from pathlib import Path
 
@@ -19,8 +17,8 @@ def check_file(option: str, path: Path, *, overwrite: bool) -> None:
     Writes a few pages beside it, so that a full disk, a quota or a read-only file system shows
     early.
     """
-    # Named like an unfinished result: it is swept up too.
-    trial = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    from gpubalance.system.state import temporary_beside
+
     try:
         if path.exists() and not path.is_file():
             raise UsageError(
@@ -28,16 +26,11 @@ def check_file(option: str, path: Path, *, overwrite: bool) -> None:
             )
         if path.exists() and not overwrite:
             raise file_exists(option, path)
-        with trial.open("wb") as file:
-            file.write(bytes(_ROOM))
-            file.flush()
-            os.fsync(file.fileno())
+        with temporary_beside(path, bytes(_ROOM)):
+            pass
     except OSError as error:
         message = f"can't write {option} {clean(str(path))}: {error.strerror}"
         raise EnvironmentFault(message, remedy=f"give another {option}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            trial.unlink(missing_ok=True)
 
 
 def file_exists(option: str, path: Path) -> UsageError:

@@ -65,7 +65,7 @@ def phases_of(request: MeasureRequest) -> list[PhaseEstimate]:
 
 
 def keep_durations(took_s: dict[str, float]) -> None:
-    """Keeps how long phases took, by their keys, for the next time: those of the latest commands."""
+    """Keeps how long the latest phases took, by their keys, for the next time."""
     others = _last_durations()
     for key in took_s:
         others.pop(key, None)  # a key that comes again is among the latest

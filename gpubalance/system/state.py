@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import platformdirs
 from gpubalance.errors import EnvironmentFault
 
 _LOGS_KEPT = 50
+_TEMPORARY = r"\.(\d{1,9})(?:\.[0-9a-f]{8})?\.tmp"  # a PID, and what nobody can guess
 _LOG = re.compile(r"\d+T[\d.]+-(\d{1,9})-")
 
 
@@ -67,20 +69,32 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Deletes the temporary files that killed processes left of the same file. Raises OSError.
     """
     path = path.resolve()  # follows a link, which stays a link
-    sweep(path.parent, path.name)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     if isinstance(content, str):
         content = content.encode("utf-8")
+    with temporary_beside(path, content) as temporary:
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def temporary_beside(path: Path, content: bytes) -> Iterator[Path]:
+    """A new file on disk beside `path`, which is gone at the end of the block, or renamed.
+
+    In a folder that others may write to, nobody can lay a link in its place: its name can't be
+    guessed, and what has it already is not opened. Deletes those that killed processes left.
+    """
+    sweep(path.parent, path.name)
+    token = os.urandom(4).hex()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{token}.tmp")
+    file = temporary.open("xb")
     try:
-        with temporary.open("wb") as file:
+        with file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except BaseException:  # an interrupt too
+        yield temporary
+    finally:  # an interrupt too
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -98,7 +112,7 @@ def sweep(folder: Path, name: str | None = None) -> None:
     whose = re.escape(name) if name else ".+"
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
-            match = re.fullmatch(rf"\.{whose}\.(\d{{1,9}})\.tmp", file.name)
+            match = re.fullmatch(rf"\.{whose}{_TEMPORARY}", file.name)
             if match and not _lives(match[1]):
                 file.unlink()
 

@@ -73,8 +73,8 @@ class Ensemble:
         They are what the model's own `predict` gives there. `data` is what Keras' `predict` takes;
         of a Dataset or PyDataset each model goes through all. Raises BadInput for a generator,
         which ends with the first, and NothingFits, before anything predicts, for a model that no
-        device holds, or if they do not fit together, or no way was found in which they do; BadInput for a mean of outputs that differ in
-        shape.
+        device holds, and if they do not fit together or no way was found in which they do; BadInput
+        for a mean of outputs that differ in shape.
         """
         import keras
 

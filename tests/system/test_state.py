@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from gpubalance.system.state import new_log, state_folder, sweep, write_whole
+from tests.bench.in_process import Program
+from tests.render.samples import PROBE
 
 
 def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     left = [
-        tmp_path / f".plan.json.{dead.pid}.tmp",
-        tmp_path / f".other.json.{dead.pid}.tmp",
+        tmp_path / f".plan.json.{dead.pid}.0123abcd.tmp",
+        tmp_path / f".other.json.{dead.pid}.0123abcd.tmp",
     ]
-    living = tmp_path / f".plan.json.{os.getppid()}.tmp"
+    living = tmp_path / f".plan.json.{os.getppid()}.0123abcd.tmp"
     others = tmp_path / ".plan.json.tmp"
     for path in (*left, living, others):
         path.touch()
@@ -34,6 +36,41 @@ def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [living.name, others.name, "plan.json"]
     )
+
+
+def test_a_link_in_a_shared_folder_is_not_written_through(
+    tmp_path: Path, in_process: Program
+) -> None:
+    """Another user who knows the process can lay it there, as could a process before it."""
+    own = tmp_path / "own.txt"
+    own.write_text("not to be touched")
+    (tmp_path / "shared").mkdir()
+    result = tmp_path / "shared" / "plan.json"
+    link = result.with_name(f".{result.name}.{os.getpid()}.tmp")
+    link.symlink_to(own)
+    before = os.umask(0o027)
+    try:
+        done = in_process(["plan", str(PROBE), "-o", str(result)])
+    finally:
+        os.umask(before)
+    assert done.code == 0, done.err
+    assert own.read_text() == "not to be touched"
+    assert not result.is_symlink()
+    assert result.stat().st_mode & 0o777 == 0o640
+    assert sorted(result.parent.iterdir()) == [link, result]
+
+
+def test_what_has_the_temporary_name_already_is_neither_opened_nor_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If somebody guessed it after all."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    own = tmp_path / "own.txt"
+    link = tmp_path / f".plan.json.{os.getpid()}.00000000.tmp"
+    link.symlink_to(own)
+    with pytest.raises(FileExistsError):
+        write_whole(tmp_path / "plan.json", "{}")
+    assert list(tmp_path.iterdir()) == [link]
 
 
 def test_an_interrupt_while_it_is_written_leaves_nothing(tmp_path: Path) -> None:
