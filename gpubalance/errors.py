@@ -14,10 +14,10 @@
     ├── DeadlinePassed     8
     │   └── TimeLimitPassed    the time that the user gave to the whole command
     ├── Regression         9   `compare`
-    └── Interrupted      130   Ctrl-C (143: SIGTERM)
+    ├── Interrupted      130   Ctrl-C (143: SIGTERM)
+    └── Bug                1   a mistake in gpubalance itself
 
-Only cli/ catches them: it prints one message and exits with the code. Exit code 1 is kept for a
-bug.
+Only cli/ catches them: it prints one message and exits with the code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from gpubalance.remedies import known_error
+from gpubalance.remedies import KnownError, known_error, match
 
 RESUME = "--resume continues it"
 
@@ -67,6 +67,22 @@ class GpubalanceError(Exception):
             remedy = self.remedy.replace("\n", "\n    ")
             lines.append(f"  → {remedy}")
         return "\n".join(lines)
+
+
+class Bug(GpubalanceError):
+    """A mistake in gpubalance: no cause in the table of known errors is its cause.
+
+    `error` is what Python raised for it, `report` what the user should send.
+    """
+
+    def __init__(self, error: str, *, report: str) -> None:
+        super().__init__(f"a bug in gpubalance: {error}", remedy=f"report {report}")
+        self.error = error
+
+
+def machine_fault(error: BaseException) -> KnownError | None:
+    """The row of what the system refused; None for any other error, whatever its text quotes."""
+    return match(str(error)) if isinstance(error, OSError) else None
 
 
 class UsageError(GpubalanceError):

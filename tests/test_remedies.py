@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpubalance.cli.failures import ours, show_error
 from gpubalance.errors import BadInput, EnvironmentFault, NothingFits
+from gpubalance.jobs.doctor.check import guarded
 from gpubalance.remedies import known_error, known_errors, match, match_log
+from gpubalance.results.checkup import Check
 from gpubalance.system.files import read_toml
 
 TEXTS: dict[str, list[str]] = read_toml(
@@ -104,8 +107,27 @@ def test_an_error_that_nobody_foresaw_is_no_bug_of_ours_where_it_is_known(
     for error, code, says in (
         (OSError(28, "No space left on device"), 3, known_error("disk-full").remedy),
         (RuntimeError("of ours"), 1, "a bug in gpubalance: RuntimeError: of ours"),
+        (
+            KeyError("No space left on device"),
+            1,
+            "error: a bug in gpubalance: KeyError: 'No space left on device'\n"
+            "  → report what --verbose adds to this\n",
+        ),
     ):
         found = ours(error, [])
         assert found is not None
         assert show_error(found, verbose=False) == code
         assert says in capsys.readouterr().err
+
+
+def test_a_check_of_doctor_that_has_a_bug_names_no_remedy_of_what_it_quotes() -> None:
+    (bug,) = guarded("disk", _quoting(KeyError))
+    (fault,) = guarded("disk", _quoting(OSError))
+    assert isinstance(bug, Check)
+    assert isinstance(fault, Check)
+    assert (bug.next, fault.next) == (None, known_error("disk-full").remedy)
+
+
+def _quoting(kind: type[Exception]) -> Iterator[Check]:
+    raise kind("No space left on device")
+    yield

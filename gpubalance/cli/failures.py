@@ -16,17 +16,19 @@ from gpubalance.cli.output import say
 from gpubalance.errors import (
     RESUME,
     BadInput,
+    Bug,
     EnvironmentFault,
     GpubalanceError,
     Interrupted,
     TimeLimitPassed,
     UsageError,
+    machine_fault,
 )
 from gpubalance.remedies import match
 from gpubalance.text import clean_lines
 
-# Their texts quote what the user wrote, which may be anything.
-_OF_THE_USER = (UsageError.exit_code, BadInput.exit_code)
+# Their texts quote what the user wrote, or what a mistake of ours met: that may be anything.
+_NOT_LOOKED_UP = (UsageError.exit_code, BadInput.exit_code, Bug.exit_code)
 _OPENED = ("/dev/fd/", "/proc/self/fd/")
 
 
@@ -43,16 +45,11 @@ def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
             return None
         return UsageError(message[0].lower() + message[1:], remedy=_usage(arguments))
     message = f"{type(error).__name__}: {error}"
-    fault = match(str(error))
-    if fault is not None:  # of the machine
-        our_error: GpubalanceError = EnvironmentFault(
-            message, cause=fault.cause, remedy=fault.remedy
-        )
+    fault = machine_fault(error)
+    if fault is None:
+        our_error: GpubalanceError = Bug(message, report="what --verbose adds to this")
     else:
-        our_error = GpubalanceError(
-            f"a bug in gpubalance: {message}",
-            remedy="report what --verbose adds to this",
-        )
+        our_error = EnvironmentFault(message, cause=fault.cause, remedy=fault.remedy)
     our_error.__cause__ = error
     return our_error
 
@@ -112,7 +109,7 @@ def _wrapped(text: str) -> str:
 def _explain(error: GpubalanceError) -> None:
     """Gives it cause and remedy from the table of known errors if the error itself has none."""
     fault = match(error.message)
-    if fault is not None and error.exit_code not in _OF_THE_USER:
+    if fault is not None and error.exit_code not in _NOT_LOOKED_UP:
         error.cause = error.cause or fault.cause
         error.remedy = error.remedy or fault.remedy
     if error.cause in error.message:

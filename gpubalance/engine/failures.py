@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import tensorflow as tf
 
-from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
+import gpubalance
+from gpubalance.errors import (
+    BadInput,
+    Bug,
+    EnvironmentFault,
+    GpubalanceError,
+    OutOfMemory,
+)
 from gpubalance.remedies import KnownError, known_error, match
 from gpubalance.settings.settings import Settings
 from gpubalance.system.os_errors import is_about_files
@@ -20,6 +28,9 @@ _OF_THE_DEVICE = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
 )
+# What is raised in whatever code needs TensorFlow, the system or an installation.
+_OF_THE_SYSTEM = (tf.errors.OpError, OSError, MemoryError, ImportError)
+_OWN_CODE = Path(gpubalance.__file__).parent
 # What TensorFlow raises when another process of a cluster has ended or fallen silent.
 _OF_A_PEER = (
     *_OF_THE_DEVICE[1:],
@@ -59,7 +70,9 @@ def used_before(how: str) -> EnvironmentFault:
 def explain(
     error: BaseException, settings: Settings | None = None, names: Sequence[str] = ()
 ) -> GpubalanceError:
-    """OutOfMemory, BadInput for the user's model or flags, or EnvironmentFault; logs the traceback.
+    """What the error is: memory, the user's model or flags, the environment, or a bug of ours.
+
+    It logs the traceback.
 
     `settings` are those of the training that failed, None for a check of `doctor`. `names` are
     TensorFlow's for the replicas' devices, `GPU:0`.
@@ -67,6 +80,9 @@ def explain(
     if isinstance(error, GpubalanceError):
         return error
     traceback.print_exception(error)
+    if _is_bug(error, settings):
+        text = f"{type(error).__name__}: {_line(error)}"
+        return Bug(text, report="it with the lines above")
     if settings is None:
         fault: GpubalanceError = EnvironmentFault(
             f"{type(error).__name__}: {_line(error)}"
@@ -81,6 +97,16 @@ def explain(
         fault.cause = row.cause
         fault.remedy = row.remedy
     return fault
+
+
+def _is_bug(error: BaseException, settings: Settings | None) -> bool:
+    """Whether Python raised it in gpubalance's own code, while no code of the user's took part."""
+    if settings is not None and (":" in settings.model or settings.data):
+        return False
+    if isinstance(error, _OF_THE_SYSTEM) or error.__traceback__ is None:
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return Path(frame.f_code.co_filename).is_relative_to(_OWN_CODE)
 
 
 def tells_of_a_peer(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpubalance.errors import (
     BadInput,
+    Bug,
     DeadlinePassed,
     EnvironmentFault,
     GpubalanceError,
@@ -54,7 +55,10 @@ def failed_reply(
         "cause": known.cause,
         "remedy": known.remedy,
     }
-    if training and training.cluster and tells_of_a_peer(error):
+    if isinstance(known, Bug):
+        fields["fault"] = "bug"
+        fields["message"] = known.error
+    elif training and training.cluster and tells_of_a_peer(error):
         fields["fault"] = "peer"
     elif isinstance(known, OutOfMemory):
         fields["fault"] = "memory"
@@ -81,6 +85,8 @@ def error_of(
         return DeadlinePassed(
             f"{where} hangs in {failed.doing}", remedy=remedy, log=tail(log)
         )
+    if failed.fault == "bug":
+        return Bug(failed.message, report=f"it with the worker's whole log, {log}")
     if failed.fault == "memory":
         return _out_of_memory(failed, where, replica, split, tail(log))
     kind = _KINDS.get(failed.fault, EnvironmentFault)

@@ -235,7 +235,8 @@ class Failed(Record):
     """The request failed. `replica` is the place of the device at fault, if it is one device's.
 
     Input is "refused" if it was checked and found wrong; otherwise training failed, perhaps because
-    of it. A "peer" is another worker of a cluster, whose failure TensorFlow reported here.
+    of it. A "peer" is another worker of a cluster, whose failure TensorFlow reported here. A "bug"
+    is gpubalance's own.
 
     Memory is `disguised` if the message may tell of another fault too: then it is one of memory if
     a smaller batch trains. Out of memory, `memory_peak_bytes` is what each device held or, as a
@@ -243,7 +244,7 @@ class Failed(Record):
     failed or, with the fault "hang", has been doing for too long.
     """
 
-    fault: Literal["memory", "refused", "input", "environment", "peer", "hang"]
+    fault: Literal["memory", "refused", "input", "environment", "peer", "hang", "bug"]
     message: str
     cause: str = ""
     remedy: str = ""

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, OutOfMemory
+from gpubalance.errors import (
+    BadInput,
+    Bug,
+    EnvironmentFault,
+    GpubalanceError,
+    OutOfMemory,
+)
 from gpubalance.remedies import known_error
 from gpubalance.settings.settings import Settings
 from tests.late import tf
@@ -69,6 +75,23 @@ def test_a_mistake_in_a_model_is_called_nothing_else(settings: Settings) -> None
             assert (failure.cause, failure.remedy) == ("", "")
             assert text in failure.message
             assert isinstance(failure, kind)
+
+
+def test_a_bug_is_never_the_environments_whatever_it_quotes() -> None:
+    from gpubalance.workers.failed import error_of, failed_reply
+
+    for settings in (SETTINGS, None):
+        with pytest.raises(KeyError) as caught:
+            known_error("No space left on device")  # raised in gpubalance's own code
+        bug = explain(caught.value, settings)
+        assert (type(bug), bug.exit_code, bug.cause) == (Bug, 1, "")
+        assert bug.message == "a bug in gpubalance: KeyError: 'No space left on device'"
+    told = error_of(failed_reply(caught.value, None, tuple), [], None, Path("its.log"))
+    assert (told.message, told.cause) == (bug.message, "")
+    assert told.remedy == "report it with the worker's whole log, its.log"
+    with pytest.raises(OSError, match="No space left") as full:
+        os.write(os.open("/dev/full", os.O_WRONLY), b"x")
+    assert explain(full.value, SETTINGS).remedy == known_error("disk-full").remedy
 
 
 def test_an_error_of_a_graph_is_told_at_the_users_own_line() -> None:

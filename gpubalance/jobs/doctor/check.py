@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from gpubalance.errors import GpubalanceError, OutOfMemory
+from gpubalance.errors import GpubalanceError, OutOfMemory, machine_fault
 from gpubalance.jobs.doctor.distribution import install_command
-from gpubalance.remedies import known_error, match
+from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Check, Status
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def failed(code: str, error: Exception, where: str = "") -> Check:
         return check(
             code, "failure", f"{where}{error.message}{cause}", error.remedy or None
         )
-    row = match(str(error))
+    row = machine_fault(error)
     detail = f"this check itself failed: {type(error).__name__}: {error}"
     return check(code, "failure", detail, row.remedy if row else None)
 
