@@ -25,6 +25,7 @@ _CODES = {
     16: "gpu-needs-reset",
     18: "driver-mismatch",
 }
+_ANSWERS_NOTHING = ("gpu-lost", "gpu-needs-reset")
 _T = TypeVar("_T")
 
 
@@ -90,17 +91,25 @@ class Card:
         return _text(self.ask(name))
 
 
-def with_gpu(uuid: str, use: Callable[[Card], _T]) -> _T | None:
+def with_gpu(
+    uuid: str,
+    use: Callable[[Card], _T],
+    ended: Callable[[str], None] = lambda _: None,
+) -> _T | None:
     """What `use` returns for the GPU or MIG slice with that UUID.
 
-    None if NVML does not start, does not know the UUID, or loses the GPU meanwhile.
+    None if NVML does not start, does not know the UUID, or loses the GPU meanwhile. If it answers
+    nothing any more, as it is lost or must be reset, `ended` gets the code of that known error.
     """
     import pynvml
 
     try:
         with _started() as nvml:
             return use(Card(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)))
-    except pynvml.NVMLError:
+    except pynvml.NVMLError as error:
+        code = _CODES.get(error.value)
+        if code in _ANSWERS_NOTHING:
+            ended(code)
         return None
 
 
@@ -108,7 +117,7 @@ def _ask(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
-        if _CODES.get(error.value) in ("gpu-lost", "gpu-needs-reset"):
+        if _CODES.get(error.value) in _ANSWERS_NOTHING:
             raise
         return None
     except UnicodeDecodeError as error:

@@ -48,11 +48,13 @@ class TelemetryRecorder:
     """Adds up the readings of one GPU.
 
     It counts values, so that a day takes little more memory than a minute. Its readings are those
-    of NVML while `watching`: none if NVML does not start, or does not know the GPU.
+    of NVML while `watching`: none if NVML does not start, or does not know the GPU. Once the GPU is
+    lost or must be reset they have `ended`, with the code of that known error, and none follow.
     """
 
     def __init__(self) -> None:
         self.readings = 0
+        self.ended: str | None = None
         self._stretches: list[_Stretch] = []
         self._watched = False
         self._seen: dict[str, Counter[Any]] = {
@@ -66,8 +68,11 @@ class TelemetryRecorder:
         """Reads that GPU or MIG slice in a thread of its own while the block runs.
 
         The block waits for NVML neither at its start nor at its end: the figures begin with NVML's
-        first answer, and end when a call hangs or the GPU is lost.
+        first answer, and end when a call hangs, or the GPU is lost or must be reset.
         """
+        if self.ended is not None:
+            yield
+            return
         stop = threading.Event()
         left = threading.Event()
         lock = threading.Lock()
@@ -89,9 +94,15 @@ class TelemetryRecorder:
                     self.gauge(moment)
                 stop.wait(interval_s)
 
+        def end(code: str) -> None:
+            self.ended = code
+
         # A daemon, so that a hung call does not hold up the process's end
         thread = threading.Thread(
-            target=with_gpu, args=(uuid, poll), name=f"telemetry of {uuid}", daemon=True
+            target=with_gpu,
+            args=(uuid, poll, end),
+            name=f"telemetry of {uuid}",
+            daemon=True,
         )
         thread.start()
         try:
@@ -130,8 +141,8 @@ class TelemetryRecorder:
 
     @property
     def latest(self) -> Moment | None:
-        """The last reading that was kept, None before the first."""
-        if not self._moments:
+        """The last reading that was kept; None before the first, and once they have ended."""
+        if not self._moments or self.ended is not None:
             return None
         return self._moments[-1]
 
@@ -153,12 +164,14 @@ class TelemetryRecorder:
         return abs(median(clocks[half:]) / median(clocks[:half]) - 1) > _CLOCK_MOVES
 
     def telemetry(self, origin_s: float | None = None) -> Telemetry | None:
-        """The summary of all readings, at NVML's resolution; None without any.
+        """The summary of all readings, at NVML's resolution; None without any that may have ended.
 
         Times count from `origin_s` on the readings' clock, or from the first reading.
         """
         if not self.readings:
-            return None
+            if self.ended is None:
+                return None
+            return Telemetry(readings=0, duration_s=0.0, ended=self.ended)
         first = self._stretches[0].first
         last = self._stretches[-1].last
         if origin_s is None:
@@ -192,6 +205,7 @@ class TelemetryRecorder:
             memory_clock_mhz=_middle(self._seen["memory_clock_mhz"]),
             throttle_reasons=all_reasons,
             ecc_uncorrected=uncorrected,
+            ended=self.ended,
             course=tuple(course),
         )
 

@@ -56,7 +56,8 @@ class Telemetry(Record):
     The temperature is the highest, the power the mean, a clock the median of the readings. The
     energy is from the GPU's own counter, else its power integrated over time. `throttle_reasons`
     has each reason that any reading gave; `ecc_uncorrected` counts the errors since the first
-    reading. `course` has at most a few hundred readings, in order of time.
+    reading. `ended` is the code of the known error after which there were no more readings, as the
+    GPU was lost or had to be reset. `course` has at most a few hundred readings, in order of time.
     """
 
     readings: Whole
@@ -68,6 +69,7 @@ class Telemetry(Record):
     memory_clock_mhz: Whole | None = None
     throttle_reasons: Reasons = None
     ecc_uncorrected: Annotated[Whole | None, Shown("uncorrected ECC errors")] = None
+    ended: Annotated[str | None, Shown("ended as")] = None
     course: tuple[Moment, ...] = ()
 
     def samples_per_joule(self, throughput: float) -> float | None:

@@ -27,6 +27,11 @@ _ROWS = {
         "and was measured once more",
         "{advice}, and probe again",
     ),
+    "telemetry-ended": (
+        "{device} {fault}: NVML reports nothing of it any more. Its telemetry is of the time "
+        "before, and whether its memory had errors after that is unknown",
+        "{remedy}",
+    ),
     "slower-than-profile": (
         "in {late} of the steps the real compute took longer than the profile's time, "
         "so the figures are this machine's and not the profile's",

@@ -101,6 +101,7 @@ def test_every_field(tmp_path: Path) -> None:
         "throttle_reasons": [],
         "energy_j": 2.5,
         "ecc_uncorrected": 0,
+        "ended": None,
     }
 
 
@@ -130,7 +131,7 @@ def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(
     assert [
         [name for name, value in known(telemetry).items() if value is None]
         for telemetry in told
-    ] == [[name] for name in refused.values()]
+    ] == [[name, "ended"] for name in refused.values()]
 
 
 def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(
@@ -169,8 +170,31 @@ def test_a_gpu_that_is_lost_keeps_what_was_seen_and_one_that_is_not_known_has_no
     reset = "gpu 0 series energy 1 2 3 !16"
     script, uuids = each_with([lost, reset, "gpu 0 error handle 15"])
     told = watched_all(tmp_path, script, [*uuids, "GPU-2"], readings=1000)
-    assert [record and record["readings"] for record in told] == [2, 3, None, None]
+    ends = [record and (record["readings"], record["ended"]) for record in told]
+    lost_at_2, reset_at_3 = (2, "gpu-lost"), (3, "gpu-needs-reset")
+    assert ends == [lost_at_2, reset_at_3, (0, "gpu-lost"), None]
     assert watched_all(tmp_path, "init_error 9", ["GPU-1"]) == [None]
+
+
+def test_a_gpu_that_must_be_reset_is_not_read_any_more(tmp_path: Path) -> None:
+    code = """
+import json, time
+from gpubalance.devices.telemetry import TelemetryRecorder
+course = TelemetryRecorder()
+with course.watching("GPU-1", interval_s=0.005):
+    while course.ended is None:
+        time.sleep(0.002)
+seen = course.telemetry()
+with course.watching("GPU-1", interval_s=0.005):
+    time.sleep(0.1)
+print(json.dumps([seen == course.telemetry(), course.latest, seen.model_dump()]))
+"""
+    script = f"gpu 0 series power 1000 2000 !16 3000\n{FULL}"
+    is_all, latest, telemetry = json.loads(
+        child(code, environment(tmp_path, script), GENEROUS_S)
+    )
+    assert (is_all, latest) == (True, None)
+    assert (telemetry["readings"], telemetry["power_w"]) == (2, 1.5)
 
 
 def test_several_at_once(tmp_path: Path) -> None:

@@ -247,6 +247,29 @@ def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
     assert "(software thermal)" in warning["message"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --windows 1 --duration 0.5",
+        "independent --windows 1 --duration 0.5",
+        "probe --max-batch 8 --duration 0.5",
+    ],
+)
+def test_22_a_gpu_that_must_be_reset_and_goes_on_is_in_the_result(
+    tmp_path: Path, words: str
+) -> None:
+    """It trains on, and NVML says nothing of it any more: neither heat nor errors of its memory."""
+    reset = f"{TWO_UNLIKE_GPUS}gpu 1 series temperature 55 55 !16\n"
+    result = Machine(tmp_path, SLOWLY, gpus=reset).result(*words.split())
+    codes = [warning["code"] for warning in result["warnings"]]
+    assert codes.count("telemetry-ended") == 1
+    warning = result["warnings"][codes.index("telemetry-ended")]
+    assert warning["message"].startswith(
+        "GPU:1 must be reset: NVML reports nothing of it any more. "
+    )
+    assert warning["next"] == known_error("gpu-needs-reset").remedy
+
+
 @pytest.mark.parametrize("command", ["run", "probe"])
 def test_24_memory_errors_that_rise_make_the_result_invalid(
     tmp_path: Path, command: str

@@ -12,7 +12,7 @@ from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.warnings import of_figures, resumed
+from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ended
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.numbers.stats import interval_of_sum
 from gpubalance.results.common import Model, Throughput, Warning_, now
@@ -68,6 +68,7 @@ class Found:
             warnings=(
                 *resumed(self.measurer.resumed.total()),
                 *self._of_figures(),
+                *telemetry_ended(self.measurer.telemetry_ended()),
                 *self.trace_warnings,
             ),
         )

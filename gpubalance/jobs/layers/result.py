@@ -9,7 +9,7 @@ from gpubalance.jobs.layers.cut import MeasuredCut, blocks, stages, usual_timeli
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.stamps import stamp_cost
-from gpubalance.jobs.measure.warnings import of_figures, resumed
+from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ended
 from gpubalance.numbers.stats import mean
 from gpubalance.planning.pipeline.timeline import bubble_bound
 from gpubalance.results.common import Warning_, now
@@ -91,3 +91,4 @@ def _warnings(rounds: CutRounds, cut: MeasuredCut) -> Iterator[Warning_]:
         [cut.windows],
         steady=cut.measurer.warm_up_of(cut.subject).steady,
     )
+    yield from telemetry_ended(cut.measurer.telemetry_ended())

@@ -24,6 +24,7 @@ from gpubalance.jobs.measure.subject_runner import (
 )
 from gpubalance.jobs.measure.warm_up import train_until_ready, train_until_settled
 from gpubalance.jobs.measure.window import TakenTurn, Window
+from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
@@ -75,6 +76,11 @@ class Measurer:
     def sensors(self, subject: Subject) -> Sensors:
         """What reads the GPUs during the subject's windows."""
         return self._sensors.setdefault(subject, Sensors(subject.devices))
+
+    def telemetry_ended(self) -> Iterator[tuple[Device, str]]:
+        """Each GPU whose readings have ended in any subject's windows, and as what."""
+        for sensors in self._sensors.values():
+            yield from sensors.ended
 
     def warm_up_of(self, subject: Subject) -> WarmUp:
         """How the subject was warmed up so far, under any name."""

@@ -174,6 +174,7 @@ class RunFindings:
             steady=all(measurer.warm_up_of(subject).steady for subject in known),
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
+        yield from warnings.telemetry_ended(measurer.telemetry_ended())
         if self.input_pipeline is not None:
             yield from warnings.batches_joined(
                 self.input_pipeline.joined_from, measured.global_batch

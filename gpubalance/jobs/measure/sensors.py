@@ -52,6 +52,15 @@ class Sensors:
             reasons.append(passing((telemetry and telemetry.throttle_reasons) or ()))
         return tuple(reasons)
 
+    @property
+    def ended(self) -> tuple[tuple[Device, str], ...]:
+        """The GPUs that could not be read to the end, each with the code of the known error."""
+        ended = []
+        for device, recorder in self._read:
+            if recorder.ended is not None:
+                ended.append((device, recorder.ended))
+        return tuple(ended)
+
     def gpu_is_changing(self) -> bool:
         """Whether a GPU's temperature or clock still changes, as far as NVML tells."""
         since_s = time.monotonic() - _CHANGED_WITHIN_S

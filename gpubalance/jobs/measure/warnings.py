@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpubalance.jobs.measure import figures, stamps
 from gpubalance.jobs.measure.figures import Throttled, Windows
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.numbers.units import format_percent
 from gpubalance.planning.parts import SLOW
+from gpubalance.remedies import known_error
 from gpubalance.results.common import Warning_
 from gpubalance.results.warnings import COOLER, warning
 from gpubalance.settings.choices import names_file_or_code
@@ -98,6 +99,16 @@ def throttled_text(throttled: Throttled) -> str:
     for device, reasons in throttled:
         texts.append(f"{device.label} was throttled ({', '.join(reasons)})")
     return " and ".join(texts)
+
+
+def telemetry_ended(ended: Iterable[tuple[Device, str]]) -> Iterator[Warning_]:
+    """The warning for each GPU whose readings have ended, by the code of a known error."""
+    for device, code in dict.fromkeys(ended):
+        row = known_error(code)
+        fault = row.message.removeprefix("the GPU ")
+        yield warning(
+            "telemetry-ended", device=device.label, fault=fault, remedy=row.remedy
+        )
 
 
 def resumed(count: int, what: str = "windows") -> list[Warning_]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubalance.jobs.measure.warnings import LATE, to_keep_speed
+from gpubalance.jobs.measure.warnings import LATE, telemetry_ended, to_keep_speed
 from gpubalance.jobs.probe.probed_device import ProbedDevice
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.telemetry import passing
 from gpubalance.results.warnings import warning
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.workers.messages import Ready
 
@@ -26,6 +27,7 @@ def probe_warnings(
     for probed in devices:
         yield from _speed_warnings(probed)
         yield from _figures_warnings(probed)
+        yield from telemetry_ended(_ended(probed))
     for probed in devices:
         yield from probed.trace_warnings
     if facts is not None and facts.verdict.refused is not None:
@@ -93,6 +95,13 @@ def _figures_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
         and probed.bench.usable_bytes is None
     ):
         yield warning("margin-unknown", device=device)
+
+
+def _ended(probed: ProbedDevice) -> Iterator[tuple[Device, str]]:
+    """The device with why its readings ended, for each point without later ones."""
+    for point in _in_order(probed):
+        if point.telemetry is not None and point.telemetry.ended is not None:
+            yield probed.device, point.telemetry.ended
 
 
 def _in_order(probed: ProbedDevice) -> list[CurvePoint]:
