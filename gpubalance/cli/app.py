@@ -146,7 +146,3 @@ def _complete() -> NoReturn:
     with suppress(Exception):
         app([], standalone_mode=False)
     sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,12 +14,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.programs import OVER_RAY
 from gpubalance.settings.device import Host
 from gpubalance.text import clean
 
@@ -121,7 +121,7 @@ def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
         )
     # `auto` knows RAY_ADDRESS and starts no cluster
     address = "auto" if cluster == RAY else cluster
-    joins = (sys.executable, str(Path(__file__).with_name("over_ray.py")), address)
+    joins = (sys.executable, OVER_RAY, address)
     try:
         done = subprocess.run(  # noqa: S603  (our own)
             [*joins, "nodes"],

@@ -1,4 +1,4 @@
-"""Ray as a command prefix: `over_ray ADDRESS on HOST GPUS PROGRAM…` runs Python on that node.
+"""Ray as a command prefix: `over_ray.py ADDRESS on HOST GPUS PROGRAM…` runs Python on that node.
 
 It is a process of its own, so that nothing else imports Ray. An actor on the node starts the
 program, and this process passes on its input, output and exit code. It joins a running cluster and
@@ -107,6 +107,8 @@ def _joined(address: str) -> Any:
             _give_up(f"finds no cluster at {cluster}: {error.strerror or error}")
     import ray
 
+    # The node's Python may lack gpubalance, and its own message should say so
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own handler takes seconds
     return ray
@@ -198,8 +200,3 @@ def _run(ray: Any, relay: Any, out: int) -> int:
 def _give_up(why: str) -> NoReturn:
     os.write(2, f"Ray {why}\n".encode())
     os._exit(_LOST)
-
-
-if __name__ == "__main__":
-    del sys.path[0]  # this folder, which Python puts first
-    main()

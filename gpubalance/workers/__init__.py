@@ -6,7 +6,7 @@ its devices is in engine/. From a job's side down to there:
     party       the workers of a measurement
     worker      one model: what it is asked and replies
     process     its process, here or on another host; `ranks`, if each device has one
-    keeper      the program on that host that starts the process and ends it
+    keeper      the program on that host that starts the process and ends it (see `programs`)
     serve       the program of the process, which calls the engine
 
 Beside them `hosts` runs programs that are no workers on other hosts: scripts, gpubalance itself,

@@ -17,12 +17,12 @@ from pydantic import BaseModel, ValidationError
 from gpubalance.devices.environment import worker_environment
 from gpubalance.devices.hosts import are_reached, other_gpubalance, unreachable
 from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError
+from gpubalance.programs import REACHING
 from gpubalance.settings.cluster import Address, Cluster, tf_config
 from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.settings.launching import LaunchedSplit, TrainingProgress
 from gpubalance.settings.record import Record
 from gpubalance.text import clean
-from gpubalance.workers import reaching
 from gpubalance.workers.keeper_messages import Ended, FromScript
 from gpubalance.workers.process import Process
 
@@ -159,7 +159,7 @@ def _reaching_the_others(processes: Mapping[Host, Process]) -> dict[Host, list[s
     commands = {}
     for own, address in addresses.items():
         others = [there for host, there in addresses.items() if host != own]
-        commands[own] = [reaching.__file__, address, *others]
+        commands[own] = [REACHING, address, *others]
     return commands
 
 

@@ -22,6 +22,7 @@ import sys
 import threading
 from typing import IO, Any
 
+from gpubalance.programs import WORKER
 from gpubalance.workers.lines import REPORTS, LineWriter, lines_of
 from gpubalance.workers.this_host import address_of, installed
 
@@ -35,12 +36,6 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # Loaded here, as a child forked from threads must not search for it
 _LIBC = ctypes.CDLL(None)
-# The current folder, which Python puts first, must not hide a module of TensorFlow's. INT ends it
-# like TERM, without a traceback: a Ctrl-C is for its parent.
-_WORKER = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); del sys.path[0]; "
-    "from gpubalance.workers.serve import main; main(int(sys.argv[1]))"
-)
 
 
 def main() -> None:
@@ -130,7 +125,7 @@ class ChildProcess:
 
     def _worker(self) -> subprocess.Popen[Any]:
         replies = os.dup(1)
-        words = ["-c", _WORKER, str(replies)]
+        words = [WORKER, str(replies)]
         process = self._popen(
             words, stdin=subprocess.PIPE, stdout=2, pass_fds=(replies,), bufsize=0
         )
@@ -232,7 +227,3 @@ def die_with_parent() -> None:
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         _LIBC.prctl(option, value)
-
-
-if __name__ == "__main__":
-    main()

@@ -23,12 +23,13 @@ from gpubalance.devices.hosts import (
     other_gpubalance,
 )
 from gpubalance.errors import EnvironmentFault, PartialResult
+from gpubalance.programs import KEEPER
 from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.signals import signals_held
 from gpubalance.system.state import current_folder, new_log
-from gpubalance.workers import keeper, no_reply
+from gpubalance.workers import no_reply
 from gpubalance.workers.keeper_messages import Ended, Hello, Start
 from gpubalance.workers.lines import LineReader, LineWriter
 from gpubalance.workers.log import bound
@@ -82,7 +83,7 @@ class Process:
 
         Raises EnvironmentFault if that can't be begun.
         """
-        command = command_on(host, keeper.__file__, gpus)
+        command = command_on(host, KEEPER, gpus)
         self._host = host if command else None
         self._limit = limit
         self._lines = deque[bytes]()
@@ -99,7 +100,7 @@ class Process:
             # Appends, as the log may be cut short meanwhile
             with signals_held(), self.log.open("ab") as log:
                 self._keeper = subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
-                    command or [sys.executable, keeper.__file__],
+                    command or [sys.executable, KEEPER],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

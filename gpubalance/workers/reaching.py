@@ -62,7 +62,3 @@ def _be_reached(server: socket.socket, count: int, until_s: float) -> None:
             server.accept()[0].close()
         except TimeoutError:
             return
-
-
-if __name__ == "__main__":
-    main()

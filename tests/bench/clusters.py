@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
 
-from gpubalance.devices import over_ray
+from gpubalance.programs import OVER_RAY
 from tests.bench.unlike_hosts import Host, Hosts, made
-from tests.cli.program import ROOT
 
 _STARTS_WITHIN_S = 90.0
 _ENDS_WITHIN_S = 10.0
@@ -25,7 +24,7 @@ AuthorizedKeysFile {folder}/home/id_ed25519.pub
 PidFile none
 StrictModes no
 UsePAM no
-SetEnv PYTHONPATH={root} PYTHONSAFEPATH=1 TF_CPP_MIN_LOG_LEVEL=2 {variables}
+SetEnv TF_CPP_MIN_LOG_LEVEL=2 {variables}
 """
 _SLURM = """
 ClusterName=bench
@@ -79,7 +78,7 @@ def ssh(hosts: Hosts) -> Iterator[Way]:
     (folder / "home/known_hosts").write_text(f"{hosts.names} {known}")
     variables = " ".join(f"{name}={text}" for name, text in hosts.variables.items())
     config = folder / "sshd_config"
-    config.write_text(_SSHD.format(folder=folder, root=ROOT, variables=variables))
+    config.write_text(_SSHD.format(folder=folder, variables=variables))
     with made(Path("/run/sshd")), ExitStack() as servers:
 
         def serve(host: Host) -> None:
@@ -160,7 +159,7 @@ def ray(hosts: Hosts) -> Iterator[Way]:
         "--include-dashboard=false",
         f"--temp-dir={hosts.folder}/ray",
     ]
-    nodes = [sys.executable, over_ray.__file__, address, "nodes"]
+    nodes = [sys.executable, OVER_RAY, address, "nodes"]
     with ExitStack() as servers:
         for host in hosts.all:
             how = head if host is first else [f"--address={address}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,15 +22,12 @@ TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 TOLERANCE = 1e-5
 
 
-def write_plan(folder: Path) -> Path:
-    """Writes a plan without sync, so that all three devices are worth it."""
+def write_plan(folder: Path, **changes: Any) -> Path:
+    """Writes a plan without sync, so that all three devices are worth it, with these changes."""
     devices, _ = simulated_devices(TWO_HOSTS)
     path = folder / "plan.json"
-    path.write_text(
-        plan(
-            probe_of(devices), devices, PlanRequest(global_batch=144, sync_s=0.0)
-        ).model_dump_json()
-    )
+    made = plan(probe_of(devices), devices, PlanRequest(global_batch=144, sync_s=0.0))
+    path.write_text(made.model_copy(update=changes).model_dump_json())
     return path
 
 

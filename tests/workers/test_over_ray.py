@@ -90,7 +90,7 @@ def ours_of(cluster: Any) -> list[psutil.Process]:
             "ENGINE_STAND_IN_SCRIPT", ""
         )
         if ours and re.search(
-            "gpubalance.workers.", " ".join(process.info["cmdline"] or ())
+            "gpubalance.programs.", " ".join(process.info["cmdline"] or ())
         ):
             found.append(process)
     return found

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
 from tests.bench.unlike_hosts import made
 from tests.cli.program import SHORT, here
-from tests.stand_in import ROOT, engine
+from tests.stand_in import engine
 from tests.training.test_hosts import write_plan
 
 SSHD = """
@@ -69,11 +69,18 @@ print(os.environ["SSH_CONNECTION"].split()[2], json.loads(os.environ["TF_CONFIG"
 
 @pytest.fixture(scope="module")
 def via(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The prefix that reaches hosts of any name, all this machine."""
+    """The prefix that reaches hosts of any name, all this machine, with the engine's stand-in."""
+    folder = tmp_path_factory.mktemp("ssh")
+    with serving(folder, engine(folder) | {"XDG_STATE_HOME": str(folder)}) as via:
+        yield via
+
+
+@contextmanager
+def serving(folder: Path, variables: Mapping[str, str]) -> Iterator[str]:
+    """An sshd whose sessions have these variables beside a login's own: the prefix by which."""
     sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if sshd is None or shutil.which("ssh") is None:
         pytest.skip("no sshd here: Debian's openssh-server has it")
-    folder = tmp_path_factory.mktemp("ssh")
     for key in ("host_key", "key", *FORCED):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
         subprocess.run(make, check=True)
@@ -87,12 +94,10 @@ def via(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    given = {**engine(folder), "XDG_STATE_HOME": str(folder), "PYTHONSAFEPATH": "1"}
-    given["PYTHONPATH"] += f":{ROOT}"
-    variables = " ".join(f"{name}={text}" for name, text in given.items())
+    set_env = " ".join(f"{name}={text}" for name, text in variables.items())
     for name, text in (("sshd", SSHD), ("client", CLIENT)):
         (folder / name).write_text(
-            text.format(port=port, folder=folder, variables=variables)
+            text.format(port=port, folder=folder, variables=set_env)
         )
     with ExitStack() as undo:
         if os.geteuid() == 0:

@@ -1,28 +1,29 @@
 """Gives a worker another engine, or parts of a GPU.
 
-Python runs this at its start if the folder is on PYTHONPATH.
+Python runs this at its start if the folder is on PYTHONPATH. It loads no module until one is
+needed, as Python's start does not: what is loaded is never looked for, so that a file which hides it
+would not be noticed.
 """
 
-import importlib.util
 import os
 import sys
-from pathlib import Path
 
 if "ENGINE_STAND_IN" in os.environ:
+    _ENGINE = os.environ["ENGINE_STAND_IN"]
+    _INSTEAD = {
+        "gpubalance.engine.session": _ENGINE,
+        "gpubalance.engine.pipeline.session": _ENGINE.rpartition("/")[0]
+        + "/layers_session.py",
+    }
 
     class _Finder:
         @staticmethod
         def find_spec(name, *_):  # type: ignore[no-untyped-def]
-            if name == "gpubalance.engine.session":
-                return importlib.util.spec_from_file_location(
-                    name, os.environ["ENGINE_STAND_IN"]
-                )
-            if name == "gpubalance.engine.pipeline.session":
-                beside = Path(os.environ["ENGINE_STAND_IN"]).with_name(
-                    "layers_session.py"
-                )
-                return importlib.util.spec_from_file_location(name, beside)
-            return None
+            if name not in _INSTEAD:
+                return None
+            from importlib.util import spec_from_file_location
+
+            return spec_from_file_location(name, _INSTEAD[name])
 
     sys.meta_path.insert(0, _Finder)
 

@@ -1,0 +1,10 @@
+"""Starts gpubalance.workers.reaching."""
+
+import sys
+
+_HERE = __file__.rpartition("/")[0]
+sys.path[:] = [folder for folder in sys.path if folder != _HERE]
+
+from gpubalance.workers.reaching import main  # noqa: E402
+
+main()
