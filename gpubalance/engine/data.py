@@ -98,10 +98,9 @@ def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
         most = int(_HELD_PART * memory / (batch * sample_bytes))
         while count > max(AT_ONCE, most):
             count -= 2
-    return [
-        feed.deal(as_tensors(source.make(samples, salt=number)))
-        for number in range(count)
-    ]
+    return feed.deal_all(
+        as_tensors(source.make(samples, salt=number)) for number in range(count)
+    )
 
 
 def as_tensors(batch: Any) -> Any:

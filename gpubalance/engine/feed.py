@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -44,7 +44,7 @@ class Dealt:
 
     `values` has the samples and the weights of each replica of this process, on its device. A batch
     with too few samples to be dealt out is `replicated`: each replica has all of it. `is_usual`: it
-    has as many samples as the split's first one.
+    has as many samples as the split's first one. `shapes` are equal for batches of equal shapes.
     """
 
     values: tuple[tuple[Any, Any], ...]
@@ -53,6 +53,7 @@ class Dealt:
     samples: int
     replicated: bool
     is_usual: bool
+    shapes: Any
 
 
 class Feed:
@@ -133,6 +134,17 @@ class Feed:
         """
         return self._arranged(batch, self.split, self.least)()
 
+    def deal_all(self, batches: Iterable[Any]) -> list[Dealt]:
+        """Deals batches that are trained on again and again, all in the layout of the widest.
+
+        Else each change from one layout to another would trace the step anew.
+        """
+        dealt = [self.deal(batch) for batch in batches]
+        widest = []
+        for one in dealt:
+            widest.append(replace(one, layout=self._layouts[one.layout.like]))
+        return widest
+
     def _arranged(
         self, batch: Any, split: BatchSplit, least: int
     ) -> Callable[[], Dealt]:
@@ -157,7 +169,8 @@ class Feed:
                 _weights(shares, samples, replicated=replicated)[self.own_slice],
                 tf.float64,
             )
-        layout = self._layout_of(batch)
+        shapes = _shapes(batch)
+        layout = self._layout_of(batch, shapes)
         self.dealing = shares
         if self._usual is None or self._usual[0] != split:
             self._usual = split, samples
@@ -165,12 +178,11 @@ class Feed:
 
         def copied() -> Dealt:
             values = layout.cut(batch, own_places, weights)
-            return Dealt(values, layout, shares, samples, replicated, is_usual)
+            return Dealt(values, layout, shares, samples, replicated, is_usual, shapes)
 
         return copied
 
-    def _layout_of(self, batch: Any) -> Layout:
-        shapes = _shapes(batch)
+    def _layout_of(self, batch: Any, shapes: Any) -> Layout:
         if shapes not in self._likes:
             kinds = tf.nest.map_structure(
                 lambda part: (part.dtype.name, part.shape.rank), batch

@@ -32,6 +32,8 @@ _STEPS_BEFORE_A_TRACE = 3
 _READY_WITHIN_S = 0.002
 # Sums over a group are timed for so long.
 _SUMS_WITHIN_S = 0.3
+# A pipeline may give batches of new shapes for ever: after so many timings of them they count.
+_MOST_UNCOUNTED = 20
 # The longest time spent on batches already waiting, before a pipeline is measured.
 _READY_S = 1.0
 
@@ -102,7 +104,9 @@ class Session:
     ) -> Iterator[Timing]:
         """Trains with this split for `seconds`, and yields at least `at_least` timings.
 
-        `at_once`: other workers train meanwhile, and timings go on without end. With `pipeline`
+        Those with a step that was traced, or the first with batches of its shapes, do not count:
+        they come besides. `at_once`: other workers train meanwhile, and timings go on without end.
+        With `pipeline`
         batches come from the user's own pipeline instead of lying on the devices. A stamped timing
         is one step whatever `steps_per_timing` says. TensorFlow's own ResourceExhaustedError passes
         through if a device's memory does not hold its micro-batch.
@@ -110,15 +114,24 @@ class Session:
         self._train_with(split, from_pipeline=pipeline)
         if not self._supply.is_held:
             self._train_on_what_is_ready()
-        self._device_time.begin_timings(
-            others_compute=at_once or self._replicas.count > 1
-        )
+        others_compute = at_once or self._replicas.count > 1
+        self._device_time.begin_timings(others_compute=others_compute)
         rounds: Iterable[None] = itertools.repeat(None)
         if not at_once:
             rounds = runtime.rounds(seconds, at_least, self._agreed)
         steps = 1 if stamped else steps_per_timing
+        uncounted = 0
         for _ in rounds:
-            yield self._timing(steps, stamped=stamped)
+            timing = self._timing(steps, stamped=stamped)
+            while not timing.counts and uncounted < _MOST_UNCOUNTED:
+                uncounted += 1
+                yield timing
+                # Nor do their steps count among those slower than the profile
+                self._device_time.begin_timings(others_compute=others_compute)
+                timing = self._timing(steps, stamped=stamped)
+            yield timing.model_copy(
+                update={"counts": True, "new_shapes": not timing.counts}
+            )
 
     def pull(
         self, global_batch: int, *, seconds: float, at_least: int
@@ -252,6 +265,7 @@ class Session:
             # its first kernels. `seconds` are not the step's then, but `step_s` is.
             self._run()
         input_wait_s = 0.0
+        first_steps = self._built.functions.first_steps
         began_s = self._device_time.now_s
         for _ in range(steps):
             logs, stamps, waited_s = self._run(stamped=stamped)
@@ -267,6 +281,8 @@ class Session:
             input_wait_s=input_wait_s,
             loss_is_finite=self._built.loss_is_finite(logs),
             unlike=self.source.shapes_differ,
+            # All processes of a cluster count the same timings
+            counts=self._agreed(self._built.functions.first_steps == first_steps),
             **times,
         )
 

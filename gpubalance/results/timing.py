@@ -25,7 +25,9 @@ class Timing(Record):
     the longest time from a replica's start to its end. `ended_s` is
     on the system's monotonic clock, which all processes share. `unlike` means that batches differ
     in shape, and steps with them; then a timing has each held batch equally often. A stamped step
-    of a pipeline has its `timeline` instead of replicas' times.
+    of a pipeline has its `timeline` instead of replicas' times. A timing that does not count had a
+    step that was traced, or compiled or tuned for batches of other shapes; `new_shapes`: it counts
+    though, as such shapes do not end.
     """
 
     steps: Annotated[int, Field(ge=1, le=10**9)]
@@ -39,6 +41,8 @@ class Timing(Record):
     step_s: Duration | None = None
     loss_is_finite: bool = True
     unlike: bool = False
+    counts: bool = True
+    new_shapes: bool = False
     timeline: Timeline | None = None
 
 

@@ -129,6 +129,12 @@ _ROWS = {
         "The batch limit was tried with the longest of the first batches",
         "keep some memory free with --margin if longer ones may come",
     ),
+    "new-shapes": (
+        "batches of new shapes kept coming while it was measured: step times have what TensorFlow "
+        "takes to compile the step or choose algorithms for each",
+        "pad to a few lengths: keras.utils.pad_sequences(…, maxlen=…) or "
+        "tf.data.Dataset.bucket_by_sequence_length",
+    ),
     "trace-without-gpu": (
         "{where}the trace has the host's part, and not that of every GPU: {missing}",
         # https://developer.nvidia.com/ERR_NVGPUCTRPERM

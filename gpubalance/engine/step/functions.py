@@ -44,6 +44,11 @@ class Functions:
         self._traced: dict[tuple[str, str, StepKind], tuple[Any, Any]] = {}
         # By the same the usual shares, and the function for these alone.
         self._usual: dict[tuple[str, str, StepKind], tuple[BatchSplit, Any]] = {}
+        # By the same the shapes that its function has run with.
+        self._ran: dict[tuple[str, str, StepKind], set[Any]] = {}
+        # Steps that were traced, or the first of their function for such shapes: XLA compiles for
+        # each, and cuDNN and oneDNN choose their algorithms by them
+        self.first_steps = 0
 
     @functools.cached_property
     def pack_bytes(self) -> int:
@@ -164,11 +169,22 @@ class Functions:
                 is_new = True
                 self._usual[key] = dealt.shares, self._for_these(dealt, function)
             _, function = self._usual[key]
+        self._note_first(key, dealt, is_new=is_new)
         with tf.device("/CPU:0"):  # where loops over micro-batches need their sizes
             micro_batches = tf.constant(dealt.shares.micro_batches, tf.int32)
         # Where what has no device of its own is put, as what is returned.
         with tf.device(self._replicas.names[0]):
             return function(dealt.values, micro_batches), is_new
+
+    def _note_first(
+        self, key: tuple[str, str, StepKind], dealt: Dealt, *, is_new: bool
+    ) -> None:
+        if is_new or key not in self._ran:
+            self._ran[key] = set()
+        shapes = dealt.shapes, dealt.shares
+        if shapes not in self._ran[key]:
+            self._ran[key].add(shapes)
+            self.first_steps += 1
 
     def _trace(self, what: str, kind: StepKind, signature: Any) -> Any:
         """The traced function.

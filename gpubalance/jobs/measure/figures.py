@@ -106,6 +106,11 @@ def are_unlike(windows: Windows) -> bool:
     return any(timing.unlike for timing in all_in(windows))
 
 
+def have_new_shapes(windows: Windows) -> bool:
+    """Whether batches of new shapes came without end, each of which may be compiled or tuned for."""
+    return any(timing.new_shapes for timing in all_in(windows))
+
+
 def loss_is_finite(windows: Windows) -> bool:
     """Whether no loss was infinite or NaN."""
     return all(timing.loss_is_finite for timing in all_in(windows))

@@ -80,6 +80,7 @@ class SubjectRunner:
         self.sensors = sensors
         self.peaks = before.peaks
         self.are_unlike = before.unlike
+        self.losses_are_finite = True  # so far, also of timings that do not count
         self.timings: list[Timing] = []
         self.stamped: list[Timing] = []
         self._watch = watch
@@ -89,7 +90,7 @@ class SubjectRunner:
         self._least_samples = subject.least_samples
 
     def train(self, **how: Any) -> Iterator[Timing]:
-        """Yields each timing of the worker, as it comes.
+        """Yields each timing of the worker that counts, as it comes.
 
         `how` has fields of Measure (for a cut, of Pipe) or the `until` of `Worker.measure`. Raises
         what that does.
@@ -103,6 +104,9 @@ class SubjectRunner:
             )
         for reply in replies:
             if isinstance(reply, Timing):
+                self.losses_are_finite &= reply.loss_is_finite
+                if not reply.counts:
+                    continue
                 self.are_unlike = reply.unlike
                 self._tell(reply)
                 yield reply

@@ -103,7 +103,7 @@ def _first_steps(
     runner: SubjectRunner, *, refuses_bad_loss: bool = True
 ) -> list[Timing]:
     steps = list(runner.train(at_least=1))
-    if refuses_bad_loss and not steps[0].loss_is_finite:
+    if refuses_bad_loss and not runner.losses_are_finite:
         given = runner.worker.settings.data
         raise BadInput(
             "the model's loss is not a number at the first step",

@@ -47,6 +47,7 @@ def of_figures(
         "slower-than-profile": late_part > LATE,
         "wide-interval": precision > PRECISE_ENOUGH,
         "not-steady": not steady,
+        "new-shapes": any(map(figures.have_new_shapes, measured)),
         "slow-steps": slow_count >= _FEWEST_SLOW or over > 0,
         "stamps-cost": (stamp_cost or 0.0) > _STAMPS_CHEAP,
         "parts-exceed-step": excess_part > _STAMPS_CHEAP,

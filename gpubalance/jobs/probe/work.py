@@ -62,6 +62,6 @@ def _measure_update(worker: Worker, batch: int) -> float:
     count = _SLOW_FIRST_STEPS + _UPDATES
     updates_s = []
     for reply in worker.measure(BatchSplit((batch,)), at_least=count, stamped=True):
-        if isinstance(reply, Timing):
+        if isinstance(reply, Timing) and reply.counts:
             updates_s.append(sum(reply.update_s or ()))
     return median(updates_s[_SLOW_FIRST_STEPS:])
