@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, Host, JointProfile
-from gpubalance.settings.record import Record, first_fault
+from gpubalance.settings.record import Record, all_faults
 from gpubalance.system.files import read_toml
 from gpubalance.text import clean
 
@@ -20,6 +20,7 @@ from gpubalance.text import clean
 OPTION = "--simulate "
 IN_A_SCRIPT = "simulate="
 _MOST_DEVICES = 64
+_MOST_FAULTS = 20  # that an error lists
 
 
 class ProfileDevice(DeviceProfile):
@@ -56,16 +57,30 @@ class Profile(Record):
 
 
 def load_profile(path: Path, option: str = OPTION) -> Profile:
-    """Reads a profile. The BadInput for a bad one names the file and its first wrong field."""
+    """Reads a profile. The BadInput for a bad one names the file and each wrong field."""
     remedy = f"{option}FILE takes a profile (see configs/), {option}N makes N plain CPU devices"
     document = read_toml(path, "profile", remedy=remedy)
     try:
         return Profile.model_validate(document)
     except ValidationError as error:
         raise BadInput(
-            f"{path}: {_counted_from_1(first_fault(error))}",
+            _faults_text(path, error),
             remedy="gpubalance guide profiles lists every key of a profile",
         ) from None
+
+
+def _faults_text(path: Path, error: ValidationError) -> str:
+    """A line for each fault below the file's name; one alone stands beside it."""
+    faults = []
+    for place, text in all_faults(error, _keys_at):
+        fault = _counted_from_1(f"{place}{text}" if place else text.lstrip(": ."))
+        faults.append(fault)
+    if len(faults) == 1:
+        return f"{path}: {faults[0]}"
+    lines = [f"{path} has {len(faults)} faults:", *faults[:_MOST_FAULTS]]
+    if len(faults) > _MOST_FAULTS:
+        lines.append(f"and {len(faults) - _MOST_FAULTS} more")
+    return "\n    ".join(lines)
 
 
 def _counted_from_1(fault: str) -> str:
@@ -75,6 +90,15 @@ def _counted_from_1(fault: str) -> str:
         return fault
     # Of the device as a whole, it names no field.
     return f"device {int(match[1]) + 1}: {fault[match.end() :].lstrip(': ')}"
+
+
+def _keys_at(place: tuple[int | str, ...]) -> Iterable[str]:
+    """The keys that a profile may have there: at the top, in a device, or in [joint]."""
+    if place[:1] == ("device",):
+        return ProfileDevice.model_fields
+    if place[:1] == ("joint",):
+        return JointProfile.model_fields
+    return Profile.model_fields
 
 
 def simulated_devices(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Iterable, Iterator
 from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-# pydantic's type of fault for a field that the record doesn't have
+# pydantic's types of fault, for a field that the record doesn't have and one that it lacks
 _UNKNOWN = "extra_forbidden"
+_MISSING = "missing"
 _LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
 
 
@@ -77,9 +80,42 @@ def first_fault(error: ValidationError) -> str:
     faults = error.errors(include_url=False)
     unknown = [fault for fault in faults if fault["type"] == _UNKNOWN]
     first = unknown[0] if unknown else faults[0]
-    place = clean(".".join(map(str, first["loc"])), 100)
+    place = place_of(first)
     text = fault_text(first)
     return f"{place}{text}" if place else text.lstrip(": .")
+
+
+def all_faults(
+    error: ValidationError, known: Callable[[tuple[int | str, ...]], Iterable[str]]
+) -> Iterator[tuple[str, str]]:
+    """The place of each wrong field, and what is wrong with it.
+
+    `known` gives the fields at the place of an unknown one: the one that it may stand for is named,
+    and is then not called missing. A list is not called empty because all its items are wrong.
+    """
+    faults = error.errors(include_url=False)
+    around = {fault["loc"][:-depth] for fault in faults for depth in range(1, len(fault["loc"]))}
+    meant = {}
+    for fault in faults:
+        if fault["type"] == _UNKNOWN:
+            *within, name = fault["loc"]
+            near = difflib.get_close_matches(str(name), known(tuple(within)), n=1)
+            if near:
+                meant[fault["loc"]] = near[0]
+    misspelt = {(*place[:-1], name) for place, name in meant.items()}
+    for fault in faults:
+        is_said = fault["type"] == _MISSING and fault["loc"] in misspelt
+        if is_said or fault["loc"] in around:
+            continue
+        text = fault_text(fault)
+        if fault["loc"] in meant:
+            text += f", did you mean {meant[fault['loc']]}?"
+        yield place_of(fault), text
+
+
+def place_of(fault: ErrorDetails) -> str:
+    """`device.0.alpha_s`; empty for the whole record."""
+    return clean(".".join(map(str, fault["loc"])), 100)
 
 
 def fault_text(fault: ErrorDetails) -> str:

@@ -153,3 +153,23 @@ def test_what_is_wrong_is_named_with_its_place(
         load_profile(path)
     assert str(path) in caught.value.message
     assert place in caught.value.message
+
+
+def test_all_faults_are_named_at_once_with_the_keys_that_were_meant(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "profile.toml"
+    misspelt = DEVICE.replace("name", "nmae").replace("alpha_s", "alpha")
+    path.write_text(f"{misspelt}memory = 0\n{DEVICE}noise = -1\n[joint]\nsync = 1\n")
+    with pytest.raises(BadInput) as caught:
+        load_profile(path)
+    assert sorted(caught.value.message.splitlines()) == sorted(
+        [
+            f"{path} has 5 faults:",
+            "    device 1: nmae: unknown key, did you mean name?",
+            "    device 1: alpha: unknown key, did you mean alpha_s?",
+            "    device 1: memory 0 should be greater than 0",
+            "    device 2: noise -1 should be greater than or equal to 0",
+            "    joint.sync: unknown key, did you mean sync_s?",
+        ]
+    )
