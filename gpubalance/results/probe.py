@@ -232,6 +232,11 @@ class Probe(OfModel):
     complete: bool
     warnings: tuple[Warning_, ...]
 
+    @property
+    def is_of_times(self) -> bool:
+        """Whether it stands for step times that somebody measured elsewhere."""
+        return self.complete and self.environment is None
+
     @model_validator(mode="after")
     def _sound(self) -> Probe:
         check_unlike(self.devices)

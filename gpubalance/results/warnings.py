@@ -155,6 +155,11 @@ _ROWS = {
         "no balance by this probe that measured it is kept here",
         "gpubalance balance measures it and plans again; or give --sync, in seconds",
     ),
+    "sync-unknown/elsewhere": (
+        "the plan assumes that sync takes no time: the table has step times of devices alone",
+        "time a step of all devices together, take off the slowest one's time alone, "
+        "and give --sync, in seconds; gpubalance guide pytorch has an example",
+    ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
     "gpu-in-use": (
         "{device} is used by {others}",

@@ -90,6 +90,10 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
         (HEAD + "a,64,0.1\n", "a has only one batch"),
         (HEAD + "a,64,0.1\nb,64,0.2\n", "a has only one batch"),
         (HEAD + '"a,64,0.1\n', "no CSV table"),
+        (HEAD.replace(",", ";") + "a;64;0,1\n", "has semicolons between its columns"),
+        (HEAD + 'a,64,"0,1"\n', "line 2: 0,1 has a decimal comma"),
+        (HEAD + "a,64,0,1\n", "line 2 has more columns than the head"),
+        (HEAD + "a,64,50\na,128,80.5\n", "every step takes 50 s or more, up to 80.5 s: are these"),
         ("\udcff", "no CSV table"),
         (HEAD, "has no line below its head"),
     ],
@@ -103,6 +107,18 @@ def test_what_is_wrong_is_named_with_its_line(
     with pytest.raises(BadInput, match=r"times\.csv") as caught:
         probe_of_times(path)
     assert why in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("column", "seconds"), [("ms", 0.05), ("Milliseconds", 0.05), ("s", 50.0)]
+)
+def test_the_name_of_the_column_says_the_unit(
+    tmp_path: Path, column: str, seconds: float
+) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text(f"device,batch,{column}\na,64,50\na,128,80.5\n")
+    curve = probe_of_times(path).probes[0].curve
+    assert curve[0].step_time_s.median == pytest.approx(seconds)
 
 
 def test_spaces_and_capitals_make_no_difference(tmp_path: Path) -> None:
@@ -137,6 +153,11 @@ def test_the_command_takes_it_in_place_of_a_probe(
     assert done.code == 0
     assert "batches 128: 1600 samples/s predicted, model resnet" in done.out
     assert "next:" not in done.out  # no command of ours runs it
+    without_sync = in_process(["plan", "--curve", path])
+    told = " ".join(without_sync.out.split())
+    assert "the table has step times of devices alone" in told
+    assert "gpubalance guide pytorch" in told
+    assert "gpubalance balance" not in told
     both = in_process(["plan", "--curve", path, "--simulate", "2"])
     assert both.code == 2
     assert "--curve brings its own devices" in both.err

@@ -82,7 +82,8 @@ def _warnings(
 ) -> tuple[Warning_, ...]:
     warnings = []
     if sync_s is None and len(planned.split.used) > 1:
-        warnings.append(warning("sync-unknown"))
+        which = "sync-unknown/elsewhere" if known.probe.is_of_times else "sync-unknown"
+        warnings.append(warning(which))
     if any(point.unlike for probe in known.probes for point in probe.curve):
         warnings.append(warning("batches-differ"))
     return tuple(warnings)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -28,8 +29,13 @@ _REMEDY = (
     "a table with the columns device, batch and seconds: a line for each step that was "
     "timed, in seconds"
 )
+_COMMAS = "commas between the columns and a point in numbers: 4090,64,0.050"
 _MOST_BYTES = 1 << 20
-_COLUMNS = ("device", "batch", "seconds")
+# What a column of times may be called, with its unit in seconds
+_UNITS = {"seconds": 1.0, "s": 1.0, "milliseconds": 1e-3, "ms": 1e-3}
+_DECIMAL_COMMA = re.compile(r"\s*\d+,\d+\s*")
+# No table of seconds has only such, unless its steps are long: as milliseconds they are usual.
+_DOUBTFUL_S = 1.0
 _FEWEST = 2  # batches of a device, so that there is a curve
 
 
@@ -79,7 +85,7 @@ def probe_of_times(path: Path) -> Probe:
     )
 
 
-def _steps(path: Path) -> Iterator[_Step]:
+def _steps(path: Path) -> list[_Step]:
     content = content_of(path, "a table of step times", _MOST_BYTES, _REMEDY)
     try:
         text = content.decode("utf-8-sig")
@@ -87,16 +93,60 @@ def _steps(path: Path) -> Iterator[_Step]:
         rows = csv.DictReader(lines, skipinitialspace=True, strict=True)
         heads = [head.strip().lower() for head in rows.fieldnames or ()]
         rows.fieldnames = heads
-        missing = [name for name in _COLUMNS if name not in heads]
-        if missing:
-            raise BadInput(f"{path} has no column {missing[0]}", remedy=_REMEDY)
+        _check_heads(path, heads)
+        times = next(name for name in _UNITS if name in heads)
+        steps = []
         for row in rows:
-            yield _Step.model_validate({name: row[name] for name in _COLUMNS})
+            _refuse_decimal_commas(f"{path}, line {rows.line_num}", row)
+            fields: dict[str, Any] = {"device": row["device"], "batch": row["batch"]}
+            step = _Step.model_validate({**fields, "seconds": row[times]})
+            fields["seconds"] = step.seconds * _UNITS[times]
+            steps.append(_Step.model_validate(fields))
     except ValidationError as error:
         why = f"{path}, line {rows.line_num}: {first_fault(error)}"
         raise BadInput(why, remedy=_REMEDY) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} is no CSV table: {error}", remedy=_REMEDY) from None
+    if times == "seconds":
+        _refuse_milliseconds(path, steps)
+    return steps
+
+
+def _check_heads(path: Path, heads: Sequence[str]) -> None:
+    """Raises BadInput for a table without the columns, or with others between semicolons."""
+    if len(heads) == 1 and ";" in heads[0]:
+        raise BadInput(f"{path} has semicolons between its columns", remedy=_COMMAS)
+    missing = [name for name in ("device", "batch") if name not in heads]
+    if not any(name in heads for name in _UNITS):
+        missing.append("seconds")
+    if missing:
+        raise BadInput(f"{path} has no column {missing[0]}", remedy=_REMEDY)
+
+
+def _refuse_decimal_commas(place: str, row: Mapping[str | None, Any]) -> None:
+    """Raises BadInput for a number such as "0,05"; without quotes, it is a column too many."""
+    more = row.get(None)
+    if more:
+        raise BadInput(
+            f"{place} has more columns than the head, as with a comma in a number",
+            remedy=_COMMAS,
+        )
+    for value in row.values():
+        if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+            raise BadInput(f"{place}: {value} has a decimal comma", remedy=_COMMAS)
+
+
+def _refuse_milliseconds(path: Path, steps: Sequence[_Step]) -> None:
+    """Asks whether the seconds are milliseconds if no step is short: the column's name answers."""
+    shortest_s = min((step.seconds for step in steps), default=0.0)
+    if shortest_s < _DOUBTFUL_S:
+        return
+    longest_s = max(step.seconds for step in steps)
+    raise BadInput(
+        f"{path}: every step takes {shortest_s:g} s or more, up to {longest_s:g} s: are these "
+        "milliseconds?",
+        remedy="name the column ms if they are, s if they are seconds",
+    )
 
 
 def _device(number: int, name: str, times: dict[int, list[float]]) -> Device:
