@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +26,17 @@ class _Strategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
     def __init__(self, *arguments: Any) -> None:
         self._collective_key_base = next(_group_numbers)
         super().__init__(*arguments)
+
+
+@functools.cache
+def step_lock(strategy: Any) -> AbstractContextManager[Any]:
+    """What a thread holds while it calls a step of a strategy.
+
+    TensorFlow numbers a strategy's sums by device, when a step is called: of two threads' steps a
+    device would sum one thread's gradients and another device the other's.
+    """
+    del strategy  # each has its own
+    return threading.Lock()
 
 
 @functools.cache

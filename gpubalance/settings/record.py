@@ -94,7 +94,11 @@ def all_faults(
     and is then not called missing. A list is not called empty because all its items are wrong.
     """
     faults = error.errors(include_url=False)
-    around = {fault["loc"][:-depth] for fault in faults for depth in range(1, len(fault["loc"]))}
+    around = {
+        fault["loc"][:-depth]
+        for fault in faults
+        for depth in range(1, len(fault["loc"]))
+    }
     meant = {}
     for fault in faults:
         if fault["type"] == _UNKNOWN:

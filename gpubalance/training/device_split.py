@@ -100,8 +100,8 @@ class DeviceSplit(Trainer):
 
         Raises BadInput if this split does not train it, or another monitor has these steps.
         """
-        steps = self.functions_of(monitor.model)
-        if steps is None or not steps.is_open:
+        steps = self.functions_called_here(monitor.model)
+        if steps is None:
             raise BadInput(
                 "the monitor's split is not what trains the model",
                 remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Where a model keeps its functions, by what trains it. They refer to the model, so they must be
 # the model's own to go with it.
 _FUNCTIONS = "_gpubalance_functions"
+_choosing = threading.RLock()  # which of its functions a thread calls
 
 
 class Trainer(ABC):
@@ -69,18 +71,44 @@ class Trainer(ABC):
 
         In a call that comes from inside one of them, by Keras or a callback, it is called as it is.
         """
-        functions = self.functions_of(model)
-        if functions is not None and functions.is_open:
+        if self.functions_called_here(model) is not None:
             return keras_method(model, *arguments, **options)
-        if functions is None or not functions.is_current:
-            functions = self._functions_for(model)
-            vars(model).setdefault(_FUNCTIONS, WeakKeyDictionary())[self] = functions
         by_name = keras_method_arguments(keras_method, model, arguments, options)
-        return functions.call(keras_method, by_name)
+        with self._free_functions(model) as functions:
+            return functions.call(keras_method, by_name)
 
-    def functions_of(self, model: Any) -> KerasFunctions | None:
-        """The functions that this model was last trained or called with; None before that."""
-        known: KerasFunctions | None = vars(model).get(_FUNCTIONS, {}).get(self)
+    def functions_called_here(self, model: Any) -> KerasFunctions | None:
+        """The model's functions that Keras is calling in this thread, if it is calling any."""
+        here = threading.get_ident()
+        for functions in self.functions_of(model):
+            if functions.thread == here:
+                return functions
+        return None
+
+    @contextmanager
+    def _free_functions(self, model: Any) -> Iterator[KerasFunctions]:
+        """The model's functions, for this thread alone inside the block.
+
+        A thread that evaluates a model while another one trains it has functions of its own.
+        """
+        with _choosing:
+            known = self.functions_of(model)
+            known[:] = [one for one in known if one.is_current or one.thread]
+            free = [one for one in known if one.is_current and not one.thread]
+            if not free:
+                free = [self._functions_for(model)]
+                known += free
+            functions = free[0]
+            functions.thread = threading.get_ident()
+        try:
+            yield functions
+        finally:
+            functions.thread = None
+
+    def functions_of(self, model: Any) -> list[KerasFunctions]:
+        """The functions of the model as it is compiled now, for each thread that uses it at once."""
+        by_trainer = vars(model).setdefault(_FUNCTIONS, WeakKeyDictionary())
+        known: list[KerasFunctions] = by_trainer.setdefault(self, [])
         return known
 
     @abstractmethod
@@ -94,14 +122,15 @@ class Trainer(ABC):
 class KerasFunctions(ABC):
     """A model's train, test and predict functions as it is compiled now.
 
-    `is_open` is whether Keras is calling them. `monitor` is the Monitor of the `fit` that does.
+    `thread` is that in which Keras is calling them, None if it is not. `monitor` is the Monitor of
+    the `fit` that does.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.monitor: Any = None
         self._compiled = _compiled(model)
-        self.is_open = False
+        self.thread: int | None = None
 
     @property
     def is_current(self) -> bool:
@@ -117,12 +146,8 @@ class KerasFunctions(ABC):
         """Inside the block Keras' methods of the model call these functions."""
         from gpubalance.engine.replacing import acting
 
-        self.is_open = True
-        try:
-            with acting(self._replacements(options)):
-                yield
-        finally:
-            self.is_open = False
+        with acting(self._replacements(options)):
+            yield
 
     def _replacements(self, options: dict[str, Any]) -> Replacements:
         """What Keras calls instead of its own, in this thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,25 @@ _SPLIT = "_gpubalance_split"
 _WITHOUT_XLA = "_gpubalance_without_xla"
 # The latest split of several devices, until a model is compiled for it or it is gone (then None).
 _waiting: list[Callable[[], Any]] = []
+
+
+class _Entered(threading.local):
+    """By strategy the split whose scope this thread entered last: a strategy may serve several."""
+
+    def __init__(self) -> None:
+        self.splits: Any = weakref.WeakKeyDictionary()
+
+
+_entered_here = _Entered()
+
+
+def note_scope(split: Any) -> None:
+    """Notes that the split's scope is entered: what is compiled in there trains with it."""
+    strategy = split.replicas.strategy
+    strategy.split = (
+        split  # for a model without a split, in a thread that has entered no scope
+    )
+    _entered_here.splits[strategy] = split
 
 
 def expect(split: Any) -> None:
@@ -155,4 +175,7 @@ def _split_here(model: Any) -> Any:
 
     A model has no strategy while a split trains it: the split then calls Keras' own methods.
     """
-    return getattr(getattr(model, "_distribute_strategy", None), "split", None)
+    strategy = getattr(model, "_distribute_strategy", None)
+    if strategy is None:
+        return None
+    return _entered_here.splits.get(strategy) or getattr(strategy, "split", None)

@@ -143,7 +143,7 @@ class Split(DeviceSplit):
             )
         own_fit.take_over()
         use_measured(self.precision)
-        strategy.split = self
+        own_fit.note_scope(self)
         return strategy.scope()  # type: ignore[no-any-return]
 
     def monitor(

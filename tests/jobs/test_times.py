@@ -93,7 +93,10 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
         (HEAD.replace(",", ";") + "a;64;0,1\n", "has semicolons between its columns"),
         (HEAD + 'a,64,"0,1"\n', "line 2: 0,1 has a decimal comma"),
         (HEAD + "a,64,0,1\n", "line 2 has more columns than the head"),
-        (HEAD + "a,64,50\na,128,80.5\n", "every step takes 50 s or more, up to 80.5 s: are these"),
+        (
+            HEAD + "a,64,50\na,128,80.5\n",
+            "every step takes 50 s or more, up to 80.5 s: are these",
+        ),
         ("\udcff", "no CSV table"),
         (HEAD, "has no line below its head"),
     ],

@@ -64,7 +64,7 @@ def with_xla(case: Case) -> tuple[Case, list[Any]]:
 
 def kinds(split: Split, model: Any) -> set[bool]:
     """Whether steps that were traced for training use XLA."""
-    functions: Any = split.functions_of(model)
+    functions: Any = split.functions_of(model)[-1]
     traced = functions._functions._traced
     return {kind.xla for what, _, kind in traced if what == "train"}
 

@@ -24,6 +24,7 @@ from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.read_later import read_later
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.engine.step.trainable import TrainableState
+from gpubalance.engine.strategies import step_lock
 from gpubalance.errors import BadInput
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.settings.batch_split import BatchSplit
@@ -173,7 +174,7 @@ class Functions:
         with tf.device("/CPU:0"):  # where loops over micro-batches need their sizes
             micro_batches = tf.constant(dealt.shares.micro_batches, tf.int32)
         # Where what has no device of its own is put, as what is returned.
-        with tf.device(self._replicas.names[0]):
+        with tf.device(self._replicas.names[0]), step_lock(self._replicas.strategy):
             return function(dealt.values, micro_batches), is_new
 
     def _note_first(
