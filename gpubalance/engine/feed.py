@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,6 +15,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from gpubalance.engine.datasets import cleaned, samples_of
+from gpubalance.engine.reader import Reader
 from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import BadInput
 from gpubalance.settings.batch_split import BatchSplit, proportional_split
@@ -56,8 +59,16 @@ class Dealt:
     shapes: Any
 
 
+@dataclass(eq=False)
+class _Ahead:
+    """The next batches of an iterator, and the thread that asks for them."""
+
+    reader: Reader
+    batches: deque[Future[Any]] = field(default_factory=deque)
+
+
 class Feed:
-    """Takes global batches from iterators; a thread brings the next ones to the devices.
+    """Takes global batches from iterators; threads bring the next ones to the devices.
 
     The devices are those of this process. A share has at least `least` samples, as a verdict says;
     a batch that is too small for that is `replicated`. tf.data's own copies to several devices give
@@ -78,21 +89,22 @@ class Feed:
         self._likes: dict[Any, str] = {}  # of all shapes that have come
         # The widest so far, by what batches are like
         self._layouts: dict[str, Layout] = {}
-        # One thread asks all iterators: several may be of the same generator, which can't be asked
-        # by two at once.
-        self._thread = ThreadPoolExecutor(1, "batches")
+        # In a cluster one thread asks all iterators, so that all processes arrange batches in the
+        # same order. Else each has its own, and none waits for another's next batch.
+        self._in_cluster = replicas.cluster is not None
+        self._reader: Reader | None = None
+        self._call = object()  # what reads the batches that count
+        self._arranging = threading.Lock()
         # A copy to a GPU waits for all that is queued there when it begins. So the next one begins
         # before the last one has ended, or each would wait for one more step.
         self._copies = ThreadPoolExecutor(_AHEAD, "copies")
         # Training and validation each have an iterator, and training continues after validation.
-        self._ahead: WeakKeyDictionary[Iterator[Any], deque[Future[Any]]] = (
-            WeakKeyDictionary()
-        )
+        self._ahead: WeakKeyDictionary[Iterator[Any], _Ahead] = WeakKeyDictionary()
 
     def take(self, iterator: Iterator[Any]) -> tuple[Any, Dealt]:
         """The next global batch, as it came and dealt out. Raises StopIteration."""
         self.look_ahead(iterator, 1)
-        taken = self._ahead[iterator].popleft().result()
+        taken = self._ahead[iterator].batches.popleft().result()
         if taken is None:
             raise StopIteration
         batch, copying = taken
@@ -100,39 +112,59 @@ class Feed:
 
     def look_ahead(self, iterator: Iterator[Any], batches: int = _AHEAD) -> None:
         """Has so many of the next global batches brought to the devices, while these compute."""
-        ahead = self._ahead.setdefault(iterator, deque())
-        while len(ahead) < batches:
+        ahead = self._ahead.get(iterator)
+        if ahead is None:
+            ahead = self._ahead[iterator] = _Ahead(self._reader_of_another())
+        while len(ahead.batches) < batches:
             # How it is dealt is decided now: what changes meanwhile would reach each process at
             # another batch.
-            ahead.append(
-                self._thread.submit(self._next, iterator, self.split, self.least)
-            )
+            read = partial(self._next, iterator, self._call, self.split, self.least)
+            ahead.batches.append(ahead.reader.submit(read))
 
-    def stop(self) -> None:
-        """Forgets what is on its way, and leaves all iterators alone from now on."""
-        running: list[Future[Any]] = []
+    def stop(self) -> list[Future[Any]]:
+        """Forgets what is on its way; returns what is still asked of an iterator.
+
+        It waits for nobody: a user's generator may hang. What comes of it then is dropped.
+        """
+        with self._arranging:
+            self._call = object()
+        asked: list[Future[Any]] = []
         for ahead in self._ahead.values():
-            running += [future for future in ahead if not future.cancel()]
-        wait(running)
+            asked += [future for future in ahead.batches if not future.cancel()]
         self._copies.shutdown()
         self._copies = ThreadPoolExecutor(_AHEAD, "copies")
         self._ahead.clear()
+        self._reader = None
+        return asked
+
+    def _reader_of_another(self) -> Reader:
+        """The reader of an iterator that is new."""
+        if not self._in_cluster:
+            return Reader()
+        if self._reader is None:
+            self._reader = Reader()
+        return self._reader
 
     def _next(
-        self, iterator: Iterator[Any], split: BatchSplit, least: int
+        self, iterator: Iterator[Any], call: object, split: BatchSplit, least: int
     ) -> tuple[Any, Future[Dealt]] | None:
-        """The next batch, on its way to the devices; None at the end."""
+        """The next batch, on its way to the devices; None at the end, or once the call is over."""
         batch = cleaned(next(iterator, None))
         if batch is None:
             return None
-        return batch, self._copies.submit(self._arranged(batch, split, least))
+        with self._arranging:
+            if call is not self._call:
+                return None
+            return batch, self._copies.submit(self._arranged(batch, split, least))
 
     def deal(self, batch: Any) -> Dealt:
         """Deals a batch in order, the first samples to the first replica.
 
         Raises BadInput if it can't be dealt out.
         """
-        return self._arranged(batch, self.split, self.least)()
+        with self._arranging:
+            bring = self._arranged(batch, self.split, self.least)
+        return bring()
 
     def deal_all(self, batches: Iterable[Any]) -> list[Dealt]:
         """Deals batches that are trained on again and again, all in the layout of the widest.

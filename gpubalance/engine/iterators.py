@@ -44,5 +44,7 @@ def _start_dropping() -> None:
 
 
 def _drop(over: SimpleQueue[list[Any]]) -> None:
+    # Each in a thread of its own: whoever drops one also waits for the batch that is being made,
+    # for ever if the user's code hangs.
     while True:
-        over.get().clear()
+        threading.Thread(target=over.get().clear, daemon=True).start()

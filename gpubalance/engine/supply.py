@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 from gpubalance.engine import data
@@ -51,7 +52,7 @@ class Supply:
 
     def drop(self) -> None:
         """Drops the split's batches. The pipeline is the user's, and can't be read by two."""
-        self.feed.stop()
+        wait(self.feed.stop())
         self._batches = None
 
     def hold(self, memory_bytes: Sequence[int]) -> None:

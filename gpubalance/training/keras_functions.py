@@ -10,8 +10,9 @@ import operator
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # the model's own to go with it.
 _FUNCTIONS = "_gpubalance_functions"
 _choosing = threading.RLock()  # which of its functions a thread calls
+_TURN = "_turn"  # of a generator, in Keras' iterator over epochs
 
 
 class Trainer(ABC):
@@ -143,8 +145,13 @@ class KerasFunctions(ABC):
 
     @contextmanager
     def called_by_keras(self, options: dict[str, Any]) -> Iterator[None]:
-        """Inside the block Keras' methods of the model call these functions."""
+        """Inside the block Keras' methods of the model call these functions.
+
+        Raises BadInput for what a user's generator raises.
+        """
+        from gpubalance.engine.generators import GeneratorFailedError
         from gpubalance.engine.replacing import acting
+        from gpubalance.engine.users_lines import own_traceback
 
         with acting(self._replacements(options)):
             yield
@@ -224,28 +231,34 @@ def _say_nothing(*_: Any) -> None:
 def _begin_on_the_host(
     begin: Callable[..., None], epochs: Any, *arguments: Any, **options: Any
 ) -> None:
-    """Begins Keras' iterator over epochs, which would fill the first GPU with arrays."""
+    """Begins Keras' iterator over epochs, which would fill the first GPU with arrays.
+
+    That takes the first batches of a generator, for which an earlier call may still wait.
+    """
     import tensorflow as tf
 
-    with tf.device("/CPU:0"):
+    from gpubalance.engine.generators import turn_of
+
+    taken: AbstractContextManager[None] = nullcontext()
+    if isinstance(options.get("x"), GeneratorType):
+        turn = vars(epochs)[_TURN] = turn_of(options["x"])
+        taken = turn.taken(warns=True)
+    with tf.device("/CPU:0"), taken:
         begin(epochs, *arguments, **options)
 
 
 def _batches_of(_: Any, epochs: Any) -> Any:
     """One epoch's batches, of Keras' iterator over epochs; the next need not wait for its end."""
-    import tensorflow as tf
-
+    from gpubalance.engine.generators import GeneratorBatches
     from gpubalance.engine.iterators import Batches
     from gpubalance.engine.keras_patches import GeneratorDataAdapter
 
-    data = epochs._distributed_dataset
-    if not isinstance(epochs.data_adapter, GeneratorDataAdapter):
-        return Batches(data)
-    # A generator is the same in all epochs, and two iterators must not ask it at once. Untuned, the
-    # old one ends soon.
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return data.with_options(options)
+    data = epochs.data_adapter
+    if not isinstance(data, GeneratorDataAdapter):
+        return Batches(epochs._distributed_dataset)
+    return GeneratorBatches(
+        data.generator(), data._output_signature, vars(epochs)[_TURN]
+    )
 
 
 def keras_method_arguments(

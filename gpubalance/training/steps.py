@@ -185,6 +185,7 @@ class Steps(KerasFunctions):
             # A checkpoint may have been restored.
             self._trained_steps = int(self.model.optimizer.iterations.numpy())
             self._warn_of_another_model()
+            self._warn_of_batch_normalisation()
             if not self._split.takes_any_batch:
                 monitor = self.monitor
                 self._warn(
@@ -255,6 +256,16 @@ class Steps(KerasFunctions):
         if optimizer is not None and not optimizer.built and self._has_weights():
             with self._replicas.strategy.scope():
                 optimizer.build(self.model.trainable_variables)
+
+    def _warn_of_batch_normalisation(self) -> None:
+        if self._replicas.count > 1:
+            self._warn(
+                built.unsynchronised_text(
+                    self.model,
+                    micro=self._split.shares.accumulates,
+                    xla=self._functions.xla,
+                )
+            )
 
     def _warn_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
         """Warns of a model, its optimizer, or a step that the plan was not measured with."""

@@ -22,9 +22,9 @@ from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of, probe_of
-from tests.late import tf
+from tests.late import layers, tf
 from tests.training.cases import in_split, simulated
-from tests.training.models import classifier
+from tests.training.models import classifier, compiled, dense
 from tests.training.samples import numbers
 
 PROFILE = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
@@ -139,6 +139,36 @@ def test_a_model_from_outside_the_scope_is_told_once() -> None:
         classifier()()
     assert told(lambda: model.fit(X, Y, verbose=0)) == []  # it is a choice now
     del split
+
+
+def test_batch_normalisation_that_is_not_synchronised_is_told_once() -> None:
+    def normalising(*kinds: Any) -> Any:
+        first, *rest = dense()
+        return compiled([first, *kinds, *rest])
+
+    of = layers.BatchNormalization
+
+    def texts(fit: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit(X[:100], Y[:100], verbose=0)
+        assert all(one.filename == __file__ for one in caught)
+        return [str(one.message) for one in caught]
+
+    split, model = in_split(normalising, of(name="mine"), of())
+    assert texts(model.fit) == [
+        f"the model {model.name} normalises each device's own samples (mine and 1 more), so it "
+        "trains otherwise than on one device; exact: BatchNormalization(synchronized=True)"
+    ]
+    assert texts(model.fit) == []
+    with split.scope():
+        another = normalising(of(name="other"))
+        frozen = normalising(of(trainable=False))
+        together = normalising(of(synchronized=True))
+    assert "(other)" in texts(another.fit)[0]
+    alone = in_split(normalising, of(), batches=(100,))[1]
+    for exact in (frozen, together, alone):
+        assert texts(exact.fit) == []
 
 
 def test_batches_that_become_others_are_told_once() -> None:

@@ -1,0 +1,141 @@
+"""Data that hangs, or takes long for a batch, keeps nobody waiting who no longer needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpubalance.errors import BadInput
+from tests.cli.program import ROOT
+from tests.late import keras
+from tests.training.cases import in_split
+from tests.training.samples import numbers
+
+X, Y = numbers(240)
+# Each fit ends before its data gives another batch, which it never does.
+HANGING = """
+import signal, threading
+import numpy as np
+from gpubalance import Split
+split = Split(batches=[7, 3], simulate=2)
+with split.scope():
+    import keras
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+import tensorflow as tf
+BATCH = np.ones((10, 6), "float32"), np.ones((10, 3), "float32")
+
+def batches(interrupts):
+    for _ in range(7):
+        yield BATCH
+    hang(interrupts)
+
+def hang(interrupts):
+    if interrupts:
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    threading.Event().wait()
+
+class Parts(keras.utils.PyDataset):
+    def __init__(self, interrupts):
+        super().__init__()
+        self.interrupts = interrupts
+    def __len__(self):
+        return 100
+    def __getitem__(self, number):
+        if number > 6:
+            hang(self.interrupts)
+        return BATCH
+
+def dataset(interrupts):
+    specs = tf.TensorSpec((None, 6)), tf.TensorSpec((None, 3))
+    return tf.data.Dataset.from_generator(batches, args=[interrupts], output_signature=specs)
+
+class Stops(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs):
+        self.model.stop_training = batch == 4
+
+options = {"steps_per_epoch": 100, "validation_data": BATCH, "shuffle": False, "verbose": 0}
+for data in (batches, dataset, Parts):
+    model.fit(data(False), callbacks=[Stops()], **options)
+    try:
+        model.fit(data(True), **options)
+    except KeyboardInterrupt:
+        print("interrupted", data.__name__)
+before = model.optimizer.iterations.numpy()
+model.fit(*BATCH, verbose=0)
+print(model.optimizer.iterations.numpy() - before)
+"""
+
+
+def test_a_fit_that_ends_waits_for_no_batch_and_nor_does_the_next_or_the_program() -> (
+    None
+):
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,  # for ever
+    )
+    interrupted = [f"interrupted {data}" for data in ("batches", "dataset", "Parts")]
+    assert done.stdout.splitlines() == [*interrupted, "1"], done.stderr
+    assert done.returncode == 0
+
+
+def test_a_generator_that_is_still_asked_is_waited_for_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    split, model = in_split()
+    asked, released = threading.Event(), threading.Event()
+    monkeypatch.setattr("gpubalance.engine.generators._SILENT_S", 0.1)
+
+    def endless() -> Iterator[Any]:
+        for number in range(100):
+            if number == 6:
+                asked.set()
+                released.wait()
+            yield X[:100], Y[:100]
+
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            del logs
+            if batch == 4:
+                asked.wait()
+                self.model.stop_training = True
+
+    batches = endless()
+    split.fit(model, batches, steps_per_epoch=50, verbose=0, callbacks=[Stops()])
+    assert not released.is_set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+
+        def release(message: Any, *_: Any, **__: Any) -> None:
+            told.append(str(message))
+            released.set()
+
+        told: list[str] = []
+        warnings.showwarning = release
+        # Two threads that ask it at once would be an error: "already executing".
+        history = split.fit(model, batches, steps_per_epoch=3, epochs=4, verbose=0)
+    assert len(history.history["loss"]) == 4
+    assert [text for text in told if "still making a batch for an earlier call" in text]
+
+
+def test_what_a_generator_raises_comes_with_its_type_text_and_line() -> None:
+    split, model = in_split()
+
+    def failing() -> Iterator[Any]:
+        for _ in range(4):
+            yield X[:100], Y[:100]
+        raise KeyError("boom at 4")
+
+    with pytest.raises(BadInput, match="boom at 4") as caught:
+        split.fit(model, failing(), steps_per_epoch=9, verbose=0)
+    assert isinstance(caught.value.__cause__, KeyError)
