@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.reader import Reader
 from gpubalance.engine.users_lines import users_line
 
 # After this long a call that waits for another one's batch says so.
@@ -89,6 +92,24 @@ class GeneratorBatches(Iterator[Any]):
                 raise GeneratorFailedError(error) from error
         with tf.device("/CPU:0"):
             return keras.tree.map_structure(_as_tensor, batch, self._signature)
+
+
+class ReadAhead(Iterator[Any]):
+    """An iterator whose next item is made in a thread while the last one is used."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+        self._reader = Reader()
+        self._next: Future[Any] | None = None
+
+    def __next__(self) -> Any:
+        made = self._next or self._ask()
+        item = made.result()
+        self._next = self._ask()
+        return item
+
+    def _ask(self) -> Future[Any]:
+        return self._reader.submit(partial(next, self._items))
 
 
 def _as_tensor(part: Any, spec: Any) -> Any:

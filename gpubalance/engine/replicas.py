@@ -71,7 +71,7 @@ def kept_with_replicas(
     """
 
     @functools.wraps(function)
-    def kept(replicas: Replicas, *given: Given.args, **named: Given.kwargs) -> T:
+    def kept(replicas: Replicas, /, *given: Given.args, **named: Given.kwargs) -> T:
         key = function, given, tuple(named.items())
         if key not in replicas.kept:
             replicas.kept[key] = function(replicas, *given, **named)

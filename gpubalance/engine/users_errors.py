@@ -1,7 +1,8 @@
 """Errors of the user's own code: their frames, and the exceptions behind TensorFlow's errors.
 
 TensorFlow calls Python for a generator, a PyDataset, and a `py_function` of a map or a step. Of
-what is raised there it hands on the text only, in an error of its own.
+what is raised there it hands on the text only, in an error of its own. A generator of `fit` is
+asked without it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from gpubalance.engine.generators import GeneratorFailedError
 from gpubalance.engine.keras_patches import PYTHON_FUNCTION_CALL
 from gpubalance.engine.replacing import act_always
 from gpubalance.engine.users_lines import is_of_library, is_of_package
@@ -179,10 +181,11 @@ def own_code_named(during: str) -> Iterator[None]:
     with keeping_raised():
         try:
             yield
-        except tf.errors.OpError as error:
+        except (tf.errors.OpError, GeneratorFailedError) as failed:
+            error: Exception = getattr(failed, "error", failed)
             raised = raised_by_own_code(error)
             if raised is None:
-                raise
+                raise error from error.__cause__
             raise BadInput(
                 f"{raised.text} ({raised.place}), raised by your own code in {during}:\n"
                 f"{own_frames(error)}".rstrip()

@@ -126,7 +126,10 @@ class KerasFunctions(ABC):
 
     `thread` is that in which Keras is calling them, None if it is not. `monitor` is the Monitor of
     the `fit` that does.
+    `asks_itself` is whether it asks for a batch only when it needs it.
     """
+
+    asks_itself = True
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -145,13 +148,8 @@ class KerasFunctions(ABC):
 
     @contextmanager
     def called_by_keras(self, options: dict[str, Any]) -> Iterator[None]:
-        """Inside the block Keras' methods of the model call these functions.
-
-        Raises BadInput for what a user's generator raises.
-        """
-        from gpubalance.engine.generators import GeneratorFailedError
+        """Inside the block Keras' methods of the model call these functions."""
         from gpubalance.engine.replacing import acting
-        from gpubalance.engine.users_lines import own_traceback
 
         with acting(self._replacements(options)):
             yield
@@ -164,7 +162,7 @@ class KerasFunctions(ABC):
         ends = BatchEnds()
         replacements: Replacements = {
             keras_patches.EPOCH_ITERATOR_INIT: _begin_on_the_host,
-            keras_patches.EPOCH_ITERATOR_BATCHES: _batches_of,
+            keras_patches.EPOCH_ITERATOR_BATCHES: self._batches_of,
             keras_patches.ON_TRAIN_BATCH_END: ends.of("on_train_batch_end"),
             keras_patches.ON_TEST_BATCH_END: ends.of("on_test_batch_end"),
         }
@@ -181,6 +179,19 @@ class KerasFunctions(ABC):
             attribute = keras_patches.of_training(self.model, name)
             replacements[attribute] = partial(_instead, value)
         return replacements
+
+    def _batches_of(self, _: Any, epochs: Any) -> Any:
+        """The batches of one of Keras' epochs; the next epoch need not wait for its end."""
+        from gpubalance.engine.generators import GeneratorBatches, ReadAhead
+        from gpubalance.engine.iterators import Batches
+        from gpubalance.engine.keras_patches import GeneratorDataAdapter
+
+        data = epochs.data_adapter
+        if not isinstance(data, GeneratorDataAdapter):
+            return Batches(epochs._distributed_dataset)
+        turn = vars(epochs)[_TURN]
+        batches = GeneratorBatches(data.generator(), data._output_signature, turn)
+        return ReadAhead(batches) if self.asks_itself else batches
 
     def train(self, iterator: Iterator[Any]) -> Any:
         """Trains `steps_per_execution` steps and returns the last one's logs.
@@ -245,20 +256,6 @@ def _begin_on_the_host(
         taken = turn.taken(warns=True)
     with tf.device("/CPU:0"), taken:
         begin(epochs, *arguments, **options)
-
-
-def _batches_of(_: Any, epochs: Any) -> Any:
-    """One epoch's batches, of Keras' iterator over epochs; the next need not wait for its end."""
-    from gpubalance.engine.generators import GeneratorBatches
-    from gpubalance.engine.iterators import Batches
-    from gpubalance.engine.keras_patches import GeneratorDataAdapter
-
-    data = epochs.data_adapter
-    if not isinstance(data, GeneratorDataAdapter):
-        return Batches(epochs._distributed_dataset)
-    return GeneratorBatches(
-        data.generator(), data._output_signature, vars(epochs)[_TURN]
-    )
 
 
 def keras_method_arguments(

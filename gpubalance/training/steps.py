@@ -60,6 +60,7 @@ class Steps(KerasFunctions):
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
+        self.asks_itself = name == "predict"  # Keras asks there, else the feed
         refuse_another_scope(self.model, self._replicas.strategy, name)
         self._prepare(name, options)
         self._is_built = False
