@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
 from gpubalance.engine.datasets import has_open_shapes, is_batched, regrouped
+from gpubalance.engine.feed import Dealt
 from gpubalance.errors import BadInput
 
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
@@ -163,13 +163,17 @@ def regrouped_text(data: Any, model: Any, global_batch: int) -> str:
     )
 
 
-def other_batches_text(
-    shares: Sequence[int], global_batch: int, *, rebalances: bool
-) -> str:
+def other_batches_text(dealt: Dealt, global_batch: int, *, rebalances: bool) -> str:
     """The warning about a first step that does not have the split's global batch; else empty."""
-    taken = sum(shares)
+    taken = dealt.samples
+    shares = dealt.shares.batches
     if taken == global_batch:
         return ""
+    if dealt.replicated:
+        return (
+            f"a batch of {taken} is too small to be shared among {len(shares)} devices, so each of "
+            f"them computes all of it: leave batch_size out or give batches of {global_batch}"
+        )
     text = (
         f"this fit takes {taken} samples a step, {'/'.join(map(str, shares))}, not the split's "
         f"{global_batch}: leave batch_size out or give batches of {global_batch}; gpubalance "

@@ -191,7 +191,7 @@ class Steps(KerasFunctions):
                 monitor = self.monitor
                 self._warn(
                     data.other_batches_text(
-                        dealt.shares.batches,
+                        dealt,
                         self._split.global_batch,
                         rebalances=monitor is not None and monitor.rebalances,
                     )

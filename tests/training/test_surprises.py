@@ -22,8 +22,8 @@ from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of, probe_of
-from tests.late import layers, tf
-from tests.training.cases import in_split, simulated
+from tests.late import layers, losses, ops, tf
+from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense
 from tests.training.samples import numbers
 
@@ -31,6 +31,15 @@ PROFILE = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
 X, Y = numbers(240)
 ADAM = Optimizer(name="Adam", per_weight=2.0)
 SGD = Optimizer(name="SGD", per_weight=0.0)
+
+
+def own_mean(y: Any, p: Any) -> Any:
+    return ops.mean(losses.sparse_categorical_crossentropy(y, p))
+
+
+def hardest(y: Any, p: Any) -> Any:
+    """No mean over samples, but one sample does not show it."""
+    return ops.max(losses.sparse_categorical_crossentropy(y, p))
 
 
 def told(call: Any) -> list[str]:
@@ -123,6 +132,31 @@ def test_steps_of_another_size_are_told_once() -> None:
     )
     for size in (32, 100, None):
         assert told(lambda size=size: model.fit(X, Y, batch_size=size, verbose=0)) == []
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", own_mean])
+def test_a_single_sample_is_no_false_alarm_and_trains_as_on_one_device(
+    loss: Any,
+) -> None:
+    one_device = compiled(dense(), loss, "adam", metrics=["accuracy"])
+    _, model = in_split(compiled, dense(), loss, "adam", metrics=["accuracy"])
+    model.set_weights(one_device.get_weights())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for one in (one_device, model):
+            one.fit(X[:1], Y[:1], epochs=2, verbose=0)
+            one.evaluate(X[:1], Y[:1], verbose=0)
+    texts = [str(one.message) for one in caught]
+    assert len(texts) == 1
+    assert "a batch of 1 is too small to be shared among 2 devices" in texts[0]
+    assert apart(model, one_device) < 1e-6
+
+
+def test_a_single_sample_is_not_all_that_is_tried() -> None:
+    split, model = in_split(compiled, dense(), hardest)
+    split.fit(model, X[:1], Y[:1], verbose=0)
+    with pytest.warns(UserWarning, match="not a mean over samples"):
+        split.fit(model, X, Y, verbose=0)
 
 
 def test_a_model_from_outside_the_scope_is_told_once() -> None:

@@ -35,9 +35,13 @@ def check(
     """How a step's quantities are made from parts, and what a split can't train, or not exactly.
 
     `batch` is one as the step takes it, of which up to 16 samples are tried, at most a device's
-    `share`, but two at least. Of a step that fails for these alone nothing is known, and a warning
-    says so.
+    `share`, but two at least: a single one is tried beside its copy, which may hide what others
+    show. Of a step that fails for these alone nothing is known, and a warning says so.
     """
+    first = next(part for part in tf.nest.flatten(batch) if part is not None)
+    is_single = first.shape[0] == 1
+    if is_single:
+        batch = tf.nest.map_structure(_twice, batch)
     exact = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
@@ -56,7 +60,18 @@ def check(
         # A graph refers to itself, and TensorFlow keeps constants as large as the weights for this
         # one's.
         gc.collect()
-    return found.model_copy(update={"warned": (*warnings, *found.warned)})
+    return found.model_copy(
+        update={
+            "warned": (*warnings, *found.warned),
+            "is_known": found.is_known and not is_single,
+        }
+    )
+
+
+def _twice(part: Any) -> Any:
+    if part is None:
+        return None
+    return tf.repeat(tf.convert_to_tensor(part), 2, axis=0)
 
 
 def _tried(
