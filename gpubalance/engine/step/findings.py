@@ -111,8 +111,13 @@ class Findings:
                 "sums them",
             )
         is_own = not is_keras_own(function_of(reduced.loss_object))
+        if power is None and self._runs.is_lost(name):
+            if is_own:
+                self._warnings.append(
+                    f"{loss} is no more than rounding for the samples tried, {UNKNOWN}"
+                )
         # Else it is what the user's own code gives to it.
-        if power != MEAN and (is_own or not self._own_code):
+        elif power != MEAN and (is_own or not self._own_code):
             self._warnings.append(f"{loss} is {NEITHER}")
         elif is_own and self._runs.is_zero(name):
             self._warnings.append(f"{loss} is 0 for the samples tried, {UNKNOWN}")
@@ -189,7 +194,7 @@ class Findings:
             if self._runs.is_zero(name):
                 change = "0"
             elif self._runs.is_lost(name):
-                change = "no more than rounding in half precision does"
+                change = "no more than rounding does"
             if change:
                 self._warnings.append(
                     f"the layer {layer.name} changes {variable.name} by {change} for the samples "
@@ -226,7 +231,8 @@ class Findings:
             if len(known) == 1:
                 power = known.pop()
             powers[id(variable)] = power
-            is_silent = self._runs.is_zero(state_name(variable))
+            name = state_name(variable)
+            is_silent = self._runs.is_zero(name) or self._runs.is_lost(name)
             if not is_silent and not (has_warned and is_keras_own(metric)):
                 combined = "averaged" if power == MEAN else "summed"
                 self._warnings.append(
@@ -238,7 +244,8 @@ class Findings:
 
     def _power_of_log(self, name: str) -> int:
         """The power of a log; warns of one that is not exact."""
-        if self._runs.is_zero(f"log {name}"):  # as a count may be
+        # As a count may be.
+        if self._runs.is_zero(f"log {name}") or self._runs.is_lost(f"log {name}"):
             if is_sum(self._step.logs[name]):
                 return SUM
             return MEAN

@@ -17,12 +17,14 @@ from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
 
 # Each of several quantities may also be apart by this part of what all together may be.
 _OF_ALL = 0.1
+SCOPE = "parity_marks"  # of the operations that make them
 _SEEDS = (1, 2)  # of the two vectors
 
 
 def marks_of(values: Iterable[Any]) -> Any:
     """The marks of these tensors: float32 [values, 3]."""
-    return tf.reshape([_marks(value) for value in values], (-1, 1 + len(_SEEDS)))
+    with tf.name_scope(SCOPE):
+        return tf.reshape([_marks(value) for value in values], (-1, 1 + len(_SEEDS)))
 
 
 def _marks(value: Any) -> Any:
@@ -53,7 +55,7 @@ def powers_of(
     whole: Any,
     parts: Sequence[tuple[float, Any]],
     near: float,
-    rounding: float = 0.0,
+    rounding: Any = 0.0,
 ) -> list[int]:
     """The powers with which the parts make the whole, as in `Decomposition`, a mean's first.
 

@@ -9,21 +9,21 @@ A state's quantity is its change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.step.marks import norms, powers_of, products
+from gpubalance.engine.step.rounding import HALF, SPACINGS
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.decomposition import MEAN, SUM
 
 # How near the parts must come to the whole, by the kind of quantity; "" stands for all others.
 # Changes of states are differences of larger numbers.
 _NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
-# The distance of 1 to the next number. A state may be computed in these, and change by little more.
-_SPACINGS = {"bfloat16": 2**-7, "float16": 2**-10}
-# What is computed in half precision comes as near as so many of these.
+# What is computed in half precision comes as near as so many spacings of its numbers.
 _IN_HALF = 4
 # So near comes what is computed from outputs of half: parts of other sizes may round some of them
 # another way.
@@ -34,6 +34,16 @@ _LEAST_ADDED = 0.01
 _RANDOM_CUTS = 4  # beside the two first ones, if a step has code of the user's
 # A part whose norm is more than this many times the whole's is divided by nearly nothing.
 _BEYOND = 100
+# So many runs measure rounding. Their median has no jumps, as of a ReLU near 0, which few of them
+# meet.
+_PERTURBED_RUNS = 5
+# Parts and the whole may be apart by this many times that median, which is 0.67 of the standard
+# deviation. Terms are perturbed by ε; rounding is ε/2 at most, and 0.3 ε as a rule.
+_TIMES_ROUNDING = 4
+# Gradients that are more than rounding change by less than this fraction with other weights, whose
+# products are rounded in other ways.
+_LARGEST_CHANGE = 0.02
+_WEIGHTS = (1.37, 0.71, 1.9)
 # Of each number of samples, parts that begin at about so many places are tried, in search of
 # numbers that are not finite.
 _STARTS = 4
@@ -113,12 +123,12 @@ class Runs:
         return next(iter(self._powers(name, self._rounding(name))), None)
 
     def is_lost(self, name: str) -> bool:
-        """Whether rounding hides which of the two a state's change is, a mean or a sum."""
+        """Whether rounding hides which of the two a quantity is, a mean or a sum."""
         if self._powers(name):
             return False
         return {MEAN, SUM} <= set(self._powers(name, self._rounding(name)))
 
-    def _powers(self, name: str, rounding: float = 0.0) -> list[int]:
+    def _powers(self, name: str, rounding: Any = 0.0) -> list[int]:
         parts = []
         for part in (self._first, self._rest):
             parts.append((part.weight, part.marks[name]))
@@ -132,9 +142,33 @@ class Runs:
         return True
 
     def has_no_gradients(self) -> bool:
-        """Whether there are weights, and all gradients of the whole are 0."""
+        """Whether there are weights, and all gradients of the whole are 0, or only rounding."""
         whole = self._whole.marks["gradient"]
-        return bool(whole.size) and not whole.any()
+        if not whole.size:
+            return False
+        if not whole.any() or self.is_lost("gradient"):
+            return True
+        return self._may_be_rounding() and bool(
+            np.all(norms(whole) <= self._rounding("gradient"))
+        )
+
+    def _may_be_rounding(self) -> bool:
+        """Whether the gradients change if they are rounded in another way.
+
+        To find that out takes less than to measure the rounding.
+        """
+        if (
+            not self._step.is_scaled
+        ):  # the weight would multiply gradients when they are computed
+            return True
+        whole = products(self._whole.marks["gradient"])
+        for weight in _WEIGHTS:
+            marks = self._step.run(self._states, weight=weight).marks["gradient"]
+            change = np.linalg.norm(products(marks) - whole)
+            # What is not a number may be anything.
+            if not change <= _LARGEST_CHANGE * np.linalg.norm(whole):
+                return True
+        return False
 
     def adding_states(self) -> set[str]:
         """The names of states whose change by a part does not depend on what metrics held before.
@@ -150,7 +184,10 @@ class Runs:
                 anew = self._first.marks[name][cut]
                 # It only compares: one part of weight 1 is the whole, whatever the power.
                 parts = [(1.0, anew)]
-                if powers_of(marks, parts, self._near(name), self._rounding(name)):
+                near = self._near(name)
+                if powers_of(marks, parts, near) or powers_of(
+                    marks, parts, near, self._rounding(name)
+                ):
                     adding.add(name)
         return adding
 
@@ -209,15 +246,34 @@ class Runs:
 
     def _spacing(self, name: str) -> float:
         """The distance of 1 to the next number in what rounds a quantity; 0 if not in half."""
-        return max(_SPACINGS.get(dtype, 0.0) for dtype in self._step.dtypes[name])
+        return max(
+            SPACINGS[dtype] if dtype in HALF else 0.0
+            for dtype in self._step.dtypes[name]
+        )
 
-    def _rounding(self, name: str) -> float:
-        """How much of a state's change may be rounding, if it is computed in half precision."""
+    def _rounding(self, name: str) -> Any:
+        """How far rounding may move a quantity; an array for the gradients.
+
+        That follows from the size of what is summed, not of the result: see rounding.py.
+        """
+        moved = []
+        for marks in self._perturbed:
+            moved.append(np.abs(products(marks[name] - self._whole.marks[name])))
+        rounding = _TIMES_ROUNDING * np.median(np.concatenate(moved, axis=-1), axis=-1)
         kind, _, key = name.partition(" ")
-        if kind != "state":
-            return 0.0
-        value = tf.cast(self._whole.states[int(key)], tf.float32)
-        return self._spacing(name) * float(tf.norm(value))
+        if kind == "state":
+            # It may be computed in half precision, and change by little more than rounding.
+            value = tf.cast(self._whole.states[int(key)], tf.float32)
+            rounding = max(rounding, self._spacing(name) * float(tf.norm(value)))
+        return rounding
+
+    @cached_property
+    def _perturbed(self) -> list[dict[str, Any]]:
+        """The marks of the whole with all terms perturbed. This takes about as long as a trace."""
+        runs = [
+            self._step.run(self._states, seed=seed) for seed in range(_PERTURBED_RUNS)
+        ]
+        return [run.marks for run in runs]
 
     def _magnitude_of(self, places: Any) -> float:
         """How much samples weigh: the squared norm of their losses and gradients.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import keras
@@ -23,8 +24,9 @@ from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.fixed_draws import fixed_draws
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.logs import Logs
-from gpubalance.engine.step.marks import marks_of
+from gpubalance.engine.step.marks import SCOPE, marks_of
 from gpubalance.engine.step.part import ParityProbe, part_of
+from gpubalance.engine.step.rounding import perturbed
 from gpubalance.engine.step.state import layer_variables, metric_variables
 from gpubalance.engine.step.step import dividing
 
@@ -77,7 +79,8 @@ class TracedStep:
             for variable, _ in self.metric_variables + self.layer_variables
         }
         self._states = list(states.values())
-        self._trace(device)
+        self._device = device
+        self._trace()
 
     def states(self) -> dict[int, Any]:
         """The states as they are, by their variables' ids."""
@@ -94,23 +97,30 @@ class TracedStep:
         divisors: Any = None,
         exponents: Sequence[int] = (),
         copies: int = 1,
+        weight: float | None = None,
+        seed: int | None = None,
     ) -> StepRun:
         """Runs the step on the samples at these places as a part of all, or on copies of them.
 
         The gradients are those of a mean. Without `divisors` losses have their own. `exponents` are
-        as in `Decomposition`.
+        as in `Decomposition`. A `weight` replaces the share of the samples. With a `seed` all terms
+        of sums are perturbed as rounding would.
         """
         if divisors is None:
             divisors = tf.zeros(_MOST)
         spread = self._spread[places]
-        weight = len(spread) / self.count
+        if weight is None:
+            weight = len(spread) / self.count
         with tf.device("/CPU:0"):  # where the whole batch is
             samples = [
                 tf.gather(tensor, np.tile(spread, copies)) for tensor in self._tensors
             ]
         all_exponents = np.zeros(_MOST, np.float32)
         all_exponents[: len(exponents)] = exponents
-        gradients, others, own_divisors, *after = self._function(
+        function = self._function
+        if seed is not None:
+            function = partial(self._perturbed, tf.constant(seed))
+        gradients, others, own_divisors, *after = function(
             tf.constant(weight, tf.float32),
             divisors,
             tf.constant(all_exponents),
@@ -121,14 +131,20 @@ class TracedStep:
         marks["gradient"] = gradients.numpy() / weight
         return StepRun(marks, dict(zip(states, after, strict=True)), own_divisors)
 
-    def _trace(self, device: str) -> None:
+    @cached_property
+    def _perturbed(self) -> Any:
+        # The sums of marks are not the step's.
+        with tf.device(self._device):
+            return perturbed(self._function, but=SCOPE)
+
+    def _trace(self) -> None:
         several = tf.TensorSpec((_MOST,), tf.float32)
         specs = [tf.TensorSpec((), tf.float32), several, several]
         for variable in self._states:
             specs.append(tf.TensorSpec(variable.shape, variable.dtype))
         for tensor in self._tensors:
             specs.append(tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype))
-        with tf.device(device):
+        with tf.device(self._device):
             function = tf.compat.v1.wrap_function(self._traced, specs)
         # Without what only changes variables, writes summaries or prints.
         self._function = function.prune(function.inputs[: len(specs)], function.outputs)
@@ -158,6 +174,7 @@ class TracedStep:
                 logs = self.model.test_step(data)
             self.logs = Logs(self.model).note(logs, part)
             after = [scope.get_current_value(variable) for variable in self._states]
+        self.is_scaled = part.is_scaled
         self.changed = {id(change.variable) for change in part.changes}
         quantities = self._quantities(before, after)
         self._names = list(quantities)
