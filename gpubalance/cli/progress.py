@@ -47,8 +47,8 @@ def _text(event: events.Event) -> str:
     match event:
         case events.Doing() | events.Starting():
             return f"… {event.text}"
-        case events.ModelBuilt(settings, model, own_batch, warned):
-            return check.model_built_text(settings, model, own_batch, warned)
+        case events.ModelBuilt(settings, model, own_batch, warned, samples):
+            return check.model_built_text(settings, model, own_batch, warned, samples)
         case events.Planned(split):
             return plan.own_batch_text(split)
         case events.RoundDone(tried, devices):

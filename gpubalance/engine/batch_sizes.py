@@ -1,4 +1,4 @@
-"""How many samples a tf.data.Dataset has in its batches, as far as TensorFlow knows."""
+"""How many samples a tf.data.Dataset has, and in its batches, as far as TensorFlow knows."""
 
 from __future__ import annotations
 
@@ -28,3 +28,35 @@ def batch_of(data: Any) -> int | None:
         return None
     sizes = {batch_of(source) for source in data._inputs()}
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def sample_count_of(data: Any) -> int | None:
+    """The samples of a dataset of batches, by those that went into its own `batch`.
+
+    None if unknown, and for one without end.
+    """
+    batches = int(data.cardinality())
+    size = static_batch_of(data)
+    if batches < 0:
+        return None
+    if size is not None:
+        return batches * size
+    batching = _batching(data)
+    if batching is None or int(batching.cardinality()) != batches:
+        return None
+    (source,) = batching._inputs()
+    samples = int(source.cardinality())
+    return samples if samples >= 0 else None
+
+
+def _batching(data: Any) -> Any:
+    """The dataset behind this one that makes batches; None if there is none, or several."""
+    while getattr(data, "_batch_size", None) is None:
+        sources = data._inputs()
+        is_passed_on = not _HANDED_ON.isdisjoint(
+            kind.__name__ for kind in type(data).__mro__
+        )
+        if len(sources) != 1 or not is_passed_on:
+            return None
+        (data,) = sources
+    return data

@@ -64,6 +64,7 @@ class BuiltModel:
             "pack_bytes": pack_bytes,
             "verdict": self.verdict,
             "own_batch": self.source.own_batch,
+            "samples": self.source.epoch_samples,
         }
 
     def step_flops(self) -> float | None:

@@ -27,7 +27,7 @@ class Samples:
     """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
 
     shapes_differ = False
-    samples = own_batch = None  # as many as are asked for
+    samples = epoch_samples = own_batch = None  # as many as are asked for
 
     def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:
         self._model = model

@@ -79,6 +79,14 @@ class Pool:
         """The number of samples, None if they were not read to their end."""
         return len(self._samples) if self._ended else None
 
+    def counted(self, most: int, within_s: float) -> int | None:
+        """The number of samples, by reading up to `most` of them; None if that takes longer."""
+        began = time.monotonic()
+        while len(self._samples) <= most and time.monotonic() - began < within_s:
+            if not self._next():
+                break
+        return self.samples
+
     def let_go(self) -> None:
         """Ends the user's pipeline, which holds buffers; more samples come from another run."""
         self._batches = islice(self._begin_epoch(), self._sizes.total(), None)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.batch_sizes import batch_of, static_batch_of
+from gpubalance.engine.batch_sizes import batch_of, sample_count_of, static_batch_of
 from gpubalance.engine.datasets import (
     cleaned,
     has_open_shapes,
@@ -32,10 +32,13 @@ from gpubalance.engine.users_errors import (
     reason_of,
 )
 from gpubalance.engine.users_lines import DatasetLines
-from gpubalance.errors import BadInput, GpubalanceError
+from gpubalance.errors import BadInput, GpubalanceError, too_few_samples
 from gpubalance.results.timing import Remedy
 
 _AT_A_TIME = 64  # samples that the pool reads at once
+# So many samples are counted where TensorFlow does not know their number: more than a batch has
+_MOST_COUNTED = 2048
+_COUNTS_WITHIN_S = 2.0
 # Of the user's own batches, to see how they differ in shape and which is the longest.
 _LOOKED_AT = 64
 _PADDED = "let the dataset make the batches, and pad them: padded_batch(64)"
@@ -86,6 +89,23 @@ class UserData(Pool):
             if self._is_arrays or not is_batched(data, self._model):
                 return None
             return static_batch_of(data) or batch_of(data)
+
+    @cached_property
+    def epoch_samples(self) -> int | None:
+        """The samples of an epoch; None without an end, and where only much reading would tell."""
+        data = self._given
+        if self._is_arrays:
+            return len(keras.tree.flatten(data)[0])
+        with self._named_errors():
+            if isinstance(data, keras.utils.PyDataset):
+                return _sample_count_of_parts(data)
+            cardinality = int(data.cardinality())
+            if cardinality == tf.data.INFINITE_CARDINALITY:
+                return None
+            known = cardinality if cardinality >= 0 else None
+            if is_batched(data, self._model):
+                known = sample_count_of(data)
+        return known or self.counted(_MOST_COUNTED, _COUNTS_WITHIN_S)
 
     def joined_from(self, global_batch: int) -> int | None:
         """The number of samples in the user's own batches, if they are regrouped for this size."""
@@ -228,11 +248,17 @@ class UserData(Pool):
 
     def _too_few(self, global_batch: int) -> BadInput:
         samples = sum(samples_of(batch) for batch in self._epoch(global_batch))
-        return BadInput(
-            f"{self.where} has {samples} samples, fewer than the global batch of {global_batch}",
-            remedy=f"give more samples, or use smaller batches, {samples} in sum at most: "
-            f"for balance that is --max-global-batch {samples}",
-        )
+        return too_few_samples(self.where, samples, global_batch)
+
+
+def _sample_count_of_parts(data: Any) -> int | None:
+    """The samples of a PyDataset, of which only the last batch may be smaller."""
+    batches = data.num_batches
+    if not batches:
+        return None
+    first = len(keras.tree.flatten(data[0])[0])
+    last = len(keras.tree.flatten(data[batches - 1])[0])
+    return int((batches - 1) * first + last)
 
 
 def _is_arrays(value: Any) -> bool:

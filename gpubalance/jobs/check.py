@@ -31,6 +31,7 @@ def check(request: RunRequest, watch: Watch) -> ModelCheck:
         settings=request.settings,
         model=facts.model,
         own_batch=facts.own_batch,
+        samples=facts.samples,
         refused=facts.verdict.refused,
         warnings=tuple(
             warning("not-exact", text=text) for text in facts.verdict.warned

@@ -127,6 +127,7 @@ class ModelBuilt(NamedTuple):
     model: Model
     own_batch: int | None
     warned: tuple[str, ...]
+    samples: int | None = None
 
 
 class Planned(NamedTuple):

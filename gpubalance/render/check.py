@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes
 from gpubalance.render.table import Part
-from gpubalance.results.check import ModelCheck
+from gpubalance.results.check import FEW_SAMPLES, ModelCheck, few_samples_text
 from gpubalance.results.common import Model
 from gpubalance.settings.settings import Settings
 
@@ -20,10 +20,12 @@ def check_summary(check: ModelCheck) -> Iterator[Part]:
     else:
         split = "a split trains it"
     yield f"{check.settings.model} can be measured; {split}"
-    yield model_text(check.model, check.settings.data, check.own_batch)
+    yield model_text(check.model, check.settings.data, check.own_batch, check.samples)
 
 
-def model_text(model: Model, data: str | None, own_batch: int | None) -> str:
+def model_text(
+    model: Model, data: str | None, own_batch: int | None, samples: int | None
+) -> str:
     """The model's weights, what an all-reduce moves, and the batches of the data, in a line."""
     size = format_bytes(model.gradient_bytes)
     weights = (
@@ -31,15 +33,25 @@ def model_text(model: Model, data: str | None, own_batch: int | None) -> str:
     )
     if data is None:
         return f"{weights}; random samples"
+    gives = "samples"
     if own_batch:
-        return f"{weights}; {data} gives batches of {own_batch}"
-    return f"{weights}; {data} gives samples"
+        gives = f"batches of {own_batch}"
+    if samples is None:
+        return f"{weights}; {data} gives {gives}"
+    count = f"{samples:,} samples"
+    if samples <= FEW_SAMPLES:
+        count = few_samples_text(samples)
+    return f"{weights}; {data} gives {gives}, in all {count}"
 
 
 def model_built_text(
-    settings: Settings, model: Model, own_batch: int | None, warned: Sequence[str]
+    settings: Settings,
+    model: Model,
+    own_batch: int | None,
+    warned: Sequence[str],
+    samples: int | None,
 ) -> str:
     """The same while a balance begins, with what a split does not train exactly."""
-    texts = [model_text(model, settings.data, own_batch)]
+    texts = [model_text(model, settings.data, own_batch, samples)]
     texts += [f"not exact: {text}" for text in warned]
     return "; ".join(texts)

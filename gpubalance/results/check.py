@@ -9,11 +9,15 @@ from pydantic import Field
 from gpubalance.results.common import Model, Refusal, Result, Warning_
 from gpubalance.settings.settings import Settings
 
+# A global batch might have so many samples: data with fewer limits it
+FEW_SAMPLES = 8192
+
 
 class ModelCheck(Result):
     """What the check of a model and its data found, before anything is measured.
 
-    `own_batch` is the number of samples in the batches of the user's data, null if it is unknown.
+    `own_batch` is the number of samples in the batches of the user's data, `samples` that of an
+    epoch; null if unknown.
     `refused` is why a split can't train the model, null if it can.
     """
 
@@ -21,5 +25,11 @@ class ModelCheck(Result):
     settings: Settings
     model: Model
     own_batch: Annotated[int, Field(ge=1)] | None
+    samples: Annotated[int, Field(ge=0)] | None = None
     refused: Refusal | None
     warnings: tuple[Warning_, ...]
+
+
+def few_samples_text(samples: int) -> str:
+    """`200 samples, which is the largest global batch`."""
+    return f"{samples:,} samples, which is the largest global batch"

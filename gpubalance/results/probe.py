@@ -215,14 +215,16 @@ class Probe(OfModel):
     """Each device, measured alone. `parallel` means that all were measured at the same time.
 
     `code` is a hash of the files of the user's own model and data; empty for built-in ones.
-    `own_batch` is the number of samples in the batches of the user's data; null without any, or if
-    it is unknown. `pipeline` is the user's input pipeline, compared with the solo sum in global
-    batches of the devices' best batches; null for random samples, or if it was not measured.
+    `own_batch` is the number of samples in the batches of the user's data, `samples` that of an
+    epoch; null without any, or if it is unknown. `pipeline` is the user's input pipeline, compared
+    with the solo sum in global batches of the devices' best batches; null for random samples, or if
+    it was not measured.
     """
 
     kind: Literal["probe"] = "probe"
     code: str = ""
     own_batch: Size | None = None
+    samples: Count | None = None
     batch_multiple: Size
     margin_bytes: Count
     max_batch: Size | None

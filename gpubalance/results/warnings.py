@@ -123,6 +123,10 @@ _ROWS = {
         "but split.fit leaves such batches as they are",
         "let the dataset make batches of {size}: padded_batch({size})",
     ),
+    "few-samples": (
+        "{data} has {samples} samples, and so has the global batch at most",
+        "give more samples if a larger one is wanted",
+    ),
     "batches-differ": (
         "the batches differ in shape: a step time is the mean over several of them, "
         "and plans use that mean. "

@@ -85,9 +85,9 @@ class Ready(Record):
 
     `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown.
     `verdict` is what a split would tell of the model. `graph` has the blocks of a model that is to
-    be cut. `own_batch` is the number of samples in the batches of the user's data, None if it is
-    unknown. `pack_bytes` is how many bytes of gradients several devices sum in one all-reduce, 0
-    for all, None for a device alone.
+    be cut. `own_batch` is the number of samples in the batches of the user's data, and `samples`
+    that of an epoch; None if unknown. `pack_bytes` is how many bytes of gradients several devices
+    sum in one all-reduce, 0 for all, None for a device alone.
     """
 
     model: Model
@@ -95,6 +95,7 @@ class Ready(Record):
     verdict: Decomposition = UNTRIED
     graph: Graph | None = None
     own_batch: Annotated[int, Field(ge=1)] | None = None
+    samples: Annotated[int, Field(ge=0)] | None = None
     pack_bytes: Annotated[int, Field(ge=0)] | None = None
 
 

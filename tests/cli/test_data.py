@@ -6,6 +6,7 @@ The pipeline is told first, and a plan knows its data.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -165,6 +166,26 @@ def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_af
         "steps an epoch; --global-batch 64 keeps it and is predicted to give " in text
     )
     assert "learning rate: if yours was tuned for batch 100, multiply by " in text
+
+
+def test_data_with_fewer_samples_than_a_batch_limits_what_is_probed_and_the_global_batch(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
+    engine_that("def epoch_samples(): return 200")
+    done = here("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", code=0, cwd=folder)
+    made = Plan.model_validate_json((folder / "plan.json").read_text())
+    assert made.global_batch == 200
+    assert made.balance is not None
+    assert {tried.split.global_batch for tried in made.balance.rounds} == {200}
+    tried = re.findall(r"(?m)^GPU:\d batch (\d+):", done.stderr)
+    assert max(map(int, tried)) == 200
+    assert "has 200 samples, which is the largest global batch\n" in done.stderr
+    assert [one.code for one in made.warnings] == ["few-samples"]
+    for probed in ((), ("--fresh",)):
+        command = ("balance", *PAIR, *DATA, *SHORT, "--global-batch", "304", *probed)
+        refused = here(*command, code=4, cwd=folder).stderr
+        assert "has 200 samples, fewer than the global batch of 304" in refused
+        assert not re.search("(?m)^GPU:\\d batch ", refused)
 
 
 def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples_where_there_are_none(

@@ -34,6 +34,9 @@ class InParts(keras.utils.PyDataset):
 in_parts = lambda: InParts(workers=2)
 in_parts_by_one = lambda: InParts()
 endless = lambda: one_by_one().repeat()
+last_left_out = lambda: one_by_one().batch(7, drop_remainder=True)
+filtered = lambda: in_batches().prefetch(1).filter(lambda *_: True)
+long = lambda: one_by_one().repeat(100).filter(lambda *_: True)
 made_by_the_import = in_batches()
 with_one_weight = lambda: in_batches().map(lambda x, y: (x, y, 0.5))
 named = lambda: tf.data.Dataset.from_tensor_slices(({"image": IMAGES}, LABELS))
@@ -161,6 +164,26 @@ def test_the_size_of_the_users_own_batches_is_known(
     data: Any, name: str, size: int | None
 ) -> None:
     assert data(name).own_batch == size
+
+
+@pytest.mark.parametrize(
+    ("name", "samples"),
+    [
+        ("arrays", 30),
+        ("in_parts", 30),
+        ("one_by_one", 30),
+        ("in_batches", 30),
+        ("last_left_out", 28),
+        ("filtered", 30),
+        ("long", None),
+        ("endless", None),
+    ],
+)
+def test_the_size_of_an_epoch_is_known_without_reading_much(
+    data: Any, name: str, samples: int | None
+) -> None:
+    """By TensorFlow's and Keras' own counts, else by reading up to 2048 samples."""
+    assert data(name).epoch_samples == samples
 
 
 def test_held_samples_are_the_users_and_as_many_as_are_asked_for(data: Any) -> None:

@@ -18,6 +18,7 @@ file that ENGINE_STAND_IN_SCRIPT names, which may have
     joined_from(global_batch)          samples in the user's own batches, where such ones are made of them
     own_batch()                        samples in the user's own batches; else that is not known
     samples()                          how many samples the user's data has; else that is not known
+    epoch_samples()                    the same, as it is known before anything is measured
     loss_is_finite()                   whether a timing's loss is a number
     unlike()                           whether batches differ in shape
     progress(devices)                  steps that have this process's gradients
@@ -108,6 +109,7 @@ class Session:
             "verdict": self._verdict or Decomposition(refused=self._call("refused")),
             "pack_bytes": self._pack_bytes if len(self._devices) > 1 else None,
             "own_batch": self._call("own_batch") if self.settings.data else None,
+            "samples": self._call("epoch_samples") if self.settings.data else None,
         }
 
     def step_flops(self) -> float | None:

@@ -144,7 +144,13 @@ class Together:
         facts = self.party.facts
         if not self.model_is_told and settings.model_is_code:
             self.watch(
-                ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned)
+                ModelBuilt(
+                    settings,
+                    facts.model,
+                    facts.own_batch,
+                    facts.verdict.warned,
+                    facts.samples,
+                )
             )
         self.model_is_told = True
 

@@ -107,7 +107,7 @@ def are_unlike(windows: Windows) -> bool:
 
 
 def have_new_shapes(windows: Windows) -> bool:
-    """Whether batches of new shapes came without end, each of which may be compiled for."""
+    """Whether batches of new shapes came without end, which may be compiled or tuned for."""
     return any(timing.new_shapes for timing in all_in(windows))
 
 

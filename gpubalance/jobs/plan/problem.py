@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpubalance.errors import BadInput, NothingFits, UsageError
+from gpubalance.errors import BadInput, NothingFits, UsageError, too_few_samples
 from gpubalance.jobs.keep.probes import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.allocate import allocate, allocated
@@ -121,7 +121,8 @@ def problem_of(
     """The solver's problem for this request, without sync.
 
     A load is a device's compute, update, and batch limit less the margin and the memory that a
-    joint run takes. Raises NothingFits if the probe looked at no batch so large.
+    joint run takes. Raises NothingFits if the probe looked at no batch so large, and BadInput for
+    data with fewer samples than the global batch.
     """
     multiple = request.batch_multiple or probe.batch_multiple
     if probe.max_batch is not None and probe.max_batch < multiple:
@@ -144,13 +145,27 @@ def problem_of(
         loads=tuple(loads),
         multiple=multiple,
         global_batch=request.global_batch,
-        max_global_batch=request.max_global_batch,
+        max_global_batch=_most_samples(probe, request),
     )
     if request.noise_scale is not None:
         problem = replace(problem, objective=goodput(request.noise_scale))
     if request.accumulate == "auto":
         return replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN)
     return replace(problem, micro_batches=request.accumulate, within=_WITHIN)
+
+
+def _most_samples(probe: Probe, request: PlanRequest) -> int | None:
+    """The largest global batch that is asked for, or that the user's data has samples for.
+
+    Raises BadInput if it has fewer than the global batch that is asked for.
+    """
+    if probe.samples is not None and (request.global_batch or 0) > probe.samples:
+        where = f"--data {probe.settings.data}"
+        raise too_few_samples(where, probe.samples, request.global_batch or 0)
+    sizes = [
+        size for size in (request.max_global_batch, probe.samples) if size is not None
+    ]
+    return min(sizes, default=None)
 
 
 def _most_pack_bytes(settings: Settings) -> int:

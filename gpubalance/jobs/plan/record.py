@@ -84,9 +84,22 @@ def _warnings(
     if sync_s is None and len(planned.split.used) > 1:
         which = "sync-unknown/elsewhere" if known.probe.is_of_times else "sync-unknown"
         warnings.append(warning(which))
+    samples = known.probe.samples
+    if samples is not None and _takes_all(known.problem, planned, samples):
+        warnings.append(
+            warning(
+                "few-samples", data=known.probe.settings.data, samples=f"{samples:,}"
+            )
+        )
     if any(point.unlike for probe in known.probes for point in probe.curve):
         warnings.append(warning("batches-differ"))
     return tuple(warnings)
+
+
+def _takes_all(problem: Problem, planned: Allocation, samples: int) -> bool:
+    """Whether the global batch might be larger if the data had more samples."""
+    is_most = problem.max_global_batch == samples and problem.global_batch is None
+    return is_most and planned.split.global_batch + problem.multiple > samples
 
 
 def _shares(

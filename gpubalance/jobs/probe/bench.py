@@ -7,10 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpubalance.errors import GpubalanceError, GpuLost, OutOfMemory
+from gpubalance.errors import (
+    BadInput,
+    GpubalanceError,
+    GpuLost,
+    OutOfMemory,
+    too_few_samples,
+)
 from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.results.check import FEW_SAMPLES, few_samples_text
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import ProbeRequest
@@ -68,6 +75,14 @@ class Bench:
         return max(0, limit_bytes - self.request.margin_bytes)
 
     @property
+    def max_batch(self) -> int | None:
+        """The largest batch that is asked for, or that the user's data has samples for."""
+        sizes = [self.request.max_batch]
+        if self.facts is not None:
+            sizes.append(self.facts.samples)
+        return min((size for size in sizes if size is not None), default=None)
+
+    @property
     def fragments(self) -> bool:
         """Whether earlier batches fragment a worker's memory: not if a profile counts it."""
         return self.device.profile is None or self.device.profile.memory is None
@@ -121,15 +136,44 @@ class Bench:
             self._tell_of_model(self.facts)
         if self.request.for_split:
             raise_if_refused(self.facts)
+        self._refuse_few(self.facts.samples)
+
+    def _refuse_few(self, samples: int | None) -> None:
+        """Raises BadInput if the user's data is too small for what is asked for."""
+        request = self.request
+        if samples is None:
+            return
+        where = f"--data {request.settings.data}"
+        if samples < request.least_samples:
+            raise too_few_samples(where, samples, request.least_samples)
+        if samples < request.batch_multiple:
+            raise BadInput(
+                f"{where} has {samples} samples, and batches are multiples of "
+                f"{request.batch_multiple}",
+                remedy="give more samples, or a smaller --batch-multiple",
+            )
 
     def _tell_of_model(self, facts: Ready) -> None:
-        """Tells of a user's own model, in a balance (`for_split`) only, with its first device."""
+        """Tells of a user's own model, in a balance (`for_split`) only, and of few samples.
+
+        It does so with the first device.
+        """
         settings = self.request.settings
-        is_first = self.device == self.request.devices[0]
-        if self.request.for_split and is_first and settings.model_is_code:
+        if self.device != self.request.devices[0]:
+            return
+        if self.request.for_split and settings.model_is_code:
             self.watch(
-                ModelBuilt(settings, facts.model, facts.own_batch, facts.verdict.warned)
+                ModelBuilt(
+                    settings,
+                    facts.model,
+                    facts.own_batch,
+                    facts.verdict.warned,
+                    facts.samples,
+                )
             )
+        elif facts.samples is not None and facts.samples <= FEW_SAMPLES:
+            text = f"{settings.data} has {few_samples_text(facts.samples)}"
+            self.watch(Doing(text, stays=True))
 
     def lose(self, error: GpubalanceError) -> None:
         """Gives the worker up after an error outside of an attempt; raises that of a lost GPU."""

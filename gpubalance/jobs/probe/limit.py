@@ -36,12 +36,12 @@ def explore(attempts: Attempts) -> Explored:
 
     Once it predicts one, only every second octave is measured.
     """
-    request = attempts.bench.request
-    size = request.batch_multiple
-    if request.max_batch is not None:
-        size = min(size, request.max_batch)
+    bench = attempts.bench
+    size = bench.request.batch_multiple
+    if bench.max_batch is not None:
+        size = min(size, bench.max_batch)
     failed = None
-    while size <= (request.max_batch or _LARGEST) and not _is_enough(attempts, size):
+    while size <= (bench.max_batch or _LARGEST) and not _is_enough(attempts, size):
         within = wanted_precision(size, _least_largest(attempts.bench))
         attempt = attempts.try_batch(size, "for the curve", within=within)
         if attempt.point is None:
@@ -52,8 +52,8 @@ def explore(attempts: Attempts) -> Explored:
         else:
             size *= 4
     # Up to what was asked for; wherever memory ends, if it does; else as far as was explored.
-    if request.max_batch:
-        max_batch = request.max_batch
+    if bench.max_batch:
+        max_batch = bench.max_batch
     elif _predicted(attempts) or failed:
         max_batch = _LARGEST
     else:
@@ -90,8 +90,8 @@ def _least_largest(bench: Bench) -> float:
 
     Points far below the largest batch need less precision.
     """
-    if bench.request.max_batch:
-        return bench.request.max_batch
+    if bench.max_batch:
+        return bench.max_batch
     if bench.facts is None or bench.usable_bytes is not None:
         return math.inf
     return 0.0
@@ -112,7 +112,7 @@ def _is_enough(attempts: Attempts, size: int) -> bool:
     if predicted is not None:
         return 2 * size > predicted
     bench = attempts.bench
-    if bench.request.max_batch is not None or len(attempts.points) < _POINTS_FOR_A_LINE:
+    if bench.max_batch is not None or len(attempts.points) < _POINTS_FOR_A_LINE:
         return False
     if size > _LARGEST_UNASKED:
         return True

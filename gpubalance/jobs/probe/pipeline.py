@@ -20,8 +20,11 @@ def compare_pipeline(devices: ProbedDevices) -> None:
     ]
     if len(bests) < len(devices.all):
         return
-    party = devices.all[-1].bench.party
+    bench = devices.all[-1].bench
+    party = bench.party
     global_batch = sum(best.batch for best in bests)
+    if bench.facts is not None and bench.facts.samples is not None:
+        global_batch = min(global_batch, bench.facts.samples)
     solo_sum = sum(best.throughput for best in bests)
     try:
         pipeline = measure_input_pipeline(party, global_batch, devices.watch)

@@ -23,10 +23,12 @@ def result_of(devices: ProbedDevices) -> Probe:
     records = devices.records()
     facts = _facts(devices)
     own_batch = None
+    samples = None
     software = None
     model = None
     if facts is not None:
         own_batch = facts.own_batch
+        samples = facts.samples
         software = environment(request.driver)
         model = facts.model
     is_whole = len(records) == len(devices.all)
@@ -39,6 +41,7 @@ def result_of(devices: ProbedDevices) -> Probe:
         settings=request.settings,
         code=devices.code,
         own_batch=own_batch,
+        samples=samples,
         environment=software,
         model=model,
         devices=request.devices,
