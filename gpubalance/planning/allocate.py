@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from gpubalance.planning.fleet import TIE
 from gpubalance.planning.problem import Allocation, NoSplitError, Problem, TooFineError
 from gpubalance.planning.solver import Solver
+
+# Of a sum of times
+_ROUNDING = 1e-9
 
 
 def allocate(problem: Problem) -> Allocation:
@@ -92,6 +95,35 @@ def _of_set_or_none(problem: Problem, devices: frozenset[int]) -> Allocation | N
         return _of_set(problem, devices)
     except (NoSplitError, TooFineError):
         return None
+
+
+def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
+    """The same split with the time of each device's own batch, though a larger one may take less.
+
+    The solver counts a batch as done when a larger one would be.
+    """
+    split = allocation.split
+    computes_s = list(allocation.compute_s)
+    for device in split.used:
+        load = problem.loads[device]
+        own_s = load.compute_s(split.batches[device], split.micro_batches[device])
+        if own_s > computes_s[device] * (1 + _ROUNDING):
+            computes_s[device] = own_s
+    later_s = _busy_s(problem, computes_s) - _busy_s(problem, allocation.compute_s)
+    return replace(
+        allocation,
+        compute_s=tuple(computes_s),
+        step_time_s=allocation.step_time_s + later_s,
+    )
+
+
+def _busy_s(problem: Problem, computes_s: Sequence[float]) -> float:
+    """How long the slowest device computes and updates."""
+    busy_s = [0.0]
+    for load, compute_s in zip(problem.loads, computes_s, strict=True):
+        if compute_s:
+            busy_s.append(compute_s + load.update_s)
+    return max(busy_s)
 
 
 def requiring(problem: Problem, devices: Set[int]) -> Problem:

@@ -1,4 +1,4 @@
-"""A device's step time over the batch: a line, or the measured curve made monotone.
+"""A device's step time over the batch: a line, or the measured curve.
 
 The line is α + β·b. The curve is for a device whose step time is no line.
 """
@@ -13,8 +13,12 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import ClassVar, TypeAlias
 
+import numpy as np
+
 # Above this residual the line misses the curve by more than measurement error.
 LINE_WITHIN = 0.03
+# A batch is slower than a larger one if by more than this part, and by more than both intervals.
+_SLOWER_BY = 0.01
 
 
 # A straight piece: the batch at which it begins, its seconds there, and those of a sample more.
@@ -43,6 +47,10 @@ class Line:
         """Seconds that a step of `batch` samples takes."""
         return self.alpha_s + self.beta_s * batch
 
+    def measured_s(self, batch: float) -> float:
+        """The same; see `Curve`."""
+        return self.step_time_s(batch)
+
     def less(self, seconds: float) -> Line:
         """The model with every step shorter by so many seconds."""
         return Line(self.alpha_s - seconds, self.beta_s, self.residual)
@@ -52,8 +60,9 @@ class Line:
 class Curve:
     """Piecewise linear through points; beyond them its first and last pieces continue.
 
-    It never falls: no batch takes longer than a larger one. If the first piece would be below 0 at
-    no samples, a piece from the origin replaces it: no step takes negative time.
+    A planner's curve never falls: it has the least time of a batch or of any larger one, so that a
+    larger batch that is faster is used. If the first piece would be below 0 at no samples, a piece
+    from the origin replaces it: no step takes negative time.
     """
 
     batches: tuple[int, ...]
@@ -82,10 +91,15 @@ class Curve:
         return tuple(pieces)
 
     def step_time_s(self, batch: float) -> float:
-        """Seconds that a step of `batch` samples takes."""
+        """The least seconds of a step of so many samples or more."""
         number = bisect_left(self.pieces, batch, lo=1, key=itemgetter(0)) - 1
         begin, low_s, slope_s = self.pieces[number]
         return low_s + slope_s * (batch - begin)
+
+    def measured_s(self, batch: float) -> float:
+        """Seconds that a step of so many samples takes, though one of more may take less."""
+        times_s = float(np.interp(batch, self.batches, self.step_times_s))
+        return max(self.step_time_s(batch), times_s)
 
     @cached_property
     def slower_than_larger(self) -> frozenset[int]:
@@ -133,6 +147,39 @@ def fit_line(points: Sequence[tuple[int, float]]) -> Line:
         beta = 0.0
     residual = max(abs(alpha + beta * b - t) / t for b, t in points)
     return Line(alpha, beta, residual)
+
+
+def slower_batches(
+    points: Sequence[tuple[int, float, float]],
+) -> list[tuple[int, int]]:
+    """The batches that clearly take longer than a larger one, each with the fastest such one.
+
+    Points are (batch, seconds, half of their interval as a fraction; 0 if they are to be believed).
+    """
+    slower = []
+    for batch, time_s, half_width in points:
+        faster = []
+        for larger, larger_s, other_half in points:
+            least = 1 + max(_SLOWER_BY, half_width + other_half)
+            if larger > batch and time_s > larger_s * least:
+                faster.append((larger_s, larger))
+        if faster:
+            slower.append((batch, min(faster)[1]))
+    return slower
+
+
+def measured_curve(points: Sequence[tuple[int, float, float]]) -> Curve:
+    """The curve through (batch, seconds, half of their interval) points.
+
+    One that falls within what measuring is exact to is made monotone; a batch that clearly takes
+    longer than a larger one keeps its time.
+    """
+    kept = {batch for batch, _ in slower_batches(points)}
+    times_s = {batch: time_s for batch, time_s, _ in points}
+    others = [(batch, times_s[batch]) for batch in times_s if batch not in kept]
+    monotone = monotone_curve(others)
+    times_s.update(zip(monotone.batches, monotone.step_times_s, strict=True))
+    return Curve.through(sorted(times_s.items()))
 
 
 def monotone_curve(points: Sequence[tuple[int, float]]) -> Curve:

@@ -52,10 +52,10 @@ class Load:
     required: bool = False
 
     def compute_s(self, batch: int, micro_batch: int) -> float:
-        """Seconds of compute for so many samples, in micro-batches of that size."""
+        """Seconds of compute for so many samples in micro-batches of that size, as measured."""
         seconds = 0.0
         for count, size in pieces(batch, micro_batch):
-            seconds += count * self.model.step_time_s(size)
+            seconds += count * self.model.measured_s(size)
         return seconds
 
 

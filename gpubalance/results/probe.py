@@ -69,6 +69,20 @@ def peaks_by_batch(points: Iterable[CurvePoint]) -> list[tuple[int, int]]:
     return sorted(peaks)
 
 
+def times_of(
+    points: Iterable[CurvePoint], *, given: bool = False
+) -> list[tuple[int, float, float]]:
+    """Each point's batch, seconds, and half of their interval as a fraction.
+
+    That is 0 for times that are `given`, by somebody who measured them elsewhere.
+    """
+    times = []
+    for point in points:
+        half_width = 0.0 if given else point.half_width
+        times.append((point.batch, point.step_time_s.median, half_width))
+    return times
+
+
 class Trial(Record):
     """A batch that was tried for the limit, in a new worker process unless `fresh` is false.
 
@@ -103,8 +117,9 @@ class StepTimeModel(Record):
     """A step of b samples takes alpha_s + beta_s · b seconds.
 
     `residual` is the line's largest relative deviation. `planned_with` says what a planner uses:
-    the line or, if its residual is above 3 %, the measured `curve`, which is made monotone: (batch,
-    seconds) pairs with straight lines between them.
+    the line or, if its residual is above 3 % or a batch takes clearly longer than a larger one, the
+    measured `curve`: (batch, seconds) pairs with straight lines between them. It is made monotone
+    where it falls by no more than measuring is exact to.
     """
 
     alpha_s: Annotated[Number, Field(ge=0), Shown("α")]

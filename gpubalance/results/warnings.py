@@ -89,6 +89,17 @@ _ROWS = {
         "{count} of its {what} measured before it was interrupted{since}",
         "nothing to do, unless the machine was changed in between: then measure without --resume",
     ),
+    "slower-than-larger": (
+        "{device}: a step of {batch} samples took {time}, longer than one of {larger} "
+        "({larger_time}), and did so when it was measured again",
+        "nothing to do: plans use the larger batch. cuDNN chooses its algorithms by the size of a "
+        "batch, and a multiple of 8 or 64 often has a faster one",
+    ),
+    "slower-than-larger/given": (
+        "{device}: a step of {batch} samples takes {time}, longer than one of {larger} "
+        "({larger_time}): plans use the larger batch",
+        "measure both once more: a first step, which compiles and tunes, is no step time",
+    ),
     "smaller-batch-failed": (
         "{device}: batch {batches} failed though a larger one trains",
         "nothing to do: memory in pieces, or a slower algorithm near the limit, can be the cause",

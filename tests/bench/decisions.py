@@ -161,7 +161,8 @@ class Machine:
         sizes = octaves(_MULTIPLE, limit_of(device), _MULTIPLE)
         times = [(size, self.time_s(device, size, size)) for size in sizes]
         curve = tuple(point_of(known(device.profile), *point) for point in times)
-        return one.model_copy(update={"curve": curve, "step_time_model": fitted(times)})
+        model = fitted([(size, time_s, 0.0) for size, time_s in times])
+        return one.model_copy(update={"curve": curve, "step_time_model": model})
 
     def balanced(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,36 @@ def small():
     return keras.Sequential([L.Input((64, 64, 3)), L.Conv2D(16, 3, activation="relu"),
         L.Conv2D(16, 3, activation="relu"), L.GlobalAveragePooling2D(), L.Dense(10, activation="softmax")])
 """
+
+
+# A batch of 8 takes longer than larger ones: at its first time only, or whenever it is measured.
+SLOW_EIGHT = """
+eights = []
+def step(devices, batches, number):
+    eights.append(batches == (8,))
+    return 0.2 if eights[-1] and sum(eights) < {times} else None
+"""
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(9, False), (10**6, True)])
+def test_a_batch_that_took_longer_than_a_larger_one_is_measured_again_and_told_if_it_stays_so(
+    times: int, is_told: bool, engine_that: Callable[[str], None]
+) -> None:
+    engine_that(SLOW_EIGHT.format(times=times))
+    done = here("probe", *FEW, "--gpus", "0", "--json", code=0)
+    assert re.search(
+        r"GPU:0: batch 8 took longer than batch \d+: measuring it once more",
+        done.stderr,
+    )
+    probe = Probe.model_validate_json(done.stdout)
+    (entry,) = probe.probes
+    told = [one for one in probe.warnings if one.code == "slower-than-larger"]
+    assert bool(told) == is_told
+    eight = entry.curve[0]
+    assert (eight.batch, eight.measured_again) == (8, True)
+    assert (eight.step_time_s.median == pytest.approx(0.2)) == is_told
+    assert entry.step_time_model is not None
+    assert entry.step_time_model.planned_with == ("curve" if is_told else "line")
 
 
 def journals(state: Path) -> list[dict[str, Any]]:

@@ -143,7 +143,7 @@ def _device_probe(
         (size, factor * profile.compute_s(size) + profile.update_s) for size in sizes
     ]
     if profile.curve:
-        model = fitted(times)
+        model = fitted([(batch, time_s, 0.0) for batch, time_s in times])
     else:
         model = StepTimeModel(
             alpha_s=alpha, beta_s=beta, residual=0.0, planned_with="line", curve=None

@@ -57,6 +57,25 @@ def test_the_split_is_the_best_of_all_that_the_table_knows(tmp_path: Path) -> No
     assert made.batch_multiple == 64
 
 
+def test_a_batch_that_is_slower_than_a_larger_one_is_kept_and_told(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "falls.csv"
+    path.write_text(
+        f"{HEAD}card,32,0.05\ncard,64,0.03\ncard,96,0.0301\ncard,128,0.03\n"
+    )
+    made = planned(path)
+    assert made.curves == (
+        ((32, 0.05), (64, pytest.approx(0.03)), *made.curves[0][2:]),
+    )
+    assert made.batches == (128,)
+    assert made.predicted.step_time_s == pytest.approx(0.03, 0.01)
+    assert planned(path, global_batch=32).predicted.step_time_s == 0.05
+    (told,) = made.warnings
+    assert told.code == "slower-than-larger"
+    assert "a step of 32 samples takes 50.0 ms, longer than one of 64" in told.message
+
+
 def test_between_two_batches_a_time_lies_between_and_the_largest_is_the_limit(
     tmp_path: Path,
 ) -> None:

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubalance.planning.allocate import allocate, as_measured
 from gpubalance.planning.fleet import Fleet
-from gpubalance.planning.model import fit_line, monotone_curve
-from gpubalance.planning.problem import Load
+from gpubalance.planning.model import (
+    fit_line,
+    measured_curve,
+    monotone_curve,
+    slower_batches,
+)
+from gpubalance.planning.problem import Load, Problem
 
 batches = st.lists(st.integers(1, 10**5), min_size=2, max_size=12, unique=True)
 
@@ -100,3 +106,37 @@ def test_below_the_first_point_and_above_the_last_too_a_step_takes_time_and_as_m
     assert times == pytest.approx(
         [float(solver.piece_s(np.array([float(count)]))[0]) for count in granules]
     )
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 200), st.floats(1e-3, 10), st.floats(0, 0.03)),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda p: p[0],
+    )
+)
+def test_a_batch_that_is_clearly_slower_than_a_larger_one_keeps_its_time(
+    points: list[tuple[int, float, float]],
+) -> None:
+    """A planner takes it for no slower than the larger one, which may be used in its place."""
+    curve = measured_curve(points)
+    times_s = {batch: time_s for batch, time_s, _ in points}
+    for batch, larger in slower_batches(points):
+        assert curve.measured_s(batch) == pytest.approx(times_s[batch])
+        assert curve.step_time_s(batch) <= curve.measured_s(larger) < times_s[batch]
+        assert batch in curve.slower_than_larger
+
+
+def test_the_faster_larger_batch_is_used_and_a_slower_one_is_predicted_as_it_was_measured() -> (
+    None
+):
+    falls = Load(measured_curve([(32, 0.05, 0.0), (64, 0.03, 0.0)]), 64)
+    free = allocate(Problem((falls,), multiple=32))
+    assert free.split.batches == (64,)
+    assert free.step_time_s == pytest.approx(0.03)
+    other = Load(measured_curve([(32, 0.02, 0.0), (64, 0.04, 0.0)]), 64)
+    both = Problem((falls, other), multiple=32, global_batch=96)
+    assert allocate(both).split.batches == (64, 32)
+    alone = Problem((falls,), multiple=32, global_batch=32)
+    assert as_measured(alone, allocate(alone)).step_time_s == pytest.approx(0.05)

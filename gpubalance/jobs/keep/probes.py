@@ -211,4 +211,4 @@ def _throughput(entry: DeviceProbe, batch: int) -> float | None:
     limit = entry.batch_limit
     if model is None or limit is None or limit.fits is None or batch > limit.fits:
         return None
-    return batch / model.planned.step_time_s(batch) * max(1.0, entry.xla_ratio or 1.0)
+    return batch / model.planned.measured_s(batch) * max(1.0, entry.xla_ratio or 1.0)

@@ -272,9 +272,7 @@ class DeviceEstimates:
             sizes.update([size - multiple, size + multiple])
         possible = {size for size in sizes if 0 < size <= limit}
         batches = sorted(possible | factors.keys())
-        times_s = [
-            factors.get(size, mean) * alone.step_time_s(size) for size in batches
-        ]
+        times_s = [factors.get(size, mean) * alone.measured_s(size) for size in batches]
         return Curve(tuple(batches), tuple(times_s))
 
     def changed(self) -> Iterator[tuple[int, float]]:

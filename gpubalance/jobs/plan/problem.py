@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpubalance.errors import BadInput, NothingFits, UsageError, too_few_samples
 from gpubalance.jobs.keep.probes import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.allocate import allocate, allocated
+from gpubalance.planning.allocate import allocate, allocated, as_measured
 from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.noise import goodput
@@ -187,7 +187,7 @@ def best_split(problem: Problem) -> Allocation:
             remedy="a smaller --batch-multiple or --margin, or a smaller model",
         )
     try:
-        return allocate(problem)
+        return as_measured(problem, allocate(problem))
     except NoSplitError as error:
         remedies = []
         nearest = [

@@ -11,6 +11,7 @@ from gpubalance.jobs.keep.probes import holds_nothing
 from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN
+from gpubalance.jobs.probe.slower import slower_warnings
 from gpubalance.planning.allocate import allocated, gain, requiring
 from gpubalance.planning.model import Curve
 from gpubalance.planning.noise import efficiency, learning_rate_factor
@@ -74,7 +75,7 @@ def _curve(load: Load, multiple: int) -> tuple[tuple[int, float], ...]:
     batches: Sequence[int] = (multiple, 2 * multiple)
     if isinstance(load.model, Curve):
         batches = load.model.batches
-    return tuple((batch, load.model.step_time_s(batch)) for batch in batches)
+    return tuple((batch, load.model.measured_s(batch)) for batch in batches)
 
 
 def _warnings(
@@ -93,6 +94,9 @@ def _warnings(
         )
     if any(point.unlike for probe in known.probes for point in probe.curve):
         warnings.append(warning("batches-differ"))
+    given = known.probe.environment is None
+    for device, entry in zip(known.devices, known.probes, strict=True):
+        warnings += slower_warnings(device.label, entry.curve, given=given)
     return tuple(warnings)
 
 

@@ -18,7 +18,13 @@ from gpubalance.jobs.probe.device_probe import fitted, solo_rate
 from gpubalance.numbers.stats import mad, median
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.results.common import StepTime, Throughput, now
-from gpubalance.results.probe import BatchLimit, CurvePoint, DeviceProbe, Probe
+from gpubalance.results.probe import (
+    BatchLimit,
+    CurvePoint,
+    DeviceProbe,
+    Probe,
+    times_of,
+)
 from gpubalance.settings.device import Device, DeviceProfile
 from gpubalance.settings.record import Record, first_fault
 from gpubalance.settings.settings import Settings
@@ -179,9 +185,7 @@ def _probe(number: int, times: dict[int, list[float]]) -> DeviceProbe:
             needed_bytes=None,
             trials=(),
         ),
-        step_time_model=fitted(
-            [(point.batch, point.step_time_s.median) for point in curve]
-        ),
+        step_time_model=fitted(times_of(curve, given=True)),
         solo_best=solo_rate(best_of(rates)),
         sensible=solo_rate(sensible_of(rates)),
         steady=True,

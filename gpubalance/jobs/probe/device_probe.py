@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpubalance.devices.health import peak_flops
 from gpubalance.jobs.probe.probed_device import ProbedDevice
 from gpubalance.jobs.probe.work import Work
 from gpubalance.planning.curve import best_of, sensible_of
-from gpubalance.planning.model import LINE_WITHIN, fit_line, monotone_curve
+from gpubalance.planning.model import (
+    LINE_WITHIN,
+    fit_line,
+    measured_curve,
+    slower_batches,
+)
 from gpubalance.results.probe import (
     BatchLimit,
     DeviceProbe,
     Failure,
     SoloRate,
     StepTimeModel,
+    times_of,
 )
 from gpubalance.system.deadlines import within_or
 
@@ -26,7 +34,7 @@ def device_probe(probed: ProbedDevice) -> DeviceProbe:
         fitting = tuple(point for point in curve if point.batch <= limit.fits)
     model = None
     if len(fitting) > 1:
-        model = fitted([(point.batch, point.step_time_s.median) for point in fitting])
+        model = fitted(times_of(fitting))
     best = None
     sensible = None
     if fitting:
@@ -101,13 +109,17 @@ def batch_limit(probed: ProbedDevice) -> BatchLimit | None:
     )
 
 
-def fitted(times: list[tuple[int, float]]) -> StepTimeModel:
-    """The line through (batch, seconds) at two batches or more, and a curve if they are off it."""
-    line = fit_line(times)
+def fitted(times: Sequence[tuple[int, float, float]]) -> StepTimeModel:
+    """The line through the points at two batches or more, and a curve if they are off it.
+
+    A point is a batch, its seconds and half of their interval as a fraction. A batch that clearly
+    takes longer than a larger one is off every line.
+    """
+    line = fit_line([(batch, time_s) for batch, time_s, _ in times])
     fields = {"alpha_s": line.alpha_s, "beta_s": line.beta_s, "residual": line.residual}
-    if line.residual <= LINE_WITHIN:
+    if line.residual <= LINE_WITHIN and not slower_batches(times):
         return StepTimeModel(**fields, planned_with="line", curve=None)
-    curve = monotone_curve(times)
+    curve = measured_curve(times)
     points = tuple(zip(curve.batches, curve.step_times_s, strict=True))
     return StepTimeModel(**fields, planned_with="curve", curve=points)
 

@@ -9,6 +9,7 @@ from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.curve import fill_curve
 from gpubalance.jobs.probe.limit import explore, search_limit
+from gpubalance.jobs.probe.slower import measure_slower_again
 from gpubalance.jobs.probe.speed import keeps_speed, measure_all_again
 from gpubalance.jobs.probe.work import Work, work_of_step
 from gpubalance.planning.search import Limit
@@ -81,7 +82,9 @@ class ProbedDevice:
         # Nothing trains: what looked like a lack of memory was this fault.
         if self.limit.fits is None and attempts.fault is not None:
             raise attempts.fault
+        measure_slower_again(attempts)
         self.on_line = fill_curve(attempts, self.limit)
+        measure_slower_again(attempts)
         if self.step_work is None:
             # It takes a worker that lives, and there was none if all points came from the journal.
             self.step_work = work_of_step(attempts)

@@ -72,7 +72,7 @@ def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
     rule = attempts.rule
     factor = 1.0
     for looked in (rule.glance, rule.look, rule):
-        now = _measured(attempts, before.batch, looked)
+        now = measured_outside(attempts, before.batch, looked)
         if now is None:
             return False
         factor = now.step_time_s.median / before.step_time_s.median
@@ -89,7 +89,9 @@ def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
     return True
 
 
-def _measured(attempts: Attempts, batch: int, rule: StoppingRule) -> CurvePoint | None:
+def measured_outside(
+    attempts: Attempts, batch: int, rule: StoppingRule
+) -> CurvePoint | None:
     """A point outside the search for the limit; None if the worker is lost."""
     try:
         attempts.bench.ensure_worker(last=True)
@@ -106,7 +108,7 @@ def measure_all_again(attempts: Attempts) -> None:
 
 
 def _measure_again(attempts: Attempts, batch: int) -> None:
-    make = partial(_measured, attempts, batch, attempts.rule)
+    make = partial(measured_outside, attempts, batch, attempts.rule)
     now = attempts.bench.get_or_make(f"{batch} once more", CurvePoint, make)
     if now is not None:
         attempts.bench.watch(PointDone(attempts.bench.device, now))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.jobs.measure.warnings import LATE, telemetry_ended, to_keep_speed
 from gpubalance.jobs.probe.probed_device import ProbedDevice
+from gpubalance.jobs.probe.slower import slower_warnings
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import CurvePoint
@@ -86,6 +87,7 @@ def _figures_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
         yield warning(
             "slower-than-profile/points", device=device, batches=batches, advice=advice
         )
+    yield from slower_warnings(device, points)
     skipped = probed.attempts.skipped
     if skipped:
         yield warning("smaller-batch-failed", device=device, batches=_listed(skipped))
