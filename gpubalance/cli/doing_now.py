@@ -7,7 +7,10 @@ from gpubalance.numbers.units import format_duration
 
 
 class DoingNow:
-    """What a command is doing now, as `text`; "working" before anything was said."""
+    """What a command is doing now, as `text`; "working" before anything was said.
+
+    What stays after the command is a note, and nothing that is done.
+    """
 
     def __init__(self) -> None:
         self.text = "working"
@@ -16,7 +19,7 @@ class DoingNow:
     def take(self, event: events.Event) -> None:
         """Notes what is done from now on; an event that says nothing of it changes nothing."""
         match event:
-            case events.Doing(text):
+            case events.Doing(text, stays=False):
                 self.text = text
                 self._then = None
             case events.Starting(text):

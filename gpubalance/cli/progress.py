@@ -88,6 +88,7 @@ class Progress:
         self._remaining = Remaining()
         self._in_a_phase = False
         self._doing = DoingNow()
+        self._left = ""  # the time that was last said to be left
 
     def __enter__(self) -> Self:
         from gpubalance.cli.live import LiveScreen, can_redraw
@@ -154,15 +155,18 @@ class Progress:
             self._heartbeat.postpone()
 
     def _print_still(self) -> None:
-        """Prints what is still being done, once a phase has begun.
+        """Prints what is still being done, once a phase has begun, and how much is left.
+
+        Of that nothing that was said the last time.
 
         A queue has no phases, and prints when commands end.
         """
         if self._in_a_phase:
             text = f"… still {clean_lines(self._doing.text)}"
             left = self._remaining.short
-            if left:
+            if left and left != self._left:
                 text += f"; {left}"
+            self._left = left
             with self._printing:
                 say(text, sys.stderr)
 

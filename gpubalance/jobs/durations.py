@@ -30,6 +30,9 @@ _GPU_PROBE_S = 120.0
 _SIZES = 10
 _BLOCKS_S = 12.0
 _WINDOW_S = 5.0
+# Of steps so long that their number decides
+_WARM_UP_STEPS = 10
+_WINDOW_STEPS = 8
 _ROUNDS = 2
 _KEPT = 500
 _DURATIONS = TypeAdapter(dict[str, Seconds])  # by the phases' keys
@@ -46,15 +49,18 @@ _BESIDE: dict[str, bool | dict[str, bool]] = {
 }
 
 
-def phases_of(request: MeasureRequest) -> list[PhaseEstimate]:
-    """The phases of a command, those of a probe that it may have to make first."""
+def phases_of(request: MeasureRequest, step_s: float = 0.0) -> list[PhaseEstimate]:
+    """The phases of a command, those of a probe that it may have to make first.
+
+    `step_s` is about what a step takes, if that is known yet.
+    """
     phases: list[PhaseEstimate] = []
     uncut = request.uncut if isinstance(request, LayersRequest) else request
     if isinstance(uncut, BalanceRequest):
-        phases += phases_of(uncut.probe)
+        phases += phases_of(uncut.probe, step_s)
     as_json = request.model_dump_json(exclude=_BESIDE)
     last_s = _last_durations()
-    for name, usual_s in _usual_s(request).items():
+    for name, usual_s in _usual_s(request, step_s).items():
         key = content_key(name, as_json)
         seconds = max(1, round(last_s.get(key, usual_s)))
         guessed = key not in last_s
@@ -74,21 +80,23 @@ def keep_durations(took_s: dict[str, float]) -> None:
         write_whole(_path(), _DURATIONS.dump_json(dict(durations[-_KEPT:]), indent=1))
 
 
-def _usual_s(request: MeasureRequest) -> dict[str, float]:
+def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
     """The seconds that the phases of a command usually take, without those of a probe."""
     if isinstance(request, ProbeRequest):
         return _usual_of_probe_s(request)
     devices = len(request.devices)
     start_s = _START_S if request.devices[0].simulated else _GPU_START_S
+    start_s += _WARM_UP_STEPS * step_s
     measuring = request.measuring
-    windows_s = measuring.windows * (measuring.duration_s or _WINDOW_S)
+    window_s = max(_WINDOW_S, _WINDOW_STEPS * step_s)
+    windows_s = measuring.windows * (measuring.duration_s or window_s)
     splits = 2 if measuring.baseline == "even" and devices > 1 else 1
     match request:
         case BalanceRequest():
-            rounds_s = start_s + _ROUNDS * (request.round_s or _WINDOW_S)
+            rounds_s = start_s + _ROUNDS * (request.round_s or window_s)
             return {"rounds": rounds_s, "proof": splits * windows_s}
         case LayersRequest():
-            rounds_s = start_s + _ROUNDS * (request.round_s + _WINDOW_S)
+            rounds_s = start_s + _ROUNDS * (request.round_s + window_s)
             return {
                 "blocks": devices * _BLOCKS_S,
                 "rounds": rounds_s,

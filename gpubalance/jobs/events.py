@@ -51,11 +51,13 @@ class PhaseBegun(NamedTuple):
 class TimeLeft(NamedTuple):
     """About how many seconds the phase still needs.
 
-    After `Phases` it is the whole command, of which `later_s` are for later phases.
+    After `Phases` it is the whole command, of which `later_s` are for later phases. `step_s` is
+    about what a step of these takes; 0 if that is unknown.
     """
 
     seconds: float
     later_s: float = 0.0
+    step_s: float = 0.0
 
 
 class TimingDone(NamedTuple):

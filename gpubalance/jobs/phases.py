@@ -9,12 +9,15 @@ from collections.abc import Callable
 
 from gpubalance.jobs.durations import keep_durations, phases_of
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
+from gpubalance.jobs.probe.order import phase_names
 from gpubalance.numbers.units import format_duration
-from gpubalance.settings.requests import MeasureRequest, ProbeRequest
+from gpubalance.settings.requests import BalanceRequest, MeasureRequest, ProbeRequest
 
 # A command that takes so many times, and so many seconds, longer than announced says so.
 _LONGER = 2.0
 _LONGER_S = 30.0
+# An estimate by steps that is so many times as long as what was announced is announced anew.
+_OTHER = 1.3
 # After so many times what it was expected to take, a phase is overdue: its time and that of the
 # later ones are corrected, and it is taken to need half as long again.
 _OVERDUE = 2.0
@@ -38,6 +41,7 @@ class Phases:
         *,
         resumed: bool = False,
     ) -> None:
+        self._request = request
         self._phases = phases_of(request)
         self._watch = watch
         self._clock = clock
@@ -48,6 +52,7 @@ class Phases:
         self._phase_began_s = 0.0
         self._until_s = 0.0
         self._announced_s = 0.0
+        self._is_by_steps = False
         self._is_corrected = resumed
         self._has_said_longer = resumed
         measuring = request if isinstance(request, ProbeRequest) else request.measuring
@@ -62,6 +67,7 @@ class Phases:
                 return
             event = self._begin(number)
         elif isinstance(event, TimeLeft):
+            self._estimate_by_steps(event)
             event = TimeLeft(event.seconds + self._later_s, self._later_s)
             self._until_s = self._clock() + event.seconds
         self._correct()
@@ -111,6 +117,36 @@ class Phases:
     def _later_s(self) -> float:
         """The time for the phases after the present one."""
         return sum(phase.seconds for phase in self._phases[self._next :])
+
+    def _estimate_by_steps(self, left: TimeLeft) -> None:
+        """Estimates the phases by what a step takes and what the present one will have taken.
+
+        So long takes each phase that probes another device.
+        """
+        if not left.step_s or self._number is None:
+            return
+        whole_s = self._clock() - self._phase_began_s + left.seconds
+        probing = set()
+        if isinstance(self._request, BalanceRequest):
+            probing = set(phase_names(self._request.probe))
+        known = {phase.key: phase for phase in phases_of(self._request, left.step_s)}
+        for number in range(self._number, len(self._phases)):
+            phase = self._phases[number]
+            seconds = max(phase.seconds, known[phase.key].seconds)
+            if phase.name in probing:
+                seconds = max(phase.seconds, whole_s)
+            self._phases[number] = phase.model_copy(update={"seconds": seconds})
+        self._announce(self._clock() - self._began_s + left.seconds + self._later_s)
+
+    def _announce(self, whole_s: float) -> None:
+        """Says once how long all takes by the first steps, if that is another time than was said."""
+        if self._is_by_steps or self._resumed:
+            return
+        self._is_by_steps = True
+        if whole_s > _OTHER * self._announced_s:
+            self._announced_s = whole_s
+            duration = format_duration(whole_s)
+            self._watch(Doing(f"by its first steps: about {duration} in all", stays=True))
 
     def _correct(self) -> None:
         """Corrects, once, what is left if the present phase is overdue."""

@@ -13,11 +13,15 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.durations import keep_durations, phases_of
 from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.phases import Phases
+from gpubalance.jobs.probe.time_left import curve_left_s
+from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
+from tests.jobs.probes import point_of
 
 REQUEST = BalanceRequest(
     devices=simulated_devices("2")[0], settings=Settings(model="small"), each=True
@@ -111,6 +115,36 @@ def test_what_a_phase_still_needs_moves_the_whole_rest() -> None:
     left = command.events[-1]
     assert isinstance(left, TimeLeft)
     assert left.seconds == 5.0 + sum(_usual_s()[1:])
+
+
+def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> None:
+    """The other device's probe takes as long, rounds and proof by the steps that they have."""
+    command = Command()
+    command.phase(NAMES[0], 20)
+    left_s = []
+    for seconds in (200.0, 120.0, 40.0):
+        command.phases(TimeLeft(seconds, step_s=3.0))
+        left = [one for one in command.events if isinstance(one, TimeLeft)][-1]
+        left_s.append(left.seconds)
+        command.now_s += 80.0
+    assert left_s == sorted(left_s, reverse=True)
+    began = command.phase(NAMES[1], 0)
+    assert began.seconds == pytest.approx(220.0)
+    assert command.phase("rounds", 0).seconds > 2 * _usual_s()[2]
+
+
+def test_the_curve_of_a_device_takes_its_step_times_times_the_steps_that_are_left() -> (
+    None
+):
+    profile = DeviceProfile(name="slow", alpha_s=0.5, beta_s=0.01)
+    points = []
+    left_s = []
+    for size in (8, 16, 32, 64):
+        points.append(point_of(profile, size, profile.compute_s(size)))
+        left_s.append(curve_left_s(points, 128, StoppingRule.of_point(None), factor=2))
+    assert left_s == sorted(left_s, reverse=True)
+    # A point of 128 and two more: 3 steps of a warm-up and 5 timings, of 1.78 s each
+    assert left_s[-1] == pytest.approx(3 * 8 * 1.78)
 
 
 def test_that_it_takes_over_twice_as_long_is_told_once_as_soon_as_it_is_known() -> None:

@@ -6,8 +6,10 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.balance.tried import TriedSplit, lowered_limits, measure_split
 from gpubalance.jobs.balance.warnings import machine_not_steady
-from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone
+from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, TimeLeft
 from gpubalance.jobs.keep.journal import content_key
+from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.warm_up import SETTLING_STEPS
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation
@@ -16,6 +18,9 @@ from gpubalance.results.plan import Round
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import InputPipeline
 from gpubalance.settings.batch_split import BatchSplit
+
+# Nobody knows how many rounds follow
+_USUAL_ROUNDS = 2
 
 
 class BalanceRounds:
@@ -97,6 +102,7 @@ class BalanceRounds:
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
+        self.watch(TimeLeft(self._left_s(planned.step_time_s)))
         why = " once more" if self.known.has(split) else ""
         left_out = self.known.tried_without(split)
         if left_out:
@@ -106,6 +112,12 @@ class BalanceRounds:
         if not self.records:
             self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
+
+    def _left_s(self, step_s: float) -> float:
+        """What this round takes by its step time, and another one if it is the first."""
+        rule = StoppingRule.of_round(self.request.round_s)
+        round_s = SETTLING_STEPS * step_s + rule.expected_s(step_s)
+        return max(1, _USUAL_ROUNDS - len(self.records)) * round_s
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
         try:

@@ -94,6 +94,11 @@ class StoppingRule(NamedTuple):
         is_hopeless = expected > max(HOPELESS, self.within)
         return is_hopeless and taken_s >= self.most_s / 2
 
+    def expected_s(self, step_s: float, cycle: int = 1) -> float:
+        """The seconds that the fewest timings take; each has at least `cycle` steps."""
+        timing_s = max(self.timing_s, cycle * step_s)
+        return max(self.least_s, self.at_least * timing_s)
+
     def less(self, part: float, timings: int) -> StoppingRule:
         """What is left of a window after so many timings in that part of it.
 

@@ -85,12 +85,26 @@ def _measure_each(
         in_order.reverse()
     for turn in in_order:
         if measurer.window_count(turn) < number:
+            if number == 1:
+                measurer.watch(TimeLeft(_expected_s(measurer, turns, rule, planned)))
             text = doing.format(
                 window=f"window {number} of {planned}", what=_what(turn)
             )
             measurer.take(turn, rule, number, text)
             measurer.watch(_event(measurer, turn, number, planned))
     measurer.watch(TimeLeft((planned - number) * (time.monotonic() - round_began_s)))
+
+
+def _expected_s(
+    measurer: Measurer, turns: Sequence[Turn], rule: StoppingRule, planned: int
+) -> float:
+    """What the windows that are left take by the step times of the warm-up."""
+    left_s = 0.0
+    for turn in turns:
+        step_s = max(measurer.warm_up_of(subject).step_s for subject in turn)
+        windows = planned - measurer.window_count(turn)
+        left_s += windows * rule.expected_s(step_s)
+    return left_s
 
 
 def _half_width(measurer: Measurer, turns: Sequence[Turn]) -> float:

@@ -16,7 +16,7 @@ from gpubalance.workers.messages import Pipe
 WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
 _LONGEST_WARMUP_STEPS = 200
-_SETTLING_STEPS = 3
+SETTLING_STEPS = 3
 _TRACED_STEPS = 2
 _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
@@ -132,7 +132,7 @@ def _until_settled(runner: SubjectRunner, first: Sequence[Timing]) -> list[Timin
     """These first steps, and more until the last is not clearly faster than the one before."""
     steps = list(first)
     while len(steps) < _LONGEST_SETTLING_STEPS:
-        if len(steps) >= _SETTLING_STEPS:
+        if len(steps) >= SETTLING_STEPS:
             last_s = step_s_of(steps[-1])
             before_s = step_s_of(steps[-2])
             if last_s >= _CLEARLY_FASTER * before_s:

@@ -17,6 +17,7 @@ from gpubalance.errors import (
 from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.probe.order import queues
 from gpubalance.results.check import FEW_SAMPLES, few_samples_text
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
@@ -73,6 +74,11 @@ class Bench:
         if limit_bytes is None:
             return None
         return max(0, limit_bytes - self.request.margin_bytes)
+
+    @property
+    def is_beside_others(self) -> bool:
+        """Whether other devices are measured at the same time."""
+        return len(queues(self.request)) > 1
 
     @property
     def max_batch(self) -> int | None:

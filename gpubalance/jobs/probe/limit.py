@@ -6,9 +6,11 @@ import math
 from functools import partial
 from typing import NamedTuple
 
+from gpubalance.jobs.events import TimeLeft
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.probe.time_left import curve_left_s
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.search import Limit, TriedBatch, find_limit
@@ -47,10 +49,9 @@ def explore(attempts: Attempts) -> Explored:
         if attempt.point is None:
             failed = size
             break
-        if _predicted(attempts) is None:
-            size *= 2
-        else:
-            size *= 4
+        factor = 2 if _predicted(attempts) is None else 4
+        _tell_time_left(attempts, factor)
+        size *= factor
     # Up to what was asked for; wherever memory ends, if it does; else as far as was explored.
     if bench.max_batch:
         max_batch = bench.max_batch
@@ -59,6 +60,20 @@ def explore(attempts: Attempts) -> Explored:
     else:
         max_batch = max(attempts.points, default=1)
     return Explored(max_batch, failed)
+
+
+def _tell_time_left(attempts: Attempts, factor: int) -> None:
+    """Tells how long the curve still takes, unless nobody knows how far it goes."""
+    bench = attempts.bench
+    largest = bench.max_batch or _predicted(attempts)
+    if largest is None and bench.usable_bytes is None:
+        largest = _LARGEST_UNASKED
+    # Of devices that are measured at the same time each would tell another time
+    if largest is not None and not bench.is_beside_others:
+        points = list(attempts.points.values())
+        left_s = curve_left_s(points, largest, attempts.rule, factor=factor)
+        slowest = max(points, key=lambda point: point.batch)
+        bench.watch(TimeLeft(left_s, step_s=slowest.step_time_s.median))
 
 
 def search_limit(attempts: Attempts, explored: Explored) -> Limit:
