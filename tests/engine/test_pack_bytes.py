@@ -1,0 +1,95 @@
+"""Sizes of packs are bytes, whatever the type of the gradients in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpubalance.planning.packs import best_pack_bytes
+from tests.late import keras, tf
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float64", 8), ("float32", 4), ("float16", 2), ("bfloat16", 2)]
+)
+def test_a_value_counts_with_its_bytes(dtype: str, size: int) -> None:
+    from gpubalance.engine.step.sums import _kind_and_bytes
+
+    value = tf.zeros((3, 5), dtype)
+    assert _kind_and_bytes(value, 7) == (tf.as_dtype(dtype), 15 * size)
+    assert _kind_and_bytes(tf.zeros((), dtype), 7) == (tf.as_dtype(dtype), size)
+
+
+def test_values_of_an_unknown_size_share_no_pack() -> None:
+    from gpubalance.engine.step.sums import _kind_and_bytes
+
+    rows = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 1]), tf.constant([4, 3]))
+    first, second = _kind_and_bytes(rows, 0), _kind_and_bytes(rows, 1)
+    assert first[0] != second[0]
+    assert first[1] == second[1] == 0
+
+
+def test_each_value_gets_its_own_sum_in_its_own_type() -> None:
+    """Types alternate, with one value that is missing and one that is rows."""
+    from gpubalance.engine.step.sums import over_replicas
+    from gpubalance.engine.strategies import build_strategy
+
+    strategy = build_strategy(("CPU:0", "CPU:1"), "auto")
+    kinds = ("float32", "float16", "float32", "float64", "float16", "float32")
+
+    def on_replica() -> Any:
+        context = tf.distribute.get_replica_context()
+        number = int(tf.get_static_value(context.replica_id_in_sync_group))
+        values: list[Any] = [
+            tf.fill((place + 1,), tf.cast(10 * place + number, kind))
+            for place, kind in enumerate(kinds)
+        ]
+        values.insert(2, None)
+        values.append(
+            tf.IndexedSlices(
+                tf.fill((1, 2), 1.0 + number),
+                tf.constant([number]),
+                tf.constant([3, 2]),
+            )
+        )
+        return tuple(
+            tf.convert_to_tensor(total)
+            for total in over_replicas(values, 40)
+            if total is not None
+        )
+
+    traced = tf.function(lambda: strategy.run(on_replica), autograph=False)
+    *sums, rows = [strategy.experimental_local_results(one)[1] for one in traced()]
+    assert rows.numpy().tolist() == [[1.0, 1.0], [2.0, 2.0], [0.0, 0.0]]
+    for place, (kind, total) in enumerate(zip(kinds, sums, strict=True)):
+        assert total.dtype == kind
+        assert total.numpy().tolist() == [20.0 * place + 1] * (place + 1)
+
+
+def test_packs_are_for_the_bytes_of_the_trainable_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a link where √(G·l·v) is the size: 16 times the bytes G give packs four times as large."""
+    from gpubalance.engine.replicas import Replicas
+    from gpubalance.engine.step import pack_size
+
+    asked: list[int] = []
+
+    def link_of(_: Replicas, most_bytes: int) -> tuple[float, float]:
+        asked.append(most_bytes)
+        return 1e-5, 1e9
+
+    monkeypatch.setattr(pack_size, "_link_of", link_of)
+    replicas = Replicas(None, ("CPU:0", "CPU:1"), ())
+    for dtype, size in (("float64", 8), ("float32", 4), ("float16", 2)):
+        untrained = keras.layers.Dense(3, trainable=False)
+        trained = keras.layers.Dense(4096, dtype=dtype)
+        model = keras.Sequential([keras.Input((1023,)), trained, untrained])
+        gradient_bytes = 1024 * 4096 * size
+        chosen = pack_size.pack_bytes_for(model, replicas)
+        assert asked.pop() == gradient_bytes
+        assert chosen == best_pack_bytes(gradient_bytes, 1e-5, 1e9) > 0
+    small = keras.Sequential([keras.Input((15,)), keras.layers.Dense(1024)])
+    assert pack_size.pack_bytes_for(small, replicas) == 0
+    assert not asked

@@ -1,0 +1,85 @@
+"""Whether the even split is proven instead: only where it is clearly faster than the planned one."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from gpubalance.jobs.balance import proof
+from gpubalance.jobs.balance.rounds import BalanceRounds
+from gpubalance.jobs.balance.together import Together
+from gpubalance.planning.problem import Allocation
+from gpubalance.results.run import Measurement, Run
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest
+from gpubalance.workers.party import Party
+from tests.jobs.drawn import DrawnParty, drawn_run, noisy_devices, nothing_kept
+from tests.jobs.probes import CONFIGS, SMALL, probe_of
+from tests.known import known
+
+PLANNED = Allocation(BatchSplit((80, 48)), (0.03, 0.03), 0.03, ())
+EVEN = BatchSplit((64, 64))
+
+
+@pytest.fixture(scope="module")
+def rounds_and_run() -> tuple[BalanceRounds, Run]:
+    devices, joint = noisy_devices(CONFIGS / "quick-pair.toml", 0.0)
+    asked = BalanceRequest(
+        devices=devices,
+        settings=SMALL,
+        joint=joint,
+        plan=PlanRequest(global_batch=128),
+        measuring=Measuring(),
+    )
+    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
+    together = Together(asked, None, party, lambda _: None, nothing_kept())
+    run = drawn_run(devices, joint, (80, 48), seed=0, measuring=Measuring())
+    return BalanceRounds(together, probe_of(devices)), run
+
+
+@pytest.mark.parametrize(
+    ("speedup", "interval", "is_proven"),
+    [
+        (0.90, (0.88, 0.92), True),
+        (0.99, (0.985, 0.9955), True),
+        # It may be as fast, but for what is worth no round.
+        (0.99, (0.985, 0.9965), False),
+        (0.95, (0.90, 1.01), False),
+        (0.90, None, False),
+        (1.0, (1.0, 1.0), False),
+        (1.2, (1.1, 1.3), False),
+    ],
+)
+def test_the_even_split_is_proven_only_if_its_whole_interval_is_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch,
+    rounds_and_run: tuple[BalanceRounds, Run],
+    speedup: float,
+    interval: tuple[float, float] | None,
+    is_proven: bool,
+) -> None:
+    rounds, run = rounds_and_run
+    told: dict[str, Any] = {"speedup_over_even": speedup, "speedup_ci95": interval}
+    first = run.model_copy(update=told)
+    proven: list[BatchSplit] = []
+
+    def measured(_: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement]:
+        proven.append(planned.split)
+        if planned.split == EVEN:
+            return run.model_copy(
+                update={"batches": EVEN.batches, "micro_batches": EVEN.batches}
+            ), known(run.baselines.even)
+        return first, first
+
+    monkeypatch.setattr(proof, "_proof", measured)
+    before = len(rounds.warnings)
+    proof.prove(rounds, PLANNED)
+    codes = [warning.code for warning in rounds.warnings[before:]]
+    if is_proven:
+        assert proven == [PLANNED.split, EVEN]
+        assert codes == ["even-is-faster"]
+    else:
+        assert proven == [PLANNED.split]
+        assert codes == []

@@ -1,0 +1,119 @@
+"""How long a worker may be silent: it follows from the slowest of its own timings."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from gpubalance.devices.profile import simulated_devices
+from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.workers.messages import AnyReply, Measured, SumsTimed, TimeSums
+from gpubalance.workers.patience import (
+    FIRST_STEP_WITHIN_S,
+    LOADS_WITHIN_S,
+    patience_for,
+)
+from gpubalance.workers.process import Process
+from gpubalance.workers.worker import Worker
+
+PAIR, _ = simulated_devices("2")
+SPLIT = BatchSplit((8, 8))
+
+
+class Answers:
+    """A process whose replies are there at once; notes how long it might have been silent."""
+
+    log = None
+
+    def __init__(self) -> None:
+        self.replies = deque[AnyReply]()
+        self.waited_s: list[float] = []
+        self.has_answered = False
+
+    def send(self, _: object) -> None:
+        pass
+
+    def receive(self, within_s: float, _: str) -> AnyReply:
+        self.waited_s.append(within_s)
+        self.has_answered = True
+        return self.replies.popleft()
+
+
+def worker_with(answers: Answers, deadline_s: float | None = None) -> Worker:
+    worker = Worker.__new__(Worker)
+    worker.process = cast("Process", answers)
+    worker.devices = PAIR
+    worker.trained = {}
+    worker._deadline_s = deadline_s
+    worker._slowest_s = {}
+    return worker
+
+
+def waits_s(
+    worker: Worker, timings_s: Sequence[float], steps: int = 1, **how: Any
+) -> list[float]:
+    """The patience for each reply of a measurement with such timings, and for its end."""
+    answers = cast("Answers", worker.process)
+    answers.waited_s.clear()
+    for seconds in timings_s:
+        parts: dict[str, Any] = {}
+        if how.get("stamped"):
+            parts = {"compute_s": (1.0, 1.0), "update_s": (0.0, 0.0)}
+        answers.replies.append(
+            Timing(steps=steps, seconds=seconds, input_wait_s=0.0, **parts)
+        )
+    answers.replies.append(Measured(memory_peak_bytes=(None, None), late_part=0.0))
+    list(worker.measure(how.pop("split", SPLIT), steps_per_timing=steps, **how))
+    return answers.waited_s
+
+
+def test_a_worker_that_was_slow_before_may_be_slow_again() -> None:
+    """A step that once took 10 s is waited for 30 times as long, however fast the others were."""
+    worker = worker_with(Answers())
+    first, *later = waits_s(worker, [10.0, 0.1, 0.1])
+    assert first == FIRST_STEP_WITHIN_S
+    assert later == [300.0, 300.0, 300.0]
+    # So it is in the next window.
+    assert waits_s(worker, [0.1]) == [300.0, 300.0]
+    # One that is slower still counts from then on.
+    assert waits_s(worker, [20.0]) == [300.0, 600.0]
+
+
+def test_the_patience_is_that_of_one_step_times_those_of_a_timing() -> None:
+    worker = worker_with(Answers())
+    waits_s(worker, [40.0], steps=4)
+    assert waits_s(worker, [1.0], steps=2) == [600.0, 600.0]
+    assert patience_for(1, 0.1) == 60.0
+    assert patience_for(1, 2.0) == 60.0
+    assert patience_for(5, 0.5) == 75.0
+    assert patience_for(5, None) == FIRST_STEP_WITHIN_S
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"split": BatchSplit((12, 4))}, {"stamped": True}, {"pipeline": True}],
+    ids=str,
+)
+def test_steps_of_another_kind_have_a_patience_of_their_own(
+    other: dict[str, Any],
+) -> None:
+    """They are traced first, which may take long."""
+    worker = worker_with(Answers())
+    waits_s(worker, [0.1])
+    assert waits_s(worker, [0.1], **other) == [FIRST_STEP_WITHIN_S, 60.0]
+    assert waits_s(worker, [0.1]) == [60.0, 60.0]
+
+
+def test_a_deadline_rules_and_loading_counts_before_the_first_answer() -> None:
+    assert waits_s(worker_with(Answers(), deadline_s=7.0), [9.0]) == [7.0, 7.0]
+    answers = Answers()
+    worker = worker_with(answers)
+    for _ in range(2):
+        answers.replies.append(SumsTimed(seconds=(1.0,)))
+        worker.ask(TimeSums(groups=((0, 1),), nbytes=4), SumsTimed)
+    loading_s = FIRST_STEP_WITHIN_S + LOADS_WITHIN_S
+    assert answers.waited_s == [loading_s, FIRST_STEP_WITHIN_S]
