@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests.bench.in_process import Program, apart, program
+from tests.processor_time import pytest_addoption, pytest_configure  # noqa: F401
 from tests.stand_in import engine
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")

@@ -72,6 +72,7 @@ def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
         line for line in done.stderr.splitlines() if line.startswith("ci: ")
     ]
     assert again == "ci: the tests of exactness once more, without oneDNN"
+    assert '"-m", "not campaign"]' in done.stdout  # all but campaigns
     for path in EXACT:
         assert done.stdout.count(path) == 1
     assert of_pages.startswith(f"ci: {told if is_debian else 'no browser: '}")

@@ -268,30 +268,42 @@ def test_without_a_fitting_python_it_says_what_is_needed(
     assert err.endswith("GPUBALANCE_PYTHON names another\n")
 
 
+ALL_PROGRAMS = ["ruff", "ruff", "mypy", "pytest"]
+# All tests run several at a time; what a user asks for runs as it is asked for.
+AT_ONCE = ["-n", "4", "--dist", "loadgroup", "--no-loadscope-reorder", "-m"]
+FIRST_TIER = [*AT_ONCE, "not campaign and not full"]
+TIMES = "--test-times=build/test-times.json"
+
+
 @pytest.mark.parametrize(
-    ("args", "ruff", "tests", "expected", "programs"),
+    ("args", "programs", "of_pytest"),
     [
-        ((), 0, 0, 0, ["ruff", "ruff", "mypy", "pytest"]),
-        ((), 1, 2, 2, ["ruff", "ruff", "mypy", "pytest"]),
-        (("tests/x.py", "-k", "a or b"), 1, 5, 5, ["pytest"]),
+        ((), ALL_PROGRAMS, FIRST_TIER),
+        (("all",), ALL_PROGRAMS, [*AT_ONCE, "not campaign"]),
+        (("--durations",), ALL_PROGRAMS, [*FIRST_TIER, TIMES]),
+        (("--durations", "tests/x.py"), ["pytest"], [TIMES, "tests/x.py"]),
+        (("tests/x.py", "-k", "a or b"), ["pytest"], ["tests/x.py", "-k", "a or b"]),
+        (("all", "tests/x.py"), ["pytest"], ["all", "tests/x.py"]),
     ],
 )
 def test_test_runs_check_then_pytest(
-    checkout: Checkout,
-    args: tuple[str, ...],
-    ruff: int,
-    tests: int,
-    expected: int,
-    programs: list[str],
+    checkout: Checkout, args: tuple[str, ...], programs: list[str], of_pytest: list[str]
 ) -> None:
-    code, out, err = checkout.run(
-        "test", *args, RUFF_EXIT=str(ruff), PYTEST_EXIT=str(tests)
-    )
+    code, out, err = checkout.run("test", *args)
     said = [json.loads(line) for line in out.splitlines()]
     assert [Path(one["file"]).stem for one in said] == programs, err
-    assert code == expected
-    # All tests run several at a time; what a user asks for runs as it is asked for.
-    assert tuple(said[-1]["args"]) == (
-        args or ("-n", "4", "--dist", "loadgroup", "--no-loadscope-reorder")
-    )
+    assert code == 0
+    assert said[-1]["args"] == of_pytest
     assert {one["cwd"] for one in said} == {str(checkout.folder)}
+
+
+@pytest.mark.parametrize(
+    ("args", "ruff", "tests", "expected"),
+    [((), "1", "2", 2), (("all",), "1", "0", 1), (("tests/x.py",), "1", "5", 5)],
+)
+def test_test_exits_as_pytest_does_and_then_as_check(
+    checkout: Checkout, args: tuple[str, ...], ruff: str, tests: str, expected: int
+) -> None:
+    code, out, err = checkout.run("test", *args, RUFF_EXIT=ruff, PYTEST_EXIT=tests)
+    assert '"-m"' in out or args == ("tests/x.py",), err
+    assert code == expected

@@ -1,7 +1,8 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
-The campaigns kills, fuzz, soak, decisions, rules and queue take a number of cases, and the seed that an
-earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two. For a machine with GPUs see `scripts/bench gpu --help`.
+The campaigns kills, fuzz, soak, decisions, rules, queue and alone take a number of cases, and the seed that an
+earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two. `tests` shows what
+the last `scripts/test --durations` took, and `alone` runs drawn tests one by one. For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ BENCHES = (
         "slowed",
         "hosts",
     ),
-    "kills-without-tensorflow",
+    *("kills-without-tensorflow", "tests", "alone"),
 )
 _IN = {
     **{
@@ -59,6 +60,7 @@ _IN = {
         "training": "engine",
     },
     **{"campaign": "__main__", "kills-without-tensorflow": "kills"},
+    "alone": "tests",
 }
 _COUNTED = (
     "kills",
@@ -69,6 +71,7 @@ _COUNTED = (
     "queue",
     "rules",
     "hosts",
+    "alone",
 )
 
 
