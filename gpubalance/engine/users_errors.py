@@ -280,7 +280,8 @@ def _with_text(kind: type[BaseException], text: str) -> BaseException | None:
 
     own = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     try:
-        named = type(kind.__name__, (kind,), {"__str__": shown, **own})
-        return named.__new__(named, text)
+        named: Any = type(kind.__name__, (kind,), {"__str__": shown, **own})
+        raised: BaseException = named.__new__(named, text)
+        return raised
     except Exception:  # noqa: BLE001  (a class may refuse subclasses)
         return None

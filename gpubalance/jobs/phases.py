@@ -139,14 +139,16 @@ class Phases:
         self._announce(self._clock() - self._began_s + left.seconds + self._later_s)
 
     def _announce(self, whole_s: float) -> None:
-        """Says once how long all takes by the first steps, if that is another time than was said."""
+        """Says once how long all takes by the first steps, if another time was said."""
         if self._is_by_steps or self._resumed:
             return
         self._is_by_steps = True
         if whole_s > _OTHER * self._announced_s:
             self._announced_s = whole_s
             duration = format_duration(whole_s)
-            self._watch(Doing(f"by its first steps: about {duration} in all", stays=True))
+            self._watch(
+                Doing(f"by its first steps: about {duration} in all", stays=True)
+            )
 
     def _correct(self) -> None:
         """Corrects, once, what is left if the present phase is overdue."""

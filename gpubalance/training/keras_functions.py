@@ -108,7 +108,7 @@ class Trainer(ABC):
             functions.thread = None
 
     def functions_of(self, model: Any) -> list[KerasFunctions]:
-        """The functions of the model as it is compiled now, for each thread that uses it at once."""
+        """The functions of the model as it is compiled now, for each thread that uses it."""
         by_trainer = vars(model).setdefault(_FUNCTIONS, WeakKeyDictionary())
         known: list[KerasFunctions] = by_trainer.setdefault(self, [])
         return known

@@ -170,7 +170,7 @@ def test_validation_steps_are_the_users_own_batches() -> None:
     split = simulated((70, 30))
     model = in_scope(split, one_device.get_weights())
     for name, given in kinds.items():
-        options = {"verbose": 0, "validation_steps": 2}
+        options: dict[str, Any] = {"verbose": 0, "validation_steps": 2}
         expected = one_device.fit(single.batch(100), **given(), **options).history
         found = model.fit(X, Y, shuffle=False, **given(), **options).history
         assert found["val_loss"] == pytest.approx(expected["val_loss"], abs=1e-6), name

@@ -113,7 +113,7 @@ def test_what_the_users_own_code_raises_is_named_first_and_is_the_cause(
 ) -> None:
     split, model = in_split(classifier())
     make = KINDS[kind]
-    calls = {
+    calls: dict[str, Any] = {
         "fit": lambda: model.fit(make(boom), verbose=0),
         "evaluate": lambda: model.evaluate(make(boom), verbose=0),
         "predict": lambda: split.predict(model, make(boom), verbose=0),
