@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import shlex
 import sys
 from typing import Annotated
 
@@ -12,6 +14,9 @@ from gpubalance.errors import UsageError
 from gpubalance.text import clean
 
 _WIDEST = 110  # columns; longer lines are hard to read
+_EXCERPT = 72  # characters of a place that has the word
+_MOST_PLACES = 3  # that are shown of a chapter
+_MOST_NAMED = 5  # chapters, in an error
 
 
 def _complete() -> list[tuple[str, str]]:
@@ -29,22 +34,81 @@ def guide(
             autocompletion=_complete,
         ),
     ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            "--search",
+            metavar="WORD",
+            help="List the chapters that have this word, with the lines around it.",
+        ),
+    ] = None,
 ) -> None:
     """Example: gpubalance guide train"""
     from gpubalance.cli.output import say
     from gpubalance.guide.chapters import names, read_chapter
 
-    if chapter is None:
+    if search is not None:
+        if chapter is not None:
+            raise UsageError(
+                "--search looks through all chapters",
+                remedy=f"gpubalance guide --search {shlex.quote(search)}",
+            )
+        say(_found(search), sys.stdout)
+    elif chapter is None:
         say(_list(), sys.stdout)
     elif chapter not in names():
         raise UsageError(
-            f"the guide has no chapter {clean(chapter, 40)}",
-            remedy="gpubalance guide lists them",
+            f"the guide has no chapter {clean(chapter, 40)}", remedy=_meant(chapter)
         )
     elif sys.stdout.isatty():
         _show(read_chapter(chapter).text)
     else:
         say(read_chapter(chapter).text.rstrip(), sys.stdout)
+
+
+def _meant(word: str) -> str:
+    """The chapter of a similar name and those that have the word, else that there is a list."""
+    from gpubalance.guide.chapters import names
+
+    lines = []
+    near = difflib.get_close_matches(word.lower(), names(), n=1)
+    if near:
+        lines.append(f"did you mean gpubalance guide {near[0]}?")
+    having = [name for name, _, _ in _chapters_with(word)]
+    if having:
+        search = f"gpubalance guide --search {shlex.quote(clean(word, 40))}"
+        lines.append(f"{search} finds it in {', '.join(having[:_MOST_NAMED])}")
+    return "\n".join(lines) or "gpubalance guide lists them"
+
+
+def _found(word: str) -> str:
+    """The chapters that have the word, each with some places. Raises UsageError for none."""
+    having = _chapters_with(word)
+    if not having:
+        raise UsageError(
+            f"no chapter of the guide has {clean(word, 40)!r}",
+            remedy="gpubalance guide lists the chapters",
+        )
+    lines = []
+    for name, summary, places in having:
+        lines.append(f"{name}: {summary}")
+        lines += [f"    {place}" for place in places[:_MOST_PLACES]]
+        if len(places) > _MOST_PLACES:
+            lines.append(f"    and {len(places) - _MOST_PLACES} more")
+    lines += ["", "next: gpubalance guide CHAPTER"]
+    return "\n".join(lines)
+
+
+def _chapters_with(word: str) -> list[tuple[str, str, list[str]]]:
+    """Name, summary and places of the chapters that have the word, the one with most first."""
+    from gpubalance.guide.chapters import passages, read_chapters
+
+    having = []
+    for chapter in read_chapters():
+        places = passages(chapter.text, word, _EXCERPT) if word.strip() else []
+        if places:
+            having.append((chapter.name, chapter.summary, places))
+    return sorted(having, key=lambda found: (word.lower() != found[0], -len(found[2])))
 
 
 def _list() -> str:

@@ -73,8 +73,8 @@ def _set_up_cpus(numbers: Sequence[int]) -> tuple[str, ...]:
             threading.set_intra_op_parallelism_threads(max(1, cores // count))
             wanted = [tf.config.LogicalDeviceConfiguration()] * count
             tf.config.set_logical_device_configuration(cpu, wanted)
-        except RuntimeError as error:
-            raise used_before(f"has fewer CPU devices than {count}") from error
+        except RuntimeError:
+            raise used_before(f"has fewer CPU devices than {count}") from None
     return tuple(f"CPU:{number}" for number in numbers)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 _COMMENT = re.compile(r"(?m)^<!--.*-->\n")
+_BETWEEN_PARAGRAPHS = re.compile(r"\n\n+|\n(?=- |\d+\. |\|)")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,36 @@ def read_chapter(name: str) -> Chapter:
     )
     title, summary, _ = text.split("\n\n", 2)
     return Chapter(name, title.removeprefix("# "), summary, _COMMENT.sub("", text))
+
+
+def passages(text: str, word: str, width: int) -> list[str]:
+    """Where a chapter has the word, in any case: at most one excerpt of each paragraph.
+
+    A paragraph is also an item of a list or a row of a table. The excerpts are at most `width`
+    long; those in which it is a whole word come first.
+    """
+    whole = re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE)
+    as_words, as_parts = [], []
+    for paragraph in _BETWEEN_PARAGRAPHS.split(text):
+        line = " ".join(paragraph.split()).strip("#|- ")
+        match = whole.search(line)
+        part = line.lower().find(word.lower())
+        if match is not None:
+            as_words.append(_excerpt(line, match.start(), width))
+        elif part >= 0:
+            as_parts.append(_excerpt(line, part, width))
+    return as_words + as_parts
+
+
+def _excerpt(line: str, place: int, width: int) -> str:
+    """The part of a line around a place, from the beginning of a word to the end of one."""
+    begins = max(0, min(place - width // 3, len(line) - width))
+    excerpt = line[begins : begins + width]
+    if begins:
+        excerpt = f"…{excerpt.partition(' ')[2]}"
+    if begins + width < len(line):
+        excerpt = f"{excerpt.rpartition(' ')[0]}…"
+    return excerpt
 
 
 def read_chapters() -> list[Chapter]:

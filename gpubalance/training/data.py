@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from gpubalance.engine import user_errors
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
 from gpubalance.engine.datasets import has_open_shapes, is_batched, regrouped
 from gpubalance.engine.feed import Dealt
@@ -81,12 +84,14 @@ def _validation_input(options: dict[str, Any]) -> Any:
     return validation
 
 
-def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
+def check(options: dict[str, Any], model: Any, *, devices: int, trains: bool) -> None:
     """Raises BadInput without data, and for an endless dataset without a number of steps.
 
-    If it `trains`, also for a batch_size with fewer samples than devices.
+    Also for arrays of text or of unlike lengths and, if it `trains`, for a batch_size with fewer
+    samples than devices.
     """
     data = options.get("x")
+    _check_arrays(options, model)
     size = options.get("batch_size")
     if data is None:
         raise BadInput(
@@ -105,6 +110,22 @@ def check(options: dict[str, Any], *, devices: int, trains: bool) -> None:
             f"a batch of {size} can't be shared among {devices} devices",
             remedy="give a larger batch_size, or a split over fewer devices",
         )
+
+
+def _check_arrays(options: dict[str, Any], model: Any) -> None:
+    """Raises BadInput for arrays that are text or of unlike lengths, of validation too."""
+    names = ("x", "y", "sample_weight")
+    parts = [(name, options.get(name)) for name in names]
+    validation = options.get("validation_data")
+    of_validation = []
+    if isinstance(validation, tuple | list):
+        names = tuple(f"{name} of validation_data" for name in names)
+        of_validation = list(zip(names, validation, strict=False))
+    for arrays in (parts, of_validation):
+        if arrays and _is_array(arrays[0][1]):
+            inputs, labels = (value for _, value in [*arrays, ("", None)][:2])
+            user_errors.refuse_text(model, inputs, labels)
+            user_errors.refuse_unlike_lengths(arrays)
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:
@@ -182,3 +203,14 @@ def other_batches_text(dealt: Dealt, global_batch: int, *, rebalances: bool) -> 
     if rebalances:
         text += f". The monitor rebalances by steps of {global_batch} only"
     return text
+
+
+def not_finite_text(history: dict[str, list[Any]]) -> str:
+    """The warning about a training whose loss became no number; else empty."""
+    losses = history.get("loss") or [0.0]
+    if math.isfinite(float(losses[-1])):
+        return ""
+    return (
+        "the loss is not finite: look for NaN or infinity among the samples, "
+        "keras.callbacks.TerminateOnNaN stops at the first one; else lower the learning rate"
+    )

@@ -14,14 +14,22 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_patches import of_training
+from gpubalance.engine.keras_patches import OPTIMIZER_APPLY, of_training
 from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
+from gpubalance.errors import BadInput
+from gpubalance.training.scope import LOOP_REMEDY
 from gpubalance.training.warn import warn_user
 
 # The split that a model was compiled for; a strategy may serve several splits of the same devices.
 _SPLIT = "_gpubalance_split"
 # Whether it was compiled with jit_compile=False
 _WITHOUT_XLA = "_gpubalance_without_xla"
+# What does with a batch what Keras' methods for one do on every device
+_SHARED_OUT = {
+    "train_on_batch": "fit, whose step is the model's train_step, shares it out",
+    "test_on_batch": "evaluate shares it out",
+    "predict_on_batch": "its outputs come once for each device; predict shares it out",
+}
 # The latest split of several devices, until a model is compiled for it or it is gone (then None).
 _waiting: list[Callable[[], Any]] = []
 
@@ -61,6 +69,9 @@ def take_over() -> None:
         "fit": _of_the_split,
         "evaluate": _of_the_split,
         "predict": _of_the_split,
+        "train_on_batch": _of_each_device,
+        "test_on_batch": _of_each_device,
+        "predict_on_batch": _of_each_device,
         "compile": _compile_and_note,
         "compile_from_config": _load_and_note,
         "save": _save_by_the_first,
@@ -76,6 +87,7 @@ def take_over() -> None:
             for name, kind in numbers.items()
         }
     )
+    act_always({OPTIMIZER_APPLY: _apply_beside_the_split})
 
 
 def _number_of(kind: Callable[[Any], Any], keras_own: Any, variable: Any) -> Any:
@@ -119,6 +131,46 @@ def _of_the_split(
         _warn_outside(model)
     with unmodified():  # by a callback of another model's training
         return keras_method(model, *arguments, **options)
+
+
+def _of_each_device(
+    keras_method: Any, model: Any, *arguments: Any, **options: Any
+) -> Any:
+    """A method that Keras runs on each device with the whole batch: it says so once."""
+    split = _split_here(model)
+    name = keras_method.__name__
+    if split is not None and len(split.devices) > 1 and name not in split.warned:
+        split.warned.add(name)
+        warn_user(
+            f"{name} is Keras' own, which gives every device the whole batch, so the split gains "
+            f"nothing: {_SHARED_OUT[name]}"
+        )
+    return keras_method(model, *arguments, **options)
+
+
+def _apply_beside_the_split(
+    apply: Any, optimizer: Any, *arguments: Any, **options: Any
+) -> Any:
+    """An optimizer's `apply`, which says once of a training loop around it that it is of no split.
+
+    Raises BadInput for an optimizer without variables, which TensorFlow makes in the scope only.
+    """
+    strategy = getattr(optimizer, "_distribution_strategy", None)
+    split = getattr(strategy, "split", None)
+    if split is None or tf.distribute.has_strategy() or len(split.devices) == 1:
+        return apply(optimizer, *arguments, **options)
+    what = "a training loop of your own applies gradients outside fit"
+    if not optimizer.built:
+        raise BadInput(
+            f"{what}, with an optimizer of split.scope()", remedy=LOOP_REMEDY
+        )
+    if what not in split.warned:
+        split.warned.add(what)
+        warn_user(
+            f"{what}: one device computes them from the whole batch, and {split} has no part in "
+            f"it. To train with the split, {LOOP_REMEDY}"
+        )
+    return apply(optimizer, *arguments, **options)
 
 
 def _compile_and_note(

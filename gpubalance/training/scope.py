@@ -1,12 +1,46 @@
-"""Refuses what was not made in a split's scope, or is called in it."""
+"""A split's scope; refuses what was not made in it, or is called in it."""
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
 
+from gpubalance.engine.users_errors import own_frames
 from gpubalance.errors import BadInput
+
+# What TensorFlow says of gradients that are taken in a scope, and not by one of its replicas.
+_NO_REPLICA = "is not available outside the replica context"
+LOOP_REMEDY = (
+    "put what it does with a batch into the model's train_step, compile the model in the scope, "
+    "and call fit: gpubalance guide train has an example"
+)
+
+
+class Scope:
+    """The scope of a split's strategy, which says where a training loop in it belongs."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._scope = strategy.scope()
+
+    def __enter__(self) -> Any:
+        return self._scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Raises BadInput for gradients that were taken in the scope."""
+        self._scope.__exit__(kind, error, traceback)
+        if isinstance(error, ValueError) and _NO_REPLICA in str(error):
+            raise BadInput(
+                "a training loop of your own was run in `with split.scope():`, where no device "
+                f"can take gradients:\n{own_frames(error).rstrip()}",
+                remedy=LOOP_REMEDY,
+            ) from None
 
 
 def refuse_another_scope(model: Any, strategy: Any, method: str) -> None:

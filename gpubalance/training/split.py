@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from gpubalance.errors import BadInput, UsageError
+from gpubalance.errors import BadInput, GpubalanceError, UsageError
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce, Gradients, Precision
 from gpubalance.settings.cluster import Cluster
@@ -124,14 +124,19 @@ class Split(DeviceSplit):
 
         The first call sets TensorFlow up. A plan's precision rules: the process has it from now on.
         Raises EnvironmentFault if TensorFlow was used before with other devices, and BadInput
-        inside another split's scope; warns if TensorFlow has already taken all of a GPU's memory,
-        and of another policy that the script has set.
+        inside another split's scope, or for a training loop in it; warns if TensorFlow has already
+        taken all of a GPU's memory, and of another policy that the script has set.
         """
-        strategy = self.replicas.strategy
+        try:
+            strategy = self.replicas.strategy
+        except GpubalanceError as error:
+            # The message says it all: without the lines of ours and TensorFlow's in between.
+            raise error.with_traceback(None) from None
         import tensorflow as tf
 
         from gpubalance.training import own_fit
         from gpubalance.training.measured import use_measured
+        from gpubalance.training.scope import Scope
 
         if (
             tf.distribute.has_strategy()
@@ -144,7 +149,7 @@ class Split(DeviceSplit):
         own_fit.take_over()
         use_measured(self.precision)
         own_fit.note_scope(self)
-        return strategy.scope()  # type: ignore[no-any-return]
+        return Scope(strategy)
 
     def monitor(
         self,

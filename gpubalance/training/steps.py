@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpubalance.engine import user_errors
 from gpubalance.engine.datasets import cleaned
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
@@ -61,6 +62,7 @@ class Steps(KerasFunctions):
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
         self.asks_itself = name == "predict"  # Keras asks there, else the feed
+        split = self._split
         refuse_another_scope(self.model, self._replicas.strategy, name)
         self._prepare(name, options)
         self._is_built = False
@@ -74,7 +76,10 @@ class Steps(KerasFunctions):
                 self.called_by_keras(options),
                 launched.reports.of_call(name, options),
             ):
-                return method(self.model, **options)
+                result = method(self.model, **options)
+            if name == "fit" and not any("not finite" in text for text in split.warned):
+                self._warn(data.not_finite_text(getattr(result, "history", {})))
+            return result
         except tf.errors.OpError as error:
             if ran_out(error):
                 raise self._out_of_memory(error, trains=name == "fit") from error
@@ -84,6 +89,9 @@ class Steps(KerasFunctions):
                 raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
             raise
         except (AttributeError, ValueError) as error:
+            fault = user_errors.of_labels(error)
+            if fault is not None:
+                raise fault from None
             if self._has_labels or not _OF_NOTHING.search(str(error)):
                 raise
             raise BadInput(
@@ -180,6 +188,8 @@ class Steps(KerasFunctions):
     def _build(self, batch: Any, dealt: Dealt, *, trains: bool) -> None:
         """Does what Keras leaves to the first batch."""
         self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
+        if self._has_labels:
+            user_errors.refuse_text(self.model, *batch[:2])
         built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
         if trains:
@@ -228,7 +238,7 @@ class Steps(KerasFunctions):
             self._warn(text)
         if not split.is_first:
             quiet(options)
-        data.check(options, devices=len(split.devices), trains=trains)
+        data.check(options, self.model, devices=len(split.devices), trains=trains)
         if trains:
             self._warn(measured.unlike_precision_text(self.model, split.precision))
             self._compiled_steps.begin(options)

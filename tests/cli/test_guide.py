@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.guide.chapters import names
+from tests.bench.in_process import Program
 from tests.cli.program import PROGRAM, broken, gpubalance, here, start
 from tests.cli.terminal import command_in_terminal
 
@@ -42,6 +43,39 @@ def test_an_unknown_chapter_is_named_without_its_escapes() -> None:
         done.stderr
         == "error: the guide has no chapter prob\n  → gpubalance guide lists them\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("torch", "did you mean gpubalance guide pytorch?"),
+        ("PyTorch", "did you mean gpubalance guide pytorch?"),
+        ("blanace", "did you mean gpubalance guide balance?"),
+        ("GradientTape", "gpubalance guide --search GradientTape finds it in train"),
+        ("xyzzy", "gpubalance guide lists them"),
+    ],
+)
+def test_a_chapter_that_is_not_there_names_the_one_that_was_meant(
+    word: str, remedy: str, in_process: Program
+) -> None:
+    done = in_process(["guide", word])
+    assert done.code == 2
+    assert remedy in done.err
+
+
+def test_a_search_lists_the_chapters_that_have_the_word(in_process: Program) -> None:
+    done = in_process(["guide", "--search", "pytorch"])
+    lines = done.out.splitlines()
+    assert lines[0].startswith("pytorch: ")
+    assert any(line.startswith("balance: ") for line in lines)
+    places = [line for line in lines if line.startswith("    ")]
+    assert all("pytorch" in line.lower() or "more" in line for line in places)
+    assert max(map(len, lines)) <= 80
+    nothing = in_process(["guide", "--search", "xyzzy"])
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "no chapter of the guide has 'xyzzy'" in nothing.err
+    both = in_process(["guide", "train", "--search", "pytorch"])
+    assert both.code == 2
 
 
 def on_a_terminal(chapter: str, columns: int, **variables: str) -> str:

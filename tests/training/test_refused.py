@@ -25,8 +25,11 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     with split.scope():
         model = classifier()()
     too_many = r"fewer CPU devices than 9(.|\n)*of several splits, enter the largest one's first"
-    with pytest.raises(EnvironmentFault, match=too_many):
+    with pytest.raises(EnvironmentFault, match=too_many) as caught:
         simulated((1,) * 9).scope()
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    assert len(caught.traceback) == 2  # this line, and the scope
     with pytest.raises(BadInput, match="a batch of 1 can't be shared among 2 devices"):
         split.fit(model, X, Y, batch_size=1)
     model.compile("adam", "mse")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from gpubalance.engine.keras_patches import function_of, is_keras_own, name_of
 from gpubalance.engine.sources import is_sum, reaches
 from gpubalance.engine.step.logs import NOT_FROM_PARTS, log_warning
@@ -65,19 +67,41 @@ class Findings:
         if step.trains:
             self._judge_gradients(added_alike=not any(exponents))
         powers = self._powers_of_metrics() | self._powers_of_layers()
+        logs = {name: self._power_of_log(name) for name in step.logs}
+        if not self._runs.is_finite():
+            # Then no number tells anything.
+            self._warnings = [*step.probing.warnings, *self._not_finite()]
+            self._is_known = False
         variables = {}
         for place, variable in enumerate(changing_of(step.model)):
             if id(variable) in powers:
                 variables[place] = powers[id(variable)]
         return Decomposition(
             variables=variables,
-            logs={name: self._power_of_log(name) for name in step.logs},
+            logs=logs,
             exponents=exponents,
             warned=tuple(dict.fromkeys(self._warnings)),
             least=self._runs.least(),
             is_known=self._is_known,
             step=step.operations,
         )
+
+    def _not_finite(self) -> list[str]:
+        """The warning of a loss, or a gradient, that is no number for the samples tried.
+
+        None of weights that are no numbers any more: it was given when they became so.
+        """
+        for variable in self._step.model.trainable_variables:
+            if not tf.reduce_all(tf.math.is_finite(variable.value)):
+                return []
+        text = (
+            f"the loss of the model {self._step.model.name}, or its gradient, is not finite for "
+            "the samples tried"
+        )
+        parts = self._step.parts_with_nan()
+        if parts:
+            text += f": there is NaN or infinity among their {' and '.join(parts)}"
+        return [text]
 
     def _exponent(self, name: str, added: Added) -> int:
         """The exponent for what a layer adds. Raises BadInput for a sum, taken for a mean."""

@@ -141,6 +141,10 @@ class Runs:
                 return False
         return True
 
+    def is_finite(self) -> bool:
+        """Whether the losses and gradients of all samples tried are numbers."""
+        return bool(np.isfinite(_magnitude(self._whole)))
+
     def has_no_gradients(self) -> bool:
         """Whether there are weights, and all gradients of the whole are 0, or only rounding."""
         whole = self._whole.marks["gradient"]
@@ -220,7 +224,7 @@ class Runs:
         """
         count = self._step.count
         whole = _magnitude(self._whole)
-        if not np.isfinite(whole):
+        if not self.is_finite():
             return 1
         most = np.inf
         is_mean = all(self.power(name) == MEAN for name in _losses(self._whole))

@@ -131,6 +131,20 @@ class TracedStep:
         marks["gradient"] = gradients.numpy() / weight
         return StepRun(marks, dict(zip(states, after, strict=True)), own_divisors)
 
+    def parts_with_nan(self) -> list[str]:
+        """Which parts of a batch have NaN or infinity in the samples tried: `inputs`, `labels`."""
+        parts = keras.utils.unpack_x_y_sample_weight(self._batch)
+        names = ("inputs", "labels", "sample weights")
+        found = []
+        for name, part in zip(names, parts, strict=True):
+            for values in _tensors_in(part):
+                tried = tf.gather(values, self._spread)
+                if values.dtype.is_floating and not tf.reduce_all(
+                    tf.math.is_finite(tried)
+                ):
+                    found.append(name)
+        return list(dict.fromkeys(found))
+
     @cached_property
     def _perturbed(self) -> Any:
         # The sums of marks are not the step's.

@@ -1,0 +1,97 @@
+"""Says in the user's words what Keras and TensorFlow say in theirs of samples that do not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gpubalance.engine.keras_patches import is_keras_own
+from gpubalance.errors import BadInput
+
+TEXT_LABELS = (
+    "number them: names, y = numpy.unique(y, return_inverse=True); in a dataset, "
+    "keras.layers.StringLookup"
+)
+# How Keras' cross-entropies refuse labels of the other one's shape.
+_SPARSE = "must have rank (ndim) `target.ndim - 1`"
+_DENSE = "must have the same rank (ndim)"
+_SHAPES = re.compile(r"target\.shape=\((.*?)\), output\.shape=\((.*?)\)")
+
+
+def of_labels(error: BaseException) -> BadInput | None:
+    """The error for labels of another loss than the model was compiled with; None for any other."""
+    text = str(error)
+    shapes = _SHAPES.search(text)
+    if not isinstance(error, ValueError) or shapes is None:
+        return None
+    labels, outputs = (re.findall(r"[^,\s]+", shape) for shape in shapes.groups())
+    has = f"the labels (y) of a batch have the shape ({shapes[1]})"
+    if _SPARSE in text and labels[-1] == outputs[-1]:
+        return BadInput(
+            f"{has}, one-hot, and the loss is sparse_categorical_crossentropy, which takes class "
+            "numbers",
+            remedy="use categorical_crossentropy, or give class numbers: y.argmax(axis=-1)",
+        )
+    if _DENSE in text and len(labels) < len(outputs):
+        return BadInput(
+            f"{has}, class numbers, and the loss takes one-hot labels, as "
+            "categorical_crossentropy does",
+            remedy="use sparse_categorical_crossentropy, or keras.utils.to_categorical(y)",
+        )
+    return None
+
+
+def refuse_text(model: Any, inputs: Any, labels: Any) -> None:
+    """Raises BadInput for labels that are text, and for such inputs where the model takes numbers.
+
+    A `train_step` of the user's own may take whatever it is given.
+    """
+    if not is_keras_own(type(model).train_step):
+        return
+    if any(map(_is_text, keras.tree.flatten(labels))):
+        raise BadInput("the labels (y) are text", remedy=TEXT_LABELS)
+    takes = tf.nest.flatten(getattr(model, "inputs", None) or ())
+    takes_text = not takes or any(tensor.dtype == "string" for tensor in takes)
+    if not takes_text and any(map(_is_text, keras.tree.flatten(inputs))):
+        raise BadInput(
+            "the inputs (x) are text, and the model takes numbers",
+            remedy="make numbers of them first, as with keras.layers.TextVectorization in a "
+            "dataset's map",
+        )
+
+
+def _is_text(values: Any) -> bool:
+    """Whether these are strings: a list's item, a tensor, or an array of any kind of them."""
+    if isinstance(values, str | bytes):
+        return True
+    dtype = getattr(values, "dtype", None)
+    if dtype is None:
+        return False
+    if getattr(dtype, "kind", "") == "O" and getattr(values, "size", 0):
+        return isinstance(values.flat[0], str | bytes)
+    return dtype == tf.string or getattr(dtype, "kind", "") in ("U", "S")
+
+
+def refuse_unlike_lengths(parts: Sequence[tuple[str, Any]]) -> None:
+    """Raises BadInput unless all arrays of all parts, such as ("x", x), have as many samples."""
+    lengths = {}
+    for name, values in parts:
+        for length in _lengths(values):
+            lengths.setdefault(length, name)
+    if len(lengths) > 1:
+        (first, name), (second, other), *_ = lengths.items()
+        raise BadInput(
+            f"{name} has {first} samples, and {other} has {second}",
+            remedy="give as many of each: they are taken in pairs",
+        )
+
+
+def _lengths(values: Any) -> Iterable[int]:
+    for value in keras.tree.flatten(values):
+        shape = getattr(value, "shape", None)
+        if shape is not None and len(shape) and shape[0] is not None:
+            yield int(shape[0])

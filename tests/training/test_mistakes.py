@@ -1,0 +1,161 @@
+"""What a new user gets wrong in a script: each is named, with what to do instead."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubalance.errors import BadInput
+from tests.late import keras, layers, optimizers, tf
+from tests.training.cases import in_split, simulated
+from tests.training.models import classifier, compiled
+from tests.training.samples import numbers, one_hot
+
+X, Y = numbers(200)
+NAMES = np.array(["cat", "cow", "dog"])[Y]
+
+
+def told(call: Any) -> list[str]:
+    """The warnings of a call, of which ours name a line here."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(w.message) for w in caught if w.filename == __file__]
+
+
+def gradients(model: Any) -> Any:
+    with tf.GradientTape() as tape:
+        loss = keras.losses.sparse_categorical_crossentropy(Y, model(X, training=True))
+    return tape.gradient(loss, model.trainable_variables)
+
+
+def test_a_training_loop_in_the_scope_is_told_where_it_belongs() -> None:
+    split = simulated((70, 30))
+    for take in (gradients, tf.function(gradients, autograph=False)):
+        with pytest.raises(BadInput, match="a training loop of your own") as caught:  # noqa: SIM117
+            with split.scope():
+                take(classifier()())
+        assert "in gradients\n" in str(caught.value)  # the user's own lines
+        assert "→ put what it does with a batch into the model's train_step" in str(
+            caught.value
+        )
+        assert caught.value.__suppress_context__
+    with pytest.raises(ValueError, match="other"), split.scope():
+        raise ValueError("other")
+
+
+def test_a_training_loop_beside_the_scope_is_told_that_no_split_trains_it() -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        model = classifier()()
+        model.build((None, 6))
+        built, unbuilt = optimizers.SGD(0.1), optimizers.Adam()
+        built.build(model.trainable_variables)
+    variables = model.trainable_variables
+    (text,) = told(lambda: built.apply(gradients(model), variables))
+    assert text.startswith(
+        "a training loop of your own applies gradients outside fit: one device"
+    )
+    assert "train_step" in text
+    assert told(lambda: built.apply(gradients(model), variables)) == []
+    with pytest.raises(BadInput, match="with an optimizer of split"):
+        unbuilt.apply(gradients(model), variables)
+    assert told(lambda: split.fit(model, X, Y, verbose=0)) == []
+    alone = classifier()()
+    assert told(lambda: alone.train_on_batch(X, Y)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["train_on_batch", "test_on_batch", "predict_on_batch"]
+)
+def test_that_every_device_gets_a_whole_batch_is_told_once(name: str) -> None:
+    _, model = in_split()
+    data = (X,) if name == "predict_on_batch" else (X, Y)
+    (text,) = told(lambda: getattr(model, name)(*data))
+    assert text.startswith(f"{name} is Keras' own, which gives every device the whole")
+    assert told(lambda: getattr(model, name)(*data)) == []
+
+
+def dense(loss: str) -> Any:
+    body = [keras.Input((6,)), layers.Dense(8, "tanh"), layers.Dense(3, "softmax")]
+    return in_split(compiled, body, loss)
+
+
+@pytest.mark.parametrize("among", ["inputs", "labels"])
+def test_nan_among_the_samples_is_told_as_a_loss_that_is_not_finite(among: str) -> None:
+    x, y = one_hot(200)
+    (x if among == "inputs" else y)[:] = np.nan
+    split, model = dense("mse")
+    (text,) = told(lambda: split.fit(model, x, y, verbose=0))
+    assert "is not finite for the samples tried: there is NaN or infinity" in text
+    assert text.endswith(f"among their {among}")
+
+
+def test_a_later_nan_is_told_when_the_training_ends() -> None:
+    x, y = one_hot(200)
+    x[190] = np.nan
+    split, model = dense("mse")
+    texts = told(lambda: split.fit(model, x, y, shuffle=False, verbose=0))
+    assert [text for text in texts if text.startswith("the loss is not finite: look")]
+    assert not [text for text in texts if "mean over samples" in text]
+
+
+def batched(*arrays: Any) -> tuple[Any]:
+    return (tf.data.Dataset.from_tensor_slices(arrays).batch(100),)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: (X, NAMES),
+        lambda: (X, NAMES.astype(object)),
+        lambda: (X, list(NAMES)),
+        lambda: batched(X, NAMES),
+        lambda: (X, Y, {"validation_data": (X, NAMES)}),
+    ],
+    ids=["array", "objects", "list", "dataset", "validation"],
+)
+def test_labels_that_are_text_are_named(data: Any) -> None:
+    split, model = in_split()
+    *given, last = data()
+    options = last if isinstance(last, dict) else {}
+    arrays = given if options else [*given, last]
+    with pytest.raises(BadInput, match=r"the labels \(y\) are text\n.*number them"):
+        split.fit(model, *arrays, **options, verbose=0)
+
+
+def test_inputs_that_are_text_are_named() -> None:
+    split, model = in_split()
+    with pytest.raises(BadInput, match=r"the inputs \(x\) are text, and the model"):
+        split.fit(model, NAMES, Y, verbose=0)
+
+
+def test_arrays_of_unlike_length_are_named() -> None:
+    split, model = in_split()
+    with pytest.raises(BadInput, match="x has 200 samples, and y has 150"):
+        split.fit(model, X, Y[:150], verbose=0)
+    with pytest.raises(BadInput, match="x has 200 samples, and sample_weight has 20"):
+        split.fit(model, X, Y, sample_weight=np.ones(20), verbose=0)
+    unlike = (X[:90], Y)
+    with pytest.raises(BadInput, match="x of validation_data has 90 samples"):
+        split.fit(model, X, Y, validation_data=unlike, verbose=0)
+
+
+@pytest.mark.parametrize("of", [lambda *arrays: arrays, batched])
+@pytest.mark.parametrize(
+    ("loss", "labels", "use"),
+    [
+        ("sparse_categorical_crossentropy", one_hot(200)[1], "categorical"),
+        ("categorical_crossentropy", Y, "sparse_categorical"),
+    ],
+    ids=["one-hot", "class numbers"],
+)
+def test_labels_of_the_other_cross_entropy_are_named(
+    loss: str, labels: Any, use: str, of: Any
+) -> None:
+    split, model = dense(loss)
+    with pytest.raises(BadInput, match=rf"\n.*→ use {use}_crossentropy, or"):
+        split.fit(model, *of(X, labels), verbose=0)
