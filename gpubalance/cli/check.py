@@ -8,7 +8,7 @@ from typing import Annotated
 from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
 from gpubalance.cli.selection import request_fields
-from gpubalance.errors import UsageError
+from gpubalance.errors import GpubalanceError, UsageError
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
@@ -23,7 +23,6 @@ def check(
 
     Example: gpubalance check --model train.py:build --data train.py:dataset
     """
-    from gpubalance.cli.next_command import program
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import find_machine
@@ -38,19 +37,46 @@ def check(
         simulate = "1"
     machine = find_machine(simulate)
     fields = request_fields(machine, gpus, settings)
-    fields["devices"] = fields["devices"][:1]  # what holds for one holds for all
+    devices = fields["devices"]
+    fields["devices"] = devices[:1]  # what holds for one holds for all
     request = RunRequest(**fields, split=BatchSplit((1,)))
 
     def text(check: ModelCheck) -> str:
         following = ""
         if check.refused is None:
-            names = ["--model", request.settings.model]
-            if request.settings.data:
-                names += ["--data", request.settings.data]
-            following = f"{program()} balance {shlex.join(names)}"
+            following = _balance(gpus, request.settings)
         return summed_up(check, check_summary(check), following)
 
     output = Output(reporting, text)
     with output.left_by_an_error(), Progress(quiet=reporting.quiet) as progress:
-        result = job(request, progress)
+        result = job(request, progress, devices)
     output.give(result)
+
+
+def _balance(gpus: Devices, settings: Settings) -> str:
+    """The command that balances the model: on simulated devices where no GPU can be used."""
+    from gpubalance.cli.next_command import program
+
+    words = []
+    simulate = gpus.simulate
+    if simulate is None and gpus.gpus is None and not _has_gpus():
+        simulate = "2"
+    if simulate:
+        words += ["--simulate", simulate]
+    if gpus.gpus:
+        words += ["--gpus", *gpus.gpus]
+    words += ["--model", settings.model]
+    if settings.data:
+        words += ["--data", settings.data]
+    return f"{program()} balance {shlex.join(words)}"
+
+
+def _has_gpus() -> bool:
+    """Whether a GPU can be used here. None is touched: NVML lists them."""
+    from gpubalance.devices.machine import find_machine
+
+    try:
+        find_machine(None)
+    except GpubalanceError:
+        return False
+    return True

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine import data, models
+from gpubalance.engine.local_layers import compiled_text, local_layers_of
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.counted import count_step
 from gpubalance.engine.step.functions import Functions
@@ -34,9 +35,13 @@ class BuiltModel:
         self._replicas = replicas
         with replicas.strategy.scope():
             self.model = models.make_model(settings)
+        was_compiled = self.model.compiled
         self.source = data.samples_for(
             settings, self.model, replicas.strategy, device, seed=seed
         )
+        self._compiled_with = None
+        if settings.model_is_code and not was_compiled:
+            self._compiled_with = compiled_text(self.model)
         self.functions = Functions(self.model, replicas, xla=settings.xla)
         self.verdict = self._build(verdict)
 
@@ -65,6 +70,8 @@ class BuiltModel:
             "verdict": self.verdict,
             "own_batch": self.source.own_batch,
             "samples": self.source.epoch_samples,
+            "local_layers": local_layers_of(self.model),
+            "compiled_with": self._compiled_with,
         }
 
     def step_flops(self) -> float | None:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine import user_errors
 from gpubalance.engine.feed import AT_ONCE, Dealt, Feed
 from gpubalance.engine.iterators import Batches
 from gpubalance.engine.keras_patches import graph_of, is_keras_own
@@ -131,6 +132,7 @@ def samples_for(
         with strategy.scope():
             source = UserData(settings.data, model)
             if not model.compiled:
+                _refuse_unknown_outputs(settings, model)
                 _, labels, *_ = source.make(1)
                 compile_for(model, labels)
     except ValueError as error:
@@ -141,6 +143,17 @@ def samples_for(
             remedy = "give samples of your own: --data FILE.py:FUNCTION"
         raise BadInput(f"--model {settings.model}: {error}", remedy=remedy) from None
     return source
+
+
+def _refuse_unknown_outputs(settings: Settings, model: Any) -> None:
+    """Raises BadInput for a model whose loss can't be told, as it is not a graph of layers."""
+    if graph_of(model) is None or not model.built:
+        raise BadInput(
+            f"--model {settings.model} is not compiled, and without a graph of layers its outputs "
+            "don't say what loss they are for",
+            remedy="compile it in that function. A training loop of your own belongs into its "
+            "train_step: gpubalance guide train",
+        )
 
 
 def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
@@ -154,6 +167,10 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
         is_usual = graph_of(model) is not None and is_keras_own(type(model).train_step)
         if settings.data is None or not is_usual or isinstance(error, GpubalanceError):
             raise
+        fault = user_errors.of_labels(error)
+        if fault is not None:
+            message = f"--data {settings.data}: {fault.message}"
+            raise BadInput(message, remedy=fault.remedy) from None
         reason, _, _ = str(error).partition("Arguments received by")
         raise BadInput(
             f"--data {settings.data} does not fit the model and its loss: {clean(reason, 300)}",

@@ -18,6 +18,11 @@ from gpubalance.settings.choices import SAVED_MODEL, refuse_name, refuse_unknown
 from gpubalance.settings.settings import Settings
 from gpubalance.text import clean
 
+_VECTORISED = (
+    "vectorise in dataset(), and let the model begin behind that: "
+    "dataset.map(lambda text, y: (vectorizer(text), y)) with keras.layers.TextVectorization"
+)
+
 
 def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
     """The model. Call it in the scope for its variables.
@@ -175,7 +180,11 @@ def _problems(
         of_input = f": input {tensor.name}"
         batch, *sizes = tensor.shape
         if tf.as_dtype(tensor.dtype) == tf.string:
-            yield f"{of_input} is text", "let it take numbers"
+            problem = (
+                f"{of_input} is text, which no GPU holds: a split's fit trains such a model, but "
+                "its steps are not measured"
+            )
+            yield problem, _VECTORISED
         if batch is not None:
             remedy = "leave the batch open: keras.Input(shape) without batch_size"
             yield f"{of_input} takes batches of {batch} only", remedy

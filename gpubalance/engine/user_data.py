@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.engine import user_errors
 from gpubalance.engine.batch_sizes import batch_of, sample_count_of, static_batch_of
 from gpubalance.engine.datasets import (
     cleaned,
@@ -67,6 +68,7 @@ class UserData(Pool):
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the user's own code)
             raise BadInput(f"{self.where} failed:\n{own_traceback(error)}") from None
         self._is_arrays = _is_arrays(self._given)
+        self._check_arrays()
         is_dataset = isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset))
         if not self._is_arrays and not is_dataset:
             gave = f"{self.where} gave a value of type {type(self._given).__name__}"
@@ -74,6 +76,19 @@ class UserData(Pool):
         super().__init__(
             lambda: self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1
         )
+
+    def _check_arrays(self) -> None:
+        """Raises BadInput for arrays, or lists, that are text or of unlike lengths."""
+        if not isinstance(self._given, tuple) or len(self._given) not in (2, 3):
+            return
+        named = zip(("x", "y", "sample_weight"), self._given, strict=False)
+        try:
+            user_errors.refuse_text(self._model, *self._given[:2])
+            user_errors.refuse_unlike_lengths(list(named))
+        except BadInput as error:
+            raise BadInput(
+                f"{self.where}: {error.message}", remedy=error.remedy
+            ) from None
 
     def usual_remedies(self) -> tuple[Remedy, ...]:
         """What usually makes such data faster, at which lines of the user's code."""
@@ -197,10 +212,12 @@ class UserData(Pool):
 
     def _check_values(self, name: str, values: Any, *, is_usual: bool) -> None:
         if is_usual and values.dtype == tf.string:
-            raise BadInput(
-                f"{self.where} has text among its {name}",
-                remedy="let it give numbers, such as those of classes",
+            remedy = (
+                "let it give numbers, as keras.layers.TextVectorization makes of text"
             )
+            if name == "labels":
+                remedy = user_errors.TEXT_LABELS
+            raise BadInput(f"{self.where} has text among its {name}", remedy=remedy)
         if values.dtype.is_floating and tf.reduce_any(tf.math.is_nan(values)):
             raise BadInput(
                 f"{self.where}: the first batch has NaN among its {name}",

@@ -15,8 +15,10 @@ def check_summary(check: ModelCheck) -> Iterator[Part]:
     """Whether a split can train it, how large it is, and the batches of its data."""
     if check.refused is not None:
         split = "a split can't train it, only one device"
-    elif check.warnings:
+    elif any(warning.code == "not-exact" for warning in check.warnings):
         split = "a split trains it, not all of it exactly"
+    elif check.compiled_with is not None:
+        split = "a split trains it once it is compiled"
     else:
         split = "a split trains it"
     yield f"{check.settings.model} can be measured; {split}"

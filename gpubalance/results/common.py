@@ -203,6 +203,17 @@ class Model(Record):
         return len(shapes) <= 2 and len(optimizers) <= 2
 
 
+class LocalLayers(Record):
+    """What a split does not train exactly because each device has its own share.
+
+    `batch_normalizations` are the layers that take their statistics from it. `random` has how many
+    layers of each class draw random numbers.
+    """
+
+    batch_normalizations: Count = 0
+    random: tuple[tuple[str, Count], ...] = ()
+
+
 def _device_numbers(
     fields: Iterable[tuple[Any, Any]], path: str = ""
 ) -> Iterator[tuple[str, int]]:

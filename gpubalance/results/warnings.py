@@ -112,6 +112,22 @@ _ROWS = {
         "{text}",
         "gpubalance guide refused says what a split trains exactly",
     ),
+    "not-exact/batch-normalisation": (
+        "{layers} not synchronised: each device normalises with its own share{shares}, "
+        "whose statistics are noisier than the whole batch's",
+        "BatchNormalization(synchronized=True) takes them over the whole batch, and is exact",
+    ),
+    "random-layers": (
+        "{layers}: each device draws numbers of its own, "
+        "so training is as random as on one device, and not the same",
+        "nothing to do; gpubalance guide train, same result as one device",
+    ),
+    "not-compiled": (
+        "the model is not compiled: it is measured with {compiled_with}, "
+        "as its outputs suggest, and a split trains what is compiled in split.scope()",
+        "compile it in that function; a training loop of your own belongs into the model's "
+        "train_step: gpubalance guide train",
+    ),
     "not-for-a-split": ("gpubalance balance will refuse this model: {why}", "{advice}"),
     "even-split-out-of-memory": (
         "{what}, in turns with the run's split: there is no even split to compare with",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.errors import BadInput
@@ -50,6 +51,7 @@ class DeviceSplit(Trainer):
         self.takes_any_batch = False
         self.precision: Precision | None = None  # that the scope sets
         self.plan: Plan | None = None
+        self.plan_file: str | Path | None = None  # where the plan was
         self.simulate: Simulate = None  # what the plan was loaded with
         self.warned: set[str] = set()
         # Else the scope will load it

@@ -48,6 +48,8 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
         devices = planned_devices(plan, used, machine.devices)
     split = Split.of(devices, shares, machine.joint, plan.settings.summing, cluster)
     split.plan = plan
+    if not isinstance(path, Plan):
+        split.plan_file = path
     split.simulate = simulate
     split.precision = plan.settings.precision
     split.limits = tuple(plan.shares[number].limit for number in used)

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -19,6 +19,7 @@ from gpubalance.engine.models import facts_of
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.choices import Precision
+from gpubalance.settings.settings import Settings
 from gpubalance.training.sizes import Simulate
 from gpubalance.training.warn import warn_user
 
@@ -28,11 +29,15 @@ Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint
 
 
 def unlike_plan_text(
-    plan: Plan, model: Any, simulate: Simulate = None, step: Fingerprint | None = None
+    plan: Plan,
+    model: Any,
+    simulate: Simulate = None,
+    file: str | Path | None = None,
+    step: Fingerprint | None = None,
 ) -> str:
     """How the model, or its step, differs from the plan's, with what to do; else empty.
 
-    `simulate` is what the plan was loaded with. A number at the end of a name says nothing: Keras
+    `simulate` is what the plan was loaded with, `file` where it was, None for no file. A number at the end of a name says nothing: Keras
     numbers the models of one name in a process. Of a step's operations that do not take long there
     may be a half more, as with another metric or two.
     """
@@ -41,7 +46,9 @@ def unlike_plan_text(
         return ""
     here = Model(**facts_of(model) | {"gradient_bytes": known.gradient_bytes})
     is_named = _unnumbered(model.name) == _unnumbered(known.name)
-    remedy = _balance(plan, simulate, is_named=is_named)
+    remedy = _balance(plan, simulate, file, is_named=is_named)
+    if is_named and here.parameters != known.parameters and _are_of_shape(here, known):
+        remedy = _balance_of_phase(plan, simulate, file)
     if not is_named or not known.is_like(here.model_copy(update={"name": known.name})):
         return (
             f"the plan was measured with {plan.settings.model} (the model "
@@ -53,6 +60,11 @@ def unlike_plan_text(
         f"the plan was measured with another step of {model.name} (operations: "
         f"{_operations(known.step)}) than the one that trains ({_operations(step)}): {remedy}"
     )
+
+
+def _are_of_shape(model: Model, other: Model) -> bool:
+    """Whether two models take the same samples, as far as both are known."""
+    return len({model.input_shapes, other.input_shapes, None}) <= 2
 
 
 def _are_alike(step: Fingerprint, other: Fingerprint) -> bool:
@@ -127,19 +139,58 @@ def _balance_in(other: str) -> str:
     return f"; gpubalance balance --precision {other} finds the split of that"
 
 
-def _balance(plan: Plan, simulate: Simulate, *, is_named: bool) -> str:
+def _balance(
+    plan: Plan, simulate: Simulate, file: str | Path | None, *, is_named: bool
+) -> str:
     """The command that measures this model; a model named as the plan's has the plan's function."""
-    command = "gpubalance balance"
-    if plan.devices[0].simulated:
-        profile = "PROFILE.toml" if simulate is None else str(simulate)
-        command += f" --simulate {shlex.quote(profile)}"
     function = plan.settings.model
     if ":" in function and is_named:
-        command += f" --model {shlex.quote(function)}"
+        command = _plan_command(plan, simulate, function, _output(file))
         return f"{command} finds its split, if that function trains the same layers"
+    command = _plan_command(plan, simulate, _any_function(), _output(file))
+    return f"{command} finds its split: FUNCTION is the one that builds it"
+
+
+def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -> str:
+    """The command for a model of the same name of which other layers are frozen."""
+    output = ("-o", "phase-2.json")
+    if file is not None:
+        output = ("-o", str(Path(file).with_stem(f"{Path(file).stem}-2")))
+    command = _plan_command(plan, simulate, _any_function(), output)
+    return (
+        "other layers of it are frozen, as in another phase of a fine-tuning, which has a plan of "
+        f"its own: {command}, where FUNCTION builds it as it trains now; see Fine-tune in phases "
+        "in gpubalance guide train"
+    )
+
+
+def _plan_command(
+    plan: Plan, simulate: Simulate, function: str, output: Sequence[str]
+) -> str:
+    """The balance of that function with what the plan was made with."""
+    words = ["gpubalance", "balance"]
+    if plan.devices[0].simulated:
+        words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
+    words += ["--model", function]
+    usual = Settings()
+    for name, value in plan.settings:
+        if name != "model" and value != getattr(usual, name):
+            words.append(f"--{name.replace('_', '-')}")
+            if value is not True:
+                words.append(str(value))
+    # It has others if none was asked for.
+    if not plan.predicted.by_global_batch:
+        words += ["--global-batch", str(plan.global_batch)]
+    return shlex.join([*words, *output])
+
+
+def _output(file: str | Path | None) -> Sequence[str]:
+    return () if file is None else ("-o", str(file), "--overwrite")
+
+
+def _any_function() -> str:
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
-    command += f" --model {shlex.quote(f'{script}:FUNCTION')}"
-    return f"{command}, the function that builds it, finds its split"
+    return f"{script}:FUNCTION"
 
 
 def _unnumbered(name: str) -> str:

@@ -283,7 +283,11 @@ class Steps(KerasFunctions):
         if self._split.plan is not None:
             self._warn(
                 measured.unlike_plan_text(
-                    self._split.plan, self.model, self._split.simulate, step
+                    self._split.plan,
+                    self.model,
+                    self._split.simulate,
+                    self._split.plan_file,
+                    step,
                 )
             )
 

@@ -28,7 +28,7 @@ from pydantic import Field
 
 from gpubalance.planning.pipeline.problem import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
-from gpubalance.results.common import Model
+from gpubalance.results.common import LocalLayers, Model
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
 from gpubalance.settings.batch_split import BatchSplit
@@ -87,7 +87,8 @@ class Ready(Record):
     `verdict` is what a split would tell of the model. `graph` has the blocks of a model that is to
     be cut. `own_batch` is the number of samples in the batches of the user's data, and `samples`
     that of an epoch; None if unknown. `pack_bytes` is how many bytes of gradients several devices
-    sum in one all-reduce, 0 for all, None for a device alone.
+    sum in one all-reduce, 0 for all, None for a device alone. `compiled_with` is the optimizer and
+    loss of a user's model that is not compiled, None of one that is.
     """
 
     model: Model
@@ -97,6 +98,8 @@ class Ready(Record):
     own_batch: Annotated[int, Field(ge=1)] | None = None
     samples: Annotated[int, Field(ge=0)] | None = None
     pack_bytes: Annotated[int, Field(ge=0)] | None = None
+    local_layers: LocalLayers = LocalLayers()
+    compiled_with: str | None = None
 
 
 class Measure(Record):

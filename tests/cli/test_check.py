@@ -11,7 +11,7 @@ from gpubalance.results.check import ModelCheck
 from tests.cli.program import QUICK_PAIR, SHORT, TINY, gpubalance, here
 
 TRAIN = """
-import keras, numpy as np
+import keras, numpy as np, tensorflow as tf
 
 def built(loss):
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")], name="mine")
@@ -23,6 +23,45 @@ def build():
 
 def summing():
     return built(lambda y, p: keras.ops.sum(keras.losses.sparse_categorical_crossentropy(y, p)))
+
+def open_loop():
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
+
+def normalised():
+    layers = keras.layers
+    frozen = layers.BatchNormalization()
+    frozen.trainable = False
+    body = [layers.BatchNormalization(), layers.BatchNormalization(synchronized=True), frozen]
+    body += [layers.Dropout(0.3), layers.Dropout(0.0), layers.GaussianNoise(0.1)]
+    model = keras.Sequential([keras.Input((6,)), *body, layers.Dense(3, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+def reading():
+    vectorised = keras.layers.TextVectorization(vocabulary=["a", "b"], output_sequence_length=6)
+    body = [keras.Input((), dtype="string"), vectorised, keras.layers.Embedding(4, 3)]
+    return keras.Sequential([*body, keras.layers.GlobalAveragePooling1D()])
+
+def own_call():
+    class Own(keras.Model):
+        def call(self, x):
+            return x
+    return Own()
+
+def batches():
+    return tf.data.Dataset.from_tensor_slices(arrays()).batch(32)
+
+def one_hot():
+    x, y = arrays()
+    return x, np.eye(3)[y]
+
+def named():
+    x, y = arrays()
+    return x, list(map(str, y))
+
+def unlike():
+    x, y = arrays()
+    return x, y[:50]
 
 def arrays():
     return np.random.random((64, 6)).astype("float32"), np.arange(64) % 3
@@ -39,7 +78,7 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
         in done.stdout
     )
     assert (
-        "next: gpubalance balance --model train.py:build --data train.py:arrays"
+        "next: gpubalance balance --simulate 2 --model train.py:build --data train.py:arrays"
         in done.stdout
     )
 
@@ -49,6 +88,62 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
     assert "sums over the batch" in found.refused.message
     assert "sums over the batch" in refused.stderr
     assert "→ return a value for each sample" in refused.stderr
+
+
+def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    asked = ("--model", "train.py:normalised", "--data", "train.py:batches", "-q")
+    done = gpubalance("check", *asked, "--simulate", "2", cwd=tmp_path, code=0)
+    told = " ".join(done.stdout.split())
+    assert "a split trains it, not all of it exactly" in told
+    # Neither the synchronised one nor the frozen one.
+    assert "1 BatchNormalization layer is not synchronised: each device" in told
+    assert "16 samples on each of 2 equal devices" in told
+    assert "→ BatchNormalization(synchronized=True)" in told
+    assert "1 Dropout, 1 GaussianNoise: each device draws numbers of its own" in told
+    assert "next: gpubalance balance --simulate 2 --model" in told
+
+    unlike = ("--simulate", QUICK_PAIR, "--json")
+    done = gpubalance("check", *asked, *unlike, cwd=tmp_path, code=0)
+    found = ModelCheck.model_validate(json.loads(done.stdout))
+    assert found.local_layers.batch_normalizations == 1
+    assert found.local_layers.random == (("Dropout", 1), ("GaussianNoise", 1))
+    assert any("share, about " in warning.message for warning in found.warnings)
+
+
+def test_it_says_what_a_model_that_is_not_compiled_is_measured_with(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    model = ("check", "-q", "--model")
+    data = ("--data", "train.py:arrays")
+    done = gpubalance(*model, "train.py:open_loop", *data, cwd=tmp_path, code=0)
+    told = " ".join(done.stdout.split())
+    assert "a split trains it once it is compiled" in told
+    assert "measured with Adam and SparseCategoricalCrossentropy" in told
+    assert "a training loop of your own belongs into the model's train_step" in told
+
+    done = gpubalance(*model, "train.py:own_call", *data, cwd=tmp_path, code=4)
+    assert "train.py:own_call is not compiled, and without a graph" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "what", "remedy"),
+    [
+        ("reading", "arrays", "input keras_tensor is text", "vectorise in dataset()"),
+        ("build", "one_hot", "one-hot, and the loss", "use categorical_crossentropy"),
+        ("build", "named", "the labels (y) are text", "number them"),
+        ("build", "unlike", "x has 64 samples, and y has 50", "give as many"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_remedy(
+    tmp_path: Path, model: str, data: str, what: str, remedy: str
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    asked = ("--model", f"train.py:{model}", "--data", f"train.py:{data}", "-q")
+    done = gpubalance("check", *asked, cwd=tmp_path, code=4)
+    assert what in done.stderr
+    assert f"→ {remedy}" in done.stderr
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -133,6 +133,19 @@ def test_inputs_that_are_text_are_named() -> None:
         split.fit(model, NAMES, Y, verbose=0)
 
 
+def test_a_model_that_begins_with_text_trains() -> None:
+    """Check says so when it refuses to measure it."""
+    vectorised = layers.TextVectorization(
+        vocabulary=["cat", "cow", "dog"], output_sequence_length=1
+    )
+    body = [keras.Input((), dtype="string"), vectorised, layers.Embedding(5, 3)]
+    body += [layers.Flatten(), layers.Dense(3, "softmax")]
+    split, model = in_split(compiled, body, "sparse_categorical_crossentropy")
+    texts = tf.data.Dataset.from_tensor_slices((NAMES, Y)).batch(100)
+    history = split.fit(model, texts, epochs=2, verbose=0).history["loss"]
+    assert history[1] < history[0]
+
+
 def test_arrays_of_unlike_length_are_named() -> None:
     split, model = in_split()
     with pytest.raises(BadInput, match="x has 200 samples, and y has 150"):

@@ -65,6 +65,7 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     others = {
         "other": made.model,
         "this": of_this,
+        "frozen": of_this.model_copy(update={"parameters": 16 * 3 + 3}),
         "larger": of_this.model_copy(update={"input_shapes": ((12,),)}),
         "another step": of_this.model_copy(
             update={"step": (("MatMul", 12), ("others", 200))}
@@ -78,7 +79,11 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     texts = {}
     for name, known in others.items():
         path = tmp_path / f"{name}.json"
-        path.write_text(made.model_copy(update={"model": known}).model_dump_json())
+        changed: dict[str, Any] = {"model": known}
+        if name == "frozen":
+            data = {"model": "train.py:frozen", "data": "train.py:dataset"}
+            changed["settings"] = made.settings.model_copy(update=data)
+        path.write_text(made.model_copy(update=changed).model_dump_json())
         with pytest.warns(
             UserWarning, match=r"is of simulated devices \(GPU:0 .*simulate= says that"
         ):
@@ -97,10 +102,17 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     )
     assert text.startswith(measured)
     balance = (
-        r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+.py:FUNCTION, the "
-        r"function that"
+        r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+:FUNCTION "
+        r"--global-batch 240 -o \S+other.json --overwrite finds its split: FUNCTION is the one"
     )
     assert re.search(balance, text)
+    ((text,), _) = texts["frozen"]
+    phase = (
+        r"163 parameters: other layers of it are frozen, (.*): gpubalance balance "
+        r"--simulate PROFILE.toml --model \S+:FUNCTION --data train.py:dataset --global-batch 240 "
+        r"-o \S+frozen-2.json, where FUNCTION builds it as it trains now; see Fine-tune in phases"
+    )
+    assert re.search(phase, text)
     ((text,), _) = texts["larger"]
     assert "163 parameters, of samples of 12), and this model is sequential" in text
     assert "163 parameters, of samples of 6: gpubalance balance" in text
