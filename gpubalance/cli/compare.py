@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,10 @@ import typer
 from pydantic import BeforeValidator, Field
 
 from gpubalance.cli.options import Printed
+from gpubalance.errors import UsageError
 from gpubalance.settings.options import output_option
 from gpubalance.settings.record import Record
+from gpubalance.text import clean
 
 Baseline = Annotated[
     Path,
@@ -20,7 +23,7 @@ Baseline = Annotated[
     ),
 ]
 Others = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Argument(metavar="RESULT.json", help="One or more to compare with it."),
 ]
 
@@ -48,8 +51,15 @@ class Gate(Record):
     )
 
 
-def compare(baseline: Baseline, others: Others, gate: Gate, reporting: Printed) -> None:
+def compare(
+    baseline: Baseline, gate: Gate, reporting: Printed, others: Others = None
+) -> None:
     """Example: gpubalance compare before.json after.json --fail-slower 5%"""
+    if not others:
+        raise UsageError(
+            f"{clean(str(baseline))} is compared with nothing: give a second result",
+            remedy=f"gpubalance compare {shlex.quote(str(baseline))} RESULT.json",
+        )
     from gpubalance.cli.output import Output, width
     from gpubalance.jobs.compare.compare import compare as compare_job
     from gpubalance.jobs.compare.regression import check_regression

@@ -70,10 +70,11 @@ def independent(
     own_models: OwnModels,
     settings: Annotated[Settings, Without("model", "all_reduce")],
     measuring: Annotated[Measuring, Without("baseline")],
-    control: Annotated[RunControl, Without("dry_run")],
+    control: RunControl,
     reporting: Reporting,
 ) -> None:
     """Example: gpubalance independent --gpus 0 1 --batches 1024 512"""
+    from gpubalance.cli.dry_run import dry_run
     from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
@@ -91,5 +92,8 @@ def independent(
 
     machine = gpus.machine()
     request = own_models.request(machine, gpus, settings, measuring)
+    if control.dry_run:
+        dry_run(machine, request, control, reporting)
+        return
     with job_of(machine, request, control, reporting, text) as job:
         job.result = measure(job.request, job.watch, job.journal)

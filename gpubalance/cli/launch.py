@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.options import Devices
+from gpubalance.cli.options import Devices, DryRun
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.launching import Launching
+
+if TYPE_CHECKING:
+    from gpubalance.results.plan import Plan
 
 PlanFile = Annotated[
     Path,
@@ -35,6 +40,7 @@ def launch(
     script: Script,
     devices: Annotated[Devices, Without("gpus", "simulate")],
     how: Launching,
+    dry: DryRun,
     arguments: Arguments = None,
 ) -> None:
     """Hosts are reached as they were for the plan; a --via that was typed then is typed again.
@@ -60,6 +66,10 @@ def launch(
             f"there is no script {script}",
             remedy="give the path of your training script",
         )
+    command = [str(script), *(arguments or [])]
+    if dry.dry_run:
+        say(_would_start(planned, command), sys.stdout)
+        return
     one_at_a_time = threading.Lock()
 
     def print_line(line: str, label: str, stream: str) -> None:
@@ -67,6 +77,24 @@ def launch(
         with one_at_a_time:
             say(f"{label} | {line}", sys.stdout if stream == "stdout" else sys.stderr)
 
-    code = launch_job(planned, [str(script), *(arguments or [])], print_line, how)
+    code = launch_job(planned, command, print_line, how)
     if code:
         raise typer.Exit(code)
+
+
+def _would_start(plan: Plan, command: Sequence[str]) -> str:
+    """Each process that would be started, with its devices and their samples."""
+    from gpubalance.jobs.start import processes_of
+    from gpubalance.text import clean
+
+    lines = [f"python {clean(shlex.join(command))}"]
+    processes = processes_of([plan.devices[number] for number in plan.split.used])
+    samples = iter(plan.split.without_idle.batches)
+    for number, devices in enumerate(processes, 1):
+        shares = [
+            f"{device.label} {device.name}, {next(samples)} samples"
+            for device in devices
+        ]
+        lines.append(f"  process {number}: {'; '.join(shares)}")
+    lines.append("nothing was started")
+    return "\n".join(lines)

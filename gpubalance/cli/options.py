@@ -52,7 +52,17 @@ class Devices(Record):
         return find_machine(self.simulate, hosts)
 
 
-class RunControl(Record):
+class DryRun(Record):
+    """Whether a command only says what it would do."""
+
+    dry_run: bool = measuring_option(
+        "--dry-run",
+        "Print what would be done and how long it would take, and do nothing.",
+        default=False,
+    )
+
+
+class RunControl(DryRun):
     """How a measurement begins, or whether it does."""
 
     resume: bool = measuring_option(
@@ -63,11 +73,6 @@ class RunControl(Record):
     strict: bool = measuring_option(
         "--strict",
         "Refuse a GPU that another process uses, instead of warning.",
-        default=False,
-    )
-    dry_run: bool = measuring_option(
-        "--dry-run",
-        "Print what would be done and how long it would take, and do nothing.",
         default=False,
     )
 
@@ -117,4 +122,5 @@ class Reporting(Record):
 # Of a command that writes nothing meanwhile.
 Unwatched = Annotated[Reporting, Without("tensorboard", "trace")]
 # Of one that shows no progress.
-Printed = Annotated[Reporting, Without("quiet", "tensorboard", "trace")]
+# --quiet is taken all the same, as scripts give it to every command.
+Printed = Annotated[Reporting, Without("tensorboard", "trace")]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpubalance.cli.options import Devices, Unwatched
+from gpubalance.cli.options import Devices, DryRun, Unwatched
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.queueing import Queueing, QueueRequest
 
@@ -30,9 +30,11 @@ def queue(
     commands: CommandsFile,
     gpus: Annotated[Devices, Without("hosts", "via")],
     how: Queueing,
+    dry: DryRun,
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt"""
+    from gpubalance.cli.dry_run import dry_run_of_queue
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import held
@@ -53,6 +55,9 @@ def queue(
     request = QueueRequest(
         **dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source
     )
+    if dry.dry_run:
+        dry_run_of_queue(request, reporting)
+        return
     warnings = machine_warnings(machine, request.devices, strict=False)
     output = Output(reporting, text, warnings, resumed=how.resume)
     with held(request.devices), journal_of_queue(request) as journal:

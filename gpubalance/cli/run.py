@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from gpubalance.cli.given_split import GivenSplit, changed_data
 from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl
-from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.refused import refuse_together
@@ -24,11 +23,12 @@ def run(
     gpus: Devices,
     settings: Settings,
     measuring: Measuring,
-    control: Annotated[RunControl, Without("dry_run")],
+    control: RunControl,
     reporting: Reporting,
     epoch: Epoch,
 ) -> None:
     """Example: gpubalance run --gpus 0 1 --batches 820 568"""
+    from gpubalance.cli.dry_run import dry_run
     from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
@@ -60,6 +60,9 @@ def run(
     def text(result: Run) -> str:
         return summed_up(result, run_summary(result, epoch.epoch), following)
 
+    if control.dry_run:
+        dry_run(machine, request, control, reporting)
+        return
     with job_of(machine, request, control, reporting, text, noted) as job:
         job.result = measure(job.request, job.watch, job.journal, solo, model)
 

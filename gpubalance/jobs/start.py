@@ -40,6 +40,13 @@ class End:
         return self.code > _BY_SIGNAL or self.error is not None
 
 
+def processes_of(devices: Sequence[Device]) -> list[list[Device]]:
+    """The devices of each process: one for those of one host, else one for each device."""
+    if len(hosts_of(devices)) == 1:
+        return [list(devices)]
+    return [[device] for device in devices]
+
+
 def run_once(
     devices: Sequence[Device],
     command: Sequence[str],
@@ -48,13 +55,11 @@ def run_once(
     deadline_s: float | None = None,
     launched: LaunchedSplit | None = None,
 ) -> End:
-    """Runs the command in a process for each device, or in one for those of one host.
+    """Runs the command in the processes of these devices.
 
     At the first failure all are ended. Raises what `connected` does, and Interrupted.
     """
-    groups = [[device] for device in devices]
-    if len(hosts_of(devices)) == 1:
-        groups = [list(devices)]
+    groups = processes_of(devices)
     codes: list[Future[int]] = []
     with (
         ThreadPoolExecutor(len(groups)) as threads,

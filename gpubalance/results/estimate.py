@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from gpubalance.settings.queueing import QueueRequest
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import BalanceRequest, LayersRequest, ProbeRequest
+from gpubalance.settings.requests import MeasureRequest
 
-KINDS = ("probe-estimate", "balance-estimate", "layers-estimate")
+KINDS = tuple(
+    f"{command}-estimate"
+    for command in ("probe", "balance", "layers", "run", "independent", "queue")
+)
 
 
 class PhaseEstimate(Record):
@@ -25,11 +29,12 @@ class PhaseEstimate(Record):
 class Estimate(Record):
     """What a command would do.
 
-    `probed` is when the probe that it starts from was made, null if it will make one.
+    `probed` is when the probe that it starts from was made, null if it will make one. A queue's
+    commands take a time that nobody knows: it has no phases, and `seconds` is null.
     """
 
     kind: str
-    request: ProbeRequest | BalanceRequest | LayersRequest
+    request: MeasureRequest | QueueRequest
     probed: str | None
     phases: tuple[PhaseEstimate, ...]
-    seconds: float
+    seconds: float | None

@@ -37,9 +37,9 @@ def unlike_plan_text(
 ) -> str:
     """How the model, or its step, differs from the plan's, with what to do; else empty.
 
-    `simulate` is what the plan was loaded with, `file` where it was, None for no file. A number at the end of a name says nothing: Keras
-    numbers the models of one name in a process. Of a step's operations that do not take long there
-    may be a half more, as with another metric or two.
+    `simulate` is what the plan was loaded with, `file` where it was, None for no file. A number at
+    the end of a name says nothing: Keras numbers the models of one name in a process. Of a step's
+    operations that do not take long there may be a half more, as with another metric or two.
     """
     known = plan.model
     if known is None:
@@ -158,8 +158,8 @@ def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -
         output = ("-o", str(Path(file).with_stem(f"{Path(file).stem}-2")))
     command = _plan_command(plan, simulate, _any_function(), output)
     return (
-        "other layers of it are frozen, as in another phase of a fine-tuning, which has a plan of "
-        f"its own: {command}, where FUNCTION builds it as it trains now; see Fine-tune in phases "
+        "other layers of it are frozen, as in another phase of a fine-tuning, whose best split is "
+        f"another one: {command}, where FUNCTION builds it as it trains now; see Fine-tune in phases "
         "in gpubalance guide train"
     )
 

@@ -46,6 +46,30 @@ def test_what_is_not_possible_is_told_before_anything_is_measured(
         assert "round 1" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("run", "--batches", "8", "8"), "about 40 s in all; nothing was run"),
+        (("independent", "--batches", "8", "8"), "s in all; nothing was run"),
+        (("queue",), "2 commands, one at a time on GPU:0 Quick 3, GPU:1 Quick 2"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_dry_run_runs_nothing(
+    command: tuple[str, ...], told: str, tmp_path: Path, own_state: Path
+) -> None:
+    (tmp_path / "trials.txt").write_text("touch ran\ntouch ran\n")
+    names = ("trials.txt",) if command == ("queue",) else ()
+    asked = (*command, "--simulate", QUICK_PAIR, "--dry-run", "-o", "out.json", *names)
+    done = here(*asked, cwd=tmp_path, code=0)
+    assert told in done.stdout
+    assert json.loads((tmp_path / "out.json").read_text())["kind"] == (
+        f"{command[0]}-estimate"
+    )
+    assert not (tmp_path / "ran").exists()
+    assert not list(own_state.rglob("*.*"))
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_a_dry_run_says_each_phase_and_the_balance_does_these(
     tmp_path: Path, own_state: Path

@@ -6,8 +6,15 @@ import json
 from pathlib import Path
 
 from gpubalance.results.comparison import Comparison
+from tests.bench.in_process import Program
 from tests.cli.program import here
 from tests.jobs.test_compare import BASELINE, OTHER, slower
+
+
+def test_one_result_alone_asks_for_a_second_one(in_process: Program) -> None:
+    done = in_process(["compare", "one.json"])
+    assert done.code == 2
+    assert "one.json is compared with nothing: give a second result" in done.err
 
 
 def test_a_gate_prints_the_comparison_and_exits_with_9(tmp_path: Path) -> None:

@@ -53,6 +53,21 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_a_dry_run_starts_nothing(
+    script: str, tmp_path: Path, in_process: Program
+) -> None:
+    done = in_process(["launch", "--dry-run", PAIR, script, "--lr", "3"])
+    assert done.code == 0
+    assert f"python {script} --lr 3\n  process 1: GPU:0 " in done.out
+    assert done.out.endswith("nothing was started\n")
+    assert "given" not in done.out
+    hosts = str(write_plan(tmp_path))
+    done = in_process(["launch", "--dry-run", *VIA, hosts, script])
+    assert re.findall(r"process (\d): (\S+) ", done.out) == [
+        (str(number), label) for number, label in enumerate(LABELS, 1)
+    ]
+
+
 @pytest.mark.parametrize(
     ("via", "on"), [((), ()), (VIA, ("alpha", "beta"))], ids=["here", "on other hosts"]
 )
