@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 VIEWS = [
-    View(width, scheme) for width in (360, 800, 1400) for scheme in ("light", "dark")
+    View(width, scheme) for width in (360, 800, 1100, 1400) for scheme in ("light", "dark")
 ]
 PAPER = View(690, "paper")  # the width of A4 within its margins
 
@@ -47,7 +47,19 @@ _SMALLEST = """Math.min(
   ...[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height).filter(h => h)
 )
 """
-
+# Words of a table that are broken over two lines. A name with digits and dashes, as a UUID, may be.
+_BROKEN = """[...document.querySelectorAll('td, th')].flatMap(cell => {
+  const found = [], walker = document.createTreeWalker(cell, 4);
+  while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/[A-Za-z]{2,}/g)) {
+    const range = document.createRange();
+    range.setStart(walker.currentNode, word.index);
+    range.setEnd(walker.currentNode, word.index + word[0].length);
+    const tops = [...range.getClientRects()].filter(r => r.width).map(r => Math.round(r.top));
+    if (new Set(tops).size > 1) found.push(word[0]);
+  }
+  return found;
+}).slice(0, 5)
+"""
 
 QUESTIONS = {
     "width": "window.innerWidth",
@@ -64,6 +76,7 @@ QUESTIONS = {
         "e.parentElement.clientWidth + 2)"
     ),
     "text": _TEXT,
+    "broken": _BROKEN,
     "smallest": _SMALLEST,
     "asked_for": "window.performance.getEntriesByType('resource').map(e => e.name)",
 }
@@ -93,6 +106,7 @@ def test_it_fits_and_its_text_can_be_read(seen: Seen, view: View) -> None:
     assert found["scroll_width"] <= view.width
     assert found["devices"]  # what matters most is not behind a scroll bar
     assert found["stick_out"] == found["text"] == found["asked_for"] == []
+    assert found["broken"] == []
     assert found["smallest"] > 10
     assert found["paper"] == (
         "rgb(21, 22, 26)" if view.look == "dark" else "rgb(255, 255, 255)"
