@@ -20,8 +20,8 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 # device counts its step from that moment too if the host comes within this time, so that a step
 # takes what its profile says.
 QUEUED_WITHIN_S = 0.015
-# If the host comes later, only its delay beyond this part of the longest compute time counts: so
-# far ahead it queues a GPU's steps.
+# A host that comes later than that makes a step longer by the part of its delay that is beyond this
+# part of the longest compute time: so far ahead it queues a GPU's steps.
 _AHEAD = 0.5
 # A step whose real compute ends too late by more than this part of its paced time does not follow
 # the profile.

@@ -78,7 +78,7 @@ def _is_text(values: Any) -> bool:
 
 def refuse_unlike_lengths(parts: Sequence[tuple[str, Any]]) -> None:
     """Raises BadInput unless all arrays of all parts, such as ("x", x), have as many samples."""
-    lengths = {}
+    lengths: dict[int, str] = {}
     for name, values in parts:
         for length in _lengths(values):
             lengths.setdefault(length, name)

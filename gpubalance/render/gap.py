@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpubalance.numbers.units import format_rate
-from gpubalance.render.rates import per_s
+from gpubalance.render.table import BLANK, Part, TextTable
 from gpubalance.results.gap import SoloGap
 from gpubalance.settings.device import Device
 
@@ -64,13 +64,17 @@ def large_losses(
     return shown
 
 
-def gap_text(devices: Sequence[Device], gap: SoloGap) -> str:
-    """Why the devices gave less together than alone: the causes, the largest first."""
+def gap_parts(devices: Sequence[Device], gap: SoloGap) -> Iterator[Part]:
+    """Why the devices gave less together than alone: a sum of the largest causes, as a table."""
     losses = large_losses(devices, gap, _MOST_CAUSES)
     if not losses:
-        return ""
-    losses.sort(key=lambda loss: (loss.cause == REST, -abs(loss.rate)))
-    causes = [f"{loss.text.removeprefix('−')} {loss.cause}" for loss in losses]
-    return (
-        f"lost against the devices alone ({per_s(gap.solo_sum)}): {', '.join(causes)}"
-    )
+        return
+    rows = [
+        ("samples/s, from alone to together", ""),
+        ("the devices alone", format_rate(gap.solo_sum)),
+    ]
+    rows += [(loss.cause, loss.text) for loss in losses]
+    rows.append(("together", format_rate(gap.throughput)))
+    yield BLANK
+    yield TextTable(rows, left=(0,))
+    yield BLANK

@@ -8,7 +8,7 @@ from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.planning.noise import efficiency
 from gpubalance.render.bounds import aim_text, bounds_text, gain_percent, left_out_text
 from gpubalance.render.device_table import batch_of, device_table, names_of
-from gpubalance.render.gap import gap_text
+from gpubalance.render.gap import gap_parts
 from gpubalance.render.rates import gain_sentences, per_s, pipeline_sentences
 from gpubalance.render.run import measured_text, run_headline, run_summary
 from gpubalance.render.step import step_text
@@ -42,7 +42,7 @@ def plan_summary(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
     if plan.run is not None:
         yield from run_summary(plan.run, epoch, plan.pipeline)
         if plan.balance and plan.balance.solo_gap:
-            yield gap_text(plan.devices, plan.balance.solo_gap)
+            yield from gap_parts(plan.devices, plan.balance.solo_gap)
     else:
         yield from _prediction(plan, epoch)
     yield bounds_text(plan)
@@ -95,8 +95,8 @@ def _prediction(plan: Plan, epoch: int | None) -> Iterator[Part]:
 def _at_even(best: SplitPrediction) -> str:
     """What the best split gives with the even split's global batch, which the plan's is not."""
     rate = per_s(best.throughput)
-    wanted = f"the even split's --global-batch {best.split.global_batch}"
-    return f"{wanted}: {best.split}, {rate} predicted"
+    same = f"--global-batch {best.split.global_batch}, as the even split has"
+    return f"{same}: the split {best.split} is predicted to give {rate}"
 
 
 def _goodput(predicted: Predicted, noise_scale: float) -> Iterator[Part]:

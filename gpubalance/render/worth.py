@@ -31,7 +31,7 @@ def worth_sentences(
     if bests and len(run.replicas) > 1:
         best = max(bests, key=lambda best: best.throughput)
         rates[f"{run.label(best.device)} alone"] = best.throughput
-        yield _worth(run, best, most)
+        yield from _worth(run, best, most)
         for timed in bests:
             if text := xla_text(run.label(timed.device), timed.xla_ratio):
                 yield text
@@ -50,18 +50,19 @@ def most_fed(pipeline: InputPipeline | None) -> float:
     return math.inf
 
 
-def _worth(run: Run, best: SoloBest, most: float) -> str:
+def _worth(run: Run, best: SoloBest, most: float) -> Iterator[str]:
     """The gain over the device that is best alone, with a verdict.
 
     Where that is better only because its batch is larger than the run's global batch, the verdict
-    is by what a device gives alone at that.
+    is by what a device gives alone at that, and stands first.
     """
     label = run.label(best.device)
     alone = best.throughput
     if most <= alone:
         takes = f"{label} alone takes {format_rate(alone)} (at batch {best.batch})"
         why = "another device is not worth it until that gives more"
-        return f"{takes}, more than your input pipeline gives: {why}"
+        yield f"{takes}, more than your input pipeline gives: {why}"
+        return
     rate = run.throughput
     behind = ""
     if most <= rate.median:
@@ -79,15 +80,18 @@ def _worth(run: Run, best: SoloBest, most: float) -> str:
     )
     if word == _WORTH or not is_for_its_batch:
         if word == _NOT_WORTH:
-            return f"{text}: {word}, use {label} alone"
-        return f"{text}: {word}"
+            word = f"{word}, use {label} alone"
+        yield f"{text}: {word}"
+        return
     more, word = _gain(rate, at_batch)
-    batch = f"this global batch of {run.global_batch} ({format_rate(at_batch)})"
-    larger = "a larger one may give more"
+    yield (
+        f"{more} than {run.label(other.device)} alone ({format_rate(at_batch)}), both with a "
+        f"global batch of {run.global_batch}: {word} at this size"
+    )
+    larger = "a larger global batch may give more"
     if word == _NOT_WORTH:
-        larger = "with a larger one it may be"
-    than = f"{more} than {run.label(other.device)} alone at {batch}"
-    return f"{text}; {than}: {word} at this global batch; {larger}"
+        larger = "with a larger global batch it may be worth it"
+    yield f"{text}: {larger}"
 
 
 def _how(best: SoloBest) -> str:

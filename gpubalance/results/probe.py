@@ -252,7 +252,7 @@ class Probe(OfModel):
     @property
     def is_of_times(self) -> bool:
         """Whether it stands for step times that somebody measured elsewhere."""
-        return self.complete and self.environment is None
+        return self.environment is None and self.model is None and self.complete
 
     @model_validator(mode="after")
     def _sound(self) -> Probe:

@@ -114,12 +114,12 @@ def check(options: dict[str, Any], model: Any, *, devices: int, trains: bool) ->
 
 def _check_arrays(options: dict[str, Any], model: Any) -> None:
     """Raises BadInput for arrays that are text or of unlike lengths, of validation too."""
-    names = ("x", "y", "sample_weight")
+    names = ["x", "y", "sample_weight"]
     parts = [(name, options.get(name)) for name in names]
     validation = options.get("validation_data")
     of_validation = []
     if isinstance(validation, tuple | list):
-        names = tuple(f"{name} of validation_data" for name in names)
+        names = [f"{name} of validation_data" for name in names]
         of_validation = list(zip(names, validation, strict=False))
     for arrays in (parts, of_validation):
         if arrays and _is_array(arrays[0][1]):

@@ -159,8 +159,8 @@ def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -
     command = _plan_command(plan, simulate, _any_function(), output)
     return (
         "other layers of it are frozen, as in another phase of a fine-tuning, whose best split is "
-        f"another one: {command}, where FUNCTION builds it as it trains now; see Fine-tune in phases "
-        "in gpubalance guide train"
+        f"another one: {command}, where FUNCTION builds it as it trains now; see Fine-tune in "
+        "phases in gpubalance guide train"
     )
 
 

@@ -157,7 +157,7 @@ def test_the_config_and_the_profile_that_are_shown_are_such(tmp_path: Path) -> N
     found = defaults(shown("shell", tmp_path), COMMANDS)
     assert found["run"]["gpus"] == ["0", "1"]
     assert found["balance"]["quiet"] is True
-    assert found["plan"] == {"simulate": "configs/quick-pair.toml"}
+    assert found["plan"] == {"simulate": "configs/quick-pair.toml", "quiet": True}
     assert load_profile(shown("profiles", tmp_path)).device[0].drift[0].factor == 1.4
 
 

@@ -30,7 +30,7 @@ def test_a_summary_is_as_it_was_looked_at_short_and_no_line_but_a_command_is_too
         more = max(0, len(result.devices) - 2)  # rows than a pair has
         assert (
             len(text.splitlines()) - len(warning_lines(warnings_of(result)))
-            <= 25 + more
+            <= 31 + more
         )
 
 

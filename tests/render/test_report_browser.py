@@ -16,7 +16,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 VIEWS = [
-    View(width, scheme) for width in (360, 800, 1100, 1400) for scheme in ("light", "dark")
+    View(width, scheme)
+    for width in (360, 800, 1100, 1400)
+    for scheme in ("light", "dark")
 ]
 PAPER = View(690, "paper")  # the width of A4 within its margins
 

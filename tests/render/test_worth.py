@@ -60,33 +60,30 @@ def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -
 
 
 @pytest.mark.parametrize(
-    ("same", "says"),
+    ("same", "says", "larger"),
     [
         (
             1600,
-            "25 % more than {} (1600): worth it at this global batch; a larger one may give more",
+            "25 % more than GPU:1 alone (1600), both with a global batch of 200: worth it at this size",
+            "a larger global batch may give more",
         ),
         (
             2500,
-            "20 % less than {} (2500): not worth it at this global batch; with a larger one "
-            "it may be",
+            "20 % less than GPU:1 alone (2500), both with a global batch of 200: not worth it at "
+            "this size",
+            "with a larger global batch it may be worth it",
         ),
     ],
 )
 def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared_at_the_same(
-    run: Run, same: float, says: str
+    run: Run, same: float, says: str, larger: str
 ) -> None:
     """What it gives alone at another batch says nothing of a second device's worth at this one."""
     best = SoloBest(device=1, batch=900, throughput=4000, at_global_batch=same)
-    (said,) = worth_sentences(
-        run.model_copy(
-            update={"baselines": Baselines(even=None, solo_best=(best,), solo_sum=None)}
-        )
-    )
-    second = says.format("GPU:1 alone at this global batch of 200")
-    assert (
-        said == f"50 % less than GPU:1 alone at its best (4000 at batch 900); {second}"
-    )
+    baselines = Baselines(even=None, solo_best=(best,), solo_sum=None)
+    said = list(worth_sentences(run.model_copy(update={"baselines": baselines})))
+    at_best = "50 % less than GPU:1 alone at its best (4000 at batch 900)"
+    assert said == [says, f"{at_best}: {larger}"]
 
 
 def test_a_rough_measurement_gives_no_verdict(run: Run) -> None:
