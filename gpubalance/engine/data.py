@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine import user_errors
+from gpubalance.engine import data_faults
 from gpubalance.engine.feed import AT_ONCE, Dealt, Feed
 from gpubalance.engine.iterators import Batches
 from gpubalance.engine.keras_patches import graph_of, is_keras_own
@@ -167,7 +167,7 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
         is_usual = graph_of(model) is not None and is_keras_own(type(model).train_step)
         if settings.data is None or not is_usual or isinstance(error, GpubalanceError):
             raise
-        fault = user_errors.of_labels(error)
+        fault = data_faults.of_labels(error)
         if fault is not None:
             message = f"--data {settings.data}: {fault.message}"
             raise BadInput(message, remedy=fault.remedy) from None

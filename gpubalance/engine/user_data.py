@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import user_errors
+from gpubalance.engine import data_faults
 from gpubalance.engine.batch_sizes import batch_of, sample_count_of, static_batch_of
 from gpubalance.engine.datasets import (
     cleaned,
@@ -83,8 +83,8 @@ class UserData(Pool):
             return
         named = zip(("x", "y", "sample_weight"), self._given, strict=False)
         try:
-            user_errors.refuse_text(self._model, *self._given[:2])
-            user_errors.refuse_unlike_lengths(list(named))
+            data_faults.refuse_text(self._model, *self._given[:2])
+            data_faults.refuse_unlike_lengths(list(named))
         except BadInput as error:
             raise BadInput(
                 f"{self.where}: {error.message}", remedy=error.remedy
@@ -216,7 +216,7 @@ class UserData(Pool):
                 "let it give numbers, as keras.layers.TextVectorization makes of text"
             )
             if name == "labels":
-                remedy = user_errors.TEXT_LABELS
+                remedy = data_faults.TEXT_LABELS
             raise BadInput(f"{self.where} has text among its {name}", remedy=remedy)
         if values.dtype.is_floating and tf.reduce_any(tf.math.is_nan(values)):
             raise BadInput(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import user_errors
+from gpubalance.engine import data_faults
 from gpubalance.engine.batch_sizes import batch_of, static_batch_of
 from gpubalance.engine.datasets import has_open_shapes, is_batched, regrouped
 from gpubalance.engine.feed import Dealt
@@ -124,8 +123,8 @@ def _check_arrays(options: dict[str, Any], model: Any) -> None:
     for arrays in (parts, of_validation):
         if arrays and _is_array(arrays[0][1]):
             inputs, labels = (value for _, value in [*arrays, ("", None)][:2])
-            user_errors.refuse_text(model, inputs, labels)
-            user_errors.refuse_unlike_lengths(arrays)
+            data_faults.refuse_text(model, inputs, labels)
+            data_faults.refuse_unlike_lengths(arrays)
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import user_errors
+from gpubalance.engine import data_faults
 from gpubalance.engine.datasets import cleaned
 from gpubalance.engine.feed import Dealt, Feed
 from gpubalance.engine.step import built
@@ -89,7 +89,7 @@ class Steps(KerasFunctions):
                 raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
             raise
         except (AttributeError, ValueError) as error:
-            fault = user_errors.of_labels(error)
+            fault = data_faults.of_labels(error)
             if fault is not None:
                 raise fault from None
             if self._has_labels or not _OF_NOTHING.search(str(error)):
@@ -189,7 +189,7 @@ class Steps(KerasFunctions):
         """Does what Keras leaves to the first batch."""
         self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
         if self._has_labels:
-            user_errors.refuse_text(self.model, *batch[:2])
+            data_faults.refuse_text(self.model, *batch[:2])
         built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
         if trains:
