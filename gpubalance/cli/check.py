@@ -35,7 +35,7 @@ def check(
     simulate = gpus.simulate or None
     if simulate is None and gpus.gpus is None:
         simulate = "1"
-    machine = find_machine(simulate)
+    machine = find_machine(simulate).slowed(gpus.time_scale)
     fields = request_fields(machine, gpus, settings)
     devices = fields["devices"]
     fields["devices"] = devices[:1]  # what holds for one holds for all

@@ -42,7 +42,9 @@ def devices(
         if errors:
             raise errors[0]
         return
-    listing = list_devices(selected.simulate, hosts, Progress(quiet=reporting.quiet))
+    listing = list_devices(
+        selected.simulate, hosts, Progress(quiet=reporting.quiet), selected.time_scale
+    )
     gpus = listing.nvidia
     if gpus is not None and gpus.problem and not reporting.as_json:
         cause = known_error(gpus.code).cause if gpus.code else ""

@@ -29,6 +29,7 @@ def doctor(
     from gpubalance.cli.output import Output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.hosts import connect_hosts
+    from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.jobs.doctor.hosts import doctor_of
     from gpubalance.render.doctor import checkup_text
@@ -47,11 +48,15 @@ def doctor(
             words = []
             if gpus.simulate is not None:
                 words += ["--simulate", gpus.simulate]
+                words += ["--time-scale", f"{gpus.time_scale:g}"]
             if model is not None:
                 words += ["--model", model]
             result = doctor_of(hosts, words, gpus.gpus, progress)
         else:
-            result = doctor_job(gpus.simulate, gpus.gpus, model, progress)
+            machine = None
+            if gpus.simulate is not None:
+                machine = find_machine(gpus.simulate).slowed(gpus.time_scale)
+            result = doctor_job(machine, gpus.gpus, model, progress)
         _refuse_failures(result)
     output.give(result)
 

@@ -88,6 +88,8 @@ class GivenSplit(Record):
                 remedy="leave out --plan, or the other options",
             )
         self._refuse_unnamed(plan.settings, settings)
+        if machine.time_scale == 1:
+            machine = machine.slowed(plan.settings.time_scale)
         if self.force:
             devices = nearest_devices(plan, machine.devices)
         else:

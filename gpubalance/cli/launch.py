@@ -38,7 +38,7 @@ Arguments = Annotated[
 def launch(
     plan: PlanFile,
     script: Script,
-    devices: Annotated[Devices, Without("gpus", "simulate")],
+    devices: Annotated[Devices, Without("gpus", "simulate", "time_scale")],
     how: Launching,
     dry: DryRun,
     arguments: Arguments = None,

@@ -40,7 +40,7 @@ def command(
         if value != getattr(usual, field):
             words.append(f"--{field.replace('_', '-')}")
             if value is not True:
-                words.append(str(value))
+                words.append(f"{value:g}" if isinstance(value, float) else str(value))
     return _line(*words)
 
 

@@ -14,7 +14,7 @@ from gpubalance.settings.options import (
     output_option,
     split_option,
 )
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, TimeScale
 
 if TYPE_CHECKING:
     from gpubalance.devices.machine import Machine
@@ -29,6 +29,12 @@ class Devices(Record):
     simulate: str | None = devices_option(
         "--simulate FILE|N",
         "Use simulated devices instead of GPUs: a profile (see configs/), or N plain CPU devices.",
+    )
+    time_scale: TimeScale = devices_option(
+        "--time-scale X",
+        "With --simulate FILE: everything in the profile takes X times as long, for a machine that "
+        "computes your model more slowly than the profile says.",
+        1.0,
     )
     hosts: str | None = devices_option(
         "--hosts NAME,…",
@@ -48,8 +54,8 @@ class Devices(Record):
 
         hosts = connect_hosts(self.hosts, self.via)
         if hosts and self.simulate is None:
-            return machine_over(hosts)
-        return find_machine(self.simulate, hosts)
+            return machine_over(hosts).slowed(self.time_scale)
+        return find_machine(self.simulate, hosts).slowed(self.time_scale)
 
 
 class DryRun(Record):

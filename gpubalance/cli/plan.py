@@ -78,7 +78,8 @@ def plan(
         machine = gpus.machine()
         devices = machine.select(gpus.gpus)
         joint = machine.joint
-        probe = _kept_probe(devices, settings_on(devices, settings), gpus.simulate)
+        asked = settings_on(devices, settings, machine.time_scale)
+        probe = _kept_probe(devices, asked, gpus.simulate)
     output.give(job(probe, devices, split, joint))
 
 

@@ -41,13 +41,15 @@ def request_fields(
     return {
         "devices": devices,
         "driver": machine.driver,
-        "settings": settings_on(devices, settings),
+        "settings": settings_on(devices, settings, machine.time_scale),
         "joint": machine.joint,
     }
 
 
-def settings_on(devices: Sequence[Device], settings: Settings) -> Settings:
-    """The settings with the model that suits the devices, if none was named.
+def settings_on(
+    devices: Sequence[Device], settings: Settings, time_scale: float
+) -> Settings:
+    """The settings with the time scale, and the model that suits the devices if none was named.
 
     Raises UsageError or BadInput for names that can't be meant, and UsageError for --data with
     --input host, which is for random samples.
@@ -62,10 +64,8 @@ def settings_on(devices: Sequence[Device], settings: Settings) -> Settings:
     applications = models()
     if settings.model and applications and not names_file_or_code(settings.model):
         refuse_unknown_model(settings.model, applications)
-    if settings.model:
-        return settings
-    model = default_model(simulated=devices[0].simulated)
-    return settings.model_copy(update={"model": model})
+    model = settings.model or default_model(simulated=devices[0].simulated)
+    return settings.model_copy(update={"model": model, "time_scale": time_scale})
 
 
 def _refuse_names(flag: str, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubalance.devices.gpus import Gpu, Reading
@@ -27,13 +27,38 @@ _SIMULATE = "without a GPU: {option}FILE (a profile, see configs/) or {option}N 
 class Machine:
     """All devices here, the driver's version, and NVML's GPUs.
 
-    `joint` is what a joint run adds to simulated devices.
+    `joint` is what a joint run adds to simulated devices, which take `time_scale` times as long as
+    their profile says.
     """
 
     devices: tuple[Device, ...]
     joint: JointProfile
     driver: str | None
     gpus: tuple[Gpu, ...] = ()
+    time_scale: float = 1.0
+
+    def slowed(self, times: float) -> Machine:
+        """The machine whose simulated devices take so many times as long.
+
+        Raises UsageError for devices that follow no profile.
+        """
+        if times == 1:
+            return self
+        devices = []
+        for device in self.devices:
+            if device.profile is None:
+                raise UsageError(
+                    f"--time-scale {times:g} slows a profile, and {device.label} follows none",
+                    remedy="name one: --simulate PROFILE.toml",
+                )
+            profile = device.profile.slowed(times)
+            devices.append(device.model_copy(update={"profile": profile}))
+        return replace(
+            self,
+            devices=tuple(devices),
+            joint=self.joint.slowed(times),
+            time_scale=times,
+        )
 
     def select(self, gpus: Sequence[str] | None) -> tuple[Device, ...]:
         """The devices that --gpus names, all for None.

@@ -114,13 +114,15 @@ def devices_left(
     return frozenset(left), errors
 
 
-def list_devices(simulate: str | None, hosts: Sequence[Host], watch: Watch) -> Listing:
+def list_devices(
+    simulate: str | None, hosts: Sequence[Host], watch: Watch, time_scale: float = 1.0
+) -> Listing:
     """Asks NVML for the GPUs, and TensorFlow in a worker which of them work.
 
     Or lists simulated ones on these hosts: raises what `find_machine` does for them.
     """
     if simulate is not None:
-        simulated = find_machine(simulate, hosts).devices
+        simulated = find_machine(simulate, hosts).slowed(time_scale).devices
         return Listing(
             environment=environment_here(None), nvidia=None, simulated=simulated
         )

@@ -8,12 +8,17 @@ from collections.abc import Iterator, Mapping
 from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import InputPipeline, Run, SoloBest
+from gpubalance.results.warnings import TOO_SLOW
 
 # Of the best device alone: a smaller gain is hardly worth another device.
 _CLEARLY = 0.05
 _WORTH = "worth it"
 _NOT_WORTH = "not worth it"
 _SAMPLES = 1000
+_NO_VERDICT = (
+    "most steps took longer than the profile's time, so nobody knows whether another device is "
+    "worth it"
+)
 
 
 def worth_sentences(
@@ -31,7 +36,10 @@ def worth_sentences(
     if bests and len(run.replicas) > 1:
         best = max(bests, key=lambda best: best.throughput)
         rates[f"{run.label(best.device)} alone"] = best.throughput
-        yield from _worth(run, best, most)
+        if any(one.code == TOO_SLOW for one in run.warnings):
+            yield _NO_VERDICT
+        else:
+            yield from _worth(run, best, most)
         for timed in bests:
             if text := xla_text(run.label(timed.device), timed.xla_ratio):
                 yield text

@@ -6,6 +6,9 @@ from gpubalance.results.common import Warning_
 
 COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)"
 
+# With this warning there is no verdict
+TOO_SLOW = "too-slow-for-profile"
+
 # The code is what comes before a slash. In braces stand the facts that `warning` is given.
 _ROWS = {
     "throttled": (
@@ -35,6 +38,11 @@ _ROWS = {
     "slower-than-profile": (
         "in {late} of the steps the real compute took longer than the profile's time, "
         "so the figures are this machine's and not the profile's",
+        "{advice}",
+    ),
+    "too-slow-for-profile": (
+        "in {late} of the steps, most of them, the real compute took longer than the profile's "
+        "time: the figures are this machine's, and say nothing of the profile's devices",
         "{advice}",
     ),
     "slower-than-profile/points": (

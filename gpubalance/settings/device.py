@@ -96,6 +96,25 @@ class DeviceProfile(Record):
             slope_s = min(slope_s, low_s / left)
         return low_s + slope_s * (batch - left)
 
+    def slowed(self, times: float) -> DeviceProfile:
+        """The profile with everything that takes time taking so many times as long."""
+        if times == 1:
+            return self
+        changes: dict[str, Any] = {
+            "update_s": times * self.update_s,
+            "sync_s": times * self.sync_s,
+            "curve": tuple((batch, times * time_s) for batch, time_s in self.curve),
+        }
+        if not self.curve:
+            changes["alpha_s"] = times * self.alpha_s
+            changes["beta_s"] = times * self.beta_s
+        if self.drift:
+            changes["drift"] = tuple(
+                DriftPoint(from_s=times * point.from_s, factor=point.factor)
+                for point in self.drift
+            )
+        return self.model_copy(update=changes)
+
     def memory_at(self, batch: int, extra: int = 0) -> int:
         """Bytes that a step of `batch` samples needs; `extra` is what a joint run adds."""
         return self.base_memory + extra + batch * self.memory_per_sample
@@ -151,6 +170,18 @@ class JointProfile(Record):
         Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None
     ) = None
     link_latency_s: Seconds = 0.0
+
+    def slowed(self, times: float) -> JointProfile:
+        """The same with everything that takes time taking so many times as long."""
+        if times == 1:
+            return self
+        link = self.link_bytes_per_s
+        changes = {
+            "sync_s": times * self.sync_s,
+            "link_latency_s": times * self.link_latency_s,
+            "link_bytes_per_s": None if link is None else link / times,
+        }
+        return self.model_copy(update=changes)
 
     def among(self, profiles: Iterable[DeviceProfile | None]) -> JointProfile:
         """What a joint run of these devices adds: the longest sync of any of them counts."""

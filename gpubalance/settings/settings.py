@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubalance.settings.choices import AllReduce, Gradients, Input, Precision, one_of
 from gpubalance.settings.options import training_option
-from gpubalance.settings.record import Bytes, Name, Record
+from gpubalance.settings.record import Bytes, Name, Record, TimeScale
 from gpubalance.settings.summing import AS_USUAL, Summing
 
 
@@ -13,7 +13,8 @@ class Settings(Record):
 
     `model` is `probe`, `small`, a `keras.applications` name, `package.module:function` or
     `file.py:function`; empty in what a user asked for: the one that suits the devices. `data` is a
-    function that provides samples, named like the last two; null for random samples.
+    function that provides samples, named like the last two; null for random samples. Simulated
+    devices take `time_scale` times as long as their profile says.
     """
 
     model: Name = training_option(
@@ -54,6 +55,9 @@ class Settings(Record):
         "Sum gradients in full, or send them as bf16: half the bytes, but not exact: full, bf16.",
         "full",
     )
+
+    # Of the devices' profile, by --time-scale beside --simulate
+    time_scale: TimeScale = 1.0
 
     @property
     def model_is_code(self) -> bool:

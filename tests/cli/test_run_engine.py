@@ -160,7 +160,7 @@ def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_th
         r"building mine:net on .*; what it prints is kept in .*-run\.log", done.stderr
     )
     told = {warning["code"]: warning["next"] for warning in result["warnings"]}
-    assert told["slower-than-profile"].startswith("use a profile with longer steps: ")
+    assert told["too-slow-for-profile"].startswith("use --time-scale 8, which slows ")
     late = windows_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
     (of_small, *_) = of_figures("small", (), [late])  # no model is smaller
     assert "larger batches" in of_small.next

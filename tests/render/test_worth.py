@@ -11,6 +11,7 @@ from gpubalance.render.worth import worth_sentences
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import Baselines, InputPipeline, Run, SoloBest
 from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.warnings import warning
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, inside
@@ -33,6 +34,15 @@ def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> 
             "baselines": Baselines(even=None, solo_best=(slower, best), solo_sum=None)
         }
     )
+
+
+def test_there_is_no_verdict_where_most_steps_took_longer_than_the_profile_says(
+    run: Run,
+) -> None:
+    late = warning("too-slow-for-profile", late="88 %", advice="")
+    slow = with_best(run, 1000).model_copy(update={"warnings": (late,)})
+    (said,) = worth_sentences(slow)
+    assert said.endswith("so nobody knows whether another device is worth it")
 
 
 @pytest.mark.parametrize(

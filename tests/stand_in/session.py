@@ -21,6 +21,7 @@ file that ENGINE_STAND_IN_SCRIPT names, which may have
     epoch_samples()                    the same, as it is known before anything is measured
     loss_is_finite()                   whether a timing's loss is a number
     unlike()                           whether batches differ in shape
+    late_part()                        the part of steps that took longer than by the profile; else that is not known
     progress(devices)                  steps that have this process's gradients
     took(seconds)                      called with what each timing takes
 
@@ -259,7 +260,8 @@ class Session:
         (folder / "host.xplane.pb").touch()
 
     def late_part(self) -> float | None:
-        return None
+        late: float | None = self._call("late_part")
+        return late
 
     def memory_peaks(self) -> tuple[int | None, ...]:
         return tuple(map(self._needs, self._devices[self._own], self._sizes[self._own]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpubalance.devices.machine import Machine
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.doctor.on_devices import Finding
 from gpubalance.jobs.doctor.patient import Patient
@@ -14,18 +15,20 @@ from gpubalance.settings.device import Device
 
 
 def doctor(
-    simulate: str | None, gpus: Sequence[str] | None, model: str | None, watch: Watch
+    simulated: Machine | None,
+    gpus: Sequence[str] | None,
+    model: str | None,
+    watch: Watch,
 ) -> Checkup:
     """Checks the machine. Faults are listed in the checkup, never raised.
 
-    Without a usable GPU, or with `simulate`, the work is tried on simulated devices. Raises
-    UsageError for a device that is not here, BadInput for a bad profile, and Interrupted with the
-    checks so far.
+    Without a usable GPU the work is tried on plain CPU devices, and with `simulated` ones on these.
+    Raises UsageError for a device that is not here, and Interrupted with the checks so far.
     """
     patient = Patient(watch)
     findings: list[Finding] = []
     try:
-        for finding in patient.findings(simulate, gpus, model):
+        for finding in patient.findings(simulated, gpus, model):
             findings.append(finding)
     except KeyboardInterrupt as interrupt:
         partial = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.machine import read_gpus
+from gpubalance.devices.machine import Machine, read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.jobs.doctor.check import guarded, skipped
@@ -37,12 +37,12 @@ class Patient:
     joint: JointProfile = field(default_factory=JointProfile)
 
     def findings(
-        self, simulate: str | None, gpus: Sequence[str] | None, model: str | None
+        self, simulated: Machine | None, gpus: Sequence[str] | None, model: str | None
     ) -> Iterator[Finding]:
         """All checks, each after those that it depends on."""
-        if simulate is not None:
-            devices, self.joint = simulated_devices(simulate)
-            self.devices = select(gpus, devices)
+        if simulated is not None:
+            self.joint = simulated.joint
+            self.devices = select(gpus, simulated.devices)
             yield skipped("no-gpu", "not looked at: --simulate")
         else:
             yield from self._gpus(gpus)

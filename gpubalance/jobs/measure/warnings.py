@@ -18,6 +18,7 @@ from gpubalance.settings.device import Device
 
 _STAMPS_CHEAP = 0.03
 LATE = 0.1
+MOST = 0.5
 _FEWEST_SLOW = 2
 
 
@@ -44,7 +45,8 @@ def of_figures(
     stamped_count = sum(len(figures.stamped_in(windows)) for windows in measured)
     holds = {
         "throttled": bool(throttled),
-        "slower-than-profile": late_part > LATE,
+        "too-slow-for-profile": late_part > MOST,
+        "slower-than-profile": LATE < late_part <= MOST,
         "wide-interval": precision > PRECISE_ENOUGH,
         "not-steady": not steady,
         "new-shapes": any(map(figures.have_new_shapes, measured)),
@@ -83,11 +85,11 @@ def _slow_text(slow_count: int, stamped_count: int, over: float) -> str:
 
 def _for_slow_compute(model: str) -> str:
     """What to do where this machine takes longer for a model than the devices that it simulates."""
-    longer = "a profile with longer steps: multiply each alpha_s and beta_s, or a curve's seconds"
+    longer = "--time-scale 8, which slows the profile"
     if names_file_or_code(model):
         return (
-            f"use {longer} until this warning goes; or --simulate N, which measures this "
-            "machine's own processor"
+            f"use {longer}; a larger number until this warning goes; or --simulate N, which "
+            "measures this machine's own processor"
         )
     if model == "small":
         return f"use larger batches, or {longer}"

@@ -21,6 +21,7 @@ from gpubalance.jobs.events import PointDone, TrialDone
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.point import measure_point
+from gpubalance.jobs.probe.too_slow import refuse_too_slow
 from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
 from gpubalance.settings.record import Record
 from gpubalance.system.os_errors import is_about_files
@@ -164,7 +165,9 @@ class Attempts:
         outcome: Outcome = "fits"
         try:
             bench.ensure_worker(fresh=fresh, last=asked.last)
+            first = not self.points
             point = self.measured(asked.batch, asked.rule)
+            refuse_too_slow(bench.device, bench.request.settings, point, first=first)
             peak_bytes = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome = "oom"

@@ -1,0 +1,90 @@
+"""A profile that this machine can't follow, and --time-scale, which slows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import gpubalance
+from gpubalance.results.plan import Plan
+from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, here
+
+# Steps take 2.6 times as long as by the profile, at its first size or at a later one
+SLOW = """
+def step(devices, batches, number):
+    if batches[0] >= {least}:
+        return 2.6 * (devices[0].profile.compute_s(batches[0]))
+
+def late_part():
+    return 1.0
+"""
+SCALED = (*TINY_PAIR, "--time-scale", "8")
+
+
+@pytest.mark.parametrize(("least", "tried"), [(1, 0), (32, 2)])
+def test_a_machine_that_computes_more_slowly_than_the_profile_is_told_at_once(
+    least: int, tried: int, engine_that: Callable[[str], None]
+) -> None:
+    """Nothing larger is tried, and no other device."""
+    engine_that(SLOW.format(least=least))
+    done = here("balance", *TINY_PAIR, *SHORT, code=2)
+    assert len(re.findall("(?m)^GPU:. batch ", done.stderr)) == tried
+    _, _, error = done.stderr.partition("error: ")
+    assert re.match(
+        r"this machine computes .* more slowly than the profile: on GPU:0 a step of \d+ "
+        r"samples takes .*, 2\.6 times as long\n  → --time-scale 8 slows the profile",
+        error,
+    ), error
+    assert "smaller inputs" in error
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    usual = here("balance", *TINY_PAIR, *SHORT, "--json", code=0)
+    done = here("balance", *SCALED, *SHORT, "--json", "-o", "plan.json", code=0)
+    plan, slow = (Plan.model_validate_json(one.stdout) for one in (usual, done))
+    assert (plan.settings.time_scale, slow.settings.time_scale) == (1.0, 8.0)
+    assert slow.predicted.step_time_s == pytest.approx(
+        8 * plan.predicted.step_time_s, rel=0.05
+    )
+    for device, slowed in zip(plan.devices, slow.devices, strict=True):
+        assert device.profile is not None
+        assert slowed.profile == device.profile.slowed(8)
+    # A probe of the profile as it is does not count for the slow one, or the other way round
+    planned = Plan.model_validate_json(here("plan", *SCALED, "--json", code=0).stdout)
+    assert planned.settings == slow.settings
+    shown = here("balance", *SCALED, *SHORT, code=0)
+    assert "--time-scale 8 " in shown.stdout.replace("\n", " ")
+    # The plan knows it
+    run = here("run", *TINY_PAIR, "--plan", "plan.json", *SHORT, "--json", code=0)
+    assert json.loads(run.stdout)["settings"]["time_scale"] == 8.0
+    split = gpubalance.load_plan("plan.json", simulate=QUICK_PAIR)
+    assert split.batches == slow.split.without_idle.batches
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("devices",),
+        ("probe", "--max-batch", "16", "--duration", "0.1"),
+        ("run", *SHORT),
+        ("check", "--model", "small"),
+        ("independent", "--duration", "0.1"),
+        ("doctor",),
+    ],
+)
+def test_every_command_that_takes_a_profile_takes_its_time_scale(
+    command: tuple[str, ...],
+) -> None:
+    if command != ("doctor",):  # which needs TensorFlow
+        here(*command, "--simulate", QUICK_PAIR, "--time-scale", "2", code=0)
+    refused = here(*command, "--simulate", "2", "--time-scale", "2", code=2).stderr
+    assert "--time-scale 2 slows a profile, and CPU:0 follows none" in refused
