@@ -29,6 +29,9 @@ _GPU_START_S = 20.0
 _GPU_PROBE_S = 120.0
 _SIZES = 10
 _BLOCKS_S = 12.0
+_OWN_CODE_S = 3.0
+# The user's input pipeline alone
+_PIPELINE_S = 10.0
 _WINDOW_S = 5.0
 # Of steps so long that their number decides
 _WARM_UP_STEPS = 10
@@ -86,7 +89,7 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
         return _usual_of_probe_s(request)
     devices = len(request.devices)
     start_s = _START_S if request.devices[0].simulated else _GPU_START_S
-    start_s += _WARM_UP_STEPS * step_s
+    start_s += _WARM_UP_STEPS * step_s + _own_s(request)
     measuring = request.measuring
     window_s = max(_WINDOW_S, _WINDOW_STEPS * step_s)
     windows_s = measuring.windows * (measuring.duration_s or window_s)
@@ -94,7 +97,8 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
     match request:
         case BalanceRequest():
             rounds_s = start_s + _ROUNDS * (request.round_s or window_s)
-            return {"rounds": rounds_s, "proof": splits * windows_s}
+            pipeline_s = _PIPELINE_S if request.settings.data else 0.0
+            return {"rounds": rounds_s, "proof": splits * windows_s + pipeline_s}
         case LayersRequest():
             rounds_s = start_s + _ROUNDS * (request.round_s + window_s)
             return {
@@ -113,12 +117,18 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
 def _usual_of_probe_s(request: ProbeRequest) -> dict[str, float]:
     names = phase_names(request)
     probe_s = _PROBE_S if request.devices[0].simulated else _GPU_PROBE_S
+    probe_s += _own_s(request)
     device_s = probe_s + _SIZES * (request.duration_s or 0.0)
     if len(set(names)) > 1:  # a phase for each device
         return dict.fromkeys(names, device_s)
     probed = set(stand_ins(request))
     longest = max(len(probed.intersection(queue)) for queue in queues(request))
     return dict.fromkeys(names, longest * device_s)
+
+
+def _own_s(request: MeasureRequest) -> float:
+    """What building the user's own model takes longer, whose step is tried in parts."""
+    return _OWN_CODE_S if request.settings.model_is_code else 0.0
 
 
 def _path() -> Path:

@@ -129,17 +129,18 @@ class Phases:
         probing = set()
         if isinstance(self._request, BalanceRequest):
             probing = set(phase_names(self._request.probe))
+        usual = {phase.key: phase for phase in phases_of(self._request)}
         known = {phase.key: phase for phase in phases_of(self._request, left.step_s)}
         for number in range(self._number, len(self._phases)):
             phase = self._phases[number]
-            seconds = max(phase.seconds, known[phase.key].seconds)
+            seconds = max(usual[phase.key].seconds, known[phase.key].seconds)
             if phase.name in probing:
-                seconds = max(phase.seconds, whole_s)
+                seconds = max(usual[phase.key].seconds, whole_s)
             self._phases[number] = phase.model_copy(update={"seconds": seconds})
         self._announce(self._clock() - self._began_s + left.seconds + self._later_s)
 
     def _announce(self, whole_s: float) -> None:
-        """Says once how long all takes by the first steps, if another time was said."""
+        """Says once how long all takes by the first steps, if that is not what was said."""
         if self._is_by_steps or self._resumed:
             return
         self._is_by_steps = True

@@ -35,15 +35,16 @@ def model_text(
     )
     if data is None:
         return f"{weights}; random samples"
-    gives = "samples"
+    gives = []
     if own_batch:
-        gives = f"batches of {own_batch}"
+        gives.append(f"batches of {own_batch}")
     if samples is None:
-        return f"{weights}; {data} gives {gives}"
-    count = f"{samples:,} samples"
-    if samples <= FEW_SAMPLES:
-        count = few_samples_text(samples)
-    return f"{weights}; {data} gives {gives}, in all {count}"
+        gives = gives or ["samples"]
+    elif samples <= FEW_SAMPLES:
+        gives.append(few_samples_text(samples))
+    else:
+        gives.append(f"{samples:,} samples in all")
+    return f"{weights}; {data} gives {', '.join(gives)}"
 
 
 def model_built_text(

@@ -40,5 +40,5 @@ class ModelCheck(Result):
 
 
 def few_samples_text(samples: int) -> str:
-    """`200 samples, which is the largest global batch`."""
-    return f"{samples:,} samples, which is the largest global batch"
+    """`200 samples in all, so a global batch has at most 200`."""
+    return f"{samples:,} samples in all, so a global batch has at most {samples:,}"

@@ -179,7 +179,7 @@ def test_data_with_fewer_samples_than_a_batch_limits_what_is_probed_and_the_glob
     assert {tried.split.global_batch for tried in made.balance.rounds} == {200}
     tried = re.findall(r"(?m)^GPU:\d batch (\d+):", done.stderr)
     assert max(map(int, tried)) == 200
-    assert "has 200 samples, which is the largest global batch\n" in done.stderr
+    assert "has 200 samples in all, so a global batch has at most 200\n" in done.stderr
     assert [one.code for one in made.warnings] == ["few-samples"]
     for probed in ((), ("--fresh",)):
         command = ("balance", *PAIR, *DATA, *SHORT, "--global-batch", "304", *probed)

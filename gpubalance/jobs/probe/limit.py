@@ -63,13 +63,14 @@ def explore(attempts: Attempts) -> Explored:
 
 
 def _tell_time_left(attempts: Attempts, factor: int) -> None:
-    """Tells how long the curve still takes, unless nobody knows how far it goes."""
+    """Tells how long the curve still takes, unless nobody knows yet how far it goes."""
     bench = attempts.bench
-    largest = bench.max_batch or _predicted(attempts)
-    if largest is None and bench.usable_bytes is None:
+    largest = _predicted(attempts)
+    if bench.usable_bytes is None:
         largest = _LARGEST_UNASKED
     # Of devices that are measured at the same time each would tell another time
     if largest is not None and not bench.is_beside_others:
+        largest = min(largest, bench.max_batch or largest)
         points = list(attempts.points.values())
         left_s = curve_left_s(points, largest, attempts.rule, factor=factor)
         slowest = max(points, key=lambda point: point.batch)
