@@ -1,6 +1,6 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
-The campaigns kills, fuzz, soak, decisions, rules, queue and alone take a number of cases, and the seed that an
+The campaigns kills, fuzz, mutants, soak, decisions, rules, queue and alone take a number of cases, and the seed that an
 earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two. `tests` shows what
 the last `scripts/test --durations` took, and `alone` runs drawn tests one by one. For a machine with GPUs see `scripts/bench gpu --help`.
 """
@@ -40,6 +40,7 @@ BENCHES = (
         "soak",
         "fuzz",
         "kills",
+        "mutants",
         "minutes",
         "queue",
         "ensemble",
@@ -66,6 +67,7 @@ _COUNTED = (
     "kills",
     "kills-without-tensorflow",
     "fuzz",
+    "mutants",
     "soak",
     "decisions",
     "queue",

@@ -1,0 +1,342 @@
+"""Sentences with figures: what a gain is called, what was lost where, and where a step's time went."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gpubalance.render.bounds import (
+    _syncs,
+    _without,
+    aim_text,
+    bounds_text,
+    gain_percent,
+    left_out_text,
+)
+from gpubalance.render.gap import Loss, all_losses, gap_text, large_losses
+from gpubalance.render.rates import half_text, pipeline_sentences
+from gpubalance.render.step import step_text
+from gpubalance.render.worth import _gain, epoch_text, most_fed, xla_text
+from gpubalance.results.common import StepTime, Throughput
+from gpubalance.results.gap import SoloGap
+from gpubalance.results.plan import LeftOut, Plan
+from gpubalance.results.run import InputPipeline, Run
+from gpubalance.results.timing import Remedy
+from tests.jobs.drawn import drawn_run, noisy_devices
+from tests.jobs.probes import CONFIGS
+from tests.render.measurements import PAIR
+from tests.render.samples import PLAN, subject
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    found = subject(PLAN).plan
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    devices, joint = noisy_devices(CONFIGS / "quick-pair.toml", 0.0)
+    return drawn_run(devices, joint, (80, 48), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (0.0531, "5.3 %"),
+        (0.0994, "9.9 %"),
+        (0.0996, "10 %"),
+        (0.1249, "12 %"),
+        (2.0, "200 %"),
+    ],
+)
+def test_a_gain_has_a_decimal_below_ten_per_cent(part: float, text: str) -> None:
+    assert gain_percent(part) == text
+
+
+@pytest.mark.parametrize(
+    ("gain", "others", "alone"),
+    [
+        (0.0, "no faster with it", "no faster with it"),
+        (0.1, "no faster with it", "no faster with it"),
+        (-0.05, "5.3 % faster without it", "GPU:0 is 5.3 % faster alone"),
+        (-0.2, "25 % faster without it", "GPU:0 is 25 % faster alone"),
+        (-0.5, "2.0 times as fast without it", "GPU:0 is 2.0 times as fast alone"),
+        (-0.75, "4.0 times as fast without it", "GPU:0 is 4.0 times as fast alone"),
+    ],
+)
+def test_what_leaving_a_device_out_gains(
+    plan: Plan, gain: float, others: str, alone: str
+) -> None:
+    assert _without(plan, gain) == others
+    assert _without(of_first(plan), gain) == alone
+
+
+def of_first(plan: Plan) -> Plan:
+    batches = (plan.batches[0], *[0] * (len(plan.batches) - 1))
+    return plan.model_copy(update={"batches": batches, "micro_batches": batches})
+
+
+@pytest.mark.parametrize(
+    ("with_it_s", "without_s", "text"),
+    [
+        (None, 0.01, ""),
+        (0.01, 0.01, ""),
+        (0.009, 0.01, ""),
+        (0.02, 0.01, " (sync 20.0 ms with it, 10.0 ms without)"),
+        (0.02, 0.0, " (sync 20.0 ms with it)"),
+    ],
+)
+def test_sync_is_told_where_it_is_longer_with_the_device(
+    plan: Plan, with_it_s: float | None, without_s: float, text: str
+) -> None:
+    predicted = plan.predicted.model_copy(update={"sync_s": without_s})
+    changed = plan.model_copy(update={"predicted": predicted})
+    assert _syncs(changed, with_it_s) == text
+
+
+def with_binds(plan: Plan, *binds: str) -> Plan:
+    shares = [
+        share.model_copy(update={"binds": bind, "limit": 640 + share.device})
+        for share, bind in zip(plan.shares, binds, strict=True)
+    ]
+    return plan.model_copy(update={"shares": tuple(shares)})
+
+
+def test_why_devices_have_no_more(plan: Plan) -> None:
+    full = with_binds(plan, "speed", "memory")
+    assert bounds_text(full) == (
+        "GPU:1 is limited by its memory (641); GPU:0 could take more, but the others would wait"
+    )
+    alike = with_binds(plan, "global batch", "global batch")
+    assert bounds_text(alike) == "GPU:0, GPU:1 could take more of a larger global batch"
+    fine = with_binds(plan, "speed", "granularity")
+    larger = fine.predicted.by_global_batch
+    assert any(one.split.global_batch > plan.global_batch for one in larger)
+    assert bounds_text(fine) == (
+        "GPU:0, GPU:1 could take more, but no larger global batch promises clearly more samples/s"
+    )
+    none_larger = fine.predicted.model_copy(update={"by_global_batch": ()})
+    assert bounds_text(fine.model_copy(update={"predicted": none_larger})) == (
+        "GPU:0, GPU:1 could take more of a larger global batch"
+    )
+    assert aim_text(plan) == "samples/s"
+    noisy = plan.predicted.model_copy(update={"noise_scale": 100.0})
+    assert aim_text(plan.model_copy(update={"predicted": noisy})) == "goodput"
+
+
+def test_why_a_device_is_left_out(plan: Plan) -> None:
+    multiple = plan.batch_multiple
+    out = LeftOut(device=1, gain=-0.2, sync_s=None)
+    by_sync = with_binds(of_first(plan), "speed", "sync")
+    assert left_out_text(by_sync, out) == (
+        "GPU:1 is left out, as it costs more sync than it adds: GPU:0 is 25 % faster alone"
+    )
+    slow = with_binds(of_first(plan), "speed", "speed")
+    assert left_out_text(slow, out) == "GPU:1 is left out: GPU:0 is 25 % faster alone"
+    unknown = out.model_copy(update={"gain": None})
+    assert left_out_text(slow, unknown) == "GPU:1 has no samples"
+    shares = list(slow.shares)
+    for limit, has_room in ((multiple - 1, False), (multiple, True)):
+        shares[1] = shares[1].model_copy(update={"limit": limit})
+        text = left_out_text(slow.model_copy(update={"shares": tuple(shares)}), unknown)
+        assert ("has no room" in text) is not has_room
+    shares[1] = shares[1].model_copy(update={"limit": 0})
+    full = slow.model_copy(update={"shares": tuple(shares)})
+    assert left_out_text(full, out) == (
+        f"GPU:1 is left out: it has no room for a batch of {multiple}"
+    )
+
+
+GAP = SoloGap(
+    solo_sum=1000.0,
+    left_out=0.0,
+    batch_sizes=50.0,
+    slowdown=(30.0, -20.0),
+    imbalance=0.9,
+    sync=100.0,
+    slow=5.0,
+    throughput=834.1,
+    without_xla=0.0,
+)
+
+
+def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
+    losses = [(loss.cause, loss.rate) for loss in all_losses(PAIR, GAP)]
+    assert losses == [
+        ("left out", 0.0),
+        ("other batches than the best alone", 50.0),
+        ("GPU:0 slower than alone", 30.0),
+        ("GPU:1 faster than alone", -20.0),
+        ("waiting for the slowest", 0.9),
+        ("summing gradients", 100.0),
+        ("rare slow steps", 5.0),
+    ]
+    assert gap_text(PAIR, GAP) == (
+        "lost against the devices alone (1000 samples/s): 100 summing gradients, 50.0 other "
+        "batches than the best alone, 30.0 GPU:0 slower than alone, +20.0 GPU:1 faster than "
+        "alone, 5.90 the rest"
+    )
+    assert [loss.cause for loss in large_losses(PAIR, GAP)] == [
+        "other batches than the best alone",
+        "GPU:0 slower than alone",
+        "GPU:1 faster than alone",
+        "summing gradients",
+        "rare slow steps",
+    ]
+    # Of the solo sum a thousandth is worth a word.
+    just = GAP.model_copy(update={"imbalance": 1.0})
+    assert "waiting for the slowest" in [x.cause for x in large_losses(PAIR, just)]
+    nothing = dict.fromkeys(("batch_sizes", "imbalance", "sync", "slow"), 0.0)
+    assert (
+        gap_text(PAIR, GAP.model_copy(update=nothing | {"slowdown": (0.0, 0.0)})) == ""
+    )
+    xla = all_losses(PAIR, GAP.model_copy(update={"without_xla": 7.0, "slow": 0.0}))
+    assert [loss.cause for loss in xla[-2:]] == ["summing gradients", "without XLA"]
+    assert [Loss("a", rate).text for rate in (38.0, -38.0, 0.0)] == [
+        "−38.0",
+        "+38.0",
+        "−0.00",
+    ]
+
+
+def test_the_least_interval_is_told_as_a_part() -> None:
+    assert half_text(1000.0, (999.0, 1001.0)) == " ± 0.1 %"
+    assert half_text(1000.0, (100.0, 2000.0)) == " ± 95.0 %"
+    assert half_text(1000.0, (1.0, 2001.0)) == " ± over 100 %"
+    assert half_text(1000.0, None) == ""
+
+
+def of_steps(run: Run, **changes: Any) -> Run:
+    time = StepTime(
+        median=0.2, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.2,), at_s=(1.0,)
+    )
+    usual = {"step_time_s": time, "sync_s": 0.03, "slow_s": 0.0, "excess_s": 0.0}
+    usual |= {"input_wait_s": 0.0, "imbalance": 1.25}
+    return run.model_copy(update=usual | changes)
+
+
+def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
+    first, second = run.replicas
+    first = first.model_copy(
+        update={"compute_s": 0.1, "update_s": 0.02, "wait_s": 0.05}
+    )
+    second = second.model_copy(
+        update={"compute_s": 0.11, "update_s": 0.06, "wait_s": 0.0}
+    )
+    both = (first, second)
+    assert step_text(of_steps(run), both) == (
+        "step 200 ms = slowest compute 110 ms + update 60.0 ms + sync 30.0 ms; imbalance 1.250 "
+        "(1 = they finish together)"
+    )
+    waiting = second.model_copy(update={"wait_s": 0.00021, "update_s": 0.02})
+    assert "110 ms + update 20.0 ms + wait 210 µs + sync" in step_text(
+        of_steps(run), (first, waiting)
+    )
+    hardly = waiting.model_copy(update={"wait_s": 0.00019})
+    assert "wait" not in step_text(of_steps(run), (first, hardly))
+    slow = step_text(of_steps(run, slow_s=0.004, excess_s=0.00021), both)
+    assert (
+        "+ rare slow steps 4.00 ms − 210 µs (steps that were timed were slower)" in slow
+    )
+    assert "−" not in step_text(of_steps(run, excess_s=0.00019), both)
+    alone = second.model_copy(update={"update_s": 0.0})
+    assert step_text(of_steps(run), (alone,)) == "step 200 ms = slowest compute 110 ms"
+
+
+@pytest.mark.parametrize(
+    ("rates", "most", "text"),
+    [
+        ({"GPU:0 alone": 1000.0}, math.inf, "50.0 s with GPU:0 alone"),
+        ({"this split": 500.0}, math.inf, "100 s with this split"),
+        ({"this split": 420.0}, math.inf, "119 s with this split"),
+        ({"this split": 50_000 / 120}, math.inf, "2.00 min with this split"),
+        ({"this split": 50_000 / 7199}, math.inf, "120 min with this split"),
+        ({"this split": 50_000 / 7200}, math.inf, "2.00 h with this split"),
+        (
+            {"a": 1000.0, "b": 500.0},
+            800.0,
+            "62.5 s with a, 100 s with b; your input pipeline gives them no faster",
+        ),
+        ({"a": 800.0}, 800.0, "62.5 s with a"),
+    ],
+)
+def test_how_long_an_epoch_takes(
+    rates: dict[str, float], most: float, text: str
+) -> None:
+    assert epoch_text(50_000, rates, most) == f"an epoch of 50,000 samples: {text}"
+
+
+@pytest.mark.parametrize(
+    ("median", "interval", "text"),
+    [
+        (1340.0, None, ("34 % more", "worth it")),
+        (1051.0, None, ("5 % more", "worth it")),
+        (1049.0, None, ("5 % more", "hardly worth it")),
+        (1004.0, None, ("no more", "hardly worth it")),
+        (1000.0, None, ("no more", "not worth it")),
+        (950.0, None, ("5 % less", "not worth it")),
+        (
+            1020.0,
+            (980.0, 1060.0),
+            ("2 % more", "measured too roughly to say whether it is worth it"),
+        ),
+        (1020.0, (980.0, 1049.0), ("2 % more", "hardly worth it")),
+        (1100.0, (1001.0, 1200.0), ("10 % more", "worth it")),
+        (950.0, (900.0, 999.0), ("5 % less", "not worth it")),
+    ],
+)
+def test_what_a_gain_is_worth(
+    median: float, interval: tuple[float, float] | None, text: tuple[str, str]
+) -> None:
+    assert _gain(Throughput(median=median, ci95=interval), 1000.0) == text
+
+
+def test_xla_is_recommended_where_it_is_clearly_faster() -> None:
+    assert xla_text("GPU:0", None) == ""
+    assert xla_text("GPU:0", 1.05) == ""
+    assert xla_text("GPU:0", 1.06) == (
+        "GPU:0 alone is 6 % faster with XLA: gpubalance balance --xla trains with it"
+    )
+
+
+def pipeline(alone: float, held: float | None, *, binds: bool) -> InputPipeline:
+    return InputPipeline(
+        alone=Throughput(median=alone, ci95=None),
+        processor_use=0.55,
+        held=None if held is None else Throughput(median=held, ci95=None),
+        binds=binds,
+        remedies=(Remedy(where="data.py:3", what="prefetch"),) if binds else (),
+    )
+
+
+def test_what_an_input_pipeline_gives() -> None:
+    assert most_fed(None) == math.inf
+    assert most_fed(pipeline(500.0, None, binds=False)) == math.inf
+    assert most_fed(pipeline(500.0, None, binds=True)) == 500.0
+    binding = pipeline(500.0, 800.0, binds=True)
+    assert list(pipeline_sentences(binding, 900.0)) == [
+        "your input pipeline gives 500 samples/s; these devices could take 900 (it uses 55 % of "
+        "the processors)",
+        "  → data.py:3: what usually helps: prefetch",
+    ]
+    first, _ = pipeline_sentences(binding, None)
+    assert "could take 800 " in first
+    usual = binding.model_copy(update={"remedies": ()})
+    assert list(pipeline_sentences(usual, 900.0))[1:] == [
+        "  → no usual remedy is missing: do less for each sample, or do it once, beforehand"
+    ]
+    fast = pipeline(5000.0, 800.0, binds=False)
+    alone = (
+        "your input pipeline alone gives 5000 samples/s, with 55 % of the processors"
+    )
+    assert list(pipeline_sentences(fast, 900.0)) == [alone]
+    assert list(pipeline_sentences(fast, 900.0, in_front=True)) == [
+        f"{alone}; without waiting for it the split gives 800"
+    ]
+    unknown = pipeline(5000.0, None, binds=False)
+    assert list(pipeline_sentences(unknown, 900.0, in_front=True)) == [alone]
+    assert list(pipeline_sentences(None, 900.0)) == []

@@ -1,0 +1,137 @@
+"""Lines of a terminal: tables, bars of ticks, and texts that are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpubalance.render.table import (
+    BLANK,
+    TextTable,
+    lines_of,
+    prose,
+    shorten,
+    shorten_front,
+    sparkline,
+    summary,
+    table,
+    warning_lines,
+)
+from gpubalance.results.common import Warning_
+
+ROWS = [("device", "name", "rate"), ("GPU:0", "A", "1000"), ("GPU:1", "", "80")]
+
+
+def test_columns_are_aligned_under_their_heads() -> None:
+    assert table(ROWS, left=(0, 1)) == [
+        "device  name  rate",
+        "GPU:0   A     1000",
+        "GPU:1           80",
+    ]
+    assert table(ROWS, left=(0,), indent="  ")[1] == "  GPU:0      A  1000"
+    assert table([*ROWS, ("a long heading",)])[-1] == "a long heading"
+
+
+def test_a_table_that_does_not_fit_becomes_sentences() -> None:
+    assert table(ROWS, left=(0, 1), width=18) == table(ROWS, left=(0, 1))
+    assert table(ROWS, left=(0, 1), width=17) == [
+        "GPU:0: name A, rate",
+        "  1000",
+        "GPU:1: rate 80",
+    ]
+    without_head = [("device", "", "rate"), ("GPU:0", "A", "1000")]
+    assert table(without_head, width=3) == ["GPU:0 A: rate 1000"]
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "ticks"),
+    [
+        ([], None, ""),
+        ([0, 1, 2, 3, 4, 5, 6, 7], None, "▁▂▃▄▅▆▇█"),
+        ([0, 10], None, "▁█"),
+        ([5, 10], 0, "▅█"),
+        ([100, 98], None, "▅▅"),
+        ([100, 97.9], None, "█▁"),
+        ([-100, -102], None, "▅▅"),
+        ([0, 0], None, "▅▅"),
+        ([3], 0, "█"),
+    ],
+)
+def test_ticks_are_as_high_as_their_values(
+    values: list[float], least: float | None, ticks: str
+) -> None:
+    assert sparkline(values, least=least) == ticks
+
+
+@pytest.mark.parametrize(
+    ("width", "end", "front"),
+    [
+        (6, "abcdef", "abcdef"),
+        (5, "abcd…", "…cdef"),
+        (2, "a…", "…f"),
+        (7, "abcdef", "abcdef"),
+    ],
+)
+def test_texts_are_cut_to_a_width(width: int, end: str, front: str) -> None:
+    assert shorten("abcdef", width) == end
+    assert shorten_front("abcdef", width) == front
+
+
+def test_prose_is_wrapped_but_not_behind_a_sign_nor_within_a_word() -> None:
+    assert prose("aaaa bbbb cccc dddd eeee 1 ± 2 %", 27) == [
+        "aaaa bbbb cccc dddd eeee 1",
+        "  ± 2 %",
+    ]
+    assert prose("aaaa bbbb cccc dddd eeee 1", 3) == ["aaaa bbbb cccc dddd", "  eeee 1"]
+    assert prose("x" * 30, 20) == ["x" * 30]
+    assert prose("aaaa bbbb cccc dddd eeee", 20, "> ", "") == [
+        "> aaaa bbbb cccc",
+        "dddd eeee",
+    ]
+
+
+def test_parts_keep_their_indent_and_empty_lines() -> None:
+    parts = ["one", "  two", "", BLANK, TextTable(ROWS), lambda width: ["-" * width]]
+    assert lines_of(parts, 30) == [
+        "one",
+        "  two",
+        "",
+        *table(ROWS, left=(0, 1)),
+        "-" * 30,
+    ]
+
+
+def test_warnings_of_one_kind_are_joined_and_the_next_command_stands_last() -> None:
+    alike = [
+        Warning_(code="noisy", message="a is noisy", next="measure again"),
+        Warning_(code="slow", message="b is slow", next=""),
+        Warning_(code="noisy", message="c is noisy", next="measure again"),
+    ]
+    told = [
+        "",
+        "warning noisy: a is noisy; c is noisy",
+        "  → measure again",
+        "warning slow: b is slow",
+        "  → ",
+    ]
+    assert warning_lines(alike) == told
+    assert warning_lines([]) == []
+    text = summary(["done"], alike, "go on", ["a", "b"], typed=str.upper)
+    assert text.splitlines() == [
+        "done",
+        *told[:2],
+        "  → MEASURE AGAIN",
+        *told[3:],
+        "",
+        "next: go on",
+        "or, after `import gpubalance`, train your own model with it:",
+        "  a",
+        "  b",
+    ]
+    assert summary([], [], "go on", ["a"]).splitlines() == [
+        "",
+        "next: go on",
+        "or train with it:",
+        "  a",
+    ]
+    narrow = warning_lines(alike[:1], 24)
+    assert narrow == ["", "warning noisy: a is", "  noisy", "  → measure again"]
