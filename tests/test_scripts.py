@@ -18,6 +18,8 @@ from tests.checkout import BACKEND, PYPROJECT, Checkout, make_checkout
 from tests.cli.terminal import command_in_terminal
 from tests.known import known
 
+pytestmark = pytest.mark.xdist_group("scripts")
+
 
 @pytest.fixture(scope="module")
 def first_use(
@@ -270,7 +272,7 @@ def test_without_a_fitting_python_it_says_what_is_needed(
 
 ALL_PROGRAMS = ["ruff", "ruff", "mypy", "pytest"]
 # All tests run several at a time; what a user asks for runs as it is asked for.
-AT_ONCE = ["-n", "4", "--dist", "loadgroup", "--no-loadscope-reorder", "-m"]
+AT_ONCE = ["-n", "4", "--dist", "loadgroup", "-m"]
 FIRST_TIER = [*AT_ONCE, "not campaign and not full"]
 TIMES = "--test-times=build/test-times.json"
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.results.decomposition import Decomposition
@@ -44,6 +46,7 @@ def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
     assert len(set((tmp_path / "checked").read_text().split())) == 1
 
 
+@pytest.mark.full  # see the balance above
 def test_of_workers_that_begin_at_the_same_time_one_checks_the_model(
     tmp_path: Path,
 ) -> None:

@@ -47,6 +47,7 @@ def samples():
 """
 
 
+@pytest.mark.full  # launch sums over hosts in training/test_hosts.py
 def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) -> None:
     """Each host is behind a prefix, with TensorFlow's real collectives between two processes.
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.program import QUICK_PAIR, gpubalance
 from tests.guide.documents import read
 
@@ -22,6 +24,7 @@ DATA = (
 )
 
 
+@pytest.mark.full  # three of TensorFlow's processes; `--pull` is in test_queue.py
 def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> None:
     (script,) = re.findall(r"(?s)```python\n# search.py\n(.*?)```", read("queue"))
     script = script.replace("max_trials=6", "max_trials=3").replace(

@@ -27,6 +27,8 @@ from tests.known import known
 from tests.render.measurements import PAIR, measurement, step_time
 from tests.stand_in import engine
 
+pytestmark = pytest.mark.xdist_group("tensorboard")
+
 # The program as its entry point runs it, and then which heavy packages its process has loaded.
 _TELLING = """
 import sys

@@ -54,6 +54,7 @@ def test_gpus_of_several_hosts_sum_by_nccl_and_cpus_by_the_ring(
     assert found == [of_gpus, of_cpus]
 
 
+@pytest.mark.full  # two processes; workers/test_ranks.py has none
 def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
     """Its process lives, and so does the one that waits for it in TensorFlow's all-reduce."""
     mark = tmp_path / "hangs"

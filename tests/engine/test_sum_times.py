@@ -46,6 +46,7 @@ def test_simulated_devices_take_their_profiles_sync() -> None:
     assert seconds == pytest.approx((0.078, 0.1))
 
 
+@pytest.mark.full  # three processes
 def test_processes_on_several_hosts_sum_over_some_of_them() -> None:
     """The first one is in only one of the groups, and all train together afterwards."""
     hosts = ("alpha", "beta", "gamma")

@@ -40,6 +40,11 @@ def two_gpus(tmp_path: Path) -> dict[str, str]:
     return fake_gpus(tmp_path, FASTER, SLOWER)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All are of the second tier: the plugin takes a compiler, and each process TensorFlow."""
+    item.add_marker(pytest.mark.full)
+
+
 def pytest_runtest_setup() -> None:
     try:
         needed()

@@ -15,6 +15,8 @@ import pytest
 from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED
 from tests.fake_gpu import Fault, Gpu, Operation, child, fake_gpus, operations
 
+pytestmark = pytest.mark.xdist_group("engine on GPUs")
+
 TOO_LARGE = 30_000  # of 3 KiB a sample
 NO_ALGORITHM = 40
 GPUS = (

@@ -21,6 +21,8 @@ from tests.fake_gpu import (
     operations,
 )
 
+pytestmark = pytest.mark.xdist_group("plugin")
+
 MIB = 1 << 20
 MEMORY = 300 * MIB
 PROGRAM = (

@@ -13,6 +13,8 @@ import pytest
 from tests.cli.program import gpubalance
 from tests.fake_gpu import Gpu, child, fake_gpus, operations
 
+pytestmark = pytest.mark.xdist_group("step on GPUs")
+
 ALONE = ("--windows", "1", "--duration", "0.2", "--baseline", "none", "--json")
 _SAMPLES, _STEPS, _FEATURES = 64, 10, (12, 12, 3)
 _BATCHES = 40, 24

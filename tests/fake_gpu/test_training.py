@@ -13,6 +13,8 @@ import pytest
 
 from tests.fake_gpu import Gpu, child, fake_gpus, operations
 
+pytestmark = pytest.mark.xdist_group("training on GPUs")
+
 MEMORY_BYTES = 60 << 20, 40 << 20
 GPUS = tuple(
     Gpu(name, memory_bytes=size, gflops=0.1)

@@ -281,6 +281,7 @@ def test_37_one_gpu_or_identical_ones_get_an_even_split(
     assert plan["global_batch"] == sum(plan["batches"]) > 0
 
 
+@pytest.mark.full  # compiles clock.c
 def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(tmp_path: Path) -> None:
     """The real engine takes 20 ms for a step of 60 and 40 samples, whatever the time of day.
 

@@ -25,7 +25,10 @@ from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, of_config, point_of
 from tests.known import known
 
-pytestmark = pytest.mark.usefixtures("either_engine")
+pytestmark = [
+    pytest.mark.usefixtures("either_engine"),
+    pytest.mark.xdist_group("probes"),
+]
 PAIR, _ = of_config("gtx1080ti-gtx1080")
 
 

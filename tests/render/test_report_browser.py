@@ -11,9 +11,13 @@ import pytest
 
 from tests.render.browser import CHROMIUM, Seen, View, look
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no Chromium here to open the page with"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="there is no Chromium here to open the page with"
+    ),
+    pytest.mark.xdist_group("page"),
+    pytest.mark.full,
+]
 
 VIEWS = [
     View(width, scheme)

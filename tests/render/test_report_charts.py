@@ -35,6 +35,8 @@ from tests.jobs.probes import inside
 from tests.known import known
 from tests.render import samples
 
+pytestmark = pytest.mark.xdist_group("page")
+
 IDS = ("step", "gap", "curves", "memory", "course", "rounds")
 
 

@@ -24,6 +24,8 @@ from gpubalance.render.report.text import (
 from gpubalance.results.subject import ReportSubject
 from tests.render import samples
 
+pytestmark = pytest.mark.xdist_group("page")
+
 HOSTILE = (
     "<script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>",
     r"$\frac{1}{$ | `rm` [x](javascript:alert(3)) \x1b[31mred\x1b[0m".replace(

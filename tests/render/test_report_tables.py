@@ -20,6 +20,8 @@ from gpubalance.results.subject import ReportSubject
 from tests.known import known
 from tests.render import samples
 
+pytestmark = pytest.mark.xdist_group("page")
+
 # What is no measurement.
 _NOT_IN_TABLES = {
     "schema_version",

@@ -16,6 +16,8 @@ from gpubalance.errors import BadInput, NothingFits
 from tests.cli.program import QUICK_PAIR
 from tests.late import keras, layers, tf
 
+pytestmark = pytest.mark.xdist_group("ensemble")
+
 SMALL = """
 [[device]]
 name = "small"

@@ -73,6 +73,7 @@ def test_plain_devices_on_hosts_train(tmp_path: Path) -> None:
         assert found == pytest.approx(expected, rel=TOLERANCE), line
 
 
+@pytest.mark.full  # three processes; two are above
 def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
     path = str(write_plan(tmp_path))
     script = str(ROOT / "tests" / "training" / "rank.py")

@@ -122,6 +122,7 @@ def check_weights(folder: Path, restarts: int) -> None:
             assert np.max(np.abs(found[name] - weight)) < TOLERANCE, (number, name)
 
 
+@pytest.mark.full  # fifteen processes; cli/test_launch.py restarts small ones
 def test_a_training_survives_the_loss_of_processes_and_hosts(tmp_path: Path) -> None:
     """The session on a host, the whole host, a process, and the link to the host are lost.
 

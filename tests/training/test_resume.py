@@ -22,6 +22,8 @@ from tests.training.cases import in_split, largest
 from tests.training.models import classifier
 from tests.training.samples import numbers
 
+pytestmark = pytest.mark.xdist_group("resume")
+
 
 def trained(
     backup: Path, batches: tuple[int, ...], dies_at: int | None = None

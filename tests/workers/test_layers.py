@@ -24,6 +24,8 @@ from tests.asked import asked
 from tests.engine.pipelines import orders_of
 from tests.known import known
 
+pytestmark = pytest.mark.xdist_group("layers worker")
+
 _MIB = 1 << 20
 _MEMORY = 600
 _PROFILES = [

@@ -32,6 +32,8 @@ from tests.training.test_hosts import write_plan
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT
 
+pytestmark = pytest.mark.xdist_group("ray")
+
 TWO_HOSTS = ("--simulate", str(ROOT / "configs/two-hosts.toml"))
 
 
@@ -96,6 +98,7 @@ def ours_of(cluster: Any) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.full  # Ray
 def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> None:
     """It is asked once for all that a command uses of a node."""
     cards = [
@@ -120,6 +123,7 @@ def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> N
     assert "of 2 GPUs that are asked for on alpha the cluster has 0" in told.value.log
 
 
+@pytest.mark.full  # Ray
 def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
     cluster: Any, party_that: Callable[..., Party]
 ) -> None:
@@ -136,6 +140,7 @@ def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
     assert not left_of(there)
 
 
+@pytest.mark.full  # Ray
 def test_a_node_that_is_lost_is_told(
     cluster: Any, party_that: Callable[..., Party]
 ) -> None:

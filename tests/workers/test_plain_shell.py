@@ -51,7 +51,14 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return kept | {"XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
 
 
-@pytest.fixture(scope="module", params=["prefix", "ssh", "ray"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "prefix",
+        pytest.param("ssh", marks=pytest.mark.full),
+        pytest.param("ray", marks=pytest.mark.full),
+    ],
+)
 def reached(
     request: pytest.FixtureRequest,
     folder: Path,
@@ -106,6 +113,7 @@ def typed(
     return done
 
 
+@pytest.mark.full  # a TensorFlow on each host
 def test_a_run_on_other_hosts(
     reached: tuple[dict[str, str], tuple[str, ...]], folder: Path
 ) -> None:
@@ -132,6 +140,7 @@ def test_a_script_on_other_hosts(
     ]
 
 
+@pytest.mark.full  # a TensorFlow on each host
 def test_what_hosts_say_of_themselves(
     reached: tuple[dict[str, str], tuple[str, ...]], folder: Path
 ) -> None:

@@ -32,6 +32,8 @@ from tests.asked import asked
 from tests.cli.program import TINY, lives
 from tests.known import known
 
+pytestmark = pytest.mark.xdist_group("workers' process")
+
 ROOT = Path(__file__).parents[2]
 PAIR, JOINT = simulated_devices(str(ROOT / "configs/quick-pair.toml"))
 

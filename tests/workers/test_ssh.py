@@ -23,6 +23,8 @@ from tests.cli.program import SHORT, here
 from tests.stand_in import engine
 from tests.training.test_hosts import write_plan
 
+pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.full]
+
 SSHD = """
 ListenAddress 127.0.0.1
 Port {port}
