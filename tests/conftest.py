@@ -112,3 +112,14 @@ def pytest_runtest_teardown() -> None:
     if "tensorflow" in sys.modules and next(_ended) % _OFTEN == 0:
         gc.collect()
         gc.freeze()
+
+
+_HAD_TENSORFLOW = "tensorflow" in sys.modules  # as in the tests with the oldest Keras
+
+
+def pytest_collection_finish() -> None:
+    """Each of xdist's processes collects all tests: none may take seconds for that."""
+    if "tensorflow" in sys.modules and not _HAD_TENSORFLOW:
+        raise pytest.UsageError(
+            "a module of tests loads TensorFlow where it is imported: see tests/late.py"
+        )

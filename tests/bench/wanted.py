@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from scipy.stats import quantile_test
-
 from gpubalance.numbers.stats import median
 
 Decision = Literal["met", "missed", "not decided"]
@@ -59,6 +57,8 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
     At each look it holds the median 95 times in 100 or more, for any distribution: of several
     looks, one is off somewhat more often.
     """
+    from scipy.stats import quantile_test  # a second, which most who collect this do not need
+
     taken: list[float] = []
     for count in _looks(_LEAST, most):
         taken += islice(ratios, count - len(taken))

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED
 from tests.fake_gpu import Fault, Gpu, Operation, child, fake_gpus, operations
 
 pytestmark = pytest.mark.xdist_group("engine on GPUs")
 
+# Stamps of a step in order, as gpubalance.engine.step.points has them, which loads TensorFlow.
+BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
 TOO_LARGE = 30_000  # of 3 KiB a sample
 NO_ALGORITHM = 40
 GPUS = (

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.training.batch_ends import LogsReadLate
 from tests.late import keras
 from tests.training.cases import simulated
 from tests.training.models import classifier
@@ -73,6 +72,7 @@ def test_the_progress_bar_shows_numbers_while_it_moves(
 
 def test_logs_that_nobody_looks_at_are_not_read() -> None:
     """Keras' ModelCheckpoint and TensorBoard are given logs, and as a rule only hand them on."""
+    from gpubalance.training.batch_ends import LogsReadLate
 
     reads: list[str] = []
 
