@@ -84,7 +84,7 @@ class Tree:
         nearest = {path: d for path, d in near.items() if d <= 1}
         others = {path: d for path, d in near.items() if 1 < d <= _FAR}
         for files in (nearest, others):
-            costs_s = {}
+            costs_s: dict[str, float] = {}
             for path in files:
                 costs_s |= self._learned(path)
             with self._mutated(mutant):

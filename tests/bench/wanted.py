@@ -57,7 +57,9 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
     At each look it holds the median 95 times in 100 or more, for any distribution: of several
     looks, one is off somewhat more often.
     """
-    from scipy.stats import quantile_test  # a second, which most who collect this do not need
+    from scipy.stats import (
+        quantile_test,  # a second, which most who collect this do not need
+    )
 
     taken: list[float] = []
     for count in _looks(_LEAST, most):

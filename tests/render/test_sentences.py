@@ -15,9 +15,10 @@ from gpubalance.render.bounds import (
     gain_percent,
     left_out_text,
 )
-from gpubalance.render.gap import Loss, all_losses, gap_text, large_losses
+from gpubalance.render.gap import Loss, all_losses, gap_parts, large_losses
 from gpubalance.render.rates import half_text, pipeline_sentences
 from gpubalance.render.step import step_text
+from gpubalance.render.table import lines_of
 from gpubalance.render.worth import _gain, epoch_text, most_fed, xla_text
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.gap import SoloGap
@@ -175,11 +176,17 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
         ("summing gradients", 100.0),
         ("rare slow steps", 5.0),
     ]
-    assert gap_text(PAIR, GAP) == (
-        "lost against the devices alone (1000 samples/s): 100 summing gradients, 50.0 other "
-        "batches than the best alone, 30.0 GPU:0 slower than alone, +20.0 GPU:1 faster than "
-        "alone, 5.90 the rest"
-    )
+    # A sum that adds up: 1000 − 50 − 30 + 20 − 100 − 5.90 = 834
+    assert [line.split() for line in lines_of(gap_parts(PAIR, GAP), 80) if line] == [
+        ["samples/s,", "from", "alone", "to", "together"],
+        ["the", "devices", "alone", "1000"],
+        ["other", "batches", "than", "the", "best", "alone", "−50.0"],
+        ["GPU:0", "slower", "than", "alone", "−30.0"],
+        ["GPU:1", "faster", "than", "alone", "+20.0"],
+        ["summing", "gradients", "−100"],
+        ["the", "rest", "−5.90"],
+        ["together", "834"],
+    ]
     assert [loss.cause for loss in large_losses(PAIR, GAP)] == [
         "other batches than the best alone",
         "GPU:0 slower than alone",
@@ -191,9 +198,8 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
     just = GAP.model_copy(update={"imbalance": 1.0})
     assert "waiting for the slowest" in [x.cause for x in large_losses(PAIR, just)]
     nothing = dict.fromkeys(("batch_sizes", "imbalance", "sync", "slow"), 0.0)
-    assert (
-        gap_text(PAIR, GAP.model_copy(update=nothing | {"slowdown": (0.0, 0.0)})) == ""
-    )
+    none = GAP.model_copy(update=nothing | {"slowdown": (0.0, 0.0)})
+    assert not list(gap_parts(PAIR, none))
     xla = all_losses(PAIR, GAP.model_copy(update={"without_xla": 7.0, "slow": 0.0}))
     assert [loss.cause for loss in xla[-2:]] == ["summing gradients", "without XLA"]
     assert [Loss("a", rate).text for rate in (38.0, -38.0, 0.0)] == [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpubalance.render.table import (
@@ -90,7 +92,14 @@ def test_prose_is_wrapped_but_not_behind_a_sign_nor_within_a_word() -> None:
 
 
 def test_parts_keep_their_indent_and_empty_lines() -> None:
-    parts = ["one", "  two", "", BLANK, TextTable(ROWS), lambda width: ["-" * width]]
+    parts: list[Any] = [
+        "one",
+        "  two",
+        "",
+        BLANK,
+        TextTable(ROWS),
+        lambda width: ["-" * width],
+    ]
     assert lines_of(parts, 30) == [
         "one",
         "  two",

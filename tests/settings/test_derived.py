@@ -76,13 +76,13 @@ def test_a_trace_of_one_device_has_its_label() -> None:
     ("typed", "read"), [("off", 1), ("auto", "auto"), ("8", 8), (1024, 1024), (1, 1)]
 )
 def test_micro_batches_are_read(typed: object, read: object) -> None:
-    assert PlanRequest(accumulate=typed).accumulate == read  # type: ignore[arg-type]
+    assert PlanRequest(accumulate=typed).accumulate == read
 
 
 @pytest.mark.parametrize("typed", ["on", "0", 0, 1025, "1025", "123456", -1, 2.5, None])
 def test_what_are_no_micro_batches_is_refused(typed: object) -> None:
     with pytest.raises(ValueError, match="auto, off or a number from 1 to 1024"):
-        PlanRequest(accumulate=typed)  # type: ignore[arg-type]
+        PlanRequest(accumulate=typed)
 
 
 def test_the_probe_of_a_balance_is_for_what_the_balance_asks() -> None:
@@ -282,7 +282,7 @@ def test_memory_drift_and_sync_by_hand() -> None:
         base_memory=100,
         memory_per_sample=7,
         sync_s=0.02,
-        drift=((2.0, 1.5), (5.0, 1.0)),  # type: ignore[arg-type]
+        drift=((2.0, 1.5), (5.0, 1.0)),
     )
     assert profile.memory_at(10) == 170
     assert profile.memory_at(10, 5) == 175
