@@ -1,6 +1,6 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
-The campaigns kills, fuzz, mutants, soak, decisions, rules, queue and alone take a number of cases, and the seed that an
+The campaigns kills, fuzz, mutants, soak, decisions, rules, parity, queue and alone take a number of cases, and the seed that an
 earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two. `tests` shows what
 the last `scripts/test --durations` took, and `alone` runs drawn tests one by one. For a machine with GPUs see `scripts/bench gpu --help`.
 """
@@ -46,6 +46,7 @@ BENCHES = (
         "ensemble",
         "sync",
         "rules",
+        "parity",
         "following",
         "slowed",
         "hosts",
@@ -72,6 +73,7 @@ _COUNTED = (
     "decisions",
     "queue",
     "rules",
+    "parity",
     "hosts",
     "alone",
 )

@@ -169,6 +169,12 @@ class Findings:
             warning = (
                 f"{self._training} has no gradients for the samples tried: {UNKNOWN}"
             )
+        elif self._runs.has_lost_gradients():
+            self._is_known = False
+            warning = (
+                f"{self._training} has no gradients for the samples tried that are more than "
+                f"rounding, {UNKNOWN}"
+            )
         elif power == SUM or (
             power != MEAN and added_alike and self._runs.is_of_sum("gradient")
         ):

@@ -10,7 +10,8 @@ shows as rounding. What is not a mean over samples differs by far more than such
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -29,6 +30,8 @@ _LEAST_NORMAL = {
     "float64": 2.0**-1022,
 }
 HALF = {"bfloat16", "float16"}
+_INT32 = tf.int32.as_datatype_enum
+_CHANGED = "_perturbed"  # added to the names of functions
 _DTYPES = {tf.as_dtype(name).as_datatype_enum: name for name in SPACINGS}
 # The operations that sum, each with a slice of its inputs: those that are terms or factors of them.
 _SUMMING = {
@@ -51,7 +54,8 @@ _SUMMING = {
     **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), slice(0, 3, 2)),
     "DepthwiseConv2dNativeBackpropFilter": slice(0, 3, 2),
 }
-_GRADIENTS = "gradient_tape/"  # in the name of each operation that a tape adds
+# In the name of each operation of a gradient: of a tape, or in a function of a graph.
+_GRADIENTS = ("gradient_tape/", "gradients/")
 _SEED = "perturbed/seed"
 
 
@@ -87,59 +91,117 @@ class _Definition:
         self._graph = graph
         self._but = but
         self._definition = graph.as_graph_def()
-        self._calls: dict[str, str] = {}  # by the term's name
+        self._number = 0  # of calls
+        self._functions: dict[str, Any] = {}  # that perturb, by dtype
 
     def perturbed(self) -> Any:
         """The changed definition."""
-        nodes = list(self._definition.node)
-        self._add(_SEED, "Placeholder", dtype=tf.int32)
-        functions = {}
-        for node in nodes:
-            dtype = _DTYPES.get(node.attr["T"].type) if "T" in node.attr else None
-            if dtype is None or not self._is_rounded_anew(node.name, dtype):
-                continue
-            if dtype not in functions:
-                functions[dtype] = _perturbing(dtype)
-            for place in _places_of_terms(node):
-                node.input[place] = self._call(functions[dtype], node.input[place])
-        for function in functions.values():
-            self._definition.library.function.append(function.function_def)
+        library = self._definition.library
+        self._rename(library.function)
+        self._perturb(self._definition.node, _name_in_a_graph, self._is_rounded_anew)
+        for function in library.function:
+            # Its seed is the same in all runs, but other terms have other numbers.
+            self._perturb(function.node_def, _name_in_a_function, _is_of_a_gradient)
+        for function in self._functions.values():
+            library.function.append(function.function_def)
         return self._definition
 
-    def _is_rounded_anew(self, name: str, dtype: str) -> bool:
-        """Whether parts of other sizes round what an operation sums in other ways.
+    def _rename(self, functions: Sequence[Any]) -> None:
+        """Gives the graph's functions other names: TensorFlow keeps one function of a name."""
+        nodes = list(self._definition.node)
+        names = set()
+        for function in functions:
+            nodes += function.node_def
+            names.add(function.signature.name)
+            function.signature.name += _CHANGED
+        for node in nodes:
+            for attribute in node.attr.values():
+                for called in (attribute.func, *attribute.list.func):
+                    if called.name in names:
+                        called.name += _CHANGED
+        del self._definition.library.gradient[:]
 
-        In half precision those of gradients do, as these are divided by the part's size, and those
-        over samples. Else it rounds a sample in the same way, whatever the others are.
+    def _is_rounded_anew(self, name: str) -> bool:
+        """Whether parts of other sizes round what sums in half precision in other ways.
+
+        Gradients are divided by the part's size, and some sums are over samples. Else a sample is
+        rounded in the same way, whatever the others are.
         """
-        if name.startswith(self._but):
-            return False
-        if dtype not in HALF or _GRADIENTS in name:
-            return True
         results = self._graph.get_operation_by_name(name).outputs
-        return all(result.shape.is_fully_defined() for result in results)
+        over_samples = all(result.shape.is_fully_defined() for result in results)
+        return over_samples or _is_of_a_gradient(name)
 
-    def _call(self, function: Any, term: str) -> str:
-        """The name of the term, perturbed: for all sums in the same way."""
-        if term not in self._calls:
-            number = len(self._calls)
-            name = f"perturbed/{number}"
-            place = self._add(f"{name}/number", "Const", dtype=tf.int32)
-            place.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(number, tf.int32))
-            call = self._add(name, "PartitionedCall")
-            call.input.extend([term, _SEED, place.name])
-            types = [tensor.dtype.as_datatype_enum for tensor in function.inputs]
-            call.attr["Tin"].list.type.extend(types)
-            call.attr["Tout"].list.type.append(types[0])
-            call.attr["f"].func.name = function.function_def.signature.name
-            self._calls[term] = name
-        return self._calls[term]
+    def _perturb(
+        self,
+        nodes: Any,
+        name_of_result: Callable[[str], str],
+        is_rounded_anew: Callable[[str], bool],
+    ) -> None:
+        """Perturbs the terms of a graph's or a function's nodes."""
+        old = list(nodes)
+        add = partial(_add, nodes)
+        if name_of_result is _name_in_a_graph:
+            add(_SEED, "Placeholder").attr["dtype"].type = _INT32
+        else:
+            _set_number(add(_SEED, "Const"), 0)
+        seed = name_of_result(_SEED)
+        calls: dict[str, str] = {}  # by the term: it is the same one for all sums
+        for node in old:
+            dtype = _DTYPES.get(node.attr["T"].type) if "T" in node.attr else None
+            if dtype is None or node.name.startswith(self._but):
+                continue
+            if dtype in HALF and not is_rounded_anew(node.name):
+                continue
+            for place in _places_of_terms(node):
+                term = node.input[place]
+                if term not in calls:
+                    calls[term] = self._add_call(add, dtype, term, seed, name_of_result)
+                node.input[place] = calls[term]
 
-    def _add(self, name: str, kind: str, dtype: Any = None) -> Any:
-        node = self._definition.node.add(name=name, op=kind)
-        if dtype is not None:
-            node.attr["dtype"].type = dtype.as_datatype_enum
-        return node
+    def _add_call(
+        self,
+        add: Callable[[str, str], Any],
+        dtype: str,
+        term: str,
+        seed: str,
+        name_of_result: Callable[[str], str],
+    ) -> str:
+        """The name of the term, perturbed."""
+        if dtype not in self._functions:
+            self._functions[dtype] = _perturbing(dtype)
+        function = self._functions[dtype]
+        self._number += 1
+        name = f"perturbed/{self._number}"
+        _set_number(add(f"{name}/number", "Const"), self._number)
+        call = add(name, "PartitionedCall")
+        call.input.extend([term, seed, name_of_result(f"{name}/number")])
+        types = [tensor.dtype.as_datatype_enum for tensor in function.inputs]
+        call.attr["Tin"].list.type.extend(types)
+        call.attr["Tout"].list.type.append(types[0])
+        call.attr["f"].func.name = function.function_def.signature.name
+        return name_of_result(name)
+
+
+def _name_in_a_graph(node: str) -> str:
+    return node
+
+
+def _name_in_a_function(node: str) -> str:
+    return f"{node}:output:0"
+
+
+def _is_of_a_gradient(name: str) -> bool:
+    return any(part in name for part in _GRADIENTS)
+
+
+def _add(nodes: Any, name: str, kind: str) -> Any:
+    return nodes.add(name=name, op=kind)
+
+
+def _set_number(constant: Any, number: int) -> None:
+    constant.attr["dtype"].type = _INT32
+    value = tf.make_tensor_proto(number, tf.int32)
+    constant.attr["value"].tensor.CopyFrom(value)
 
 
 def _places_of_terms(node: Any) -> Iterable[int]:

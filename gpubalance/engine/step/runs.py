@@ -40,6 +40,9 @@ _PERTURBED_RUNS = 5
 # Parts and the whole may be apart by this many times that median, which is 0.67 of the standard
 # deviation. Terms are perturbed by ε; rounding is ε/2 at most, and 0.3 ε as a rule.
 _TIMES_ROUNDING = 4
+# Rounding that moves gradients by this many times as much as parts may differ hides what they are:
+# they cancel, or a loss chooses among samples that only rounding tells apart.
+_LARGEST_ROUNDING = 30
 # Gradients that are more than rounding change by less than this fraction with other weights, whose
 # products are rounded in other ways.
 _LARGEST_CHANGE = 0.02
@@ -123,10 +126,19 @@ class Runs:
         return next(iter(self._powers(name, self._rounding(name))), None)
 
     def is_lost(self, name: str) -> bool:
-        """Whether rounding hides which of the two a quantity is, a mean or a sum."""
+        """Whether rounding hides which of the two a quantity is, a mean or a sum.
+
+        That of gradients and losses may also be so large that they could be neither.
+        """
         if self._powers(name):
             return False
-        return {MEAN, SUM} <= set(self._powers(name, self._rounding(name)))
+        rounding = self._rounding(name)
+        powers = self._powers(name, rounding)
+        if name.startswith(("gradient", "loss")) and powers:
+            largest = _LARGEST_ROUNDING * max(self._near(name), _NEAR["gradient"])
+            whole = np.linalg.norm(norms(self._whole.marks[name]))
+            return bool(np.linalg.norm(rounding) > largest * whole)
+        return {MEAN, SUM} <= set(powers)
 
     def _powers(self, name: str, rounding: Any = 0.0) -> list[int]:
         parts = []
@@ -146,11 +158,14 @@ class Runs:
         return bool(np.isfinite(_magnitude(self._whole)))
 
     def has_no_gradients(self) -> bool:
-        """Whether there are weights, and all gradients of the whole are 0, or only rounding."""
+        """Whether there are weights, and all gradients of the whole are 0."""
         whole = self._whole.marks["gradient"]
-        if not whole.size:
-            return False
-        if not whole.any() or self.is_lost("gradient"):
+        return bool(whole.size) and not whole.any()
+
+    def has_lost_gradients(self) -> bool:
+        """Whether gradients are no more than rounding, or it hides what they are."""
+        whole = self._whole.marks["gradient"]
+        if self.is_lost("gradient"):
             return True
         return self._may_be_rounding() and bool(
             np.all(norms(whole) <= self._rounding("gradient"))

@@ -1,0 +1,97 @@
+"""The parity check tells rounding from what is no mean, by the size of what was summed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.bench.parity import judged
+from tests.cli.program import ROOT
+from tests.late import keras, tf
+from tests.training.models import classifier
+from tests.training.test_told import X, Y, own_loss
+
+_A_TEST = 10
+
+
+def run_with_terms_perturbed(model: Any) -> Any:
+    """How far the gradients of a step go then, as fractions of them."""
+    from gpubalance.engine.step import built
+    from gpubalance.engine.step.marks import norms, products
+    from gpubalance.engine.step.traced_step import TracedStep
+
+    batch = tf.constant(X[:100]), tf.constant(Y[:100])
+    built.build(model, tf.distribute.get_strategy(), batch, trains=True)
+    step = TracedStep(model, batch, "CPU:0", 16, trains=True)
+    whole = step.run(step.states()).marks["gradient"]
+    moved = []
+    for seed in range(5):
+        marks = step.run(step.states(), seed=seed).marks["gradient"]
+        moved.append(np.abs(products(marks - whole)).max(axis=-1) / norms(whole))
+    return np.median(moved, axis=0)
+
+
+def test_gradients_that_cancel_are_as_large_as_their_rounding_and_others_far_larger() -> (
+    None
+):
+    keras.utils.set_random_seed(1)
+    assert np.all(run_with_terms_perturbed(own_loss("mean")) > 0.1)
+    assert np.all(run_with_terms_perturbed(classifier()()) < 1e-5)
+
+
+@pytest.mark.parametrize("first", range(0, 50, _A_TEST))
+def test_of_drawn_models_what_is_said_is_true(first: int) -> None:
+    """A small part of `scripts/bench parity`."""
+    found = [judged(seed) for seed in range(first, first + _A_TEST)]
+    assert [text for kind, text in found if kind not in ("right", "undecided")] == []
+    assert [kind for kind, _ in found].count("right") >= _A_TEST / 2
+
+
+_OTHER_PROCESSORS = [
+    {"TF_ENABLE_ONEDNN_OPTS": "0"},
+    {"ONEDNN_MAX_CPU_ISA": "SSE41"},
+    {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+]
+
+
+@pytest.mark.parametrize("environment", _OTHER_PROCESSORS)
+def test_what_cancels_has_no_gradients_on_every_processor(
+    environment: dict[str, str],
+) -> None:
+    script = (
+        "import json\n"
+        "from tests.training.test_parity import said_of_cancelling\n"
+        "print(json.dumps(said_of_cancelling()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert len(said) == 4
+    for warnings in said:
+        assert len(warnings) == 1
+        assert "has no gradients for the samples tried" in warnings[0]
+
+
+def said_of_cancelling() -> list[list[str]]:
+    """What is said of means of a softmax, with dropout and without, of some weights."""
+    from tests.training.told import checked
+
+    said = []
+    for seed in range(2):
+        for kind in ("mean", "random"):
+            keras.utils.set_random_seed(seed)
+            said.append(list(checked(own_loss(kind), X, Y).warned))
+    return said
