@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.options import Devices, DryRun
+from gpubalance.cli.options import Devices, DryStart
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.launching import Launching
@@ -40,7 +40,7 @@ def launch(
     script: Script,
     devices: Annotated[Devices, Without("gpus", "simulate", "time_scale")],
     how: Launching,
-    dry: DryRun,
+    dry: DryStart,
     arguments: Arguments = None,
 ) -> None:
     """Hosts are reached as they were for the plan; a --via that was typed then is typed again.

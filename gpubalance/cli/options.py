@@ -58,17 +58,17 @@ class Devices(Record):
         return find_machine(self.simulate, hosts).slowed(self.time_scale)
 
 
-class DryRun(Record):
-    """Whether a command only says what it would do."""
+class DryStart(Record):
+    """Whether a command only says what it would start."""
 
-    dry_run: bool = measuring_option(
+    dry_run: bool = output_option(
         "--dry-run",
-        "Print what would be done and how long it would take, and do nothing.",
+        "Print what would be started and where, and start nothing.",
         default=False,
     )
 
 
-class RunControl(DryRun):
+class RunControl(Record):
     """How a measurement begins, or whether it does."""
 
     resume: bool = measuring_option(
@@ -79,6 +79,11 @@ class RunControl(DryRun):
     strict: bool = measuring_option(
         "--strict",
         "Refuse a GPU that another process uses, instead of warning.",
+        default=False,
+    )
+    dry_run: bool = measuring_option(
+        "--dry-run",
+        "Print what would be done and how long it would take, and do nothing.",
         default=False,
     )
 

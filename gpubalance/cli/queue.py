@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpubalance.cli.options import Devices, DryRun, Unwatched
+from gpubalance.cli.options import Devices, DryStart, Unwatched
 from gpubalance.cli.parameters import Without
 from gpubalance.settings.queueing import Queueing, QueueRequest
 
@@ -30,7 +30,7 @@ def queue(
     commands: CommandsFile,
     gpus: Annotated[Devices, Without("hosts", "via")],
     how: Queueing,
-    dry: DryRun,
+    dry: DryStart,
     reporting: Unwatched,
 ) -> None:
     """Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt"""
