@@ -1,4 +1,4 @@
-"""Keras and TensorFlow for modules of tests, imported on first use.
+"""Keras, TensorFlow and what loads them, for modules of tests, imported on first use.
 
 So whoever only collects tests need not wait for them.
 """
@@ -28,3 +28,4 @@ metrics: Any = _Late("keras.metrics")
 ops: Any = _Late("keras.ops")
 optimizers: Any = _Late("keras.optimizers")
 tf: Any = _Late("tensorflow")
+users_errors: Any = _Late("gpubalance.engine.users_errors")

@@ -21,11 +21,13 @@ def make() -> Any:
     return classifier("adam", layers={"weights": "l2"})()
 
 
-class Freezes(keras.callbacks.Callback):
-    """Freezes the first layer after the first of two epochs."""
+def freezing(model: Any) -> Any:
+    """A callback that freezes the first layer after the first of two epochs."""
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        self.model.layers[0].trainable = epoch == 0
+    def begin(epoch: int, _logs: Any) -> None:
+        model.layers[0].trainable = epoch == 0
+
+    return keras.callbacks.LambdaCallback(on_epoch_begin=begin)
 
 
 @pytest.mark.parametrize("noise", [False, True])
@@ -40,7 +42,7 @@ def test_over_100_steps_a_frozen_layer_trains_as_in_keras(noise: bool) -> None:
         (one_device, []),
         (model, [split.monitor(every=50, noise=noise)]),
     ):
-        trained.fit(X, Y, epochs=10, callbacks=[Freezes(), *others], **OPTIONS)
+        trained.fit(X, Y, epochs=10, callbacks=[freezing(trained), *others], **OPTIONS)
     assert apart(model, one_device) < 1e-5
     # A test is traced for the first time: it sees the model as it is now.
     found, expected = (one.evaluate(X, Y, verbose=0) for one in (model, one_device))

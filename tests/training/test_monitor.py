@@ -79,18 +79,17 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     } <= tags
 
 
-class Until(keras.callbacks.Callback):
+def ending(model: Any, monitor: Any, more: int) -> Any:
     """Ends training some steps after the monitor's first change, as a busy machine delays that."""
+    left = more
 
-    def __init__(self, monitor: Any, more: int) -> None:
-        super().__init__()
-        self._monitor = monitor
-        self._left = more
+    def end(_batch: int, _logs: Any) -> None:
+        nonlocal left
+        if monitor.changes:
+            left -= 1
+            model.stop_training = left <= 0
 
-    def on_train_batch_end(self, _: int, logs: Any = None) -> None:  # noqa: ARG002
-        if self._monitor.changes:
-            self._left -= 1
-            self.model.stop_training = self._left <= 0
+    return keras.callbacks.LambdaCallback(on_train_batch_end=end)
 
 
 def followed(
@@ -99,7 +98,7 @@ def followed(
     """The monitor of an epoch in which the split changed."""
     monitor = split.monitor(every=1, rebalance=True, **options)
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
-    callbacks = [monitor, Until(monitor, more)]
+    callbacks = [monitor, ending(model, monitor, more)]
     split.fit(
         model,
         batches,
@@ -226,7 +225,7 @@ def test_another_model_that_a_callback_tests_and_trains_leaves_the_monitor_alone
 
     monitor = split.monitor(every=1, rebalance=True)
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
-    callbacks = [monitor, Tests(), Until(monitor, 1)]
+    callbacks = [monitor, Tests(), ending(model, monitor, 1)]
     options = {"steps_per_epoch": 100, "shuffle": False, "verbose": 0}
     split.fit(model, batches, callbacks=callbacks, **options)
     assert monitor.changes

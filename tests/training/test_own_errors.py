@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.engine.users_errors import own_code_named, raised_by_own_code
 from gpubalance.errors import BadInput
-from tests.late import keras, ops, tf
+from tests.late import keras, ops, tf, users_errors
 from tests.training.cases import in_split
 from tests.training.models import classifier, compiled, dense
 from tests.training.samples import numbers
@@ -159,7 +158,7 @@ def test_the_cause_has_the_type_and_the_text_of_what_was_raised(
     # As it is made of TensorFlow's text, outside a training.
     told = caught.value.__context__
     assert told is not None
-    raised = raised_by_own_code(told)
+    raised = users_errors.raised_by_own_code(told)
     assert raised is not None
     again = raised.exception()
     assert isinstance(again, type(error))
@@ -174,7 +173,7 @@ def test_what_a_process_of_a_pydataset_raises_is_named_with_its_line() -> None:
     text = text.replace("{tensorflow}", str(Path(found.origin).parent))
     with (
         pytest.raises(BadInput, match=r"^DataError: boom at 2 .*line 26") as caught,
-        own_code_named("fit"),
+        users_errors.own_code_named("fit"),
     ):
         raise tf.errors.UnknownError(None, None, text)
     assert isinstance(caught.value.__cause__, DataError)
