@@ -181,7 +181,15 @@ def test_balance_by_a_prefix(tmp_path: Path) -> None:
     here(
         "balance", *short, *hosts, "-o", str(path), code=0, environment=engine(tmp_path)
     )
-    check_best(read_record(path, Plan), profile, 160)
+    found = read_record(path, Plan)
+    _, joint = simulated_devices(str(profile))
+    pairs = zip(found.devices, found.batches, strict=True)
+    used = {device.host for device, batch in pairs if batch}
+    assert used == {"alpha", "beta"}
+    assert len(proof_of(found).replicas) == len([b for b in found.batches if b])
+    assert found.sync_s == pytest.approx(joint.sync_s)
+    assert sum(found.batches) <= 160
+    check_best(found, profile, 160)
 
 
 @pytest.mark.campaign
