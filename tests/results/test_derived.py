@@ -1,0 +1,434 @@
+"""What records say of themselves: rates, intervals, spans of a step, reasons, and what is unsound."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.errors import BadInput
+from gpubalance.results.common import (
+    Model,
+    Optimizer,
+    StepTime,
+    Throughput,
+    shapes_text,
+)
+from gpubalance.results.comparison import ComparedResult
+from gpubalance.results.decomposition import Decomposition
+from gpubalance.results.gap import DeviceRun, divide_gap
+from gpubalance.results.layers import (
+    LayersBaselines,
+    Span,
+    SplitBaseline,
+    Stage,
+    StepTask,
+    StepTimeline,
+    StepUpdate,
+)
+from gpubalance.results.plan import Plan
+from gpubalance.results.probe import (
+    CurvePoint,
+    DeviceProbe,
+    SoloRate,
+    StepTimeModel,
+    peaks_by_batch,
+)
+from gpubalance.results.queue import QueuedCommand, Try
+from gpubalance.results.records import is_estimate, read_record, read_result, result_of
+from gpubalance.results.run import Run, SoloBest, alone_in_use
+from gpubalance.results.subject import warnings_of
+from gpubalance.results.telemetry import Telemetry, passing, throttling
+from gpubalance.results.warnings import warning
+from tests.known import known
+from tests.render.samples import BALANCE, DATA, PLAN, PROBE, RUN, document, subject
+
+
+def step_time(
+    median: float, interval: tuple[float, float] | None, samples: int = 1
+) -> StepTime:
+    return StepTime(
+        median=median,
+        mad=0.0,
+        ci95=interval,
+        steps_per_sample=1,
+        samples=(median,) * samples,
+        at_s=(1.0,) * samples,
+    )
+
+
+def point(
+    batch: int, interval: tuple[float, float] | None, peak: int | None = None
+) -> CurvePoint:
+    return CurvePoint(
+        batch=batch,
+        step_time_s=step_time(0.2, interval),
+        throughput=Throughput(median=5 * batch, ci95=None),
+        memory_peak_bytes=peak,
+        precise=True,
+        steady=True,
+    )
+
+
+def test_half_of_an_interval_is_a_part_of_the_median() -> None:
+    assert step_time(0.2, (0.19, 0.21)).relative_half_width == pytest.approx(0.05)
+    assert step_time(0.2, None).relative_half_width == 0.0
+    assert point(8, (0.19, 0.21)).half_width == pytest.approx(0.05)
+    assert point(8, None).half_width == math.inf
+
+
+def test_peaks_are_in_the_order_of_batches() -> None:
+    points = [point(16, None, 300), point(4, None), point(8, None, 200)]
+    assert peaks_by_batch(points) == [(8, 200), (16, 300)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "text"),
+    [
+        (((28, 28, 1),), "28×28×1"),
+        (((None, 80), (3,)), "any×80 and 3"),
+        (((None,),), "any length"),
+        (((),), "1"),
+    ],
+)
+def test_shapes_as_text(shapes: tuple[tuple[int | None, ...], ...], text: str) -> None:
+    assert shapes_text(shapes) == text
+
+
+def test_models_are_alike_as_far_as_both_are_known() -> None:
+    model = Model(name="m", parameters=5, gradient_bytes=20)
+    shaped = model.model_copy(update={"input_shapes": ((3,),)})
+    adam = model.model_copy(update={"optimizer": Optimizer(name="Adam", per_weight=2)})
+    others = [
+        model.model_copy(update={"name": "n"}),
+        model.model_copy(update={"parameters": 6}),
+        model.model_copy(update={"gradient_bytes": 24}),
+    ]
+    assert model.is_like(shaped)
+    assert shaped.is_like(model)
+    assert shaped.is_like(adam)
+    assert not any(model.is_like(other) for other in others)
+    assert not shaped.is_like(model.model_copy(update={"input_shapes": ((4,),)}))
+    sgd = Optimizer(name="SGD", per_weight=0)
+    assert not adam.is_like(model.model_copy(update={"optimizer": sgd}))
+    assert str(adam.optimizer) == "Adam, which holds 2 numbers for a weight"
+
+
+@pytest.mark.parametrize(
+    ("masks", "reasons"),
+    [
+        ([], ()),
+        ([0x1, 0x2, 0x100], ()),
+        ([0x4], ("power cap",)),
+        ([0x8], ("hardware slowdown",)),
+        ([0x10], ("sync boost",)),
+        ([0x20], ("software thermal",)),
+        ([0x40], ("thermal",)),
+        ([0x80], ("power brake",)),
+        ([0x200], ("board limit",)),
+        ([0x400], ("reliability",)),
+        ([0x41, 0x4], ("power cap", "thermal")),
+        ([0x1000], ("reason 0x1000",)),
+    ],
+)
+def test_reasons_are_nvmls_bits(masks: list[int], reasons: tuple[str, ...]) -> None:
+    assert throttling(masks) == reasons
+
+
+def test_reasons_that_pass_and_energy() -> None:
+    given = ("power cap", "power brake", "thermal", "sync boost")
+    assert passing(given) == ("thermal", "power brake")
+    telemetry = Telemetry(readings=3, duration_s=10.0, energy_j=2000.0)
+    assert telemetry.samples_per_joule(300.0) == pytest.approx(1.5)
+    for energy in (None, 0.0):
+        unknown = telemetry.model_copy(update={"energy_j": energy})
+        assert unknown.samples_per_joule(300.0) is None
+
+
+def task(
+    device: int,
+    micro_batch: int,
+    sent_s: float,
+    ready_s: float,
+    start_s: float,
+    end_s: float,
+) -> StepTask:
+    return StepTask(
+        segment=device,
+        kind="forward",
+        micro_batch=micro_batch,
+        device=device,
+        sent_s=sent_s,
+        ready_s=ready_s,
+        start_s=start_s,
+        end_s=end_s,
+    )
+
+
+def test_a_transfer_counts_while_its_device_has_nothing_to_do() -> None:
+    timeline = StepTimeline(
+        tasks=(
+            task(0, 0, 0.0, 0.0, 0.0, 1.0),
+            task(1, 0, 1.0, 1.5, 1.6, 3.0),
+            task(0, 1, 0.0, 0.0, 1.0, 2.0),
+            # Sent while the device computes, and there after that
+            task(1, 1, 2.0, 3.5, 3.5, 4.0),
+            # There before the device is free
+            task(1, 2, 3.0, 3.9, 4.0, 5.0),
+        ),
+        updates=(
+            StepUpdate(device=1, start_s=5.0, end_s=5.5),
+            StepUpdate(device=0, start_s=2.0, end_s=2.25),
+        ),
+        step_time_s=5.5,
+    )
+    assert list(timeline.spans(1)) == [
+        Span("transfer", 1.0, 1.5),
+        Span("forward", 1.6, 3.0, 0),
+        Span("transfer", 3.0, 3.5),
+        Span("forward", 3.5, 4.0, 1),
+        Span("forward", 4.0, 5.0, 2),
+        Span("update", 5.0, 5.5),
+    ]
+    assert list(timeline.spans(0)) == [
+        Span("forward", 0.0, 1.0, 0),
+        Span("forward", 1.0, 2.0, 1),
+        Span("update", 2.0, 2.25),
+    ]
+    orders = timeline.orders(2, 2)
+    assert [[one.micro_batch for one in order] for order in orders] == [[0, 1], [0, 1]]
+    assert [[one.segment for one in order] for order in orders] == [[0, 0], [1, 1]]
+    assert [len(order) for order in timeline.orders(3, 1)] == [1, 1, 0]
+
+
+def test_what_works_and_what_is_fastest_uncut() -> None:
+    stage = Stage(
+        device=0,
+        segments=((0, 1),),
+        forward_s=0.1,
+        backward_s=0.2,
+        transfer_s=5.0,
+        update_s=0.04,
+        bubble_s=7.0,
+        in_flight=1,
+        memory_peak_bytes=None,
+        memory_predicted_bytes=None,
+    )
+    assert stage.busy_s == pytest.approx(0.34)
+    alone = SoloBest(device=0, batch=8, throughput=100.0)
+    split = SplitBaseline(
+        batches=(8, 8), micro_batches=(8, 8), throughput=150.0, measured=True
+    )
+    assert LayersBaselines().throughput == 0.0
+    assert LayersBaselines(solo_best=alone).throughput == 100.0
+    assert LayersBaselines(solo_best=alone, split=split).throughput == 150.0
+
+
+@pytest.mark.parametrize(
+    ("with_xla", "ratio", "alone"),
+    [(None, None, 100.0), (8, 0.4, 100.0), (40, 2.0, 200.0)],
+)
+def test_the_best_alone_is_with_xla_if_that_is_faster(
+    with_xla: int | None, ratio: float | None, alone: float
+) -> None:
+    probe = DeviceProbe(
+        device=0,
+        curve=(),
+        batch_limit=None,
+        step_time_model=None,
+        solo_best=SoloRate(batch=8, throughput=100.0),
+        sensible=None,
+        with_xla=None if with_xla is None else point(with_xla, None),
+        steady=True,
+        measured_s=1.0,
+        elapsed_s=1.0,
+        children=1,
+        failures=(),
+        complete=True,
+    )
+    assert probe.xla_ratio == ratio
+    assert probe.alone == alone
+    unknown = probe.model_copy(update={"solo_best": None})
+    assert (unknown.xla_ratio, unknown.alone) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"alpha_s": 0.0, "beta_s": 0.0}, "a step that takes no time"),
+        ({"curve": ((8, 0.1), (8, 0.2))}, "its batches must rise"),
+        ({"curve": ((9, 0.1), (8, 0.2))}, "its batches must rise"),
+        ({"curve": None, "planned_with": "curve"}, "there is none"),
+    ],
+)
+def test_a_model_of_step_times_is_sound(fields: dict[str, Any], told: str) -> None:
+    sound: dict[str, Any] = {
+        "alpha_s": 0.1,
+        "beta_s": 0.0,
+        "residual": 0.0,
+        "planned_with": "line",
+        "curve": None,
+    }
+    assert StepTimeModel(**sound).planned.step_time_s(8) == 0.1
+    curved = StepTimeModel(**sound | {"curve": ((8, 0.3),), "planned_with": "curve"})
+    assert curved.planned.step_time_s(8) == 0.3
+    with pytest.raises(ValueError, match=told):
+        StepTimeModel(**sound | fields)
+
+
+def test_rates_alone_are_added_up_of_devices_in_use() -> None:
+    bests = [SoloBest(device=n, batch=8, throughput=100.0 * (n + 1)) for n in range(3)]
+    assert alone_in_use(bests, (8, 0, 8)) == 400.0
+    assert alone_in_use((), (8, 0, 8)) is None
+    assert alone_in_use(None, (8, 0, 8)) is None
+    slower, same, faster = (
+        bests[0].model_copy(update={"xla_ratio": ratio}) for ratio in (0.9, 1.0, 1.1)
+    )
+    assert [best.is_with_xla for best in (bests[0], slower, same, faster)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_command_of_a_queue_ended_well_if_its_last_try_did() -> None:
+    failed = Try(device=0, start_s=1.0, end_s=4.5, exit=1)
+    well = Try(device=0, start_s=5.0, end_s=6.0, exit=0)
+    assert failed.duration_s == 3.5
+    command = QueuedCommand(number=1, command="a")
+    assert not command.ended_well
+    for tries, ended_well in (((failed,), False), ((failed, well), True)):
+        assert command.model_copy(update={"tries": tries}).ended_well is ended_well
+    assert not command.model_copy(update={"tries": (well, failed)}).ended_well
+    assert command.model_copy(update={"resumed": True}).ended_well
+
+
+def test_the_powers_of_a_step_and_its_fingerprint() -> None:
+    known_step = Decomposition(
+        exponents=(1, 2),
+        least=4,
+        step={"MatMul": 3, "Add": 5, "FusedBatchNormV3": 2, "Mul": 1},
+    )
+    assert [known_step.exponent(place) for place in range(3)] == [1, 2, 0]
+    assert known_step.fingerprint == (
+        ("FusedBatchNormV3", 2),
+        ("MatMul", 3),
+        ("others", 6),
+    )
+    assert Decomposition().fingerprint is None
+    model = type("Net", (), {"name": "net"})
+    known_step.refuse_small(4, model)
+    with pytest.raises(BadInput, match="a part of 3 of a batch") as caught:
+        known_step.refuse_small(3, model)
+    assert caught.value.remedy == "give each device at least 4 samples a step"
+
+
+def test_a_gap_of_what_only_rounding_makes_differ_is_0() -> None:
+    one = DeviceRun(solo_best=1000.0, batch=100, alone_s=0.1, busy_s=0.1 * (1 + 1e-12))
+    gap = divide_gap([one, one], 0.1 * (1 + 1e-12), xla=50.0)
+    assert (gap.batch_sizes, gap.imbalance, gap.sync, gap.slow) == (0.0,) * 4
+    assert gap.slowdown == (0.0, 0.0)
+    assert gap.without_xla == 50.0
+    assert gap.solo_sum == pytest.approx(2050.0)
+    slower = one._replace(busy_s=0.1 * (1 + 1e-6))
+    assert divide_gap([slower], 0.1).slowdown[0] == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_probe_that_is_compared_has_no_global_batch() -> None:
+    one = ComparedResult(
+        file="f", kind="run", created="", complete=True, devices=(), warnings=()
+    )
+    assert one.global_batch is None
+    assert one.model_copy(update={"batches": (8, 4)}).global_batch == 12
+
+
+def test_a_warning_has_the_code_before_the_slash() -> None:
+    told = warning("throttled/speed", device="A", part="5 %", slower="slower", advice="b")
+    assert (told.code, told.next) == ("throttled", "b")
+    assert told.message.startswith("A became 5 % slower")
+
+
+def test_a_balances_run_counts_with_its_warnings_first() -> None:
+    balanced = subject(BALANCE)
+    plan = known(balanced.plan)
+    run = known(plan.run)
+    assert balanced.run == run
+    assert balanced.ran == run.replicas
+    assert (balanced.kind, balanced.split) == ("plan", plan.split)
+    first = warning("sync-unknown")
+    second = warning("shares-assumed")
+    proven = known(plan.balance).model_copy(
+        update={"run": run.model_copy(update={"warnings": (first,)})}
+    )
+    warned = plan.model_copy(update={"balance": proven, "warnings": (second,)})
+    assert warnings_of(warned) == (first, second)
+    probe = subject(PROBE)
+    assert (probe.run, probe.plan, probe.split, probe.ran) == (None, None, None, ())
+    assert probe.probed
+    assert subject(RUN).split == known(subject(RUN).run).split
+
+
+def test_a_plan_is_complete_once_its_run_and_its_data_are() -> None:
+    plan = known(subject(BALANCE).plan)
+    assert plan.complete
+    balance = known(plan.balance)
+    without = balance.model_copy(update={"run": None})
+    assert not plan.model_copy(update={"balance": without}).complete
+    run = known(plan.run).model_copy(update={"complete": False})
+    begun = balance.model_copy(update={"run": run})
+    assert not plan.model_copy(update={"balance": begun}).complete
+    with_data = plan.settings.model_copy(update={"data": "data.py:batches"})
+    assert not plan.model_copy(update={"settings": with_data}).complete
+    assert known(subject(PLAN).plan).complete
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "told"),
+    [
+        (("global_batch",), 1, "global_batch: 1, where the batches are "),
+        (("batches", 0), 1, "micro_batches: micro-batches must be"),
+        (("shares", 0, "limit"), -1, "shares.0.limit"),
+        (("devices", 1, "uuid"), "first", "devices: two have the same UUID"),
+        (("shares", 0, "device"), 1, "shares: not those of batches"),
+        (("left_out",), [{"device": 2, "gain": None}], "there is no device 2"),
+    ],
+)
+def test_what_is_unsound_in_a_plan_is_told_with_its_place(
+    tmp_path: Path, path: tuple[str | int, ...], change: Any, told: str
+) -> None:
+    content = document(BALANCE)
+    content["devices"][0]["uuid"] = "first"
+    place: Any = content
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = change
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=told):
+        read_record(file, Plan)
+
+
+def test_files_of_another_kind_or_version_are_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is a run, not a plan"):
+        read_record(RUN, Plan)
+    assert result_of(RUN, Run) == read_result(RUN)
+    file = tmp_path / "other.json"
+    for change, told in (
+        ({"schema_version": 2}, "has schema_version 2, this gpubalance reads 1"),
+        ({"kind": 5}, "is not a result of a command"),
+        ({"kind": "novel"}, "is a novel, not a result"),
+        ({"kind": "queue"}, "is a queue, not a result"),
+        ({"kind": "balance-estimate"}, "is an estimate that --dry-run wrote"),
+    ):
+        file.write_text(json.dumps(document(RUN) | change))
+        with pytest.raises(BadInput, match=told):
+            read_result(file)
+        assert is_estimate(file) is ("estimate" in str(change))
+    file.write_text("[1]")
+    assert not is_estimate(file)
+    assert not is_estimate(DATA)
+    assert not is_estimate(tmp_path / "missing")
