@@ -347,7 +347,9 @@ def test_a_probe_that_is_compared_has_no_global_batch() -> None:
 
 
 def test_a_warning_has_the_code_before_the_slash() -> None:
-    told = warning("throttled/speed", device="A", part="5 %", slower="slower", advice="b")
+    told = warning(
+        "throttled/speed", device="A", part="5 %", slower="slower", advice="b"
+    )
     assert (told.code, told.next) == ("throttled", "b")
     assert told.message.startswith("A became 5 % slower")
 
