@@ -58,8 +58,8 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
     looks, one is off somewhat more often.
     """
     from scipy.stats import (
-        quantile_test,  # a second, which most who collect this do not need
-    )
+        quantile_test,
+    )  # a second, which most who collect this do not need
 
     taken: list[float] = []
     for count in _looks(_LEAST, most):
