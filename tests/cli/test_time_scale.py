@@ -40,6 +40,7 @@ def test_a_machine_that_computes_more_slowly_than_the_profile_is_told_at_once(
         error,
     ), error
     assert "smaller inputs" in error
+    assert "--resume" not in error
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gpubalance.errors import RESUME, BadInput, GpubalanceError
+from gpubalance.errors import RESUME, BadInput, GpubalanceError, UsageError
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.system.lock import Lock
 from gpubalance.system.state import delete_oldest, state_folder, sync_folder
@@ -94,10 +94,9 @@ class Journal:
     ) -> None:
         if error is None and not self.stays:
             self.path.unlink(missing_ok=True)
-        # Mended input has another key.
-        helps = (
-            self._is_worth_resuming and self.helps and not isinstance(error, BadInput)
-        )
+        # Mended input and other options have another key.
+        is_users = isinstance(error, BadInput | UsageError)
+        helps = self._is_worth_resuming and self.helps and not is_users
         if helps and isinstance(error, GpubalanceError) and RESUME not in error.remedy:
             error.remedy = f"{error.remedy}\n{RESUME}".strip()
         self.close()
