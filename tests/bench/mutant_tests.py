@@ -1,36 +1,45 @@
-"""A plugin of pytest: runs the quick tests that may find a mutant, the nearest and fastest first.
+"""A plugin of pytest: runs quick tests for many mutants, the nearest and fastest tests first.
 
-What each of them takes, in processor time, it has learned from a run without a mutant. It reads a
-file of JSON: `near` has the files of tests, each by how near it is to the mutant; `costs_s` what
-their quick tests take. Without these it learns: it adds `learned`, the tests that pass and are
-quick. With them it adds the one that `failed`.
+The tests are collected once. For each mutant a fork of the process takes its code over into the
+modules that are loaded, and runs tests until one fails: that takes a moment, and a process of its
+own for each mutant four seconds. What such a process would import anew is missed here: see
+`mutants.py`, which tries a mutant that survives once more.
+
+It reads and writes a file of JSON: `mutants`, each with its `path`, its `source`, or null if it is
+on the disk, and `near`, the files of tests by how near they are; and `costs_s`, by file of tests
+and by test, the processor time of those that pass and are quick. It adds those of other files, and
+`found`, the first test that failed for each mutant.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
+import importlib.abc
+import importlib.util
 import json
 import os
 import resource
 import signal
+import sys
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import Phase, settings
 
 _STATE = Path(os.environ["MUTANT_STATE"])
 # Processor time of all tests of a mutant, and the most of one
-_BUDGET_S = 12.0
-_QUICK_S = 6.0
+_BUDGET_S = 10.0
+_QUICK_S = 3.0
 _TIMES_LONGER = 10  # than without a mutant: it does not end
+_HANGS_AFTER_S = 120.0
 _MEMORY_BYTES = 12 << 30  # which TensorFlow reserves, and a mutant may ask for
-
-_state: dict[str, Any] = json.loads(_STATE.read_text())
-_costs_s: dict[str, float] | None = _state.get("costs_s")
-_learned: dict[str, float] = {}
-_began_s: dict[str, float] = {}
 
 
 class TooSlow(BaseException):
@@ -41,72 +50,210 @@ def _end(_: int, __: FrameType | None) -> None:
     raise TooSlow
 
 
-def pytest_configure() -> None:
-    """Limits what a mutant may take."""
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    signal.signal(signal.SIGPROF, _end)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the quick tests in order, up to the budget."""
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """In place of one run of all tests."""
     # A failure is found, not explained.
-    found_only = settings(
-        settings.get_profile("here"), phases=(Phase.explicit, Phase.generate)
-    )
+    usual = settings.get_profile("here")
+    found_only = settings(usual, phases=(Phase.explicit, Phase.generate))
     settings.register_profile("mutants", found_only)
     settings.load_profile("mutants")
-    if _costs_s is None:
-        return
+    state = json.loads(_STATE.read_text())
+    by_file: dict[str, list[pytest.Item]] = {}
+    for item in session.items:
+        by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    for path, items in by_file.items():
+        if path not in state["costs_s"]:
+            learned = _in_fork(functools.partial(_costs_s, items))
+            state["costs_s"][path] = learned if isinstance(learned, dict) else {}
+            _STATE.write_text(json.dumps(state))
+    state["found"] = []
+    for mutant in state["mutants"]:
+        tests = _chosen(by_file, mutant["near"], state["costs_s"])
+        state["found"].append(_in_fork(functools.partial(_first_failed, tests, mutant)))
+        _STATE.write_text(json.dumps(state))
+    return True
+
+
+def _chosen(
+    by_file: Mapping[str, Sequence[pytest.Item]],
+    near: Mapping[str, int],
+    costs_s: Mapping[str, Mapping[str, float]],
+) -> list[tuple[pytest.Item, float]]:
+    """The quick tests in order, up to the budget, with what each takes."""
     order = []
-    for place, item in enumerate(items):
-        if item.nodeid in _costs_s:
-            distance = _state["near"].get(item.nodeid.partition("::")[0], 9)
-            cost_s = _costs_s[item.nodeid]
-            order.append(((1 + distance) * cost_s, place, cost_s))
-    chosen: list[pytest.Item] = []
+    for path, distance in near.items():
+        for place, item in enumerate(by_file.get(path, ())):
+            cost_s = costs_s[path].get(item.nodeid)
+            if cost_s is not None:
+                order.append(((1 + distance) * cost_s, path, place, cost_s))
+    chosen = []
     left_s = _BUDGET_S
-    for _, place, cost_s in sorted(order):
+    for _, path, place, cost_s in sorted(order):
         left_s -= cost_s
         if left_s > 0:
-            chosen.append(items[place])
-    items[:] = chosen
+            chosen.append((by_file[path][place], cost_s))
+    return chosen
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Gives the test so much processor time."""
-    _began_s[item.nodeid] = time.process_time()
-    within_s = _QUICK_S
-    if _costs_s is not None:
-        within_s = 5.0 + _TIMES_LONGER * _costs_s[item.nodeid]
+def _in_fork(work: Callable[[], Any]) -> Any:
+    """What some work returns in a fork of this process; how that ended, if it returned nothing."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001  (it is reported)
+            result = f"{type(error).__name__}: {error}"
+        with open(writes, "w", encoding="utf-8") as file:  # noqa: PTH123  (a descriptor)
+            json.dump(result, file)
+        os._exit(0)
+    os.close(writes)
+    with open(reads, encoding="utf-8") as file:  # noqa: PTH123
+        text = file.read()
+    _, status = os.waitpid(child, 0)
+    if not text:
+        return f"the process ended with {status}"
+    return json.loads(text)
+
+
+def _costs_s(items: Sequence[pytest.Item]) -> dict[str, float]:
+    costs_s = {}
+    _load_tensorflow(items)
+    for number, item in enumerate(items):
+        began_s = time.process_time()
+        after = items[number + 1] if number + 1 < len(items) else None
+        if _outcome(item, after, _QUICK_S) == "passed":
+            costs_s[item.nodeid] = time.process_time() - began_s
+    return costs_s
+
+
+def _first_failed(
+    tests: Sequence[tuple[pytest.Item, float]], mutant: Mapping[str, Any]
+) -> str | None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    try:
+        if mutant["source"] is not None:
+            _take_over(mutant["path"], mutant["source"])
+    except Exception as error:  # noqa: BLE001  (any may be the mutant's)
+        return f"import: {error}"
+    _load_tensorflow([item for item, _ in tests])
+    for number, (item, cost_s) in enumerate(tests):
+        after = tests[number + 1][0] if number + 1 < len(tests) else None
+        if _outcome(item, after, 1.0 + _TIMES_LONGER * cost_s) == "failed":
+            with contextlib.suppress(BaseException):  # or its processes would live on
+                item.session._setupstate.teardown_exact(None)
+            return item.nodeid
+    return None
+
+
+def _load_tensorflow(items: Sequence[Any]) -> None:
+    """Loads it before the first test's time begins, if any of them needs it."""
+    if any("tensorflow" in item.fixturenames for item in items):
+        importlib.import_module("keras")
+
+
+def _outcome(item: pytest.Item, after: pytest.Item | None, within_s: float) -> str:
+    """Whether a test passed, failed or was skipped. Too slow a one failed."""
+    signal.signal(signal.SIGPROF, _end)
+    signal.signal(signal.SIGALRM, _end)
     signal.setitimer(signal.ITIMER_PROF, within_s)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Notes what a test took, or that it failed."""
-    report = yield
-    if report.when == "call":
+    signal.setitimer(signal.ITIMER_REAL, _HANGS_AFTER_S)
+    try:
+        reports = runtestprotocol(item, log=False, nextitem=after)
+    except BaseException:  # noqa: BLE001  (the test's, or that it takes too long)
+        return "failed"
+    finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if report.passed:
-            _learned[item.nodeid] = time.process_time() - _began_s[item.nodeid]
-    if report.failed:
-        _fail(item.nodeid)
-        if _costs_s is not None:
-            item.session.shouldstop = "found"
-    return report
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    outcomes = [report.outcome for report in reports]
+    for outcome in ("failed", "skipped"):
+        if outcome in outcomes:
+            return outcome
+    return "passed"
 
 
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A mutant may show as soon as a module is imported."""
-    if report.failed:
-        _fail(f"collecting {report.nodeid}")
+def _take_over(path: str, source: str) -> None:
+    """Gives a module, loaded or not yet, the mutant's code."""
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    code = compile(source, path, "exec")
+    module = sys.modules.get(name)
+    if module is None:
+        sys.meta_path.insert(0, _MutantFinder(name, code))
+        return
+    new = ModuleType(name)
+    kept = ("__file__", "__package__", "__path__", "__spec__")
+    vars(new).update({key: value for key, value in vars(module).items() if key in kept})
+    sys.modules[name] = new  # dataclasses look there
+    exec(code, vars(new))  # noqa: S102
+    sys.modules[name] = module
+    _swap(vars(module), vars(new), functools.partial(_rebind, module))
 
 
-def _fail(test: str) -> None:
-    _state.setdefault("failed", test)
+class _MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads a module with the mutant's code when it is imported."""
+
+    def __init__(self, name: str, code: CodeType) -> None:
+        self._name = name
+        self._code = code
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        """The module's own spec, with this loader."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        spec.loader = self
+        return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs the mutant's code."""
+        exec(self._code, vars(module))  # noqa: S102
 
 
-def pytest_unconfigure() -> None:
-    """Writes what was found or learned."""
-    _STATE.write_text(json.dumps(_state | {"learned": _learned}))
+def _swap(
+    old: Mapping[str, Any], new: Mapping[str, Any], rebind: Callable[[str, Any], None]
+) -> None:
+    """Has old functions and classes do what the new ones of the same name do."""
+    for name in list(old.keys() & new.keys()):
+        before = old[name]
+        after = new[name]
+        pairs = list(zip(_functions(before), _functions(after), strict=False))
+        for function, other in pairs:
+            with contextlib.suppress(ValueError):  # it closes over other variables
+                function.__code__ = other.__code__
+                function.__defaults__ = other.__defaults__
+                function.__kwdefaults__ = other.__kwdefaults__
+        if isinstance(before, type) and before.__module__ == after.__module__:
+            if before is not after:
+                _swap(vars(before), vars(after), functools.partial(_set, before))
+        elif not pairs and not name.startswith("__"):
+            rebind(name, after)
+
+
+def _functions(value: Any) -> Iterable[FunctionType]:
+    """The functions that something in a module or a class calls."""
+    if isinstance(value, property):
+        parts = [value.fget, value.fset]
+    else:
+        parts = [value]
+        for name in ("__func__", "__wrapped__", "func"):
+            parts.append(getattr(value, name, None))
+    return [part for part in parts if isinstance(part, FunctionType)]
+
+
+def _set(kind: type, name: str, value: Any) -> None:
+    if isinstance(value, int | float | tuple):
+        setattr(kind, name, value)
+
+
+def _rebind(module: ModuleType, name: str, value: Any) -> None:
+    """Gives a constant its new value, also where it was imported from the module."""
+    before = getattr(module, name)
+    is_constant = isinstance(value, int | float | tuple | dict | set | frozenset)
+    if not is_constant or isinstance(value, bool):
+        return
+    for user in list(sys.modules.values()):
+        is_ours = getattr(user, "__name__", "").startswith(("gpubalance", "tests"))
+        if is_ours and vars(user).get(name) is before:
+            setattr(user, name, value)

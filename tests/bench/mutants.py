@@ -1,9 +1,10 @@
 """`scripts/bench mutants [N [SEED]]`: puts N small bugs into the code, each alone, and tests it.
 
 Each of the 200 mutants, unless N is given, is one change of a line (mutation.py), in the rooms
-whose results are numbers, texts and decisions. It is written into a copy of the checkout. There the
-quick tests run that reach its module, the nearest and fastest first, until one fails
-(mutant_tests.py). What survives is printed. Mutants that change nothing that matters are named in equivalent_mutants.toml, each with the reason.
+whose results are numbers, texts and decisions. In a copy of the checkout the quick tests run that reach
+its module, the nearest and fastest first, until one fails (mutant_tests.py). All mutants share one
+process, and what survives in it is tried once more, from the disk. What survives that is printed.
+Mutants that change nothing that matters are named in equivalent_mutants.toml, each with the reason.
 
 Neither mutmut nor cosmic-ray fits. mutmut 3 first runs all tests in its own process to learn which
 of them reach which function: that takes twenty minutes here, and they start processes of their own.
@@ -26,6 +27,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.bench.mutation import Mutant, Place, places_in
 from tests.cli.program import ROOT
@@ -57,13 +59,12 @@ _NOT_QUICK = tuple(
     )
 )
 _TRAINING = ("engine", "training")  # only for mutants of these rooms
-_WITHIN_S = 900.0  # on a machine that is busy with other things
 _COSTS = ROOT / "build" / "mutants.json"
 _FAR = 3  # imports, beyond which a test says little of a module
 
 
 class Tree:
-    """A copy of the checkout, in which tests run with a mutant."""
+    """A copy of the checkout, in which tests run with mutants."""
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "checkout"
@@ -73,25 +74,20 @@ class Tree:
         self._imports = {}
         for path in sorted(self._root.glob("*/**/*.py")):
             self._imports[str(path.relative_to(self._root))] = _imported(path)
-        # By file and by its text, what each of its quick tests takes; kept for the next campaign
-        self._costs_s: dict[str, dict[str, float]] = {}
+        # By file and its text, what each of its quick tests takes: kept for the next campaign
+        self._costs_s: dict[str, Any] = {}
         if _COSTS.exists():
             self._costs_s = json.loads(_COSTS.read_text())
 
-    def finder(self, mutant: Mutant) -> str | None:
-        """The test that finds a mutant, or None: one that imports the module, else another one."""
-        near = self._tests_near(mutant.path)
-        nearest = {path: d for path, d in near.items() if d <= 1}
-        others = {path: d for path, d in near.items() if 1 < d <= _FAR}
-        for files in (nearest, others):
-            costs_s: dict[str, float] = {}
-            for path in files:
-                costs_s |= self._learned(path)
-            with self._mutated(mutant):
-                failed = self._run(list(files), {"near": files, "costs_s": costs_s})
-            if failed is not None:
-                return failed
-        return None
+    def finders(self, mutants: Sequence[Mutant]) -> list[str | None]:
+        """For each mutant the test that finds it, or None."""
+        asked = [(mutant, mutant.source) for mutant in mutants]
+        found = self._run(asked)
+        for number, mutant in enumerate(mutants):
+            if found[number] is None:
+                with self._mutated(mutant):
+                    (found[number],) = self._run([(mutant, None)])
+        return found
 
     @contextlib.contextmanager
     def _mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -103,38 +99,45 @@ class Tree:
         finally:
             path.write_text(sound)
 
-    def _learned(self, path: str) -> dict[str, float]:
-        """What each quick test of a file takes that passes without a mutant."""
-        key = f"{path} {hashlib.sha256((self._root / path).read_bytes()).hexdigest()}"
-        if key not in self._costs_s:
-            self._run([path], {})
-            self._costs_s[key] = json.loads(self._state.read_text()).get("learned", {})
-            _COSTS.parent.mkdir(exist_ok=True)
-            _COSTS.write_text(json.dumps(self._costs_s))
-        return self._costs_s[key]
-
-    def _run(self, files: Sequence[str], how: dict[str, object]) -> str | None:
-        """Runs tests until one fails; returns that, or what else ended it."""
-        if not files:
-            return None
-        self._state.write_text(json.dumps(how))
+    def _run(self, asked: Sequence[tuple[Mutant, str | None]]) -> list[str | None]:
+        """Runs tests for mutants, in one process, which takes sources over or has them on disk."""
+        mutants = []
+        files: dict[str, None] = {}
+        for mutant, source in asked:
+            near = self._tests_near(mutant.path)
+            files |= dict.fromkeys(near)
+            mutants.append({"path": mutant.path, "source": source, "near": near})
+        keys = {path: self._key(path) for path in files}
+        known = {
+            path: self._costs_s[key]
+            for path, key in keys.items()
+            if key in self._costs_s
+        }
+        self._state.write_text(json.dumps({"mutants": mutants, "costs_s": known}))
         words = ["-q", "-p", "no:cacheprovider", "-p", "tests.bench.mutant_tests"]
         own = {"MUTANT_STATE": str(self._state), "PYTHONPATH": str(self._root)}
         try:
-            code = subprocess.run(
+            done = subprocess.run(
                 [sys.executable, "-m", "pytest", *words, *files],
                 cwd=self._root,
                 env=os.environ | own,
                 capture_output=True,
-                timeout=_WITHIN_S,
+                text=True,
                 check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return f"it takes over {_WITHIN_S:.0f} s"
-        if code in (0, 5):  # all passed, or there was none
-            return None
-        failed: str | None = json.loads(self._state.read_text()).get("failed")
-        return failed or f"pytest ended with {code}"
+            )
+        finally:  # an interrupt loses nothing of what took long
+            state = json.loads(self._state.read_text())
+            for path, costs_s in state["costs_s"].items():
+                self._costs_s[keys[path]] = costs_s
+            _COSTS.parent.mkdir(exist_ok=True)
+            _COSTS.write_text(json.dumps(self._costs_s))
+        found: list[str | None] = state.get("found", [])
+        # Where not even the tests can be collected
+        ended = done.stdout.strip().rpartition("\n")[2] or f"pytest {done.returncode}"
+        return found + [ended] * (len(asked) - len(found)) if files else [None]
+
+    def _key(self, path: str) -> str:
+        return f"{path} {hashlib.sha256((self._root / path).read_bytes()).hexdigest()}"
 
     def _tests_near(self, module: str) -> dict[str, int]:
         """The files of tests that may find a mutant of a module, each by how near it is.
@@ -160,7 +163,7 @@ class Tree:
             is_test = path.startswith("tests/") and "/test_" in path
             is_slow = folder in _TRAINING and folder != room
             is_slow |= path.startswith(_NOT_QUICK)
-            if is_test and not is_slow:
+            if is_test and not is_slow and distance <= _FAR:
                 near[path] = distance - (folder == room)
         return near
 
@@ -198,28 +201,26 @@ def _drawn(rooms: Sequence[str], count: int, seed: int) -> Iterator[Mutant]:
     drawn = 0
     for place in places:
         mutant = place.mutant((ROOT / place.path).read_text())
-        if mutant is not None and mutant.key not in equivalent and drawn < count:
+        if mutant is not None and mutant.key not in equivalent:
             drawn += 1
             yield mutant
+        if drawn == count:
+            return
 
 
 def campaign(rooms: Sequence[str], count: int, seed: int) -> Iterator[str]:
     """A line for each mutant that survives, and one with how many were found."""
-    tried = survived = 0
+    mutants = list(_drawn(rooms, count, seed))
     with tempfile.TemporaryDirectory() as folder:
-        tree = Tree(Path(folder))
-        for mutant in _drawn(rooms, count, seed):
-            tried += 1
-            finder = tree.finder(mutant)
-            if os.environ.get("MUTANTS_VERBOSE"):
-                yield f"{mutant.path}:{mutant.line} {mutant.what}: {finder}"
-            if finder is None:
-                survived += 1
-                yield f"{mutant.path}:{mutant.line}, {mutant.what}, survived:"
-                yield from (f"- {line}" for line in mutant.before.splitlines())
-                yield from (f"+ {line}" for line in mutant.after.splitlines())
-    found = tried - survived
-    yield f"{found} of {tried} mutants found ({found / max(1, tried):.1%}); seed {seed}"
+        finders = Tree(Path(folder)).finders(mutants)
+    for mutant, finder in zip(mutants, finders, strict=True):
+        if finder is None:
+            yield f"{mutant.path}:{mutant.line}, {mutant.what}, survived:"
+            yield from (f"- {line.rstrip()}" for line in mutant.before.splitlines())
+            yield from (f"+ {line.rstrip()}" for line in mutant.after.splitlines())
+    found = len(mutants) - finders.count(None)
+    part = found / max(1, len(mutants))
+    yield f"{found} of {len(mutants)} mutants found ({part:.1%}); seed {seed}"
 
 
 def main(count: int = 200, seed: int | None = None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -69,7 +70,7 @@ def by_batches(samples: Sequence[float]) -> Spread:
     deviations = clipped_logs(samples)
     count = min(5, len(deviations))
     edges = [round(number * len(deviations) / count) for number in range(count + 1)]
-    batches = [deviations[a:b] for a, b in pairwise(edges)]
+    batches = [deviations[a:b] for a, b in itertools.pairwise(edges)]
     medians = [float(np.median(batch)) for batch in batches]
     short = math.sqrt(1 + (math.pi - 2) / 2 * count / len(deviations))
     return Spread(float(np.std(medians, ddof=1)) / math.sqrt(count) * short, count - 1)

@@ -1,0 +1,553 @@
+"""Models, curves, memory and packs: small cases by hand, and oracles written apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpubalance.planning.curve import (
+    best_of,
+    knee_sizes,
+    octaves,
+    off_line,
+    sensible_of,
+    sensible_size,
+    wanted_precision,
+)
+from gpubalance.planning.fixed_costs import FixedCosts
+from gpubalance.planning.grid import Grid
+from gpubalance.planning.memory import (
+    MemoryCurve,
+    forecast,
+    joint_bytes,
+    joint_limit,
+    predict_limit,
+)
+from gpubalance.planning.model import Curve, Line, fit_line, monotone_curve
+from gpubalance.planning.noise import Norms, noise_scale
+from gpubalance.planning.packs import LEAST_BYTES, MOST_BYTES, sizes_beside
+from gpubalance.planning.parts import slow_steps, slow_time, split_step
+from gpubalance.planning.problem import Allocation, Load, Problem
+from gpubalance.planning.queue import Outlook, outlook, relative_times
+from gpubalance.planning.step_times import StepTimes, parts_of
+from gpubalance.planning.sync import Syncs
+from gpubalance.settings.batch_split import BatchSplit
+from tests.known import known
+
+TIMED = st.lists(
+    st.tuples(st.integers(1, 1000), st.floats(0.001, 10)),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda point: point[0],
+).map(sorted)
+
+
+@given(TIMED, st.floats(0, 2000))
+def test_a_curve_is_straight_between_its_points(
+    points: list[tuple[int, float]], batch: float
+) -> None:
+    """Each point takes as long as the fastest of those from it on, as none may fall."""
+    batches, times_s = zip(*points, strict=True)
+    rising = np.minimum.accumulate(np.array(times_s)[::-1])[::-1]
+    curve = Curve.through(points)
+    inside = float(np.clip(batch, batches[0], batches[-1]))
+    assert curve.step_time_s(inside) == pytest.approx(
+        np.interp(inside, batches, rising)
+    )
+    off = {b for b, t, least in zip(batches, times_s, rising, strict=True) if t > least}
+    assert curve.slower_than_larger == off
+    if len(points) > 1:
+        slopes = np.diff(rising) / np.diff(batches)
+        above = batches[-1] + 100
+        last = rising[-1] + 100 * slopes[-1]
+        assert curve.step_time_s(above) == pytest.approx(last)
+        at_none = rising[0] - slopes[0] * batches[0]
+        first = rising[0] - slopes[0] * batches[0] / 2
+        if at_none < 0:
+            first = rising[0] / 2
+        assert curve.step_time_s(batches[0] / 2) == pytest.approx(first, abs=1e-12)
+
+
+def test_a_model_may_be_shorter_by_some_seconds() -> None:
+    line = Line(0.3, 0.1, 0.02).less(0.1)
+    assert (line.alpha_s, line.beta_s, line.residual) == pytest.approx((0.2, 0.1, 0.02))
+    assert line.pieces == ((0.0, pytest.approx(0.2), 0.1),)
+    curve = Curve((1, 2), (0.5, 0.7)).less(0.1)
+    assert curve.step_times_s == pytest.approx((0.4, 0.6))
+
+
+def test_a_line_is_fitted_with_relative_errors() -> None:
+    """By NumPy's least squares with rows divided by their times."""
+    points = [(8, 0.05), (16, 0.07), (64, 0.21), (128, 0.36)]
+    rows = np.array([[1 / t, b / t] for b, t in points])
+    (alpha, beta), *_ = np.linalg.lstsq(rows, np.ones(len(points)), rcond=None)
+    line = fit_line(points)
+    assert (line.alpha_s, line.beta_s) == pytest.approx((alpha, beta))
+    off = max(abs(alpha + beta * b - t) / t for b, t in points)
+    assert line.residual == pytest.approx(off)
+    # Through the origin, and flat
+    assert fit_line([(1, 0.1), (2, 0.3)]).alpha_s == 0.0
+    through = fit_line([(1, 0.1), (2, 0.3)])
+    ratios = [10.0, 2 / 0.3]
+    assert through.beta_s == pytest.approx(sum(ratios) / sum(r * r for r in ratios))
+    flat = fit_line([(1, 0.3), (2, 0.1)])
+    assert flat.beta_s == 0.0
+    assert flat.alpha_s == pytest.approx((1 / 0.3 + 1 / 0.1) / (1 / 0.09 + 1 / 0.01))
+
+
+@given(TIMED)
+def test_the_monotone_curve_is_the_nearest(points: list[tuple[int, float]]) -> None:
+    """By the formula of minima and maxima of means: Barlow et al., 1972."""
+    times_s = [time_s for _, time_s in points]
+    count = len(times_s)
+    expected = []
+    for place in range(count):
+        lows = []
+        for first in range(place + 1):
+            ends = range(place, count)
+            lows.append(min(np.mean(times_s[first : end + 1]) for end in ends))
+        expected.append(max(lows))
+    assert monotone_curve(points).step_times_s == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("smallest", "largest", "multiple", "sizes"),
+    [
+        (8, 64, 8, [8, 16, 32, 64]),
+        (8, 72, 8, [8, 16, 32, 72]),
+        (8, 80, 8, [8, 16, 32, 64, 80]),
+        (8, 73, 1, [8, 16, 32, 64, 73]),
+        (8, 8, 8, [8]),
+        (8, 9, 1, [8, 9]),
+        (3, 5, 8, [8]),
+        (20, 100, 8, [16, 32, 64, 96]),
+    ],
+)
+def test_octaves_by_hand(
+    smallest: int, largest: int, multiple: int, sizes: list[int]
+) -> None:
+    assert octaves(smallest, largest, multiple) == sizes
+
+
+@pytest.mark.parametrize(
+    ("points", "multiple", "sizes"),
+    [
+        ([(64, 100.0), (128, 150.0)], 1, [81, 102]),
+        ([(64, 100.0), (128, 150.0)], 8, [80, 104]),
+        ([(64, 74.9), (128, 150.0)], 1, [81, 102]),
+        ([(64, 100.0), (128, 108.6)], 1, []),
+        ([(64, 100.0), (128, 108.8)], 1, [81, 102]),
+        ([(64, 108.8), (128, 100.0)], 1, [81, 102]),
+        ([(8, 30.0), (16, 49.0), (32, 98.1), (64, 100.0)], 1, [20, 25]),
+        ([(8, 30.0), (16, 50.0), (32, 98.1), (64, 100.0)], 1, [10, 13, 20, 25]),
+        ([(64, 100.0), (96, 150.0)], 1, [81]),
+        ([(64, 100.0), (95, 150.0)], 1, []),
+        ([], 1, []),
+    ],
+)
+def test_the_knee_by_hand(
+    points: list[tuple[int, float]], multiple: int, sizes: list[int]
+) -> None:
+    off = {batch for batch, _ in points}
+    assert knee_sizes(points, multiple, off) == sizes
+    for end in (0, 1):
+        if len(points) == 2:
+            assert knee_sizes(points, multiple, {points[end][0]}) == sizes
+    assert knee_sizes(points, multiple, set()) == []
+
+
+def test_what_is_off_the_line_and_how_exactly_times_are_wanted() -> None:
+    line = [(8, 1.08, 0.0), (16, 1.16, 0.0), (32, 1.32, 0.0), (64, 1.64, 0.0)]
+    assert off_line(line) == set()
+    assert off_line(line[:3]) == {8, 16, 32}
+    moved = [*line[:3], (64, 1.64 * 1.05, 0.0)]
+    rows = np.array([[1 / time_s, batch / time_s] for batch, time_s, _ in moved])
+    fitted, *_ = np.linalg.lstsq(rows, np.ones(4), rcond=None)
+    errors = np.abs(rows @ fitted - 1)
+    expected = {
+        batch for (batch, _, _), off in zip(moved, errors, strict=True) if off > 0.01
+    }
+    assert off_line(moved) == expected
+    unsure = [(batch, time_s, 0.06) for batch, time_s, _ in moved]
+    assert off_line(unsure) == set()
+    wanted = [wanted_precision(batch, 100) for batch in (50, 51, 100)]
+    assert wanted == [0.03, 0.01, 0.01]
+
+
+def test_best_and_sensible_sizes_by_hand() -> None:
+    points = [(8, 60.0), (16, 90.0), (32, 95.0), (64, 100.0), (128, 100.0)]
+    assert best_of(points) == (64, 100.0)
+    assert sensible_of(points) == (32, 95.0)
+    assert sensible_size(points, 1) is None  # just that one
+    later = [(16, 75.0), (32, 115.0), (64, 120.0)]
+    # 95 % of the best is 114: at 16 · 2^(39/40)
+    assert math.ceil(16 * 2 ** (39 / 40)) == 32
+    assert sensible_size(later, 1) is None  # it was measured
+    steep = [(16, 75.0), (32, 118.0), (64, 120.0)]
+    assert sensible_size(steep, 1) == math.ceil(16 * 2 ** (39 / 43)) == 31
+    assert sensible_size(steep, 4) is None  # 32 was measured
+    assert sensible_size([(16, 99.0), (32, 100.0)], 1) is None
+    dip = [(8, 99.0), (16, 94.0), (32, 100.0), (64, 99.0)]
+    assert sensible_of(dip) == (32, 100.0)
+
+
+@given(st.integers(1, 40), st.integers(0, 400))
+def test_rungs_are_every_batch_then_multiples(multiple: int, batch: int) -> None:
+    grid = Grid(multiple)
+    rungs = [0, *range(1, multiple), *range(multiple, 401, multiple)]
+    below = [place for place, size in enumerate(rungs) if size <= batch]
+    assert grid.rung(batch) == below[-1]
+    assert grid.has(batch) == (batch in rungs)
+    assert [grid.batch(rung) for rung in range(len(rungs))] == rungs
+
+
+def through_by_newton(points: Sequence[tuple[int, int]], batch: int) -> Fraction:
+    """The parabola through three points, by Lagrange."""
+    total = Fraction(0)
+    for at, value in points:
+        term = Fraction(value)
+        for other, _ in points:
+            if other != at:
+                term *= Fraction(batch - other, at - other)
+        total += term
+    return total
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 10**4),
+    st.integers(0, 50),
+    st.integers(1, 500),
+)
+def test_memory_that_bends_upward_is_followed_exactly(
+    base: int, slope: int, bend: int, more: int
+) -> None:
+    points = [(b, base + slope * b + bend * b * b) for b in (10, 40, 100)]
+    curve = known(MemoryCurve.through(points, 1 << 60))
+    assert curve.at(100 + more) == through_by_newton(points, 100 + more)
+    limit = base + slope * (100 + more) + bend * (100 + more) ** 2
+    assert curve.largest_within(limit) == 100 + more
+    assert curve.largest_within(limit - 1) == 99 + more
+
+
+def test_memory_that_bends_downward_is_the_line_through_the_last_two() -> None:
+    curve = known(MemoryCurve.through([(10, 0), (20, 100), (40, 200)], 1 << 40))
+    assert (curve.slope, curve.bend, curve.gap) == (5, 0, 20)
+    assert [curve.at(batch) for batch in (30, 40, 60)] == [150, 200, 300]
+    assert curve.largest_within(300) == 60
+    assert curve.largest_within(299) == 59
+    assert curve.largest_within(150) == 30
+    assert MemoryCurve.through([(10, 5)], 100) is None
+    assert MemoryCurve.through([(10, 200), (40, 100)], 1 << 40) is None
+
+
+@pytest.mark.parametrize(
+    ("memory", "middle"),
+    [
+        # 75 is a quarter below 100, and 76 is not
+        (10_000, 75),
+        # Where the memory has 48 left, 24 fewer are enough
+        (1048, 76),
+        (1049, 75),
+    ],
+)
+def test_a_curve_goes_through_points_well_apart(memory: int, middle: int) -> None:
+    points = [(10, 100), (75, 750), (76, 976), (100, 1000)]
+    curve = known(MemoryCurve.through(points, memory))
+    assert curve.gap == 100 - middle
+
+
+def test_a_forecast_by_hand() -> None:
+    """It was 100 off at 40, by the line through 10 and 20, and may be as much at 60."""
+    points = [(10, 100), (20, 200), (40, 500)]
+    made = known(forecast(points, 2000))
+    curve = known(MemoryCurve.through(points, 2000))
+    assert (curve.slope, curve.bend) == (15, Fraction(5, 30))
+    bests = [b for b in range(40, 200) if curve.at(b) <= 2000]
+    assert made.best == bests[-1]
+    worst = [
+        batch
+        for batch in range(40, 200)
+        if curve.at(batch) + 100 * max(Fraction(1, 4), Fraction(batch - 40, 20) ** 3)
+        <= 2000
+    ]
+    assert made.sure == worst[-1]
+    doubtful = [batch for batch in range(40, 200) if curve.at(batch) <= 2100]
+    assert made.doubt == doubtful[-1] + 1
+    two = known(forecast(points[:2], 2000))
+    assert (two.sure, two.best, two.doubt) == (200, 200, 201)
+    assert forecast(points[:1], 2000) is None
+    assert predict_limit(list(reversed(points)), 2000) == 40 + 1500 // 15
+
+
+@pytest.mark.parametrize(
+    ("fits", "memory", "extra", "limit"),
+    [
+        (40, 500, 0, 40),
+        (40, 500, 75, 35),
+        (40, 500, 500, 6),
+        (40, 500, 5000, 0),
+        (20, 500, 50, 20),
+        (5, 500, 50, 5),
+        (40, None, 50, 40),
+    ],
+)
+def test_a_joint_limit_by_hand(
+    fits: int, memory: int | None, extra: int, limit: int
+) -> None:
+    points = [(10, 100), (20, 200), (40, 500)]
+    made = joint_limit(points, fits, memory_bytes=memory, extra_bytes=extra)
+    assert made == limit
+
+
+def test_memory_that_does_not_rise_fits_with_what_is_added_or_not() -> None:
+    flat = [(10, 300), (20, 300)]
+    for extra, limit in ((200, 20), (201, 0)):
+        made = joint_limit(flat, 20, memory_bytes=500, extra_bytes=extra)
+        assert made == limit
+    assert [joint_bytes(100, *of) for of in ((1, 0), (2, 0), (2, 10), (2, 50))] == [
+        0,
+        200,
+        120,
+        200,
+    ]
+
+
+@given(st.integers(2, 9), st.integers(2, 400), st.floats(0.1, 9), st.floats(0.1, 9))
+def test_the_variance_of_parts_is_unbiased(
+    parts: int, batch: int, own: float, whole: float
+) -> None:
+    """Of n equal parts of b: Σ b‖gᵢ − g‖²/(n − 1), with ‖gᵢ‖² = n²‖hᵢ‖²."""
+    norms = Norms(parts * batch, parts, own, whole)
+    squares = parts**2 * own * batch  # Σ‖gᵢ‖²
+    expected = batch * (squares - parts * whole) / (parts - 1)
+    assert norms.variance == pytest.approx(expected)
+    assert norms.signal == pytest.approx(whole - expected / (parts * batch))
+
+
+def test_the_interval_of_a_noise_scale_is_fiellers() -> None:
+    """Its ends are where a test of mean(variance) − φ · mean(signal) = 0 just rejects."""
+    steps = [Norms(100, 2, own, 1.0) for own in (0.012, 0.0124, 0.0121, 0.0119, 0.0123)]
+    found = noise_scale(steps)
+    variances = np.array([step.variance for step in steps])
+    signals = np.array([step.signal for step in steps])
+    assert found.value == pytest.approx(variances.mean() / signals.mean())
+    for end in known(found.ci95):
+        differences = variances - end * signals
+        t = differences.mean() / (differences.std(ddof=1) / math.sqrt(5))
+        assert abs(t) == pytest.approx(2.776, rel=1e-3)
+    assert noise_scale(steps[:2]).unknown == "2 steps say too little"
+    assert noise_scale(steps[:3]).value is not None
+
+
+def test_sizes_beside_by_hand() -> None:
+    mib = 1 << 20
+    assert sizes_beside(4 * mib, 100 * mib) == {mib, 16 * mib}
+    assert sizes_beside(16 * mib, 100 * mib) == {4 * mib, MOST_BYTES}
+    assert sizes_beside(16 * mib, MOST_BYTES) == {4 * mib, 0}
+    assert sizes_beside(0, 32 * mib) == {2 * mib, 8 * mib}
+    assert sizes_beside(0, 1000 * mib) == {MOST_BYTES}
+    assert sizes_beside(LEAST_BYTES, 100 * mib) == {4 * LEAST_BYTES}
+    assert sizes_beside(4 * mib, 16 * mib) == {mib, 0}
+
+
+def test_slow_steps_by_hand() -> None:
+    assert slow_steps([]) == 0
+    assert slow_steps([1.0, 1.0, 1.0, 1.5, 1.51]) == 1
+    usual = [1.0, 1.0, 1.0]
+    # Ten steps of a timing take 0.71 of a step longer than the shortest's
+    assert slow_time([1.0, 1.071, 1.071], 10, usual) == pytest.approx(0.071)
+    assert slow_time([1.0, 1.069, 1.069], 10, usual) == 0.0
+    assert slow_time([0.9, 1.069, 1.069], 10, usual) == 0.0
+    assert slow_time([1.1, 1.1, 1.1], 10, [1.0, 1.0, 1.6]) == pytest.approx(0.1)
+    assert slow_time([0.9, 0.9, 0.9], 10, [1.0, 1.0, 1.6]) == 0.0
+
+
+def test_parts_of_a_step_by_hand() -> None:
+    parts = split_step(2.0, [[0.5, 0.9], [0.7, 0.7]], [[0.1, 0.2], [0.1, 0.2]], 0.25)
+    assert parts.compute_s == pytest.approx((0.6, 0.8))
+    assert parts.update_s == pytest.approx((0.1, 0.2))
+    # The slowest took 1.1 and 0.9 s
+    assert parts.wait_s == pytest.approx((0.3, 0.0))
+    assert parts.sync_s == pytest.approx(2.0 - 0.25 - 1.0)
+    assert parts.imbalance == pytest.approx(1.0 / 0.85)
+    mean = split_step(
+        2.0, [[0.5], [0.7], [1.5]], [[0.1], [0.1], [0.1]], 0.0, middle=max
+    )
+    assert mean.compute_s == pytest.approx((1.9,))
+
+
+def step(
+    split: BatchSplit, compute_s: Sequence[float], rest_s: float = 0.0
+) -> StepTimes:
+    return StepTimes(split, tuple(compute_s), (0.01, 0.02), 0.05, rest_s)
+
+
+def test_step_times_by_hand() -> None:
+    split = BatchSplit((60, 40))
+    steps = [
+        step(split, (0.3, 0.1)),
+        step(split, (0.6, 0.2), 0.1),
+        step(split, (0.2, 0.2), 0.3),
+    ]
+    of = StepTimes.of(steps)
+    assert parts_of(steps[0]) == pytest.approx((0.75, 0.25))
+    # 0.4 s in all, of which the first has 0.75
+    assert of.compute_s == pytest.approx((0.3, 0.1))
+    assert of.rest_s == 0.1
+    assert of.common_s == pytest.approx(0.15)
+    assert of.busy_s == pytest.approx((0.31, 0.12))
+    assert of.step_time_s == pytest.approx(0.46)
+
+
+def test_what_a_device_takes_by_a_plan_and_without() -> None:
+    now = step(BatchSplit((60, 40), (20, 40)), (0.3, 0.2))
+    planned = FixedCosts([10.0, None])
+    # 3 · 10 + 60 are 0.3 s
+    assert planned.compute_s(now, 0, 40, 2) == pytest.approx(0.3 * 60 / 90)
+    assert planned.compute_s(now, 1, 20, 1) == pytest.approx(0.1)
+    assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.4)
+    assert planned.compute_s(now, 1, 100, 2) == pytest.approx(0.5)
+    planned.may_try = True
+    assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "samples"),
+    [
+        # 20 samples more took 40 ms more: 2 ms each, so that 100 ms are fixed
+        (0.30, 0.34, 50.0),
+        # As many as they should
+        (0.20, 0.24, 0.0),
+        # Not even that
+        (0.10, 0.14, 0.0),
+    ],
+)
+def test_a_fixed_cost_is_learned_from_a_change(
+    before_s: float, after_s: float, samples: float
+) -> None:
+    costs = FixedCosts([None, None])
+    old = step(BatchSplit((100, 100)), (before_s, 1.0))
+    new = step(BatchSplit((120, 80)), (after_s, 0.9))
+    costs.learn([old] * 5, [new] * 5)
+    part = (60 + samples) / (120 + samples)
+    assert costs.compute_s(new, 0, 60, 1) == pytest.approx(after_s * part)
+
+
+def test_a_change_that_is_too_small_teaches_nothing_and_a_plan_is_kept() -> None:
+    costs = FixedCosts([None, None])
+    old = step(BatchSplit((100, 100)), (0.30, 0.30))
+    new = step(BatchSplit((105, 95)), (0.31, 0.29))
+    costs.learn([old] * 5, [new] * 5)
+    assert costs.compute_s(new, 0, 0, 1) == 0.0
+    planned = FixedCosts([50.0, 50.0])
+    new = step(BatchSplit((120, 80)), (0.34 * 1.04, 0.26))
+    planned.learn([old] * 5, [new] * 5)
+    assert planned.compute_s(new, 0, 0, 1) == pytest.approx(0.34 * 1.04 * 50 / 170)
+
+
+def measured(**seconds: float) -> dict[frozenset[int], float]:
+    return {frozenset(map("abcd".index, of)): s for of, s in seconds.items()}
+
+
+def test_when_a_sum_may_tell_more() -> None:
+    syncs = Syncs(measured(abc=0.2), sums_s=measured(abc=0.3))
+    assert syncs.may_be_faster({0, 1})
+    assert not syncs.has_sums({0, 1})
+    slow = Syncs(measured(abc=0.2), sums_s=measured(abc=0.3, ab=0.283))
+    assert not slow.may_be_faster({0, 1})
+    assert slow.has_sums({0, 1})
+    fast = Syncs(measured(abc=0.2), sums_s=measured(abc=0.3, ab=0.282))
+    assert fast.may_be_faster({0, 1})
+    assert fast.has_sums({0, 1})  # it was timed
+    assert Syncs().has_sums({0, 1})
+    assert not Syncs(measured(abc=0.2)).has_sums({0, 1})
+    shorter = Syncs(measured(abc=0.2, abd=0.1))
+    assert shorter.around({0, 1}) == {0, 1, 3}
+    assert shorter.longest_s == 0.2
+    assert shorter.of({0}) == 0.0
+
+
+def test_problems_and_allocations_by_hand() -> None:
+    load = Load(Line(0.1, 0.01, 0.0), 100)
+    assert load.compute_s(50, 20) == pytest.approx(0.2 + 2 * 0.3)
+    split = Allocation(BatchSplit((30, 10)), (0.4, 0.2), 0.5, ())
+    assert split.throughput == 80.0
+    assert Problem((load,)).value(split) == 80.0
+    halved = Problem((load,), objective=lambda batch, step_s: batch / step_s / 2)
+    assert halved.value(split) == 40.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 9), st.floats(0.1, 5)), min_size=1, max_size=3),
+    st.integers(1, 5),
+)
+def test_equal_commands_end_as_soon_as_they_can(
+    devices: list[tuple[float, float]], left: int
+) -> None:
+    """By brute force over how many each device does."""
+    free_s, each_s = zip(*devices, strict=True)
+    ends = []
+
+    def share(counts: tuple[int, ...], rest: int) -> None:
+        if len(counts) == len(devices):
+            if not rest:
+                busy = [
+                    f + n * e for n, (f, e) in zip(counts, devices, strict=True) if n
+                ]
+                ends.append(max(busy))
+            return
+        for count in range(rest + 1):
+            share((*counts, count), rest - count)
+
+    share((), left)
+    found = Outlook(free_s, each_s)
+    assert found.last_s(left) == pytest.approx(min(ends))
+    assert found.rest_s(left) == pytest.approx(max(min(ends), *free_s))
+
+
+def test_who_starts_the_next_command() -> None:
+    known_times = Outlook((0.0, 0.0), (1.0, 3.0))
+    assert known_times.starts((0, 1), 0) is None
+    assert known_times.starts((0, 1), 1) == 0
+    assert known_times.starts((1,), 2) is None  # the fast one does both in 2 s
+    assert known_times.starts((1,), 3) == 1
+    assert Outlook((0.0, 0.0), (1.0, None)).starts((1,), 1) == 1
+    assert Outlook((0.0,), (None,)).last_s(3) == 0.0
+
+
+def test_times_are_drawn_to_what_was_known() -> None:
+    assert relative_times([[], []]) == (None, None)
+    assert relative_times([[], []], [100.0, 50.0]) == pytest.approx((0.01, 0.02))
+    # Without a probe: doubt 0.25; one command each varies by 0.16.
+    first, second = relative_times([[1.0], [4.0]])
+    part = 0.25 / (0.25 + 0.16)
+    assert known(second) / known(first) == pytest.approx(4.0**part)
+    assert known(first) * known(second) == pytest.approx(4.0)
+    twice = relative_times([[1.0, 1.0], [4.0, 4.0]])
+    variance = 2 * 0.16 / 4  # two more are seen, which do not vary
+    part = 0.25 / (0.25 + variance / 2)
+    assert known(twice[1]) / known(twice[0]) == pytest.approx(4.0**part)
+    probed = relative_times([[1.0], [4.0], []], [100.0, 100.0, 50.0])
+    part = 0.04 / (0.04 + 0.16)
+    assert known(probed[1]) / known(probed[0]) == pytest.approx(4.0**part)
+    assert known(probed[2]) == pytest.approx(2 * 2.0)
+
+
+def test_what_to_expect_of_a_command_that_runs() -> None:
+    found = outlook([[2.0, 4.0], []], [1.0, None], [1.0, 2.0])
+    assert found.each_s == pytest.approx((3.0, 6.0))
+    assert found.free_s == pytest.approx((2.0, 0.0))  # 1 and 3 are left
+    late = outlook([[2.0, 4.0], []], [3.0, None], [1.0, 2.0])
+    assert late.free_s == pytest.approx((1.0, 0.0))  # only those of 4 s took longer
+    very_late = outlook([[2.0, 4.0], []], [6.0, None], [1.0, 2.0])
+    assert very_late.free_s == pytest.approx((2.0, 0.0))  # a third of 6
+    nothing = outlook([[], []], [5.0, 2.0], [1.5, None])
+    assert nothing.free_s == pytest.approx((1.5, 0.0))
+    assert nothing.each_s == [1.5, None]
