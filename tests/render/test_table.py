@@ -8,6 +8,7 @@ import pytest
 
 from gpubalance.render.table import (
     BLANK,
+    Part,
     TextTable,
     lines_of,
     prose,
@@ -92,7 +93,7 @@ def test_prose_is_wrapped_but_not_behind_a_sign_nor_within_a_word() -> None:
 
 
 def test_parts_keep_their_indent_and_empty_lines() -> None:
-    parts: list[Any] = [
+    parts: list[Part] = [
         "one",
         "  two",
         "",
