@@ -1,8 +1,8 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
-The campaigns kills, fuzz, mutants, soak, decisions, rules, parity, queue and alone take a number of cases, and the seed that an
-earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two. `tests` shows what
-the last `scripts/test --durations` took, and `alone` runs drawn tests one by one. For a machine with GPUs see `scripts/bench gpu --help`.
+The campaigns kills, fuzz, mutants, soak, decisions, rules and queue take a number of cases, and the
+seed that an earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two.
+For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
 from __future__ import annotations

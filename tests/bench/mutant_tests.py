@@ -58,41 +58,45 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     settings.register_profile("mutants", found_only)
     settings.load_profile("mutants")
     state = json.loads(_STATE.read_text())
+    state["found"] = []
     by_file: dict[str, list[pytest.Item]] = {}
     for item in session.items:
         by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    for path, items in by_file.items():
-        if path not in state["costs_s"]:
-            learned = _in_fork(functools.partial(_costs_s, items))
-            state["costs_s"][path] = learned if isinstance(learned, dict) else {}
-            _STATE.write_text(json.dumps(state))
-    state["found"] = []
     for mutant in state["mutants"]:
-        tests = _chosen(by_file, mutant["near"], state["costs_s"])
-        state["found"].append(_in_fork(functools.partial(_first_failed, tests, mutant)))
+        state["found"].append(_found(mutant, by_file, state["costs_s"]))
         _STATE.write_text(json.dumps(state))
     return True
 
 
-def _chosen(
+def _found(
+    mutant: Mapping[str, Any],
     by_file: Mapping[str, Sequence[pytest.Item]],
-    near: Mapping[str, int],
-    costs_s: Mapping[str, Mapping[str, float]],
-) -> list[tuple[pytest.Item, float]]:
-    """The quick tests in order, up to the budget, with what each takes."""
-    order = []
-    for path, distance in near.items():
-        for place, item in enumerate(by_file.get(path, ())):
-            cost_s = costs_s[path].get(item.nodeid)
-            if cost_s is not None:
-                order.append(((1 + distance) * cost_s, path, place, cost_s))
-    chosen = []
+    costs_s: dict[str, dict[str, float]],
+) -> str | None:
+    """The first test that fails with a mutant: of the nearest files, then of the next ones."""
     left_s = _BUDGET_S
-    for _, path, place, cost_s in sorted(order):
-        left_s -= cost_s
-        if left_s > 0:
-            chosen.append((by_file[path][place], cost_s))
-    return chosen
+    for distance in sorted(set(mutant["near"].values())):
+        order = []
+        for path, items in by_file.items():
+            if mutant["near"].get(path) != distance:
+                continue
+            if path not in costs_s:
+                learned = _in_fork(functools.partial(_costs_s, items))
+                costs_s[path] = learned if isinstance(learned, dict) else {}
+            for place, item in enumerate(items):
+                if item.nodeid in costs_s[path]:
+                    order.append((costs_s[path][item.nodeid], path, place))
+        tests = []
+        for cost_s, path, place in sorted(order):
+            left_s -= cost_s
+            if left_s > 0:
+                tests.append((by_file[path][place], cost_s))
+        failed = None
+        if tests:
+            failed = _in_fork(functools.partial(_first_failed, tests, mutant))
+        if failed is not None:
+            return str(failed)
+    return None
 
 
 def _in_fork(work: Callable[[], Any]) -> Any:

@@ -132,9 +132,12 @@ class Tree:
             _COSTS.parent.mkdir(exist_ok=True)
             _COSTS.write_text(json.dumps(self._costs_s))
         found: list[str | None] = state.get("found", [])
-        # Where not even the tests can be collected
-        ended = done.stdout.strip().rpartition("\n")[2] or f"pytest {done.returncode}"
-        return found + [ended] * (len(asked) - len(found)) if files else [None]
+        if (
+            not found and len(asked) == 1 and files
+        ):  # not even the tests can be collected
+            ended = done.stdout.strip().rpartition("\n")[2]
+            return [ended or f"pytest ended with {done.returncode}"]
+        return found + [None] * (len(asked) - len(found))
 
     def _key(self, path: str) -> str:
         return f"{path} {hashlib.sha256((self._root / path).read_bytes()).hexdigest()}"
