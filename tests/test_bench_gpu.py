@@ -120,10 +120,13 @@ def test_what_there_is_no_time_for_is_in_table_and_json_too(tmp_path: Path) -> N
     ) == len(STEPS)
 
 
-def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had_and_the_others_their_turn(
+def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program that `memory` starts never gets to its first line."""
+    """A step that fails or takes too long keeps what it had and the others their turn.
+
+    The program that `memory` starts never gets to its first line.
+    """
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv(PROGRAM_VARIABLES, json.dumps({"PYTHONPATH": str(tmp_path)}))
     steps = [Step("nowhere", "", 60), Step("memory", "", 6), Step("exact", "", 10**6)]

@@ -120,7 +120,8 @@ def test_an_error_that_nobody_foresaw_is_no_bug_of_ours_where_it_is_known(
         assert says in capsys.readouterr().err
 
 
-def test_a_check_of_doctor_that_has_a_bug_names_no_remedy_of_what_it_quotes() -> None:
+def test_a_check_that_has_a_bug_names_no_remedy_of_what_it_quotes() -> None:
+    """A check of doctor that has a bug names no remedy of what it quotes."""
     (bug,) = guarded("disk", _quoting(KeyError))
     (fault,) = guarded("disk", _quoting(OSError))
     assert isinstance(bug, Check)

@@ -136,9 +136,10 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
     assert kept.exists()
 
 
-def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_download(
+def test_a_copied_checkout_has_an_environment_of_its_own(
     checkout: Checkout, tmp_path: Path
 ) -> None:
+    """A copied checkout has an environment of its own and tells each large download."""
     copy = Checkout(
         Path(shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True))
     )
@@ -182,9 +183,10 @@ def test_a_copied_checkout_has_an_environment_of_its_own_and_tells_each_large_do
     assert told == ["gpubalance: downloading large (11.0 MB)"]
 
 
-def test_a_driver_brings_cuda_and_a_terminal_is_told_the_long_steps_and_not_pips_lines(
+def test_a_driver_brings_cuda_and_a_terminal_is_told_the_long_steps(
     checkout: Checkout, tmp_path: Path
 ) -> None:
+    """A driver brings CUDA and a terminal is told the long steps and not pip's lines."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\n")
     smi.chmod(0o755)

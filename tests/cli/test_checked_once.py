@@ -59,7 +59,8 @@ def test_of_workers_that_begin_at_the_same_time_one_checks_the_model(
     assert len(set((tmp_path / "checked").read_text().split())) == 1
 
 
-def test_what_was_found_is_left_for_resume_and_what_could_not_be_tried_is_not() -> None:
+def test_what_was_found_is_left_for_resume() -> None:
+    """What was found is left for resume and what could not be tried is not."""
     settings, other = (Settings(model=f"model.py:{name}") for name in ("net", "other"))
     found = Decomposition(
         variables={3: 1},

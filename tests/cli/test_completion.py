@@ -115,9 +115,8 @@ def test_commands_and_flags_where_nothing_is_typed_yet(script: Path) -> None:
     assert {"probe", "train"} <= set(completed(script, "guide", ""))
 
 
-def test_gpus_are_those_of_nvml_and_their_names_are_shown_where_the_shell_can(
-    script: Path, tmp_path: Path
-) -> None:
+def test_gpus_are_those_of_nvml_with_their_names(script: Path, tmp_path: Path) -> None:
+    """GPUs are those of NVML and their names are shown where the shell can."""
     gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
     assert completed(script, "run", "--gpus", "", more=gpus) == ["0", "1"]
     assert completed(script, "run", "--hosts", "alpha", "--gpus", "", more=gpus) == []
@@ -142,7 +141,8 @@ def test_nothing_is_said_of_a_line_that_makes_no_sense(shell: str) -> None:
     assert "rror" not in ask_program(f"complete_{shell}", **asked)
 
 
-def test_each_word_that_fish_is_told_is_on_one_line_in_a_narrow_terminal_too() -> None:
+def test_each_word_that_fish_is_told_is_on_one_line() -> None:
+    """Each word that fish is told is on one line in a narrow terminal too."""
     asked = {
         "_TYPER_COMPLETE_ARGS": "gpubalance run --",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",

@@ -22,10 +22,13 @@ def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
     assert "no NVIDIA driver" in json.loads(listed.stdout)["nvidia"]["problem"]
 
 
-def test_the_gpus_are_listed_with_why_they_can_not_be_used_and_a_lost_one_can_not_be_named(
+def test_the_gpus_are_listed_with_why_they_can_not_be_used(
     tmp_path: Path,
 ) -> None:
-    """Why the real TensorFlow can't use them a run says: see tests/faults/test_environment.py."""
+    """The GPUs are listed with why they can not be used and a lost one can not be named.
+
+    Why the real TensorFlow can't use them a run says: see tests/faults/test_environment.py.
+    """
     without = broken(tmp_path, error="ImportError('of a library that is not there')")
     variables = environment(tmp_path, TWO_UNLIKE_GPUS) | without
     done = here("devices", code=0, environment=variables)

@@ -47,9 +47,10 @@ def test_the_programs_help_lists_the_commands(in_process: Program) -> None:
         ("run --simulate 2 --plan none.json", "balance -o none.json"),
     ],
 )
-def test_every_command_that_an_error_names_is_typed_as_the_program_was_started(
+def test_a_command_in_an_error_is_typed_as_the_program_was_started(
     in_process: Program, monkeypatch: pytest.MonkeyPatch, line: str, command: str
 ) -> None:
+    """Every command that an error names is typed as the program was started."""
     monkeypatch.setenv("GPUBALANCE_STARTED_AS", "scripts/gpubalance")
     assert f"scripts/gpubalance {command}" in in_process(line.split()).err
 

@@ -135,9 +135,8 @@ def test_some_devices_of_some_hosts() -> None:
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
 
 
-def test_a_split_that_leaves_all_but_one_host_out_trains_with_the_ring_that_was_asked_for_all() -> (
-    None
-):
+def test_a_split_on_one_host_trains_with_the_ring_asked_for_all() -> None:
+    """A split that leaves all but one host out trains with the ring that was asked for all."""
     run = (
         "run",
         "--simulate",
@@ -190,9 +189,10 @@ def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, .
     return "--hosts", "alpha,beta,gamma", "--via", f"sh {prefix} {{host}}"
 
 
-def test_devices_of_hosts_are_listed_and_one_that_can_not_be_reached_is_named(
+def test_devices_of_hosts_are_listed_and_a_lost_host_is_named(
     three_hosts: tuple[str, ...],
 ) -> None:
+    """Devices of hosts are listed and one that can not be reached is named."""
     done = here("devices", *three_hosts, code=3)
     assert done.stderr.startswith("error: gamma can't be reached: sh ")
     of_alpha, of_beta = done.stdout.split("\n\n")
@@ -240,9 +240,8 @@ def test_a_probe_of_other_hosts_is_refused(in_process: Program) -> None:
     )
 
 
-def test_the_printed_lines_are_for_the_device_that_was_planned_and_not_for_one_of_that_number_here() -> (
-    None
-):
+def test_the_printed_lines_are_for_the_device_that_was_planned() -> None:
+    """The printed lines are for the device that was planned and not for one of that number here."""
     made = plan(probe_of(DEVICES), DEVICES[1:2], PlanRequest(sync_s=0.0, accumulate=1))
     made_here = uses(made, TWO_HOSTS, None)[1][0]
     assert made_here.startswith("split = gpubalance.Split(['alpha:1'], [")

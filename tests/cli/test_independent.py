@@ -62,9 +62,10 @@ def contended(folder: Path, factor: float) -> str:
     return str(profile)
 
 
-def test_each_device_gives_at_once_what_contention_leaves_of_it_alone_and_that_is_compared(
+def test_each_device_gives_at_once_what_contention_leaves(
     tmp_path: Path,
 ) -> None:
+    """Each device gives at once what contention leaves of it alone and that is compared."""
     alone = [1024 / (0.04898 + 0.00069634 * 1024), 512 / (0.0212 + 0.00107 * 512)]
     told = []
     for factor in (1.0, 1.1):
@@ -138,9 +139,8 @@ def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(
         assert replica["solo_step_time_s"]["at_s"][0] < times["at_s"][0]
 
 
-def test_without_batches_each_takes_its_smallest_within_5_percent_by_the_latest_probe() -> (
-    None
-):
+def test_without_batches_each_takes_its_smallest_within_5_percent() -> None:
+    """Without batches each takes its smallest within 5 percent by the latest probe."""
     devices = simulated_devices(QUICK_PAIR)[0]
     asked = ("independent", "--simulate", QUICK_PAIR, *SHORT)
     assert [one["batch"] for one in result_of(*asked)["replicas"]] == [64, 64]

@@ -127,9 +127,10 @@ def test_quiet_shows_nothing() -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_devices_with_models_of_their_own_stand_alone_and_at_once_beside_each_other(
+def test_devices_with_own_models_stand_alone_beside_at_once(
     columns: int,
 ) -> None:
+    """Devices with models of their own stand alone and at once beside each other."""
     seen = shown(columns, "own")
     # What was read of the terminal may end within a picture: a whole one has the last device too.
     whole = []

@@ -65,9 +65,10 @@ def step(devices, batches, number):
 
 
 @pytest.mark.parametrize(("times", "is_told"), [(9, False), (10**6, True)])
-def test_a_batch_that_took_longer_than_a_larger_one_is_measured_again_and_told_if_it_stays_so(
+def test_a_batch_that_took_longer_than_a_larger_one_is_measured_again(
     times: int, is_told: bool, engine_that: Callable[[str], None]
 ) -> None:
+    """A batch that took longer than a larger one is measured again and told if it stays so."""
     engine_that(SLOW_EIGHT.format(times=times))
     done = here("probe", *FEW, "--gpus", "0", "--json", code=0)
     assert re.search(

@@ -60,9 +60,10 @@ def result_of(
 
 
 @pytest.mark.parametrize(("options", "last"), [((), "GPU:0"), (("--pull",), "GPU:1")])
-def test_the_slow_card_leaves_the_last_command_to_the_fast_one_unless_commands_are_pulled(
+def test_the_slow_card_leaves_the_last_command_to_the_fast_one(
     options: tuple[str, ...], last: str, tmp_path: Path
 ) -> None:
+    """The slow card leaves the last command to the fast one unless commands are pulled."""
     found = result_of(
         tmp_path, *[BY_DEVICE.format(1.6, 4)] * 5, options=(*PAIR, *options)
     )
@@ -197,9 +198,10 @@ def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
     assert "is by a probe" not in well.stdout
 
 
-def test_mended_lines_are_run_by_resume_also_on_fewer_devices_and_the_others_are_not(
+def test_only_mended_lines_are_run_by_resume_also_on_fewer_devices(
     tmp_path: Path,
 ) -> None:
+    """Mended lines are run by resume also on fewer devices and the others are not."""
     trials = written(tmp_path, "echo 1 >> ran", "echo 2 >> ran; false", "echo 3 >> ran")
     assert here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path).returncode == 6
     again = here("queue", trials, *PAIR, "--logs", "logs", code=2, cwd=tmp_path)
@@ -300,9 +302,10 @@ def test_no_process_is_left_of_a_queue_that_is_ended(
         )
 
 
-def test_a_command_that_is_killed_takes_its_children_along_and_a_killed_child_only_its_command(
+def test_a_command_that_is_killed_takes_its_children_along(
     tmp_path: Path,
 ) -> None:
+    """A command that is killed takes its children along and a killed child only its command."""
     first = "sleep 300 & setsid sleep 300 & sleep 301; true"
     process = start(
         "queue", written(tmp_path, first, "sleep 302; exit 4"), *PAIR, cwd=tmp_path

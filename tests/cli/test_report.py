@@ -53,9 +53,8 @@ def test_tables_go_to_stdout_beside_pictures(
     assert (tmp_path / "charts" / "run-step.png").exists()
 
 
-def test_without_an_option_it_prints_what_each_command_printed_and_what_it_can_write() -> (
-    None
-):
+def test_without_an_option_it_prints_what_each_command_printed() -> None:
+    """Without an option it prints what each command printed and what it can write."""
     done = here("report", str(samples.RUN), str(samples.PROBE), code=0)
     first, second = done.stdout.split("\n\npair-probe.json:\n")
     assert first.startswith("pair-run.json:\nbatches 820 568: ")

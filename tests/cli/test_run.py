@@ -49,9 +49,8 @@ def step(devices, batches, number):
 """
 
 
-def test_devices_are_those_that_are_named_in_their_order_and_those_with_samples() -> (
-    None
-):
+def test_devices_are_those_named_in_their_order_with_samples() -> None:
+    """Devices are those that are named in their order and those with samples."""
     four = str(ROOT / "configs" / "four-unlike.toml")
     result = run_json("--simulate", four, "--model", TINY, "--gpus", "3,1")
     assert [device["name"] for device in result["devices"]] == ["Unlike D", "Unlike B"]
@@ -243,9 +242,10 @@ def trained_by(folder: Path, *arguments: str) -> list[str]:
     return notes.read_text().splitlines()
 
 
-def test_equal_shares_are_found_by_the_memory_line_and_nothing_is_warmed_up_twice(
+def test_equal_shares_are_found_by_the_memory_line(
     tmp_path: Path,
 ) -> None:
+    """Equal shares are found by the memory line and nothing is warmed up twice."""
     trained = trained_by(tmp_path, "--batches", "200", "100")
     # 113 samples are refused before a step; an even split that memory does not hold is not tried.
     assert list(dict.fromkeys(trained)) == ["200 100", "112 112"]
@@ -366,9 +366,10 @@ def test_a_terminal_that_knows_only_ascii() -> None:
     assert "Quick 3" in done.stdout
 
 
-def test_a_plan_for_another_model_of_ones_own_names_the_command_for_this_one(
+def test_a_plan_for_another_model_names_the_command_for_this_one(
     tmp_path: Path,
 ) -> None:
+    """A plan for another model of one's own names the command for this one."""
     devices = simulated_devices(QUICK_PAIR)[0]
     settings = Settings(model=TINY)
     made = plan(

@@ -72,10 +72,13 @@ def _run(
     return json.loads((folder / "run.json").read_text()), done.stdout
 
 
-def test_a_slow_pipeline_is_named_first_with_the_line_to_change_and_ragged_steps_differ(
+def test_a_slow_pipeline_is_named_first_with_the_line_to_change(
     tmp_path: Path,
 ) -> None:
-    """One that keeps up is in test_hosts.py."""
+    """A slow pipeline is named first with the line to change and ragged steps differ.
+
+    One that keeps up is in test_hosts.py.
+    """
     result, summary = _run(tmp_path, "5 3")
     pipeline = result["pipeline"]
     assert pipeline["binds"]

@@ -120,9 +120,10 @@ def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -
     assert "samples/s" not in ended.stderr + ended.stdout
 
 
-def test_a_users_file_in_the_current_folder_trains_by_the_settings_and_slower_than_the_profile(
+def test_a_users_file_in_the_current_folder_trains_by_the_settings(
     tmp_path: Path,
 ) -> None:
+    """A user's file in the current folder trains by the settings and slower than the profile."""
     (tmp_path / "mine.py").write_text(
         "import gc, sys\n"
         "import keras\n"

@@ -304,9 +304,10 @@ def test_each_device_is_traced_after_its_probe(
     ]
 
 
-def test_what_can_no_longer_be_written_is_told_when_the_measurement_is_over(
+def test_what_can_no_longer_be_written_is_told_at_the_end(
     tmp_path: Path,
 ) -> None:
+    """What can no longer be written is told when the measurement is over."""
     window = WindowDone(1, 1, "", PAIR, measurement((6, 4), step_time(0.5)))
 
     def command() -> None:

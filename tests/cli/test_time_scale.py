@@ -26,10 +26,13 @@ SCALED = (*TINY_PAIR, "--time-scale", "8")
 
 
 @pytest.mark.parametrize(("least", "tried"), [(1, 0), (32, 2)])
-def test_a_machine_that_computes_more_slowly_than_the_profile_is_told_at_once(
+def test_a_machine_slower_than_the_profile_is_told_at_once(
     least: int, tried: int, engine_that: Callable[[str], None]
 ) -> None:
-    """Nothing larger is tried, and no other device."""
+    """A machine that computes more slowly than the profile is told at once.
+
+    Nothing larger is tried, and no other device.
+    """
     engine_that(SLOW.format(least=least))
     done = here("balance", *TINY_PAIR, *SHORT, code=2)
     assert len(re.findall("(?m)^GPU:. batch ", done.stderr)) == tried

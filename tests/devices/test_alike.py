@@ -31,9 +31,10 @@ def first_alike(folder: Path, gpus: str = TWO_EQUAL_GPUS) -> list[int]:
         return alike.first_alike([gpu.device for gpu in read().gpus])
 
 
-def test_cards_of_one_name_and_memory_are_equal_though_one_has_less_free_memory(
+def test_cards_of_one_name_and_memory_are_equal_whatever_is_free(
     tmp_path: Path,
 ) -> None:
+    """Cards of one name and memory are equal though one has less free memory."""
     assert first_alike(tmp_path) == [0, 0]
     assert first_alike(tmp_path, gpus=TWO_UNLIKE_GPUS) == [0, 1]
 

@@ -130,9 +130,10 @@ def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
 
 
 @given(st.integers(1, 5000))
-def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings_evenly_apart(
+def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings(
     readings: int,
 ) -> None:
+    """A course of any length is told by some hundreds of readings evenly apart."""
     course = TelemetryRecorder()
     for number in range(readings):
         reads(course, at(float(number)))

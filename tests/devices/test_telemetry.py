@@ -134,10 +134,13 @@ def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(
     ] == [[name, "ended"] for name in refused.values()]
 
 
-def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(
+def test_a_driver_without_newer_calls_and_a_pynvml_without_older_ones(
     tmp_path: Path,
 ) -> None:
-    """These are to go with CUDA 14."""
+    """A driver without the newer calls and a pynvml without the older ones.
+
+    These are to go with CUDA 14.
+    """
     old = "\ngpu 0 error temperature_v 13\ngpu 0 error throttle_events 13\ngpu 0 series throttle 0x8"
     telemetry = seen(tmp_path, FULL + old)
     assert (telemetry["temperature_c"], telemetry["throttle_reasons"]) == (
@@ -163,9 +166,10 @@ def test_a_driver_without_the_newer_calls_and_a_pynvml_without_the_older_ones(
     )
 
 
-def test_a_gpu_that_is_lost_keeps_what_was_seen_and_one_that_is_not_known_has_no_telemetry(
+def test_a_gpu_that_is_lost_keeps_what_was_seen(
     tmp_path: Path,
 ) -> None:
+    """A GPU that is lost keeps what was seen and one that is not known has no telemetry."""
     lost = "gpu 0 series temperature 60 60 !15"
     reset = "gpu 0 series energy 1 2 3 !16"
     script, uuids = each_with([lost, reset, "gpu 0 error handle 15"])
@@ -262,9 +266,10 @@ def test_the_end_does_not_wait_for_the_next_reading(tmp_path: Path) -> None:
     assert (telemetry["readings"], telemetry["energy_j"]) == (1, 1.0)
 
 
-def test_a_fault_within_the_block_is_passed_on_and_a_pause_belongs_to_no_block(
+def test_a_fault_is_passed_on_and_a_pause_belongs_to_no_block(
     tmp_path: Path,
 ) -> None:
+    """A fault within the block is passed on and a pause belongs to no block."""
     code = """
 import json, time
 from gpubalance.devices.telemetry import TelemetryRecorder

@@ -194,10 +194,13 @@ def test_a_gpu_has_tensorflows_number_which_is_not_its_place_in_the_split() -> N
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
-def test_what_may_be_a_lack_of_memory_is_one_with_the_fault_that_it_is_else(
+def test_what_may_be_a_lack_of_memory_has_the_fault_that_it_is_else(
     settings: Settings,
 ) -> None:
-    """As cuDNN, cuBLAS and NCCL say it, in errors of a graph."""
+    """What may be a lack of memory is one with the fault that it is else.
+
+    As cuDNN, cuBLAS and NCCL say it, in errors of a graph.
+    """
     errors = tf.errors
     for kind, text, code in (
         (errors.NotFoundError, "No algorithm worked!  Error messages:", "no-room"),

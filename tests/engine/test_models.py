@@ -124,9 +124,8 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
     assert kinds(small) == ["AveragePooling2D", *kinds(probe)]
 
 
-def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_nothing_is_told() -> (
-    None
-):
+def test_what_a_step_of_attention_computes_is_counted() -> None:
+    """What a step of attention computes is counted and of a recurrent layer nothing is told."""
     from gpubalance.engine.step.counted import count_step
 
     def counted(inner: Any) -> float | None:
@@ -145,9 +144,10 @@ def test_what_a_step_of_attention_computes_is_counted_and_of_a_recurrent_layer_n
     assert counted(layers.LSTM(8, return_sequences=True)) is None
 
 
-def test_a_model_is_named_by_an_application_a_file_a_module_or_what_was_saved(
+def test_a_model_is_an_application_a_file_a_module_or_saved(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A model is named by an application, a file, a module or what was saved."""
     assert build("MobileNetV2").output_shape == (None, 1000)
     monkeypatch.syspath_prepend(file.parent)
     saved = tmp_path / "net.keras"

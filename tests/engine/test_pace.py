@@ -57,10 +57,10 @@ def test_replicas_overlap() -> None:
     assert stamps[:, 0].max() < stamps[:, 1].min()
 
 
-def test_no_part_is_shorter_than_in_the_profile_and_the_update_is_each_devices_own() -> (
-    None
-):
-    """A device alone has an update too, and each micro-batch has the fixed cost.
+def test_no_part_is_shorter_than_in_the_profile() -> None:
+    """No part is shorter than in the profile and the update is each device's own.
+
+    A device alone has an update too, and each micro-batch has the fixed cost.
 
     The longest sync of the devices counts.
     """
@@ -138,10 +138,13 @@ def test_a_step_is_late_once_however_often_it_is() -> None:
 
 
 @pytest.mark.parametrize("lacks", [0, 1])
-def test_a_step_past_a_devices_memory_raises_tensorflows_own_error_and_begins_on_none(
+def test_a_step_past_a_devices_memory_raises_tensorflows_own_error(
     lacks: int,
 ) -> None:
-    """A sum that TensorFlow cancels within a step may cancel the next step's too, which fits."""
+    """A step past a device's memory raises TensorFlow's own error and begins on none.
+
+    A sum that TensorFlow cancels within a step may cancel the next step's too, which fits.
+    """
     from gpubalance.engine.failures import failing_replica
 
     profiles = [paced(0.001), paced(0.001)]

@@ -127,9 +127,8 @@ def test_the_same_operations_give_the_same_weights_to_the_last_bit() -> None:
     assert max(found.weights, found.slots, found.losses) == 0
 
 
-def test_a_branch_on_a_device_and_the_rest_around_it_on_another_train_as_on_one() -> (
-    None
-):
+def test_a_branch_on_a_device_of_its_own_trains_as_on_one() -> None:
+    """A branch on a device and the rest around it on another train as on one."""
     segments = [Segment(0, 1, 1), Segment(2, 3, 0), Segment(4, 5, 1)]
     mine = [Task(number, "forward", batch) for batch in range(4) for number in (0, 2)]
     mine += [Task(number, "backward", batch) for batch in range(4) for number in (2, 0)]

@@ -77,9 +77,10 @@ def of_a_pipeline() -> Iterator[Timing]:
 
 
 @pytest.mark.parametrize("measured", [of_a_split, of_a_pipeline])
-def test_no_timing_is_shorter_than_its_steps_however_long_the_host_takes_between_two(
+def test_no_timing_is_shorter_than_its_steps_however_late_the_host(
     measured: Any,
 ) -> None:
+    """No timing is shorter than its steps however long the host takes between two."""
     for timing in measured():
         assert timing.seconds >= timing.steps * _STEP_S - 1e-9
         time.sleep(0.3 * _STEP_S)
@@ -98,10 +99,11 @@ def test_each_step_takes_its_compute_and_its_wait_for_data(tmp_path: Path) -> No
     assert any(0 < item.input_wait_s < _STEP_S / 2 for item in found)
 
 
-def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier_also_in_timings_of_one_step() -> (
-    None
-):
-    """max (compute + update), as in training; not the longest compute plus the longest update."""
+def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier() -> None:
+    """A device whose update is shorter begins its next step earlier also in timings of one step.
+
+    max (compute + update), as in training; not the longest compute plus the longest update.
+    """
     times_s = (0.2, 0.3), (0.4, 0.1)
     profiles = [
         DeviceProfile(name="paced", alpha_s=compute, beta_s=0, update_s=update)

@@ -37,10 +37,12 @@ print(json.dumps(began))
 """
 
 
-def test_what_a_device_gives_is_copied_when_it_is_made_and_no_pass_is_given_a_number(
+def test_what_a_device_gives_is_copied_when_it_is_made(
     tmp_path: Path,
 ) -> None:
-    """The second device's next inputs come while it still computes the ones before.
+    """What a device gives is copied when it is made and no pass is given a number.
+
+    The second device's next inputs come while it still computes the ones before.
 
     It is the slower one.
     """

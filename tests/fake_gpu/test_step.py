@@ -88,10 +88,12 @@ def test_a_step_copies_no_more_than_keras_own(
     assert ours["to_host"] == 1  # the logs, which the callback asked for
 
 
-def test_the_next_batch_is_there_before_the_step_on_this_one_has_its_gradients(
+def test_the_next_batch_is_there_before_this_ones_gradients(
     slow_gpus: dict[str, str], begun: list[list[float]]
 ) -> None:
-    """On a busy machine a batch is late now and then.
+    """The next batch is there before the step on this one has its gradients.
+
+    On a busy machine a batch is late now and then.
 
     If each one waited for the step before it, none would be early.
     """

@@ -90,10 +90,13 @@ def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("term", "options"), [("xterm", ("--quiet",)), ("dumb", ())])
-def test_35_a_narrow_terminal_gets_a_whole_summary_and_a_dumb_one_plain_text_only(
+def test_35_a_narrow_terminal_gets_a_whole_summary(
     tmp_path: Path, term: str, options: tuple[str, ...]
 ) -> None:
-    """Of a pipe, which gets plain text, see test_34; of NO_COLOR tests/cli/test_live.py."""
+    """A narrow terminal gets a whole summary and a dumb one plain text only.
+
+    Of a pipe, which gets plain text, see test_34; of NO_COLOR tests/cli/test_live.py.
+    """
     variables = Machine(tmp_path, TERM=term).environment
     code, seen = command_in_terminal(
         [PROGRAM, "run", *BRIEF, *options], 40, environment=variables
@@ -157,10 +160,13 @@ def step(devices, batches, number):
 """
 
 
-def test_30_a_fresh_balance_that_was_interrupted_in_its_probe_goes_on_with_that(
+def test_30_a_fresh_balance_goes_on_with_its_interrupted_probe(
     tmp_path: Path,
 ) -> None:
-    """And neither with an older probe nor with an older balance's rounds."""
+    """A fresh balance that was interrupted in its probe goes on with that.
+
+    And neither with an older probe nor with an older balance's rounds.
+    """
     trained = tmp_path / "trained"
     machine = Machine(tmp_path, noting(trained))
     with machine.starts(*SHORT_BALANCE) as older:

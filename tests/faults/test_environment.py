@@ -103,9 +103,10 @@ def test_05_10_16_20_28_what_ends_a_run_is_one_error(
     assert all(part in done.stderr for part in says), done.stderr
 
 
-def test_03_a_driver_too_old_for_this_tensorflow_is_told_the_version_needed(
+def test_03_a_driver_too_old_is_told_the_version_needed(
     tmp_path: Path,
 ) -> None:
+    """A driver too old for this TensorFlow is told the version needed."""
     old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace(
         "driver 550.54.14", "driver 520.61.05"
     )
@@ -125,10 +126,13 @@ def test_03_a_driver_serves_all_of_its_major_version() -> None:
     assert "580.65.06" in (too_old("570.1", "12.8", "13.0") or "")
 
 
-def test_04_tensorflow_without_its_libraries_names_them_and_benchmarks_no_cpu(
+def test_04_tensorflow_without_its_libraries_names_them(
     tmp_path: Path,
 ) -> None:
-    """The real TensorFlow, which has no CUDA libraries here and sees no GPU."""
+    """TensorFlow without its libraries names them and benchmarks no CPU.
+
+    The real TensorFlow, which has no CUDA libraries here and sees no GPU.
+    """
     done = gpubalance(
         "run", "--quiet", code=3, environment=environment(tmp_path, TWO_UNLIKE_GPUS)
     )
@@ -160,9 +164,10 @@ def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(
     machine.refuses(3, "probe", "--gpus", "1", "--max-batch", "8")
 
 
-def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order_and_leaves_none_out(
+def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order(
     tmp_path: Path,
 ) -> None:
+    """A worker sees its GPUs by UUID in NVML's order and leaves none out."""
     steps = """
 def built(devices):
     names = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_MIN_GPU_MULTIPROCESSOR_COUNT", "TF_FORCE_GPU_ALLOW_GROWTH"

@@ -49,10 +49,13 @@ def test_31_a_disk_that_takes_nothing_is_found_before_measuring(
     assert done.stderr.startswith(f"error: can't write -o {folder}/run.json: {says}")
 
 
-def test_31_one_that_fills_while_it_is_measured_leaves_the_result_on_stdout(
+def test_31_one_that_fills_meanwhile_leaves_the_result_on_stdout(
     tmp_path: Path,
 ) -> None:
-    """The folder is gone by the time it is written to."""
+    """One that fills while it is measured leaves the result on stdout.
+
+    The folder is gone by the time it is written to.
+    """
     folder = tmp_path / "results"
     folder.mkdir()
     steps = in_step(f"shutil.rmtree({str(folder)!r})", when="number == 8")
@@ -63,10 +66,13 @@ def test_31_one_that_fills_while_it_is_measured_leaves_the_result_on_stdout(
     assert json.loads(done.stdout)["complete"] is True
 
 
-def test_31_a_journal_that_can_not_be_written_ends_the_keeping_and_not_the_probe(
+def test_31_a_journal_that_can_not_be_written_ends_no_probe(
     tmp_path: Path,
 ) -> None:
-    """A real limit on file sizes, to which a full disk or a quota looks the same."""
+    """A journal that can not be written ends the keeping and not the probe.
+
+    A real limit on file sizes, to which a full disk or a quota looks the same.
+    """
     done = subprocess.run(
         [PROGRAM, "probe", "--max-batch", "8", "--duration", "0.2", "--json"],
         # Python would keep what it compiles too, cut at the limit.
@@ -106,9 +112,10 @@ NASTY = (
 SHOWN = "$(touch ran)[red]bold[/red]<script>alert(1)</script>"
 
 
-def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is_and_a_long_one_fits(
+def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(
     tmp_path: Path,
 ) -> None:
+    """A name with escapes and markup is shown as it is and a long one fits."""
     profile = tmp_path / "nasty.toml"
     profile.write_text(
         f"[[device]]\nname = {json.dumps(NASTY)}\nalpha_s = 0.01\nbeta_s = 0.001\n"
@@ -177,9 +184,10 @@ def step(devices, batches, number):
         assert not steps_told.exists()
 
 
-def test_32_what_goes_on_replaces_its_own_unfinished_result_and_no_finished_one(
+def test_32_what_goes_on_replaces_no_finished_result(
     tmp_path: Path,
 ) -> None:
+    """What goes on replaces its own unfinished result and no finished one."""
     path = tmp_path / "run.json"
     mark = tmp_path / "mark"
     dies = f"pathlib.Path({str(mark)!r}).touch(), os.kill(os.getpid(), signal.SIGKILL)"

@@ -16,10 +16,12 @@ from tests.workers.test_process import gone
 COMMAND = ("independent", "--windows", "2", "--duration", "5", "--json", "--quiet")
 
 
-def test_14_19_20_one_killed_one_hung_one_out_of_memory_and_the_others_finish(
+def test_14_19_20_one_killed_one_hung_one_oom_and_the_others_finish(
     tmp_path: Path,
 ) -> None:
-    """The one that has too little memory fails first.
+    """One is killed, one hangs, one is out of memory, and the others finish.
+
+    The one that has too little memory fails first.
 
     The others fail at once, after 11 timings of warm-up and 13 alone.
     """
@@ -73,9 +75,10 @@ def holds(device, size):
     assert all(map(gone, set(machine.noted())))
 
 
-def test_18_of_a_pair_the_other_is_measured_alone_and_nothing_is_said_of_at_once(
+def test_18_of_a_pair_the_other_is_measured_alone(
     tmp_path: Path,
 ) -> None:
+    """Of a pair the other is measured alone and nothing is said of at once."""
     steps = """
 def built(devices):
     if devices[0].index == 0:

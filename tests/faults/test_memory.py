@@ -31,9 +31,10 @@ from tests.known import known
     ],
     ids=["told", "disguised"],
 )
-def test_14_16_an_out_of_memory_narrows_the_search_and_a_disguised_one_too_where_a_smaller_batch_passes(
+def test_14_16_an_out_of_memory_narrows_the_search_disguised_or_not(
     tmp_path: Path, fits: int, error: str
 ) -> None:
+    """An out of memory narrows the search and a disguised one too where a smaller batch passes."""
     machine = Machine(
         tmp_path, in_step(f"raise tf.errors.{error}", when=f"max(batches) > {fits}")
     )
@@ -95,9 +96,10 @@ TOLD = "ResourceExhaustedError(None, None, 'OOM on replica 1')"
 NO_ALGORITHM = "NotFoundError(None, None, 'No algorithm worked! [[{{node replica_1/conv/Conv2D}}]]')"
 
 
-def test_41_a_disguised_lack_of_memory_in_a_joint_run_is_of_its_device_and_what_fits_is_told(
+def test_41_a_disguised_lack_of_memory_in_a_joint_run_is_of_its_device(
     tmp_path: Path,
 ) -> None:
+    """A disguised lack of memory in a joint run is of its device and what fits is told."""
     machine = Machine(
         tmp_path, in_step(f"raise tf.errors.{NO_ALGORITHM}", when="batches[1] > 32")
     )
@@ -146,9 +148,10 @@ def balanced(
 
 
 @pytest.mark.parametrize("error", [TOLD, NO_ALGORITHM], ids=["told", "disguised"])
-def test_17_41_an_out_of_memory_of_the_joint_run_only_steps_back_and_is_told(
+def test_17_41_an_out_of_memory_of_the_joint_run_only_steps_back(
     tmp_path: Path, error: str
 ) -> None:
+    """An out of memory of the joint run only steps back and is told."""
     done = balanced(tmp_path, "max(batches) > 64", error=error)
     plan = Plan.model_validate_json(done.stdout)
     rounds = known(plan.balance).rounds
@@ -173,10 +176,13 @@ def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("mib", "fresh"), [(64, False), (96, True)], ids=["half of it", "most of it"]
 )
-def test_the_largest_batch_that_was_asked_for_has_a_worker_of_its_own_if_it_needs_most_memory(
+def test_the_largest_batch_has_a_worker_of_its_own(
     mib: int, fresh: bool, tmp_path: Path
 ) -> None:
-    """A new one takes 8 to 18 s on a GPU; here 64 samples take 4 or 6 of 11 GiB."""
+    """The largest batch that was asked for has a worker of its own if it needs most memory.
+
+    A new one takes 8 to 18 s on a GPU; here 64 samples take 4 or 6 of 11 GiB.
+    """
     machine = Machine(
         tmp_path, f"def needs(device, size):\n    return size * {mib} << 20"
     )
@@ -187,10 +193,12 @@ def test_the_largest_batch_that_was_asked_for_has_a_worker_of_its_own_if_it_need
     assert found["children"] == 1 + fresh
 
 
-def test_an_out_of_memory_by_chance_far_below_what_memory_predicts_moves_no_limit(
+def test_an_out_of_memory_far_below_the_prediction_moves_no_limit(
     tmp_path: Path,
 ) -> None:
-    """Each device fails once.
+    """An out of memory by chance far below what memory predicts moves no limit.
+
+    Each device fails once.
 
     One fails while its curve is measured, and one as its limit is tried. The third is one whose
     memory is not known.

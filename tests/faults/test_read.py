@@ -36,9 +36,10 @@ def plan_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_25_a_plan_for_other_devices_is_refused_with_the_difference_unless_forced(
+def test_25_a_plan_for_other_devices_is_refused_unless_forced(
     tmp_path: Path, plan_file: str
 ) -> None:
+    """A plan for other devices is refused with the difference unless forced."""
     machine = Machine(tmp_path)
     refused = machine.refuses(7, "run", "--simulate", FOUR, "--plan", plan_file)
     assert "GPU:0 (Quick 3, SIM-0) has another name" in refused.stderr

@@ -316,9 +316,10 @@ ROWS = [
 @pytest.mark.parametrize(
     ("line", "code", "says"), ROWS, ids=[ascii(line[:60]) for line, _, _ in ROWS]
 )
-def test_26_27_31_32_34_what_is_wrong_gets_one_line_that_says_what_is_right(
+def test_26_27_31_32_34_what_is_wrong_gets_one_line(
     in_process: Program, line: str, code: int, says: str
 ) -> None:
+    """What is wrong gets one line that says what is right."""
     shutil.copy(BALANCE, "plan.json")
     shutil.copy(PROBE, "probe.json")
     Path("estimate.json").write_text('{"kind": "balance-estimate"}')

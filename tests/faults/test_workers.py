@@ -172,9 +172,10 @@ def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
 
 
 @pytest.mark.campaign
-def test_20_nvml_that_hangs_is_given_up_and_at_the_end_of_a_probe_it_costs_no_result(
+def test_20_nvml_that_hangs_is_given_up_and_costs_no_result(
     tmp_path: Path,
 ) -> None:
+    """NVML that hangs is given up and at the end of a probe it costs no result."""
     done = Machine(tmp_path, gpus="init_error ~600").refuses(3, "run")
     assert first_line(done) == "error: NVML does not answer"
     late = TWO_UNLIKE_GPUS.replace("gpu 0 cores 3584", "gpu 0 series cores ~600")
@@ -219,9 +220,10 @@ def step(devices, batches, number):
 """
 
 
-def test_23_a_gpu_that_gets_hot_marks_the_run_with_nvmls_reason_and_is_measured_again(
+def test_23_a_gpu_that_gets_hot_marks_the_run_and_is_measured_again(
     tmp_path: Path,
 ) -> None:
+    """A GPU that gets hot marks the run with NVML's reason and is measured again."""
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x40")
     done = Machine(tmp_path, SLOWLY, gpus=hot).runs("run", *BRIEF, "--json")
     result = json.loads(done.stdout)

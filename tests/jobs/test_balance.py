@@ -156,8 +156,11 @@ def test_a_device_that_holds_nothing_gets_no_samples() -> None:
     assert known(how.solo_gap).slowdown[1] == 0
 
 
-def test_a_device_that_is_left_out_may_leave_an_odd_number_that_no_copy_sums() -> None:
-    """TensorFlow's hierarchical all-reduce would drop one of the three: no worker is started."""
+def test_a_device_that_is_left_out_may_leave_an_odd_number() -> None:
+    """A device that is left out may leave an odd number that no copy sums.
+
+    TensorFlow's hierarchical all-reduce would drop one of the three: no worker is started.
+    """
     slow = QUICK.model_copy(update={"name": "slow", "alpha_s": 10.0})
     devices = devices_of(QUICK, QUICK, QUICK, slow)
     save(probe_of(devices))

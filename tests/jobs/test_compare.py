@@ -167,9 +167,10 @@ def test_what_is_not_the_same_is_named(
     assert other in (None, found[0].other)
 
 
-def test_a_device_is_the_same_under_another_index_and_one_without_a_uuid_of_its_own_by_label(
+def test_a_device_is_the_same_under_another_index(
     compared: Compared,
 ) -> None:
+    """A device is the same under another index and one without a UUID of its own by label."""
     swapped = [
         DEVICES[1].model_copy(update={"index": 0}),
         DEVICES[0].model_copy(update={"index": 1}),
@@ -228,9 +229,10 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
     return probe.model_copy(update={"probes": tuple(probes)})
 
 
-def test_probes_are_compared_and_judged_device_by_device_where_both_have_a_batch_size(
+def test_probes_are_compared_device_by_device_where_both_have_a_batch(
     compared: Compared,
 ) -> None:
+    """Probes are compared and judged device by device where both have a batch size."""
     baseline = sampled(probe_of(DEVICES))
     other = sampled(probe_of(DEVICES), 1.2, seed=1)
     with pytest.raises(Regression, match=r"on GPU:0 is .*on GPU:1 is "):

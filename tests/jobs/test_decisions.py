@@ -48,10 +48,12 @@ def proofs_of(machine: Machine) -> int:
     ("seed", "off"),
     [*product(range(8), (0.02, 0.03)), *product((220, 249, 431, 731), (0.03,))],
 )
-def test_no_balance_ends_below_what_it_measured_nor_below_what_it_could_know(
+def test_no_balance_ends_below_what_it_measured_or_could_know(
     seed: int, off: float
 ) -> None:
-    """Many more are drawn by `scripts/bench decisions`.
+    """No balance ends below what it measured nor below what it could know.
+
+    Many more are drawn by `scripts/bench decisions`.
 
     The last have a size that is faster than a smaller one, once with a global batch; over five
     rounds; and splits that are nearly as fast as each other.
@@ -118,9 +120,10 @@ def left_by_an_interrupt(machine: Machine, watch: Proofs) -> Plan:
     return raised.value.partial
 
 
-def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven_or_else_the_best_so_far(
+def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven(
     twice: Machine,
 ) -> None:
+    """An interrupt in a proof leaves the split that was proven or else the best so far."""
     left = left_by_an_interrupt(twice, Proofs(2, KeyboardInterrupt()))
     assert proof_of(left).complete
     assert left.batches == proof_of(left).batches
@@ -131,10 +134,12 @@ def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven_or_else_the_be
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_proof_that_runs_out_of_memory_steps_back_and_leaves_what_was_proven(
+def test_a_proof_that_runs_out_of_memory_leaves_what_was_proven(
     number: int,
 ) -> None:
-    """On a GPU the allocator may fail late. Two proofs of a split do, as one might be chance.
+    """A proof that runs out of memory steps back and leaves what was proven.
+
+    On a GPU the allocator may fail late. Two proofs of a split do, as one might be chance.
 
     This machine proves two splits, and the first one again if its proof fails.
     """
@@ -153,9 +158,8 @@ class FirstIsSlow(Machine):
         return 1.5 if device.index == 0 else 1.0
 
 
-def test_a_device_that_slows_down_while_it_is_proven_is_planned_and_proven_again() -> (
-    None
-):
+def test_a_device_that_slows_down_in_a_proof_is_proven_again() -> None:
+    """A device that slows down while it is proven is planned and proven again."""
     slow = FirstIsSlow(2, 0.0)
     proofs = Proofs(1)
     ended = Machine(2, 0.0).balanced(
@@ -244,9 +248,8 @@ class Busy:
         return self._factor
 
 
-def test_on_a_busy_machine_a_split_is_measured_three_times_before_the_proof_and_its_median_counts() -> (
-    None
-):
+def test_on_a_busy_machine_the_median_of_three_rounds_counts() -> None:
+    """On a busy machine a split is measured three times before the proof and its median counts."""
     told = 0
     for seed in (*range(6), 16):
         busy = Busy(seed)

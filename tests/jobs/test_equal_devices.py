@@ -85,9 +85,8 @@ def test_each_is_probed_if_that_is_asked_for_and_unlike_ones_are(
         assert [one.same_as for one in result.probes] == [None, None]
 
 
-def test_equal_devices_need_not_stand_side_by_side_and_the_time_is_that_of_those_that_are_probed() -> (
-    None
-):
+def test_equal_devices_need_not_stand_side_by_side() -> None:
+    """Equal devices need not stand side by side and the time is that of those that are probed."""
     asked = request_of(QUICK, OTHER, QUICK)
     result, events = probed(asked)
     assert measured_on(events) == {0, 1}

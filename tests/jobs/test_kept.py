@@ -158,7 +158,8 @@ def test_a_run_goes_on_after_its_last_whole_window(
     assert not path.exists()  # what is in a result is kept no longer
 
 
-def test_times_from_before_a_reboot_come_before_those_that_are_measured_now() -> None:
+def test_times_from_before_a_reboot_come_before_those_of_now() -> None:
+    """Times from before a reboot come before those that are measured now."""
     asked = request(baseline="none")
     journal, _ = interrupted(
         asked, lambda event: isinstance(event, WindowDone) and event.number == 2
@@ -206,9 +207,8 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     assert "resumed" not in {warning.code for warning in again.warnings}
 
 
-def test_two_at_once_have_a_journal_each_and_the_newest_that_is_left_is_gone_on_with() -> (
-    None
-):
+def test_two_at_once_have_a_journal_each_and_the_newest_left_goes_on() -> None:
+    """Two at once have a journal each and the newest that is left is gone on with."""
     asked = request(baseline="none")
     with journal_of(asked, resume=False) as one:
         newest, ended = interrupted(asked)
@@ -221,9 +221,8 @@ def test_two_at_once_have_a_journal_each_and_the_newest_that_is_left_is_gone_on_
         assert journal.resumed
 
 
-def test_an_interrupt_within_the_first_window_gives_what_was_measured_and_says_that_it_is_unfinished() -> (
-    None
-):
+def test_an_interrupt_within_the_first_window_gives_what_was_measured() -> None:
+    """An interrupt within the first window gives what was measured and says that it is unfinished."""
     heard: list[Event] = []
 
     def late(event: Event) -> bool:

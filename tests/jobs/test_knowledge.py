@@ -181,11 +181,12 @@ NARROW = (0.9999, 1.0001, 1.0, 0.9999, 1.0001)
         ((WIDE, WIDE), 1.02, None),  # it may be faster, but by less than that
     ],
 )
-def test_of_two_splits_that_are_too_close_to_tell_the_one_that_is_known_less_exactly_is_doubtful(
+def test_of_two_splits_too_close_to_tell_the_less_exact_is_doubtful(
     spreads: tuple[tuple[float, ...], tuple[float, ...]],
     slower: float,
     doubtful: tuple[int, int] | None,
 ) -> None:
+    """Of two splits that are too close to tell the one that is known less exactly is doubtful."""
     known = knowledge()
     for batches, spread, factor in zip(
         ((64, 48), (56, 48)), spreads, (1.0, slower), strict=True
@@ -195,9 +196,8 @@ def test_of_two_splits_that_are_too_close_to_tell_the_one_that_is_known_less_exa
     assert (found and found.planned.split.batches) == doubtful
 
 
-def test_what_a_device_gave_before_it_changed_is_forgotten_and_what_others_gave_is_not() -> (
-    None
-):
+def test_what_a_device_gave_before_it_changed_is_forgotten() -> None:
+    """What a device gave before it changed is forgotten and what others gave is not."""
     known = knowledge()
     learn(known, (64, 48), 1.0)
     learn(known, (64, 40), 1.0)
@@ -216,9 +216,8 @@ def alone(device: int, batch: int) -> tuple[object, ...]:
     return (replica.model_copy(update={"device": device}),)
 
 
-def test_a_size_that_was_measured_takes_what_it_took_on_average_and_the_sizes_beside_it_what_is_usual() -> (
-    None
-):
+def test_a_size_that_was_measured_takes_what_it_took_on_average() -> None:
+    """A size that was measured takes what it took on average, and those beside it what is usual."""
     known = knowledge()
     for batch, factor in ((64, 0.99), (64, 1.01), (96, 1.0), (80, 0.97)):
         learn(known, (batch, 32), factor)

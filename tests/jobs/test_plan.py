@@ -94,9 +94,8 @@ def test_a_step_is_compute_update_and_sync_each_once() -> None:
     assert alone.predicted.sync_s == 0
 
 
-def test_a_probe_without_an_update_is_planned_with_as_if_all_of_its_step_were_compute() -> (
-    None
-):
+def test_a_probe_without_an_update_is_planned_as_all_compute() -> None:
+    """A probe without an update is planned with as if all of its step were compute."""
     there = with_updates(0.030, 0.050)
     probe = probe_of(there)
     older = probe.model_copy(
@@ -198,9 +197,8 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
     assert within.predicted.throughput > 1.15 * without.predicted.throughput
 
 
-def test_a_plan_predicts_the_largest_even_split_that_fits_and_the_best_split_of_its_global_batch() -> (
-    None
-):
+def test_a_plan_predicts_the_largest_even_split_that_fits() -> None:
+    """A plan predicts the largest even split that fits and the best split of its global batch."""
     made = planned("quick-pair", sync_s=0.006)
     even = known(made.predicted.even)
     best = known(made.predicted.best_at_even)
@@ -257,10 +255,11 @@ def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:
     assert (rate.linear, rate.square_root) == (4.0, 2.0)
 
 
-def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_against_others() -> (
-    None
-):
-    """Against all 12,000 splits of the pair, by arithmetic of its own."""
+def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen() -> None:
+    """With a noise scale the split that learns fastest is chosen and held against others.
+
+    Against all 12,000 splits of the pair, by arithmetic of its own.
+    """
     scale = 300.0
     sync_s = 0.012
     made = planned(noise_scale=scale, sync_s=sync_s)
@@ -311,9 +310,8 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen_and_held_aga
     ) in text
 
 
-def test_without_a_noise_scale_it_is_said_what_was_maximised_where_the_global_batch_is_free() -> (
-    None
-):
+def test_without_a_noise_scale_it_is_said_what_was_maximised() -> None:
+    """Without a noise scale it is said what was maximised where the global batch is free."""
     text = (
         "this maximises samples/s only; --noise-scale also considers learning progress"
     )
@@ -335,9 +333,8 @@ def test_another_device_is_none_of_the_probes() -> None:
         )
 
 
-def test_a_plan_finds_its_devices_by_uuid_and_refuses_others_with_the_difference() -> (
-    None
-):
+def test_a_plan_finds_its_devices_by_uuid_and_refuses_others() -> None:
+    """A plan finds its devices by UUID and refuses others with the difference."""
     made = planned()
     moved = tuple(
         device.model_copy(update={"index": 1 - device.index}) for device in PAIR

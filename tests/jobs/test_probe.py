@@ -85,9 +85,10 @@ def test_the_published_solo_figures(pair: Probe) -> None:
     assert rates == pytest.approx(published, rel=0.03)
 
 
-def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible_size(
+def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit(
     pair: Probe,
 ) -> None:
+    """On a line few sizes are enough from small to the limit and the sensible size."""
     for one in pair.probes:
         sizes = [point.batch for point in one.curve]
         assert one.on_line
@@ -106,9 +107,10 @@ def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit_and_the_sensible
         assert all(point.memory_peak_bytes for point in one.curve)
 
 
-def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_limit(
+def test_off_it_the_curve_is_dense_at_the_knee_and_under_the_limit(
     engine_that: Callable[[str], None],
 ) -> None:
+    """Off it the curve is dense at the knee and has a size just under the limit."""
     engine_that(
         "def step(devices, batches, number): return max(0.05, 0.0005 * batches[0])"
     )
@@ -121,9 +123,8 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_has_a_size_just_under_the_lim
     assert model_of(one).planned_with == "curve"
 
 
-def test_a_point_is_measured_until_it_is_precise_and_no_longer_unless_that_is_asked_for() -> (
-    None
-):
+def test_a_point_is_measured_until_it_is_precise_and_no_longer() -> None:
+    """A point is measured until it is precise and no longer unless that is asked for."""
     calm = QUICK
     noisy = QUICK.model_copy(update={"noise": 0.02})
     lengths = {}
@@ -166,9 +167,10 @@ def test_noise_of_3_percent_leaves_the_model_right(
     assert model.alpha_s == pytest.approx(NOISY.alpha_s, rel=0.10)
 
 
-def test_a_device_that_throttles_is_marked_and_measured_once_more_and_never_steady(
+def test_a_device_that_throttles_is_marked_and_measured_once_more(
     unsteady: tuple[Probe, list[Event]],
 ) -> None:
+    """A device that throttles is marked and measured once more and never steady."""
     result, events = unsteady
     one = result.probes[1]
     assert not one.steady
@@ -227,9 +229,8 @@ def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
     assert limit.fits == limit.max_batch == one.curve[-1].batch <= 1024
 
 
-def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_the_step() -> (
-    None
-):
+def test_a_margin_is_kept_free_and_the_update_is_measured_apart() -> None:
+    """A margin is kept free and the update is measured apart and is part of the step."""
     updating = QUICK.model_copy(update={"update_s": 0.020})
     (one,) = probed(
         updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2
@@ -245,9 +246,8 @@ def test_a_margin_is_kept_free_and_the_update_is_measured_apart_and_is_part_of_t
     )
 
 
-def test_where_not_even_one_sample_fits_it_says_what_is_needed_and_the_others_are_measured() -> (
-    None
-):
+def test_where_not_even_one_sample_fits_it_says_what_is_needed() -> None:
+    """Where not even one sample fits it says what is needed and the others are measured."""
     none, few = (
         QUICK.model_copy(update={"memory": 66 * MIB + more * 4 * MIB})
         for more in (0, 5)

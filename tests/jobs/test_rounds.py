@@ -43,10 +43,11 @@ def test_a_round_ends_when_it_is_known_within_half_a_percent() -> None:
     assert len(round_of(0.0, at_least_s=3.0)) > 10
 
 
-def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found() -> (
-    None
-):
-    """On a machine on which each device is twice as slow with any other batch."""
+def test_the_even_split_is_proposed_if_it_is_faster_than_the_best() -> None:
+    """The even split is proposed if it is faster than the best that was found.
+
+    On a machine on which each device is twice as slow with any other batch.
+    """
     devices, joint = noisy_devices(PAIR, 0.01)
     asked = BalanceRequest(
         devices=devices,
@@ -72,10 +73,13 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best_that_was_found
 @pytest.mark.parametrize(
     "asked", [{}, {"batch_multiple": 8}, {"global_batch": 312}], ids=str
 )
-def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster_and_as_asked(
+def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster(
     asked: dict[str, int],
 ) -> None:
-    """The second device just holds 115 samples, more than the planner's multiples of 8 allow."""
+    """The largest even split that fits is proposed if it is faster and as asked.
+
+    The second device just holds 115 samples, more than the planner's multiples of 8 allow.
+    """
     (first, second), joint = noisy_devices(PAIR, 0.01)
     memory = known(second.profile).memory_at(115, joint.extra_memory)
     profile = known(second.profile).model_copy(update={"memory": memory})

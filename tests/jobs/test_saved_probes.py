@@ -47,9 +47,8 @@ def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
     assert best_probe([changed], SMALL) is None
 
 
-def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_for_the_devices_best() -> (
-    None
-):
+def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one() -> None:
+    """A probe that an option limited replaces no whole one, nor passes for the device's best."""
     split = BatchSplit((24, 16))
     save(limited_to(32, probe_of(DEVICES)))
     save(limited_to(4, probe_of(DEVICES)))
@@ -73,9 +72,8 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one_nor_passes_
     )
 
 
-def test_the_solo_sum_has_the_devices_that_a_split_leaves_out_but_not_those_that_hold_nothing() -> (
-    None
-):
+def test_the_solo_sum_has_the_devices_that_a_split_leaves_out() -> None:
+    """The solo sum has the devices that a split leaves out but not those that hold nothing."""
     split = BatchSplit((24, 0))
     save(probe_of(DEVICES))
     first, second = solo_bests(DEVICES, split, SMALL) or ()

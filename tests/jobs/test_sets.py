@@ -145,9 +145,10 @@ def _published_balanced(watch: Watch) -> Plan:
     ],
     ids=["told", "as long", "out of memory", "no sum"],
 )
-def test_a_round_without_a_device_is_spent_where_a_sum_is_faster_without_it(
+def test_a_round_without_a_device_is_spent_where_a_sum_is_faster_so(
     engine_that: Callable[[str], None], sums: str, rounds: list[str]
 ) -> None:
+    """A round without a device is spent where a sum is faster without it."""
     engine_that(sums)
     said: list[str] = []
 

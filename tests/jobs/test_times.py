@@ -76,9 +76,10 @@ def test_a_batch_that_is_slower_than_a_larger_one_is_kept_and_told(
     assert "a step of 32 samples takes 50.0 ms, longer than one of 64" in told.message
 
 
-def test_between_two_batches_a_time_lies_between_and_the_largest_is_the_limit(
+def test_between_two_batches_a_time_lies_between(
     tmp_path: Path,
 ) -> None:
+    """Between two batches a time lies between and the largest is the limit."""
     made = planned(table(tmp_path, "4090,32,0.03\n"), global_batch=352)
     assert made.batch_multiple == 32
     assert made.batches == (224, 128)

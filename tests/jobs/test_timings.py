@@ -49,9 +49,10 @@ def of_waits(
         "seldom: each fifth step, and no stamped one",
     ],
 )
-def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device(
+def test_the_parts_make_up_the_step_whoever_waits(
     waits_s: tuple[float, ...],
 ) -> None:
+    """The parts make up the step whether or not the host waits for the device."""
     windows = of_waits(*waits_s)
     found = measured(windows)
     assert found.input_wait_s == pytest.approx(DATA_S - COMPUTE_S)
@@ -59,9 +60,8 @@ def test_the_parts_make_up_the_step_whether_or_not_the_host_waits_for_the_device
     assert (found.sync_s, found.excess_s, found.slow_s) == pytest.approx((0, 0, 0))
 
 
-def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timings_are_told() -> (
-    None
-):
+def test_a_step_whose_data_comes_late_is_a_slow_step() -> None:
+    """A step whose data comes late is a slow step and a few much longer timings are told."""
     windows = of_waits(DATA_S, 4 * DATA_S)
     assert (stamps.slow_step_count(windows), figures.mean_over_median(windows)) == (
         1,
@@ -78,9 +78,10 @@ def test_a_step_whose_data_comes_late_is_a_slow_step_and_a_few_much_longer_timin
 
 
 @pytest.mark.parametrize("unlike", [True, False])
-def test_only_of_batches_that_differ_steps_make_a_distribution_and_none_is_slow(
+def test_only_of_batches_that_differ_steps_make_a_distribution(
     unlike: bool,
 ) -> None:
+    """Only of batches that differ steps make a distribution and none is slow."""
     whole = [
         Timing(steps=10, seconds=10 * MEAN, input_wait_s=0.0, unlike=unlike)
         for _ in range(6)

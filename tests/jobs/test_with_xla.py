@@ -81,9 +81,8 @@ def test_the_faster_of_the_two_counts_and_is_named(factor: float, ratio: float) 
     assert (recommended in text) == is_faster
 
 
-def test_a_probe_times_it_once_where_keras_would_use_xla_and_nothing_else_does() -> (
-    None
-):
+def test_a_probe_times_it_once_where_keras_would_use_xla() -> None:
+    """A probe times it once where Keras would use XLA and nothing else does."""
     found, said = probed(0.8)
     assert said == [
         "timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"

@@ -71,9 +71,10 @@ def zigzag(values: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize(("first", "second"), [(10, 10), (4, 9), (40, 12)])
-def test_where_samples_do_not_follow_each_other_it_is_scipys_welch_test_of_medians(
+def test_for_independent_samples_it_is_scipys_welch_test_of_medians(
     first: int, second: int
 ) -> None:
+    """Where samples do not follow each other it is SciPy's Welch test of medians."""
     stats = pytest.importorskip("scipy.stats")
     a = zigzag(noisy(first, 1))
     b = zigzag(noisy(second, 2, 0.05))
@@ -125,10 +126,13 @@ def test_what_has_no_noise_still_needs_to_differ_by_enough() -> None:
     "name",
     ["gtx1080ti-gtx1080", pytest.param("quick-pair", marks=pytest.mark.campaign)],
 )
-def test_runs_of_the_same_are_called_no_different_and_three_per_cent_is_found(
+def test_runs_of_the_same_are_no_different_and_three_per_cent_is_found(
     name: str,
 ) -> None:
-    """The campaign of scripts/bench, with fewer draws."""
+    """Runs of the same are called no different and three per cent is found.
+
+    The campaign of scripts/bench, with fewer draws.
+    """
     same, slower = called_different(name, count=60)
     assert same.part <= 0.05
     assert slower.part >= 0.9

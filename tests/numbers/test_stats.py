@@ -68,8 +68,10 @@ def test_one_slow_sample_says_nothing_of_the_median() -> None:
     assert disturbed.error < 2 * usual.error
 
 
-def test_what_wanders_for_long_is_known_less_well_than_its_next_sample_tells() -> None:
-    """Each fifth of the samples has a level of its own.
+def test_what_wanders_for_long_is_known_less_well() -> None:
+    """What wanders for long is known less well than its next sample tells.
+
+    Each fifth of the samples has a level of its own.
 
     The samples' correlation, about 0.4, would give half of that error.
     """

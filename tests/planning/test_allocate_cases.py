@@ -130,10 +130,11 @@ def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
     assert_split(Problem((steep,)), found)
 
 
-def test_no_device_gets_a_batch_that_a_larger_one_outruns_if_others_can_have_less() -> (
-    None
-):
-    """48 samples take another algorithm than 56, and longer."""
+def test_no_device_gets_a_batch_that_a_larger_one_outruns() -> None:
+    """No device gets a batch that a larger one outruns if others can have less.
+
+    48 samples take another algorithm than 56, and longer.
+    """
     times_s = {40: 0.050, 48: 0.062, 56: 0.060, 64: 0.066}
     stepped = Load(Curve(tuple(times_s), tuple(times_s.values())), 64)
     even = Load(Line(0.0, 0.001, 0.0), 64)

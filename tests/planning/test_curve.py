@@ -55,9 +55,10 @@ def test_the_knee_of_a_line_gets_thirds_of_an_octave_and_its_ends_do_not() -> No
 
 
 @given(st.floats(1e-3, 1), st.floats(1e-5, 1e-2), st.sampled_from([0.004, 0.02]))
-def test_a_point_is_off_the_line_by_more_than_it_is_known_for_or_one_percent(
+def test_a_point_is_off_the_line_by_more_than_its_interval_or_one_percent(
     alpha: float, beta: float, half: float
 ) -> None:
+    """A point is off the line by more than it is known for or one percent."""
     sizes = octaves(8, 1024, 8)
     points = [(size, alpha + beta * size, half) for size in sizes]
     assert off_line(points) == set()

@@ -113,10 +113,13 @@ MANY_EQUAL = tuple(replace(FAST, host=device // 8) for device in range(64))
     ("loads", "sync_s", "hidden_s"),
     [(FEW_WEAK, 0.006, 0.084), (MANY_EQUAL, 0.05, 0.0), (MANY_EQUAL, 0.05, 0.25)],
 )
-def test_where_sums_tell_too_little_a_round_without_all_weak_devices_settles_it(
+def test_where_sums_tell_too_little_a_round_without_weak_devices_decides(
     loads: tuple[Load, ...], sync_s: float, hidden_s: float
 ) -> None:
-    """A sum may be 3 % off, which is more than these devices add, or than there is of sync."""
+    """Where sums tell too little a round without all weak devices settles it.
+
+    A sum may be 3 % off, which is more than these devices add, or than there is of sync.
+    """
     everywhere = frozenset(range(len(loads)))
     measured_s, sums_s, _ = all_that_is_tried(
         Problem(loads, Syncs({everywhere: sync_s})), lambda _: sync_s, hidden_s

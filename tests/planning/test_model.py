@@ -91,9 +91,10 @@ def test_one_batch_makes_no_line() -> None:
     ),
     st.sampled_from([1, 8, 30]),
 )
-def test_below_the_first_point_and_above_the_last_too_a_step_takes_time_and_as_much_as_for_the_solver(
+def test_outside_the_measured_points_a_step_takes_what_the_solver_takes(
     points: list[tuple[int, float]], multiple: int
 ) -> None:
+    """Below the first point and above the last a step takes time, as much as for the solver."""
     curve = monotone_curve(points)
     largest = 10 * max(batch for batch, _ in points)
     solver = Fleet([Load(curve, largest)], multiple=multiple)
@@ -128,9 +129,8 @@ def test_a_batch_that_is_clearly_slower_than_a_larger_one_keeps_its_time(
         assert batch in curve.slower_than_larger
 
 
-def test_the_faster_larger_batch_is_used_and_a_slower_one_is_predicted_as_it_was_measured() -> (
-    None
-):
+def test_the_faster_larger_batch_is_used_and_a_slower_one_predicted() -> None:
+    """The faster larger batch is used and a slower one is predicted as it was measured."""
     falls = Load(measured_curve([(32, 0.05, 0.0), (64, 0.03, 0.0)]), 64)
     free = allocate(Problem((falls,), multiple=32))
     assert free.split.batches == (64,)

@@ -73,9 +73,8 @@ def test_the_issues_example_takes_the_optimum() -> None:
     assert makespan_s(queue) == pytest.approx(16.0)
 
 
-def test_a_known_slow_card_is_left_idle_from_the_start_and_an_unknown_one_is_tried() -> (
-    None
-):
+def test_a_known_slow_card_is_left_idle_and_an_unknown_one_is_tried() -> None:
+    """A known slow card is left idle from the start and an unknown one is tried."""
     assert makespan_s(Drawn((4.0, 4.0), (1.0, 0.4), rates=(1.0, 0.4))) == pytest.approx(
         8.0
     )

@@ -41,9 +41,10 @@ def devices(names: str) -> set[int]:
         ("a", 0.0),  # waits for nobody
     ],
 )
-def test_a_set_that_was_not_measured_takes_what_the_smallest_measured_one_around_it_does(
+def test_a_set_not_measured_takes_what_the_smallest_one_around_it_does(
     used: str, seconds: float
 ) -> None:
+    """A set that was not measured takes what the smallest measured one around it does."""
     assert measured(abcd=0.1, abc=0.08, abd=0.09).of(devices(used)) == seconds
 
 
@@ -179,7 +180,8 @@ def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
         )
 
 
-def test_a_device_that_costs_more_sync_than_it_adds_is_left_out_and_told_why() -> None:
+def test_a_device_that_costs_more_sync_than_it_adds_is_left_out() -> None:
+    """A device that costs more sync than it adds is left out and told why."""
     fast = Load(Line(0.02, 0.001, 0.0), 100)
     slow = Load(Line(0.02, 0.002, 0.0), 100)
     problem = Problem((fast, fast, slow), measured(abc=0.5, ab=0.001))

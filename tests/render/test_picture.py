@@ -7,9 +7,8 @@ import xml.etree.ElementTree as ET
 from tests.render.picture import PICTURE, lines, svg
 
 
-def test_the_readme_s_picture_is_what_the_program_shows_of_the_real_run_and_loads_nothing() -> (
-    None
-):
+def test_the_readme_s_picture_is_what_the_program_shows() -> None:
+    """The README's picture is what the program shows of the real run and loads nothing."""
     text = PICTURE.read_text(encoding="utf-8")
     assert text == svg()
     ET.fromstring(text)  # noqa: S314  (our own)

@@ -239,7 +239,8 @@ def test_each_svg_is_whole_and_its_text_is_text(
         )
 
 
-def test_a_chart_is_drawn_the_same_each_time_and_leaves_matplotlib_as_it_was() -> None:
+def test_a_chart_is_drawn_the_same_each_time() -> None:
+    """A chart is drawn the same each time and leaves matplotlib as it was."""
     import matplotlib
 
     matplotlib.rcParams["font.size"] = 33.0

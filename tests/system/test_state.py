@@ -60,10 +60,13 @@ def test_a_link_in_a_shared_folder_is_not_written_through(
     assert sorted(result.parent.iterdir()) == [link, result]
 
 
-def test_what_has_the_temporary_name_already_is_neither_opened_nor_taken_away(
+def test_what_has_the_temporary_name_already_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If somebody guessed it after all."""
+    """What has the temporary name already is neither opened nor taken away.
+
+    If somebody guessed it after all.
+    """
     monkeypatch.setattr(os, "urandom", bytes)
     own = tmp_path / "own.txt"
     link = tmp_path / f".plan.json.{os.getpid()}.00000000.tmp"

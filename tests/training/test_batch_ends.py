@@ -46,9 +46,8 @@ def test_a_callback_of_the_users_gets_a_dict_of_floats_after_each_batch() -> Non
     assert told[-1] == history["loss"][-1]
 
 
-def test_keras_own_callback_stops_a_training_at_the_batch_whose_loss_is_no_number() -> (
-    None
-):
+def test_keras_own_callback_stops_at_a_loss_that_is_no_number() -> None:
+    """Keras' own callback stops a training at the batch whose loss is no number."""
     weights = np.array([1.0] * 60 + [np.nan] * 60)
     history = trained(
         [keras.callbacks.TerminateOnNaN()], sample_weight=weights, epochs=5

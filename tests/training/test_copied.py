@@ -77,9 +77,8 @@ def test_a_copy_has_all_that_the_model_learned_and_goes_on_as_it_would(
     assert losses[0] == pytest.approx(losses[1], abs=within)
 
 
-def test_what_a_vectoriser_learned_is_copied_and_what_keras_cannot_load_is_refused() -> (
-    None
-):
+def test_what_a_vectoriser_learned_is_copied() -> None:
+    """What a vectoriser learned is copied and what Keras cannot load is refused."""
     words = layers.TextVectorization(output_sequence_length=4)
     words.adapt(["one two three", "four five"])
     model = keras.Sequential([keras.Input((), dtype="string"), words])

@@ -59,10 +59,12 @@ def test_a_split_gives_what_one_device_gives(
     ("name", "split", "lasts"),
     HARDEST,
 )
-def test_neither_micro_batches_nor_a_last_batch_of_any_size_change_anything(
+def test_neither_micro_batches_nor_a_last_batch_change_anything(
     name: str, split: tuple[Any, ...], lasts: tuple[int, ...]
 ) -> None:
-    """A last batch of fewer samples than devices changes nothing either.
+    """Neither micro-batches nor a last batch of any size change anything.
+
+    A last batch of fewer samples than devices changes nothing either.
 
     All devices then have the whole of it, and one counts it.
     """

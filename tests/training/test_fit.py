@@ -449,7 +449,9 @@ def test_layers_that_are_unfrozen_between_two_fits_train_as_on_one_device() -> N
     assert apart(model, one_device) < 1e-6
 
 
-def test_each_device_draws_noise_of_its_own_and_the_same_with_the_same_seed() -> None:
+def test_each_device_draws_noise_of_its_own_by_the_seed() -> None:
+    """Each device draws noise of its own and the same with the same seed."""
+
     def mean(_: Any, p: Any) -> Any:
         return ops.mean(p)
 

@@ -73,9 +73,8 @@ print(model.optimizer.iterations.numpy() - before)
 """
 
 
-def test_a_fit_that_ends_waits_for_no_batch_and_nor_does_the_next_or_the_program() -> (
-    None
-):
+def test_a_fit_that_ends_waits_for_no_batch() -> None:
+    """A fit that ends waits for no batch and nor does the next or the program."""
     done = subprocess.run(
         [sys.executable, "-c", HANGING],
         cwd=ROOT,

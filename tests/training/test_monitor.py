@@ -205,10 +205,11 @@ def test_micro_batches_are_rebalanced_too_and_told_below_the_progress_bar(
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_another_model_that_a_callback_tests_and_trains_leaves_the_monitor_alone() -> (
-    None
-):
-    """As an average of the weights, or a teacher; its steps are its own."""
+def test_another_model_that_a_callback_trains_leaves_the_monitor_alone() -> None:
+    """Another model that a callback tests and trains leaves the monitor alone.
+
+    As an average of the weights, or a teacher; its steps are its own.
+    """
     split, model = hot_pair(from_s=0.0)
     with split.scope():
         other = classifier("adam")()

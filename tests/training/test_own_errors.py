@@ -179,7 +179,9 @@ def test_what_a_process_of_a_pydataset_raises_is_named_with_its_line() -> None:
     assert isinstance(caught.value.__cause__, DataError)
 
 
-def test_a_failure_in_the_loss_is_named_too_and_tensorflows_own_stays_its_own() -> None:
+def test_a_failure_in_the_loss_is_named_too() -> None:
+    """A failure in the loss is named too and TensorFlow's own stays its own."""
+
     def fails(y: Any, _p: Any) -> Any:
         raise OSError(f"no teacher for {len(y)} labels")
 

@@ -153,9 +153,9 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     assert apart(model, loaded) == 0
 
 
-def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_stays_so() -> (
-    None
-):
+def test_a_loss_that_is_a_sum_stays_one() -> None:
+    """A loss that is a sum stays one and what is excluded from weight decay stays so."""
+
     def built() -> Any:
         given = keras.Input((4,), name="right"), keras.Input((6,), name="left")
         both = of.Concatenate()([of.Dense(4, "relu")(one) for one in given])
@@ -176,7 +176,8 @@ def test_a_loss_that_is_a_sum_stays_one_and_what_is_excluded_from_weight_decay_s
     assert mine["loss"] == pytest.approx(its["loss"])
 
 
-def test_rows_of_positions_and_words_give_the_optimizer_what_one_device_gives() -> None:
+def test_rows_of_positions_and_words_give_what_one_device_gives() -> None:
+    """Rows of positions and words give the optimizer what one device gives."""
     layers, model, alone = beside(positions)
     x, y = words(_SAMPLES)
     layers.fit(model, x, y, epochs=2, shuffle=False, verbose=0)

@@ -121,7 +121,8 @@ def test_stages_train_in_the_precision_that_they_were_cut_in() -> None:
         assert keras.config.dtype_policy().name == "mixed_bfloat16"
 
 
-def test_a_split_by_hand_leaves_the_precision_to_the_script_or_sets_its_own() -> None:
+def test_a_split_by_hand_leaves_the_precision_to_the_script() -> None:
+    """A split by hand leaves the precision to the script or sets its own."""
     set_here("mixed_bfloat16", tf32=False)
     with Split(batches=[8, 4], simulate=2).scope():
         assert keras.config.dtype_policy().name == "mixed_bfloat16"

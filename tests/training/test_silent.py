@@ -38,10 +38,11 @@ def two_largest(y: Any, p: Any) -> Any:
 
 
 @pytest.mark.parametrize("loss", [unexplained, nearly_unexplained, two_largest])
-def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_told(
+def test_a_share_of_too_few_samples_for_the_loss_is_refused(
     loss: Any,
 ) -> None:
     # Of two samples too this loss may be far beyond the whole's
+    """A share of too few samples for the loss is refused and a larger one told."""
     keras.utils.set_random_seed(1)
     x = numbers(200)[0]
     y = np.random.default_rng(1).random((200, 1), np.float32)
@@ -58,9 +59,8 @@ def test_a_share_of_too_few_samples_for_the_loss_is_refused_and_a_larger_one_tol
         enough.fit(model, x, y, verbose=0)
 
 
-def test_a_first_batch_that_is_not_finite_says_nothing_of_how_many_samples_a_device_needs() -> (
-    None
-):
+def test_a_first_batch_that_is_not_finite_says_nothing_of_sizes() -> None:
+    """A first batch that is not finite says nothing of how many samples a device needs."""
     x = numbers(200)[0]
     y = np.full((200, 1), np.nan, np.float32)
     split, model = in_split(
@@ -73,10 +73,11 @@ def test_a_first_batch_that_is_not_finite_says_nothing_of_how_many_samples_a_dev
 @pytest.mark.parametrize(
     ("name", "sizes"), [("masked", None), ("hardest", None), ("masked", (35, 15))]
 )
-def test_a_batch_too_small_for_parts_that_need_several_samples_is_trained_whole(
-    name: str, sizes: Any
-) -> None:
-    """Of the last four samples a device would get one: it is masked, or the loss wants two."""
+def test_a_batch_too_small_for_parts_is_trained_whole(name: str, sizes: Any) -> None:
+    """A batch too small for parts that need several samples is trained whole.
+
+    Of the last four samples a device would get one: it is masked, or the loss wants two.
+    """
     split, model = in_split(with_loss, name, micro_batches=sizes)
     (x, labels), at = numbers(204), np.arange(204)
     labels = np.where((name == "masked") & ((at == 7) | (at > 202)), -1, labels)

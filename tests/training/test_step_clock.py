@@ -23,8 +23,11 @@ def step(summed_s: float, split: BatchSplit = SPLIT) -> StampedStep:
     return StampedStep(np.array(devices) - 0.35 + summed_s, split)
 
 
-def test_a_step_takes_what_the_clock_says_from_one_stamped_step_to_the_next() -> None:
-    """But not over the end of an epoch, in which the host does other things, nor over a change."""
+def test_a_step_takes_what_the_clock_says_between_stamped_steps() -> None:
+    """A step takes what the clock says from one stamped step to the next.
+
+    But not over the end of an epoch, in which the host does other things, nor over a change.
+    """
     from gpubalance.training.step_clock import StepClock
 
     clock = StepClock()

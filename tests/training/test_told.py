@@ -161,10 +161,11 @@ def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(make: Any) -> 
     assert (found.warned, found.refused) == ((), None)
 
 
-def test_of_keras_own_losses_one_by_axis_is_told_and_dice_that_is_exact_is_not() -> (
-    None
-):
-    """Over classes that sum to 1 the divisor of Dice is the number of samples."""
+def test_of_keras_own_losses_one_by_axis_is_told() -> None:
+    """Of Keras' own losses one by axis is told and Dice that is exact is not.
+
+    Over classes that sum to 1 the divisor of Dice is the number of samples.
+    """
     labels = np.eye(3, dtype="float32")[Y]
     assert checked(compiled(dense(), losses.Dice()), X, labels).warned == ()
     told = checked(compiled(dense(), losses.CosineSimilarity(axis=0)), X, labels).warned

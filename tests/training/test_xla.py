@@ -132,9 +132,8 @@ def of_plan(*, xla: bool) -> Split:
     return split
 
 
-def test_what_xla_cannot_compile_is_named_and_refused_unless_it_was_left_to_keras() -> (
-    None
-):
+def test_what_xla_cannot_compile_is_named_and_refused() -> None:
+    """What XLA cannot compile is named and refused unless it was left to Keras."""
     split = of_plan(xla=True)
     with split.scope():
         model = printing()
@@ -164,9 +163,8 @@ def test_what_xla_cannot_compile_is_named_and_refused_unless_it_was_left_to_kera
         split.fit(normalised, X[:200], Y[:200], verbose=0)
 
 
-def test_a_model_is_compiled_as_its_plan_was_measured_unless_it_says_otherwise() -> (
-    None
-):
+def test_a_model_is_compiled_as_its_plan_was_measured() -> None:
+    """A model is compiled as its plan was measured unless it says otherwise."""
     split = of_plan(xla=True)
     with split.scope():
         silent, without = (

@@ -174,10 +174,13 @@ def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
     assert not left_of(there)
 
 
-def test_other_software_and_another_model_are_told_before_anything_is_built(
+def test_other_software_and_another_model_are_told_first(
     party_that: Callable[..., Party], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each host has modules of its own; here they are as on the first."""
+    """Other software and another model are told before anything is built.
+
+    Each host has modules of its own; here they are as on the first.
+    """
     for host, content in (
         ("alpha", "def net(): ..."),
         ("beta", "def net(): 'another'"),

@@ -69,9 +69,10 @@ def graph_of(party: Party) -> Graph:
     return known(party.facts.graph)
 
 
-def test_two_segments_take_at_least_the_time_and_the_memory_that_is_planned(
+def test_two_segments_take_at_least_the_time_and_memory_planned(
     party: Party,
 ) -> None:
+    """Two segments take at least the time and the memory that is planned."""
     graph = graph_of(party)
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]

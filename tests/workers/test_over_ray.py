@@ -124,9 +124,10 @@ def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> N
 
 
 @pytest.mark.full  # Ray
-def test_devices_of_all_nodes_are_probed_and_a_killed_controller_leaves_nothing(
+def test_devices_of_all_nodes_are_probed(
     cluster: Any, party_that: Callable[..., Party]
 ) -> None:
+    """Devices of all nodes are probed and a killed controller leaves nothing."""
     program = start("probe", *TWO_HOSTS, "--hosts", "ray")
     told = lines_until(program, "^alpha:0 batch ")
     # Both at the same time

@@ -61,9 +61,8 @@ def interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_started_ahead_is_the_next() -> (
-    None
-):
+def test_a_worker_is_asked_again_until_its_group_changes() -> None:
+    """A worker is asked again and again until its group changes and one started ahead is the next."""
     with Party(PAIR, build=BUILD) as party:
         assert not party.alive
         party.start(then=party)
@@ -85,9 +84,8 @@ def test_a_worker_is_asked_again_and_again_until_its_group_changes_and_one_start
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_several_workers_do_what_they_are_asked_at_the_same_time_and_end_together() -> (
-    None
-):
+def test_several_workers_work_at_the_same_time_and_end_together() -> None:
+    """Several workers do what they are asked at the same time and end together."""
     together = threading.Barrier(2, timeout=60)  # neither passes it alone
 
     def measure(number: int, worker: Worker) -> tuple[str, int]:
@@ -158,9 +156,10 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
         assert (asked(party, step) == before) == stays
 
 
-def test_whoever_waits_hears_that_another_thread_has_killed_the_party_or_an_interrupt_has(
+def test_whoever_waits_hears_that_the_party_was_killed(
     engine_that: Callable[[str], None],
 ) -> None:
+    """Whoever waits hears that another thread has killed the party or an interrupt has."""
     engine_that("import time\ndef step(*_):\n    time.sleep(600)\n")
     heard: list[GpubalanceError] = []
     with interrupts(), Party([FIRST], [SECOND], build=BUILD, deadline_s=60) as party:

@@ -168,9 +168,10 @@ def opened() -> Iterator[Worker]:
         yield asked(party, lambda worker: worker)
 
 
-def test_a_worker_measures_any_split_and_one_that_does_not_fit_is_its_devices_fault(
+def test_a_worker_measures_any_split_and_an_oom_is_its_devices(
     opened: Worker,
 ) -> None:
+    """A worker measures any split and one that does not fit is its device's fault."""
     opened.open(Build(settings=Settings(model=TINY), joint=JOINT))
     for batches in ((30, 20), (5, 45)):
         *timings, last = opened.measure(
@@ -229,9 +230,10 @@ def fails_in_training():
 """
 
 
-def test_a_model_that_fails_is_the_users_with_their_traceback_and_nothing_of_ours(
+def test_a_model_that_fails_has_the_users_traceback_alone(
     opened: Worker, tmp_path: Path
 ) -> None:
+    """A model that fails is the user's with their traceback and nothing of ours."""
     file = tmp_path / "mine.py"
     file.write_text(BROKEN)
 
@@ -266,9 +268,10 @@ Traceback (most recent call last):
 """
 
 
-def test_the_end_of_the_log_is_harmless_without_tracebacks_and_what_tensorflow_tells_of_every_start(
+def test_the_end_of_the_log_is_harmless(
     tmp_path: Path,
 ) -> None:
+    """The end of the log is harmless without tracebacks and what TensorFlow tells of every start."""
     log = tmp_path / "log"
     log.write_bytes(
         b"old\n" * 50 + TOLD_AT_EVERY_START.encode() + b"\x1b[31mred\x1b[0m \xff\n"

@@ -69,9 +69,8 @@ def test_the_arms_of_two_branches_are_on_two_devices() -> None:
     assert place(branches(32)).step_time_s <= 1.001 * (shortest(branches(32)) or 0.0)
 
 
-def test_what_is_placed_fits_and_no_cut_that_is_simulated_takes_a_shorter_step() -> (
-    None
-):
+def test_what_is_placed_fits_and_no_simulated_cut_takes_a_shorter_step() -> None:
+    """What is placed fits and no cut that is simulated takes a shorter step."""
     placed_count = 0
     for seed in range(200):
         problem = drawn(seed, most_devices=3)
