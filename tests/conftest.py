@@ -114,38 +114,7 @@ def pytest_runtest_teardown() -> None:
         gc.freeze()
 
 
-# Fast tests come first: those without TensorFlow, those with it in this process, whole programs.
-_ORDER = (
-    "tests/test_",
-    "tests/planning",
-    "tests/render",
-    "tests/devices",
-    "tests/engine",
-    "tests/training",
-    "tests/workers",
-    "tests/jobs",
-    "tests/fake_gpu",
-    "tests/cli",
-)
-# Tests that share a fixture of a file or of several stay in one of xdist's processes.
-_TOGETHER = (
-    "tests/test_kills.py",
-    "tests/test_scripts.py",
-    "tests/workers/test_process.py",
-    "tests/workers/test_over_ray.py",
-    "tests/workers/test_plain_shell.py",
-    "tests/workers/test_layers.py",
-    "tests/workers/test_ssh.py",
-    "tests/render/test_report",
-    "tests/cli/test_tensorboard.py",
-    "tests/jobs/test_probe.py",
-    "tests/training/test_resume.py",
-    "tests/training/test_ensemble.py",
-    "tests/fake_gpu/test_engine.py",
-    "tests/fake_gpu/test_plugin.py",
-    "tests/fake_gpu/test_step.py",
-    "tests/fake_gpu/test_training.py",
-)
+_HAD_TENSORFLOW = "tensorflow" in sys.modules  # as in the tests with the oldest Keras
 
 
 def pytest_collection_finish() -> None:

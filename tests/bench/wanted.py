@@ -57,9 +57,8 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
     At each look it holds the median 95 times in 100 or more, for any distribution: of several
     looks, one is off somewhat more often.
     """
-    from scipy.stats import (
-        quantile_test,
-    )  # a second, which most who collect this do not need
+    # It takes a second, and most who collect the tests do not need it.
+    from scipy.stats import quantile_test
 
     taken: list[float] = []
     for count in _looks(_LEAST, most):

@@ -24,6 +24,7 @@ from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY
 from tests.training.test_hosts import write_plan
 from tests.workers.test_ssh import serving
 
+pytestmark = pytest.mark.xdist_group("plain shell")
 HIDING = ("warnings", "random", "queue", "types")
 PREFIX = "env ON={host}"
 TRAINS = """
