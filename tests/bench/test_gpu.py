@@ -167,6 +167,7 @@ def test_without_a_gpu_it_says_so_and_what_works(tmp_path: Path) -> None:
     assert f"-o {tmp_path}: File exists" in err
 
 
+@pytest.mark.full  # fourteen commands, on the compiled NVML library
 def test_steps_that_only_use_the_program_do_so_on_a_gpu_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

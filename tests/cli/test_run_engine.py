@@ -15,6 +15,7 @@ from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.results.timing import Timing
 from tests.cli.program import SHORT, TINY_PAIR, here, run_json
 from tests.jobs.drawn import windows_of
+from tests.stand_in import engine
 
 
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
@@ -106,17 +107,12 @@ def test_a_keras_application_trains() -> None:
 
 
 def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import keras\ndef net():\n    net = keras.Sequential([keras.Input((6,)), "
-        "keras.layers.Dense(3)])\n"
-        "    net.compile('sgd', lambda y, p: keras.ops.sum((y - p) ** 2))\n    return net\n"
+    """By the engine's verdict, which `check` has of the real one in test_check.py."""
+    refuses = engine(
+        tmp_path, "def refused(): return {'message': 'it sums', 'remedy': 'take means'}"
     )
-    ended = here(
-        "balance", "--simulate", "2", "--model", f"{tmp_path}/train.py:net", code=4
-    )
-    assert "sums over the batch and returns one number" in " ".join(
-        ended.stderr.split()
-    )
+    ended = here("balance", "--simulate", "2", code=4, environment=refuses)
+    assert "it sums\n  → take means" in ended.stderr
     assert "samples/s" not in ended.stderr + ended.stdout
 
 
