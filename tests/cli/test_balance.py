@@ -108,10 +108,12 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_plan_after_a_balance_knows_what_it_found_of_these_devices_together(
+def test_a_plan_after_a_balance_knows_what_it_found(
     tmp_path: Path,
 ) -> None:
-    """This profile's joint run holds less than the probe of each alone lets hope.
+    """A plan after a balance knows what it found of these devices together.
+
+    This profile's joint run holds less than the probe of each alone lets hope.
 
     Nobody knew its sync before.
     """
@@ -358,10 +360,13 @@ def sum_s(devices):
 """
 
 
-def test_a_host_behind_a_slow_link_is_left_out_though_sync_in_packs_is_longer_than_a_sum(
+def test_a_host_behind_a_slow_link_is_left_out_also_with_packs(
     engine_that: Callable[[str], None],
 ) -> None:
-    """What packs add goes with that host too: two devices are faster than one alone."""
+    """A host behind a slow link is left out though sync in packs is longer than a sum.
+
+    What packs add goes with that host too: two devices are faster than one alone.
+    """
     engine_that(SLOW_LINK)
     plan = plan_of("balance", "--simulate", "3", "--max-global-batch", "256", *SHORT)
     assert sorted(plan.batches) == [0, 128, 128]

@@ -84,9 +84,10 @@ def test_each_flag_of_each_command_means_the_same_in_a_file(
         assert parsed(name, ["--config", str(path)]) == by_hand
 
 
-def test_the_command_line_is_above_it_and_a_commands_own_table_above_all_commands(
+def test_the_command_line_is_above_it_and_a_commands_own_table(
     tmp_path: Path,
 ) -> None:
+    """The command line is above it and a command's own table above all commands."""
     path = tmp_path / "config.toml"
     path.write_text(
         "model = 'probe'\nseed = 3\n[run]\nmodel = 'small'\ngpus = [0, 1]\nxla = true\n"
@@ -211,9 +212,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "arguments", "code", "says"), WRONG)
-def test_a_wrong_value_is_refused_as_on_the_command_line_and_the_file_is_named(
+def test_a_wrong_value_is_refused_and_the_file_is_named(
     in_process: Program, text: str, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
+    """A wrong value is refused as on the command line and the file is named."""
     shutil.copy(BALANCE, "p.json")
     Path("mine.toml").write_text(text)
     done = in_process(["run", "--config", "mine.toml", *arguments])

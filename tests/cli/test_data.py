@@ -136,9 +136,10 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     ) == 1
 
 
-def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_after(
+def test_what_becomes_of_ones_own_batches_is_told(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
+    """What becomes of one's own batches is told before a split is tried and after."""
     engine_that("def own_batch(): return 64")
     done = here("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", code=0, cwd=folder)
     made = Plan.model_validate_json((folder / "plan.json").read_text())
@@ -168,9 +169,10 @@ def test_what_becomes_of_ones_own_batches_is_told_before_a_split_is_tried_and_af
     assert "learning rate: if yours was tuned for batch 100, multiply by " in text
 
 
-def test_data_with_fewer_samples_than_a_batch_limits_what_is_probed_and_the_global_batch(
+def test_data_with_few_samples_limits_the_probe_and_the_global_batch(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
+    """Data with fewer samples than a batch limits what is probed and the global batch."""
     engine_that("def epoch_samples(): return 200")
     done = here("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", code=0, cwd=folder)
     made = Plan.model_validate_json((folder / "plan.json").read_text())
@@ -188,9 +190,10 @@ def test_data_with_fewer_samples_than_a_batch_limits_what_is_probed_and_the_glob
         assert not re.search("(?m)^GPU:\\d batch ", refused)
 
 
-def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples_where_there_are_none(
+def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
+    """A loss that is no number is not blamed on random samples where there are none."""
     engine_that("def loss_is_finite(): return False")
     told = here("run", *PAIR, *DATA, *SHORT, code=4, cwd=folder).stderr
     assert "random" not in told

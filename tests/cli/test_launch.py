@@ -145,10 +145,13 @@ def test_a_host_that_is_lost_ends_all(tmp_path: Path) -> None:
     assert all(map(gone, said))
 
 
-def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended_a_long_line_in_pieces(
+def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended(
     tmp_path: Path,
 ) -> None:
-    """As behind a pager: all that it printed is still in pipes when it ends."""
+    """What is read slowly is told whole when the script has ended a long line in pieces.
+
+    As behind a pager: all that it printed is still in pipes when it ends.
+    """
     script = tmp_path / "train.py"
     said = []
     script.write_text(

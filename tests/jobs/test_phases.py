@@ -94,9 +94,8 @@ def test_what_is_often_measured_is_not_forgotten_for_what_is_not() -> None:
     assert phases_of(REQUEST)[-1].seconds == 123
 
 
-def test_phases_that_a_kept_result_replaces_do_not_count_and_repeated_ones_are_one() -> (
-    None
-):
+def test_phases_that_a_kept_result_replaces_do_not_count() -> None:
+    """Phases that a kept result replaces do not count and repeated ones are one."""
     command = Command()
     rounds = command.phase("rounds", 5)
     assert (rounds.number, rounds.of, rounds.left_s) == (1, 2, sum(_usual_s()[2:]))
@@ -134,9 +133,8 @@ def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> No
     assert command.phase("rounds", 0).seconds > 2 * _usual_s()[2]
 
 
-def test_the_curve_of_a_device_takes_its_step_times_times_the_steps_that_are_left() -> (
-    None
-):
+def test_the_curve_of_a_device_takes_its_step_times_the_steps_left() -> None:
+    """The curve of a device takes its step times times the steps that are left."""
     profile = DeviceProfile(name="slow", alpha_s=0.5, beta_s=0.01)
     points = []
     left_s = []
@@ -148,7 +146,8 @@ def test_the_curve_of_a_device_takes_its_step_times_times_the_steps_that_are_lef
     assert left_s[-1] == pytest.approx(3 * 8 * 1.78)
 
 
-def test_that_it_takes_over_twice_as_long_is_told_once_as_soon_as_it_is_known() -> None:
+def test_that_it_takes_over_twice_as_long_is_told_once() -> None:
+    """That it takes over twice as long is told once as soon as it is known."""
     command = Command()
     command.phase("proof", 10)
     command.phases(TimeLeft(200.0))

@@ -17,9 +17,8 @@ from tests.render.samples import PROBE
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_summary_is_as_it_was_looked_at_short_and_no_line_but_a_command_is_too_wide(
-    name: str, width: int
-) -> None:
+def test_a_summary_is_as_it_was_looked_at_and_short(name: str, width: int) -> None:
+    """A summary is as it was looked at short and no line but a command is too wide."""
     text = kept(name, width)
     assert text + "\n" == path(name, width).read_text(encoding="utf-8")
     assert max(map(len, text.split("\nnext: ")[0].splitlines())) <= width

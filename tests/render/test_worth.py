@@ -36,9 +36,10 @@ def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> 
     )
 
 
-def test_there_is_no_verdict_where_most_steps_took_longer_than_the_profile_says(
+def test_there_is_no_verdict_where_most_steps_were_late(
     run: Run,
 ) -> None:
+    """There is no verdict where most steps took longer than the profile says."""
     late = warning("too-slow-for-profile", late="88 %", advice="")
     slow = with_best(run, 1000).model_copy(update={"warnings": (late,)})
     (said,) = worth_sentences(slow)
@@ -85,10 +86,13 @@ def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -
         ),
     ],
 )
-def test_a_device_that_is_better_alone_only_with_a_larger_batch_is_also_compared_at_the_same(
+def test_a_device_better_alone_is_also_compared_at_the_same_batch(
     run: Run, same: float, says: str, larger: str
 ) -> None:
-    """What it gives alone at another batch says nothing of a second device's worth at this one."""
+    """A device that is better alone only with a larger batch is also compared at the same.
+
+    What it gives alone at another batch says nothing of a second device's worth at this one.
+    """
     best = SoloBest(device=1, batch=900, throughput=4000, at_global_batch=same)
     baselines = Baselines(even=None, solo_best=(best,), solo_sum=None)
     said = list(worth_sentences(run.model_copy(update={"baselines": baselines})))

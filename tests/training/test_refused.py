@@ -52,7 +52,8 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
         split.fit(model, X, Y)
 
 
-def test_a_model_of_other_simulated_devices_is_refused_as_it_would_be_on_gpus() -> None:
+def test_a_model_of_other_simulated_devices_is_refused_as_on_gpus() -> None:
+    """A model of other simulated devices is refused as it would be on GPUs."""
     first, others = (
         Split(gpus, batches=[70, 30], simulate=3) for gpus in ([0, 1], [1, 2])
     )
