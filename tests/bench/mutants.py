@@ -115,6 +115,7 @@ class Tree:
         }
         self._state.write_text(json.dumps({"mutants": mutants, "costs_s": known}))
         words = ["-q", "-p", "no:cacheprovider", "-p", "tests.bench.mutant_tests"]
+        words += ["-m", "not campaign and not full"]
         own = {"MUTANT_STATE": str(self._state), "PYTHONPATH": str(self._root)}
         try:
             done = subprocess.run(
@@ -192,7 +193,7 @@ def _imported(path: Path) -> set[str]:
 def _drawn(rooms: Sequence[str], count: int, seed: int) -> Iterator[Mutant]:
     """Mutants of these rooms that are not known to be equivalent."""
     equivalent = {
-        one["mutant"] for one in tomllib.loads(_EQUIVALENT.read_text())["known"]
+        one["mutant"] for one in tomllib.loads(_EQUIVALENT.read_text()).get("known", [])
     }
     places: list[Place] = []
     for room in rooms:
@@ -221,6 +222,7 @@ def campaign(rooms: Sequence[str], count: int, seed: int) -> Iterator[str]:
             yield f"{mutant.path}:{mutant.line}, {mutant.what}, survived:"
             yield from (f"- {line.rstrip()}" for line in mutant.before.splitlines())
             yield from (f"+ {line.rstrip()}" for line in mutant.after.splitlines())
+            yield f"mutant = {json.dumps(mutant.key, ensure_ascii=False)}"
     found = len(mutants) - finders.count(None)
     part = found / max(1, len(mutants))
     yield f"{found} of {len(mutants)} mutants found ({part:.1%}); seed {seed}"

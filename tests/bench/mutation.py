@@ -78,7 +78,7 @@ class Place:
         """The module with this change; None if that is the same or no Python."""
         node = self.node
         text = ast.unparse(self.change(deepcopy(node)))
-        if isinstance(node, ast.expr):
+        if isinstance(node, ast.expr) and not isinstance(node, ast.Slice):
             text = f"({text})"
         # Offsets are in bytes of UTF-8.
         lines = source.encode().splitlines(keepends=True)
