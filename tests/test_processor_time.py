@@ -90,3 +90,13 @@ def test_the_table_has_a_row_for_each_folder_and_the_part_of_each_tier() -> None
 def test_without_times_it_is_said_what_writes_them(tmp_path: Path) -> None:
     (line,) = bench.main(tmp_path / "none.json")
     assert line.endswith("`scripts/test --durations all` writes it")
+
+
+def test_a_test_that_needs_another_one_fails_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text(
+        "import os\n\ndef test_first():\n    os.environ['FIRST_WAS_HERE'] = '1'\n\n"
+        "def test_second():\n    assert os.environ['FIRST_WAS_HERE']\n"
+    )
+    failed, *_, summary = bench.alone_in(tmp_path, 50, seed=7)
+    assert failed == "FAILED test_two.py::test_second"
+    assert summary == "2 of 2 tests each alone, 1 failed; seed 7"

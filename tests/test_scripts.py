@@ -274,7 +274,7 @@ def test_without_a_fitting_python_it_says_what_is_needed(
 
 ALL_PROGRAMS = ["ruff", "ruff", "mypy", "pytest"]
 # All tests run several at a time; what a user asks for runs as it is asked for.
-AT_ONCE = ["-n", "4", "--dist", "loadgroup", "-m"]
+AT_ONCE = ["-n", "3", "--dist", "loadgroup", "-m"]
 FIRST_TIER = [*AT_ONCE, "not campaign and not full"]
 TIMES = "--test-times=build/test-times.json"
 

@@ -17,6 +17,7 @@ from tests.processor_time import SuiteTimes, Taken, read_times
 TIMES = ROOT / "build" / "test-times.json"
 _SLOWEST = 25
 _DRAWN = 25
+_LAST_LINES = 15
 
 
 def main(path: Path = TIMES) -> Iterator[str]:
@@ -64,27 +65,32 @@ def _sum(taken: list[Taken]) -> float:
 def alone(count: int = _DRAWN, seed: int | None = None) -> Iterator[str]:
     """Draws so many tests and runs each by itself."""
     seed = random.randrange(1_000_000) if seed is None else seed
-    names = _collected()
+    yield from alone_in(ROOT, count, seed)
+
+
+def alone_in(folder: Path, count: int, seed: int) -> Iterator[str]:
+    """The last lines of each drawn test of a folder that fails by itself, and how many did."""
+    names = _collected(folder)
     drawn = random.Random(seed).sample(names, min(count, len(names)))
     failed = 0
     for name in drawn:
-        done = _pytest("-q", "--no-header", name)
+        done = _pytest(folder, "-q", "--no-header", name)
         if done.returncode:
             failed += 1
             yield f"FAILED {name}"
-            yield from done.stdout.splitlines()[-15:]
+            yield from done.stdout.splitlines()[-_LAST_LINES:]
     yield f"{len(drawn)} of {len(names)} tests each alone, {failed} failed; seed {seed}"
 
 
-def _collected() -> list[str]:
-    listed = _pytest("--collect-only", "-q", "-p", "no:cacheprovider").stdout
+def _collected(folder: Path) -> list[str]:
+    listed = _pytest(folder, "--collect-only", "-q").stdout
     names = [line for line in listed.splitlines() if "::" in line]
     assert names, listed
     return names
 
 
-def _pytest(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", *words]
+def _pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
+        command, cwd=folder, capture_output=True, text=True, check=False
     )
