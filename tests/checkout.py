@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+CONSTRAINTS = "scripts/constraints.txt"
 
 PYPROJECT = """
 [build-system]
@@ -105,9 +106,23 @@ class Checkout:
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
+    def be_installed(self) -> None:
+        """Leaves what an install for `dev` leaves, without pip, which takes seconds."""
+        python = self.folder / ".venv/bin/python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n")
+        python.chmod(0o755)
+        files = [self.folder / name for name in ("pyproject.toml", CONSTRAINTS)]
+        installed = subprocess.run(
+            ["cksum", *files], capture_output=True, text=True, check=True
+        ).stdout
+        made_for = f"{self.folder}\n{sys.executable}\n"
+        (self.folder / ".venv/.gpubalance").write_text(made_for)
+        (self.folder / ".venv/.gpubalance,dev,").write_text(installed.rstrip("\n"))
+
     def touch_constraints(self) -> None:
         """Makes the next use an update, for which pip runs in the same environment."""
-        with (self.folder / "scripts/constraints.txt").open("a") as file:
+        with (self.folder / CONSTRAINTS).open("a") as file:
             file.write("# changed\n")
 
     def installs(self, gate: Path) -> Started:
@@ -125,7 +140,7 @@ def make_checkout(folder: Path) -> Checkout:
     (folder / "scripts").mkdir(parents=True)
     for name in ("setup.sh", "gpubalance", "test", "check", "bench"):
         shutil.copy(SCRIPTS / name, folder / "scripts" / name)
-    (folder / "scripts/constraints.txt").touch()
+    (folder / CONSTRAINTS).touch()
     (folder / "pyproject.toml").write_text(PYPROJECT)
     (folder / "backend.py").write_text(BACKEND)
     for name in ("gpubalance", "pytest", "ruff", "mypy", "tests/bench"):

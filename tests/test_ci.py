@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.checkout import Checkout, make_checkout
+from tests.checkout import make_checkout
 from tests.cli.program import ROOT
 from tests.guide.documents import read
 
@@ -37,15 +37,6 @@ TOOLS = (
 )
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    checkout = make_checkout(tmp_path_factory.mktemp("ci") / "checkout")
-    assert checkout.run("test")[0] == 0
-    shutil.copytree(ROOT / ".ci", checkout.folder / ".ci")
-    return checkout
-
-
-@pytest.mark.xdist_group("ci")
 @pytest.mark.parametrize(
     ("user", "installs", "told"),
     [
@@ -59,8 +50,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     ],
 )
 def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
-    user: str, installs: str, told: str, installed: Checkout, tmp_path: Path
+    user: str, installs: str, told: str, tmp_path: Path
 ) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    checkout.be_installed()
+    shutil.copytree(ROOT / ".ci", checkout.folder / ".ci")
     there = tmp_path / "bin"
     there.mkdir()
     for tool in TOOLS:
@@ -68,10 +62,10 @@ def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
     for name, does in (("id", f"echo {user}"), ("apt-get", installs)):
         (there / name).write_text(f"#!/bin/sh\n{does}\n")
         (there / name).chmod(0o755)
-    command = [installed.folder / ".ci" / "run"]
+    command = [checkout.folder / ".ci" / "run"]
     done = subprocess.run(
         command,
-        env=installed.env | {"PATH": str(there)},
+        env=checkout.env | {"PATH": str(there)},
         capture_output=True,
         text=True,
     )

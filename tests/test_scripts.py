@@ -272,6 +272,14 @@ def test_without_a_fitting_python_it_says_what_is_needed(
     assert err.endswith("GPUBALANCE_PYTHON names another\n")
 
 
+@pytest.fixture
+def installed(tmp_path: Path) -> Checkout:
+    """One that needs no install any more."""
+    made = make_checkout(tmp_path / "a checkout")
+    made.be_installed()
+    return made
+
+
 ALL_PROGRAMS = ["ruff", "ruff", "mypy", "pytest"]
 # All tests run several at a time; what a user asks for runs as it is asked for.
 AT_ONCE = ["-n", "3", "--dist", "loadgroup", "-m"]
@@ -291,14 +299,17 @@ TIMES = "--test-times=build/test-times.json"
     ],
 )
 def test_test_runs_check_then_pytest(
-    checkout: Checkout, args: tuple[str, ...], programs: list[str], of_pytest: list[str]
+    installed: Checkout,
+    args: tuple[str, ...],
+    programs: list[str],
+    of_pytest: list[str],
 ) -> None:
-    code, out, err = checkout.run("test", *args)
+    code, out, err = installed.run("test", *args)
     said = [json.loads(line) for line in out.splitlines()]
     assert [Path(one["file"]).stem for one in said] == programs, err
     assert code == 0
     assert said[-1]["args"] == of_pytest
-    assert {one["cwd"] for one in said} == {str(checkout.folder)}
+    assert {one["cwd"] for one in said} == {str(installed.folder)}
 
 
 @pytest.mark.parametrize(
@@ -306,8 +317,8 @@ def test_test_runs_check_then_pytest(
     [((), "1", "2", 2), (("all",), "1", "0", 1), (("tests/x.py",), "1", "5", 5)],
 )
 def test_test_exits_as_pytest_does_and_then_as_check(
-    checkout: Checkout, args: tuple[str, ...], ruff: str, tests: str, expected: int
+    installed: Checkout, args: tuple[str, ...], ruff: str, tests: str, expected: int
 ) -> None:
-    code, out, err = checkout.run("test", *args, RUFF_EXIT=ruff, PYTEST_EXIT=tests)
+    code, out, err = installed.run("test", *args, RUFF_EXIT=ruff, PYTEST_EXIT=tests)
     assert '"-m"' in out or args == ("tests/x.py",), err
     assert code == expected
