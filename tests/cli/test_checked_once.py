@@ -22,11 +22,12 @@ from pathlib import Path
 
 import keras
 
-from gpubalance.engine.step.part import current
+from gpubalance.engine.replacing import acting_here
 
 class Noting(keras.layers.Dense):
     def call(self, inputs, training=None):
-        if current.part is not None and current.part.probing is not None:
+        # What is drawn at random is fixed in the check only
+        if any(name == "random_uniform" for _, name, _ in acting_here()):
             with (Path(__file__).parent / "checked").open("a") as file:
                 file.write(f"{os.getpid()}\\n")
         return super().call(inputs)

@@ -131,7 +131,7 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
         (
             "[devices]\nzzz = 3",
             ": [devices] zzz: there is no such",
-            "there are: hosts, json, quiet, simulate, verbose",
+            "there are: hosts, json, quiet, simulate, time-scale, verbose, via",
         ),
         ("config = 'other.toml'", ": config: there is no such", "there are: "),
         (

@@ -184,7 +184,7 @@ REFUSED = {
         (
             "{saved}/guess.json",
             2,
-            "missing argument 'RESULT.json'\n  → gpubalance compare --help",
+            "guess.json is compared with nothing: give a second result",
         ),
         ("{saved}/guess.json nowhere.json", 4, "can't read nowhere.json"),
         (

@@ -214,9 +214,9 @@ def test_a_plan_predicts_the_largest_even_split_that_fits() -> None:
         "which is"
     ) in text
     assert (
-        f"--global-batch {2 * limit}: {best.split}, {best.throughput:.0f} samples/s predicted"
-        in text
-    )
+        f"--global-batch {2 * limit}, as the even split has: the split {best.split} is "
+        f"predicted to give {best.throughput:.0f} samples/s"
+    ) in text
 
 
 def test_an_even_split_that_fits_has_the_same_global_batch() -> None:

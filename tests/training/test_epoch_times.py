@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from gpubalance.planning.noise import Norms
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.training.epoch_times import EpochTimes, StampedStep, norms_of
+from tests.late import epoch_times
 
 SPLIT = BatchSplit((6, 2))
 LATER = BatchSplit((4, 4))
@@ -19,14 +21,14 @@ def step(
     sync_s: float,
     update_s: float = 0.1,
     split: BatchSplit = SPLIT,
-) -> StampedStep:
+) -> Any:
     """Both begin at 5 s; their sum is there `sync_s` after the slower one's gradients."""
     summed_s = 5.0 + max(computes_s) + sync_s
     rows = [
         (5.0, 5.0 + compute_s, summed_s, summed_s + update_s)
         for compute_s in computes_s
     ]
-    return StampedStep(np.array(rows), split)
+    return epoch_times.StampedStep(np.array(rows), split)
 
 
 def test_times_of_a_step_are_from_its_four_points() -> None:
@@ -45,7 +47,7 @@ def test_an_epoch_has_the_medians_of_its_last_whole_split() -> None:
         step((0.2, 0.9), 0.03, 0.3, split=LATER),
         step((0.01, 0.01), 0.0, split=LAST),
     ]
-    times = EpochTimes.of(7, steps)
+    times = epoch_times.EpochTimes.of(7, steps)
     assert (times.epoch, times.batches) == (7, (4, 4))
     assert times.compute_s == pytest.approx((0.2, 0.5))
     assert times.update_s == pytest.approx((0.2, 0.2))
@@ -59,5 +61,5 @@ def test_an_epoch_has_the_medians_of_its_last_whole_split() -> None:
 def test_norms_are_those_of_steps_that_have_them() -> None:
     with_norms = np.hstack([step((0.1, 0.1), 0.0).stamps, [[2.0, 7.0], [3.0, 7.0]]])
     accumulating = BatchSplit((6, 2), (2, 2))
-    steps = [step((0.1, 0.1), 0.0), StampedStep(with_norms, accumulating)]
-    assert norms_of(steps) == [Norms(8, 4, 5.0, 7.0)]
+    steps = [step((0.1, 0.1), 0.0), epoch_times.StampedStep(with_norms, accumulating)]
+    assert epoch_times.norms_of(steps) == [Norms(8, 4, 5.0, 7.0)]

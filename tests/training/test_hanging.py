@@ -23,6 +23,8 @@ HANGING = """
 import os, signal, sys, threading, time
 import numpy as np
 from gpubalance import Split
+# A process that is started in the background is born deaf to it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 split = Split(batches=[7, 3], simulate=2)
 with split.scope():
     import keras

@@ -83,7 +83,7 @@ def ending(model: Any, monitor: Any, more: int) -> Any:
     """Ends training some steps after the monitor's first change, as a busy machine delays that."""
     left = more
 
-    def end(_batch: int, _logs: Any) -> None:
+    def end(_batch: int, logs: Any) -> None:
         nonlocal left
         if monitor.changes:
             left -= 1

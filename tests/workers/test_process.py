@@ -15,13 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpubalance import programs
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
-from gpubalance.workers import keeper
 from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build, Measured
 from gpubalance.workers.party import Party
@@ -92,7 +92,7 @@ def test_a_script_that_its_keeper_can_not_start_says_why() -> None:
     """The keeper may open a file, and not all pipes of a script."""
     start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
     done = subprocess.run(
-        ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, keeper.__file__],
+        ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.KEEPER],
         input=json.dumps(start) + "\n",
         capture_output=True,
         text=True,

@@ -119,7 +119,7 @@ def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
         return reading.model_copy(update={"gpus": parts})
 
     module.read = read_parts
-    module.with_gpu = lambda part, use: with_gpu(card_of(part), use)
+    module.with_gpu = lambda part, *given: with_gpu(card_of(part), *given)
 
 
 def divide(module: Any, uuid: str) -> None:
