@@ -160,7 +160,8 @@ def _begin_thread(begin: Any, thread: Any, *arguments: Any, **named: Any) -> Non
 
 
 def _run_thread(run: Any, thread: Any) -> None:
-    with acting_as(getattr(thread, _ACTING)):
+    # One that began before this module was loaded has nothing to act by.
+    with acting_as(getattr(thread, _ACTING, {})):
         run(thread)
 
 

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import precision
+from gpubalance.engine.step.built import STATEFUL, STATELESS, stateful_layers
 from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import SAVED_MODEL, refuse_name, refuse_unknown_model
@@ -172,6 +173,9 @@ def _problems(
     model: Any, *, needs_shapes: bool, own_samples: str
 ) -> Iterator[tuple[str, str]]:
     """Why a model can't be trained, and what to do: for random samples its shapes must be known."""
+    # First, as such a layer wants batches of one size.
+    for layer in stateful_layers(model):
+        yield f": the layer {layer.name} {STATEFUL}", STATELESS
     inputs = tf.nest.flatten(getattr(model, "inputs", None) or ())
     if needs_shapes and not (model.built and inputs):
         remedy = f"{own_samples}return a functional or Sequential model that begins with an Input"

@@ -26,6 +26,9 @@ class Sizes:
 good = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(Sizes().last, activation="softmax")])
 unknown_shape = lambda: keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
 fixed_batch = lambda: keras.Sequential([keras.Input((4,), batch_size=7), keras.layers.Dense(2)])
+stateful = lambda: keras.Sequential(
+    [keras.Input((3, 2), batch_size=7), keras.layers.LSTM(4, stateful=True, name="memory")]
+)
 no_input = lambda: keras.Sequential([keras.layers.Dense(2)])
 no_weights = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Flatten()])
 text = lambda: keras.Sequential([keras.Input((1,), dtype="string"), keras.layers.TextVectorization(vocabulary=["a"])])
@@ -214,6 +217,7 @@ class _Touches:
             "give samples of your own, --data FILE.py:FUNCTION, or the Input its sizes",
         ),
         ("{file}:fixed_batch", "takes batches of 7 only"),
+        ("{file}:stateful", "the layer memory is stateful"),
         ("{file}:no_input", "input shapes are unknown"),
         ("{file}:no_weights", "no weights to train"),
         ("{file}:a_model", "a_model is a Sequential, not a function wrap it in one"),

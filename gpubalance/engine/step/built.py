@@ -15,6 +15,21 @@ from gpubalance.engine.step.gradients import taking_gradients
 from gpubalance.engine.step.part import part_of
 from gpubalance.errors import BadInput
 
+STATEFUL = (
+    "is stateful: it keeps a state for each sample of a batch, of which a split gives each device "
+    "a part"
+)
+STATELESS = "stateful=False, or one device"
+
+
+def stateful_layers(model: Any) -> list[Any]:
+    """The recurrent layers that keep a state from one batch to the next."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.RNN) and layer.stateful
+    ]
+
 
 def check(model: Any, *, trains: bool) -> list[str]:
     """Warnings of what a split does otherwise than the model is set to.
@@ -22,13 +37,11 @@ def check(model: Any, *, trains: bool) -> list[str]:
     Its step is traced. Raises BadInput for a layer that keeps a state for each sample, or if the
     model `trains` without an optimizer.
     """
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            raise BadInput(
-                f"the layer {layer.name} of the model {model.name} is stateful: it keeps a state "
-                "for each sample of a batch, of which a split gives each device a part",
-                remedy="stateful=False, or one device",
-            )
+    for layer in stateful_layers(model):
+        raise BadInput(
+            f"the layer {layer.name} of the model {model.name} {STATEFUL}",
+            remedy=STATELESS,
+        )
     if trains and model.compiled and getattr(model, "optimizer", None) is None:
         raise BadInput(
             f"the model {model.name} has no optimizer: its own compile does not set one",
