@@ -64,7 +64,16 @@ def _checked(
     environment: dict[str, str], threads: int, start: int, end: int
 ) -> Iterator[str]:
     """The lines of a process that checks the steps with these numbers."""
-    words = [sys.executable, "-m", "tests.bench.parity", threads, start, end]
+    words = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        "tests.bench.parity",
+        threads,
+        start,
+        end,
+    ]
     done = subprocess.run(
         list(map(str, words)),
         cwd=ROOT,
@@ -77,7 +86,10 @@ def _checked(
     yield from lines
     if done.returncode:
         yield json.dumps(
-            ["FAILED", f"from {start + len(lines)}: {done.stderr[-2000:]}"]
+            [
+                "FAILED",
+                f"from {start + len(lines)}: exit code {done.returncode}: {done.stderr[-2000:]}",
+            ]
         )
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
 
 # Each of several quantities may also be apart by this part of what all together may be.
-_OF_ALL = 0.1
+OF_ALL = 0.1
 SCOPE = "parity_marks"  # of the operations that make them
 _SEEDS = (1, 2)  # of the two vectors
 
@@ -67,7 +67,7 @@ def powers_of(
     largest = reduce(np.maximum, part_norms, norms(whole))
     within = near * largest + rounding
     if whole.ndim > 1:
-        within = within + _OF_ALL * near * np.linalg.norm(norms(whole))
+        within = within + OF_ALL * near * np.linalg.norm(norms(whole))
     powers = []
     for power in (MEAN, SUM, MEAN_AGAIN):
         made = sum(weight**power * marks for weight, marks in parts)

@@ -100,7 +100,6 @@ class _Definition:
         self._rename(library.function)
         self._perturb(self._definition.node, _name_in_a_graph, self._is_rounded_anew)
         for function in library.function:
-            # Its seed is the same in all runs, but other terms have other numbers.
             self._perturb(function.node_def, _name_in_a_function, _is_of_a_gradient)
         for function in self._functions.values():
             library.function.append(function.function_def)
@@ -220,8 +219,11 @@ def _perturbing(dtype: str) -> Any:
 
     def perturb(terms: Any, seed: Any, place: Any) -> Any:
         exact = tf.cast(terms, computed)
+        # Other terms are moved in other ways, also in functions and loops, where the seed is fixed.
+        total = tf.cast(tf.reduce_sum(exact), tf.float32)
+        seeds = tf.stack([seed + tf.bitcast(total, tf.int32), place])
         drawn = tf.raw_ops.StatelessRandomNormal(
-            shape=tf.shape(exact), seed=tf.stack([seed, place]), dtype=computed
+            shape=tf.shape(exact), seed=seeds, dtype=computed
         )
         # Below the least normal number the next ones are as far as there.
         size = tf.maximum(tf.abs(exact), tf.cast(_LEAST_NORMAL[dtype], computed))

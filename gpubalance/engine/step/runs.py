@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.step.marks import norms, powers_of, products
+from gpubalance.engine.step.marks import OF_ALL, norms, powers_of, products
 from gpubalance.engine.step.rounding import HALF, SPACINGS
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.decomposition import MEAN, SUM
@@ -37,9 +37,11 @@ _BEYOND = 100
 # So many runs measure rounding. Their median has no jumps, as of a ReLU near 0, which few of them
 # meet.
 _PERTURBED_RUNS = 5
-# Parts and the whole may be apart by this many times that median, which is 0.67 of the standard
-# deviation. Terms are perturbed by ε; rounding is ε/2 at most, and 0.3 ε as a rule.
-_TIMES_ROUNDING = 4
+# Parts and the whole may be apart by this many times that median, which is about the standard
+# deviation where terms are perturbed by ε. Rounding is 0.3 ε as a rule, but that of many terms may
+# have one cause. In half precision more would hide what is no mean.
+_TIMES_ROUNDING = 8
+_TIMES_IN_HALF = 3
 # Rounding that moves gradients by this many times as much as parts may differ hides what they are:
 # they cancel, or a loss chooses among samples that only rounding tells apart.
 _LARGEST_ROUNDING = 30
@@ -277,8 +279,12 @@ class Runs:
         """
         moved = []
         for marks in self._perturbed:
-            moved.append(np.abs(products(marks[name] - self._whole.marks[name])))
-        rounding = _TIMES_ROUNDING * np.median(np.concatenate(moved, axis=-1), axis=-1)
+            by_products = np.abs(products(marks[name] - self._whole.marks[name]))
+            moved.append(by_products.max(axis=-1))
+        times = _TIMES_IN_HALF if self._spacing(name) else _TIMES_ROUNDING
+        rounding = times * np.median(moved, axis=0)
+        # What a gradient is computed from is rounded for others too.
+        rounding = rounding + OF_ALL * np.linalg.norm(rounding)
         kind, _, key = name.partition(" ")
         if kind == "state":
             # It may be computed in half precision, and change by little more than rounding.
