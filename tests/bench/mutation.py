@@ -105,6 +105,8 @@ def places_in(path: str, source: str) -> Iterator[Place]:
 
 def _mutable(node: ast.AST) -> Iterator[Any]:
     """What may be changed below a node: no annotation, docstring, decorator or text."""
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return  # zip's, of sequences that are as long as each other
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_comment"):
             continue

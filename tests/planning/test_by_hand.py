@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from gpubalance.planning.curve import (
     sensible_size,
     wanted_precision,
 )
+from gpubalance.planning.deadline import best_deadline
 from gpubalance.planning.fixed_costs import FixedCosts
+from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.grid import Grid
 from gpubalance.planning.memory import (
     MemoryCurve,
@@ -29,7 +32,14 @@ from gpubalance.planning.memory import (
     joint_limit,
     predict_limit,
 )
-from gpubalance.planning.model import Curve, Line, fit_line, monotone_curve
+from gpubalance.planning.model import (
+    Curve,
+    Line,
+    fit_line,
+    measured_curve,
+    monotone_curve,
+    slower_batches,
+)
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.planning.packs import LEAST_BYTES, MOST_BYTES, sizes_beside
 from gpubalance.planning.parts import slow_steps, slow_time, split_step
@@ -80,6 +90,31 @@ def test_a_model_may_be_shorter_by_some_seconds() -> None:
     assert line.pieces[0] == pytest.approx((0.0, 0.2, 0.1))
     curve = Curve((1, 2), (0.5, 0.7)).less(0.1)
     assert curve.step_times_s == pytest.approx((0.4, 0.6))
+
+
+def test_which_batches_are_clearly_slower_than_a_larger_one() -> None:
+    """By over 1 %, and by more than both intervals; the fastest larger one is named."""
+    points = [(8, 1.012, 0.0), (16, 1.0, 0.0), (32, 1.001, 0.0)]
+    assert slower_batches(points) == [(8, 16)]
+    assert slower_batches([(8, 1.009, 0.0), *points[1:]]) == []
+    for half, slower in ((0.005, [(8, 16)]), (0.007, [])):
+        assert slower_batches([(8, 1.012, half), (16, 1.0, 0.006)]) == slower
+    curve = measured_curve([(8, 1.012, 0.0), (16, 1.0, 0.0)])
+    assert curve.measured_s(8) == pytest.approx(1.012)
+    assert curve.measured_s(12) == pytest.approx(1.006)
+    assert curve.step_time_s(8) == pytest.approx(1.0)
+    level = measured_curve([(8, 1.009, 0.0), (16, 1.0, 0.0)])
+    assert level.measured_s(8) == pytest.approx(1.0045)
+
+
+def test_a_deadline_may_be_worth_little() -> None:
+    fleet = Fleet([Load(Line(0.0, 100.0, 0.0), 4)], multiple=1)
+
+    def value(granules: Any, deadline_s: Any) -> Any:
+        return granules / np.maximum(deadline_s, 100.0)
+
+    assert best_deadline(fleet, value) == pytest.approx((100.0, 0.01))
+    assert best_deadline(fleet, value, above=0.02) == (math.inf, 0.0)
 
 
 def test_a_line_is_fitted_with_relative_errors() -> None:

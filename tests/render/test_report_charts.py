@@ -256,6 +256,21 @@ def test_a_chart_is_drawn_the_same_each_time() -> None:
         matplotlib.rcdefaults()
 
 
+def test_memory_is_shown_against_what_may_be_taken() -> None:
+    """That is what a probe says of the allocator, else all of the device's memory."""
+    subject = samples.subject(samples.BALANCE, samples.PROBE)
+    for limit, told in ((1 << 40, "1.00 TiB"), (None, "GiB")):
+        probes = [
+            inside(known(probe), "batch_limit", memory_bytes=limit)
+            for probe in subject.probes
+        ]
+        chart = drawn(replace(subject, probes=tuple(probes)), "memory")
+        texts = [text.get_text() for text in figure_of(chart).axes[0].texts]
+        of_limits = [text for text in texts if " of " in text]
+        assert len(of_limits) == len(probes)
+        assert all(f"{told}, " in text for text in of_limits)
+
+
 # Machado, Oliveira and Fernandes, IEEE Transactions on Visualization and Computer Graphics 15
 # (2009), severity 1.
 _SEEN = {

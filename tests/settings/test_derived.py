@@ -30,7 +30,12 @@ from gpubalance.settings.measuring import Measuring, Tracing
 from gpubalance.settings.options import option
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.refused import refuse_together
-from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
+from gpubalance.settings.requests import (
+    BalanceRequest,
+    LayersRequest,
+    ProbeRequest,
+    RunRequest,
+)
 from gpubalance.settings.settings import Settings
 from tests.jobs.probes import QUICK, devices_of
 
@@ -114,6 +119,28 @@ def test_a_step_of_layers_has_eight_micro_batches_a_device() -> None:
     uncut = asked.uncut
     assert (uncut.plan.accumulate, uncut.plan.margin_bytes) == ("auto", 9 << 20)
     assert (uncut.round_s, uncut.rounds) == (3.0, 10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "least", "most"),
+    [
+        (LayersRequest, "micro_batches", 1, 1024),
+        (LayersRequest, "micro_batch", 1, 10**6),
+        (ProbeRequest, "seed", 0, 2**31 - 1),
+        (ProbeRequest, "max_batch", 1, 10**9),
+        (ProbeRequest, "batch_multiple", 1, 10**6),
+        (BalanceRequest, "rounds", 1, 10_000),
+    ],
+)
+def test_the_bounds_of_numbers(
+    kind: type[ProbeRequest], field: str, least: int, most: int
+) -> None:
+    for value in (least, most):
+        made = kind.model_validate({"devices": PAIR, "settings": SMALL, field: value})
+        assert getattr(made, field) == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(ValueError, match=field):
+            kind.model_validate({"devices": PAIR, "settings": SMALL, field: value})
 
 
 def test_a_run_without_idle_devices() -> None:
