@@ -97,6 +97,8 @@ TAPE_GRADIENT = Method.of_all(tf.GradientTape, "gradient")
 # TensorFlow's functions that divide by the number of replicas.
 AVERAGE_LOSS = Method.of_all(tf.nn, "compute_average_loss")
 SCALE_REGULARIZATION = Method.of_all(tf.nn, "scale_regularization_loss")
+# Where a metric's result is computed from the values of all parts: a trace would keep these.
+FUNCTION_CALL = Method.of_all(type(tf.function(print)), "__call__")
 
 
 def metric_result(metric: Any) -> Method:
@@ -189,6 +191,11 @@ AUTO_XLA = Method.of_all(keras.Model, "_resolve_auto_jit_compile")
 def of_training(model: Any, name: str) -> Attribute:
     """A model's strategy or one of the functions that Keras calls for a batch."""
     return Attribute.of(model, name, keras.Model)
+
+
+def of_training_method(model: Any, name: str) -> Method:
+    """Keras' own method of this name, which a class of the user's may extend."""
+    return Method.of(model, name, keras.Model)
 
 
 # ---- What is called ----

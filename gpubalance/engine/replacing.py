@@ -35,9 +35,9 @@ class Method:
     instance_id: int | None = None
 
     @classmethod
-    def of(cls, instance: Any, name: str) -> Method:
-        """The method of one instance."""
-        return cls(_defining(type(instance), name), name, id(instance))
+    def of(cls, instance: Any, name: str, owner: type | None = None) -> Method:
+        """The method of one instance: its own one, or that which its base `owner` has."""
+        return cls(_defining(owner or type(instance), name), name, id(instance))
 
     @classmethod
     def of_all(cls, owner: Any, name: str) -> Method:
@@ -66,7 +66,8 @@ class Method:
 class Attribute:
     """An instance's own attribute, of instances of a class. Its replacement is called to read it.
 
-    The replacement gets the value that the instance has.
+    The replacement gets the value that the instance has. If it has a method `assign`, that takes
+    what is assigned, and the instance keeps its value.
     """
 
     owner: type
@@ -229,7 +230,12 @@ class _AttributeInThread:
         return value if replacement is None else replacement(value)
 
     def __set__(self, instance: Any, value: Any) -> None:
-        vars(instance)[self._name] = value
+        replacement = _replacement(self._owner, self._name, instance)
+        assign = getattr(replacement, "assign", None)
+        if assign is not None:
+            assign(value)
+        else:
+            vars(instance)[self._name] = value
 
     def __delete__(self, instance: Any) -> None:
         try:

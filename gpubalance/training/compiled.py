@@ -80,6 +80,13 @@ class CompiledSteps:
         self._tell(f"… it took {took}")
         return logs, stamps, True
 
+    def trace_again(self, what: str) -> None:
+        """As `Functions.trace_again`, which compiles again, too."""
+        self.functions.trace_again(what)
+        if what == "train":
+            self._compiled.clear()
+            self._sizes.clear()
+
     def _comes_often(self, shapes: Any) -> bool:
         """Whether batches with these shapes are compiled: the first ones, or if many have them."""
         self._latest.append(shapes)

@@ -6,16 +6,15 @@ Keras handles whole batches there, as on one device.
 from __future__ import annotations
 
 import inspect
-import operator
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from gpubalance.engine.step.trainable import are_the_same, compiled_objects
 from gpubalance.errors import BadInput
 
 if TYPE_CHECKING:
@@ -132,15 +131,22 @@ class KerasFunctions(ABC):
     asks_itself = True
 
     def __init__(self, model: Any) -> None:
+        from gpubalance.training.called_function import CalledFunction
+
         self.model = model
         self.monitor: Any = None
-        self._compiled = _compiled(model)
+        self._compiled = compiled_objects(model)
         self.thread: int | None = None
+        self._called = [
+            CalledFunction("train", model, self.train, self.trace_again),
+            CalledFunction("test", model, self.test, self.trace_again),
+            CalledFunction("predict", model, self.predict, self.trace_again),
+        ]
 
     @property
     def is_current(self) -> bool:
         """Whether the model has not been compiled again."""
-        return all(map(operator.is_, self._compiled, _compiled(self.model)))
+        return are_the_same(self._compiled, compiled_objects(self.model))
 
     @abstractmethod
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -169,15 +175,10 @@ class KerasFunctions(ABC):
         # A regrouped dataset does not know its length, so Keras warns when it ends.
         if options.get("steps_per_epoch", options.get("steps")) is None:
             replacements[keras_patches.EPOCH_ITERATOR_WARNING] = _say_nothing
-        own = {
-            "_distribute_strategy": None,
-            "train_function": self.train,
-            "test_function": self.test,
-            "predict_function": self.predict,
-        }
-        for name, value in own.items():
-            attribute = keras_patches.of_training(self.model, name)
-            replacements[attribute] = partial(_instead, value)
+        strategy = keras_patches.of_training(self.model, "_distribute_strategy")
+        replacements[strategy] = _none
+        for function in self._called:
+            replacements.update(function.replacements(self.model))
         return replacements
 
     def _batches_of(self, _: Any, epochs: Any) -> Any:
@@ -205,6 +206,10 @@ class KerasFunctions(ABC):
         return self._several(iterator, self._test_on)
 
     @abstractmethod
+    def trace_again(self, what: str) -> None:
+        """Traces `train`, `test` or `predict` again, with the layers that are trainable now."""
+
+    @abstractmethod
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
 
@@ -230,9 +235,8 @@ class KerasFunctions(ABC):
         return logs
 
 
-def _instead(value: Any, _: Any) -> Any:
+def _none(_: Any) -> None:
     """What an attribute is in this thread, whatever the model has."""
-    return value
 
 
 def _say_nothing(*_: Any) -> None:
@@ -279,15 +283,3 @@ def check_model(model: Any, call: str) -> None:
         function = call.partition("(")[0]
         got = f"got a value of type {type(model).__name__}"
         raise BadInput(f"{function} takes a Keras model first, and {got}", remedy=call)
-
-
-def _compiled(model: Any) -> list[Any]:
-    """The objects that are replaced when the model is compiled again."""
-    names = (
-        "optimizer",
-        "_compile_loss",
-        "_compile_metrics",
-        "run_eagerly",
-        "jit_compile",
-    )
-    return [getattr(model, name, None) for name in names]

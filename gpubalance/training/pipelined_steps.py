@@ -89,6 +89,9 @@ class PipelinedSteps(KerasFunctions):
             remedy="gpubalance layers --model FILE.py:FUNCTION cuts this one",
         )
 
+    def trace_again(self, what: str) -> None:
+        """Does nothing: the stages were traced when the model was cut, until it is compiled."""
+
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         outputs = []

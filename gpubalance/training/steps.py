@@ -22,6 +22,7 @@ from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.results.decomposition import UNTRIED
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training import data, launched, measured
+from gpubalance.training.called_function import set_before_text
 from gpubalance.training.compiled import CompiledSteps
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
@@ -116,6 +117,12 @@ class Steps(KerasFunctions):
             trains=trains,
             changes=monitor.changes if monitor is not None else (),
         )
+
+    def trace_again(self, what: str) -> None:
+        """Traces and tries them again, with the layers that are trainable now."""
+        self._compiled_steps.trace_again(what)
+        if what in self._tries_left:
+            self._tries_left[what] = _TRIES
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
@@ -241,6 +248,7 @@ class Steps(KerasFunctions):
         data.check(options, self.model, devices=len(split.devices), trains=trains)
         if trains:
             self._warn(measured.unlike_precision_text(self.model, split.precision))
+            self._warn(set_before_text(self.model))
             self._compiled_steps.begin(options)
             if self._has_weights():
                 self._warn_of_another_model()

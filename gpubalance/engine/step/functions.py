@@ -23,7 +23,7 @@ from gpubalance.engine.step.known_sum import check_sum
 from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.read_later import read_later
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
-from gpubalance.engine.step.trainable import TrainableState
+from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace
 from gpubalance.engine.strategies import step_lock
 from gpubalance.errors import BadInput
 from gpubalance.results.decomposition import UNTRIED, Decomposition
@@ -39,7 +39,6 @@ class Functions:
         self.xla = xla
         self._on_gpus = any("GPU" in name for name in replicas.names)
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
-        self._trainable: dict[str, TrainableState] = {}  # by what steps do
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
         self._traced: dict[tuple[str, str, StepKind], tuple[Any, Any]] = {}
@@ -64,13 +63,14 @@ class Functions:
             return pack_bytes_for(self._model, self._replicas)
 
     def as_first_traced(self, what: str) -> AbstractContextManager[None]:
-        """Inside the block the model trains the layers that it did when this was first called.
+        """Inside the block the model trains the layers that it did when a step was first traced."""
+        return as_first_traced(self._model, what).restored()
 
-        `what` is `train`, `test` or `predict`: Keras traces each of them once, too.
-        """
-        if what not in self._trainable:
-            self._trainable[what] = TrainableState(self._model)
-        return self._trainable[what].restored()
+    def trace_again(self, what: str) -> None:
+        """Traces the steps of `train`, `test` or `predict` again, with what is trainable now."""
+        forget_first_trace(self._model, what)
+        self.__dict__.pop("pack_bytes", None)
+        self.follow(what, UNTRIED)
 
     def give_up_xla(self) -> None:
         """Trains without XLA from now on."""

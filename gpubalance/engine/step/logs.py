@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from gpubalance.engine import keras_patches
+from gpubalance.engine.replacing import acting
 from gpubalance.engine.sources import SAMPLES, ancestors, sources
 from gpubalance.engine.step.computed_again import computed_again
 from gpubalance.engine.step.part import MetricResult, Part
@@ -115,7 +117,10 @@ class Logs:
         logs: dict[str, Any] = {}
         numbers = []
         # Else TensorFlow would sum each variable once more, on the host.
-        with keras.StatelessScope(list(counted)):
+        with (
+            keras.StatelessScope(list(counted)),
+            acting({keras_patches.FUNCTION_CALL: _traced_anew}),
+        ):
             for name, value in values.items():
                 logs[name] = known[name] if name in known else self._of_now(value)
         for name, value in logs.items():
@@ -169,6 +174,16 @@ class Logs:
             numbers = keras.tree.flatten(result.metric.result())
             known[id(result.tensor)] = tf.convert_to_tensor(numbers[result.place])
         return computed_again(value, known, self._late_reads(value))
+
+
+def _traced_anew(
+    call: Callable[..., Any], function: Any, *arguments: Any, **named: Any
+) -> Any:
+    """Calls a tf.function as if for the first time.
+
+    It would keep a trace with values that only this graph has, and use that in the next one.
+    """
+    return call(tf.function(function.python_function), *arguments, **named)
 
 
 def _is_by_sample(value: Any, part: Part) -> bool:

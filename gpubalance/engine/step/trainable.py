@@ -6,12 +6,63 @@ compiled again. Here a step has several kinds, some of which are traced much lat
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+# Where a model keeps its state: its splits' steps, and those of other threads, trace the same one.
+_FIRST_TRACED = "_gpubalance_first_traced"
 # Each layer or variable, and whether it is trained
 _Flags = list[tuple[Any, bool]]
+
+
+def compiled_objects(model: Any) -> list[Any]:
+    """The objects that are replaced when the model is compiled again."""
+    names = (
+        "optimizer",
+        "_compile_loss",
+        "_compile_metrics",
+        "run_eagerly",
+        "jit_compile",
+    )
+    return [getattr(model, name, None) for name in names]
+
+
+def are_the_same(objects: list[Any], others: list[Any]) -> bool:
+    """Whether two of these lists are of one compilation."""
+    return all(map(operator.is_, objects, others))
+
+
+def as_first_traced(model: Any, what: str) -> TrainableState:
+    """What the model trained when this was first called since it was compiled.
+
+    `what` is `train`, `test` or `predict`: Keras traces each of them once, too.
+    """
+    by_step = _first_traced(model)
+    if what not in by_step:
+        by_step[what] = TrainableState(model)
+    return by_step[what]
+
+
+def forget_first_trace(model: Any, what: str) -> None:
+    """From now on the step trains what is trainable now."""
+    _first_traced(model).pop(what, None)
+
+
+def _first_traced(model: Any) -> dict[str, TrainableState]:
+    known: _FirstTraced | None = vars(model).get(_FIRST_TRACED)
+    compiled = compiled_objects(model)
+    if known is None or not are_the_same(known.compiled, compiled):
+        known = vars(model)[_FIRST_TRACED] = _FirstTraced(compiled)
+    return known.by_step
+
+
+@dataclass
+class _FirstTraced:
+    compiled: list[Any]
+    by_step: dict[str, TrainableState] = field(default_factory=dict)
 
 
 class TrainableState:

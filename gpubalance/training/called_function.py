@@ -1,0 +1,84 @@
+"""One of the functions that Keras makes for a model and calls for its batches, in one thread.
+
+A script may wrap it, in a `make_train_function` of its own or in a callback. So it is made when
+Keras asks for it, and what the script sets in its place is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gpubalance.engine import keras_patches
+from gpubalance.engine.replacing import Replacements
+from gpubalance.errors import BadInput
+
+
+class CalledFunction:
+    """A model's `train_function`, `test_function` or `predict_function` while a split calls Keras.
+
+    `kind` is `train`, `test` or `predict`. `of_the_split` is what is called for batches, and
+    `trace_again` is called with the kind when a script makes the function anew by force.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        model: Any,
+        of_the_split: Callable[[Any], Any],
+        trace_again: Callable[[str], None],
+    ) -> None:
+        self._kind = kind
+        self._name = f"{kind}_function"
+        self._model_name = model.name
+        self._of_the_split = of_the_split
+        self._trace_again = trace_again
+        self._value: Any = None  # as Keras has it until it makes one
+        self._calls = 0
+
+    def replacements(self, model: Any) -> Replacements:
+        """What takes the place of the model's attribute, and of Keras' method that makes it."""
+        make = keras_patches.of_training_method(model, f"make_{self._name}")
+        return {keras_patches.of_training(model, self._name): self, make: self._make}
+
+    def __call__(self, _: Any) -> Any:
+        """What the model's attribute is."""
+        return self._value
+
+    def assign(self, value: Any) -> None:
+        """Sets the attribute, as a script does."""
+        self._value = None if value is None else partial(self._call_a_scripts, value)
+
+    def _make(self, _original: Any, _model: Any, force: bool = False) -> Any:
+        if force:
+            self._trace_again(self._kind)
+        if force or self._value is None:
+            self._value = self._call
+        return self._value
+
+    def _call(self, data: Any) -> Any:
+        self._calls += 1
+        return self._of_the_split(data)
+
+    def _call_a_scripts(self, function: Callable[[Any], Any], data: Any) -> Any:
+        before = self._calls
+        result = function(data)
+        if self._calls == before:
+            raise BadInput(
+                f"the {self._name} that was set on the model {self._model_name} does not call the "
+                f"one that Keras' make_{self._name} makes, so no split takes part in it",
+                remedy=f"call that one in it, or put what it does into {self._kind}_step",
+            )
+        return result
+
+
+def set_before_text(model: Any) -> str:
+    """The warning of a `train_function` that a script has set before `fit`, or nothing."""
+    value = vars(model).get("train_function")
+    if value is None or keras_patches.is_keras_own(value):
+        return ""
+    return (
+        f"the train_function that was set on the model {model.name} before fit is not called: set "
+        "it in the model's make_train_function, or in a callback"
+    )

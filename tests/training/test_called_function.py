@@ -1,0 +1,125 @@
+"""A script's own `train_function` is called by a split's `fit`, as by Keras' own."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from gpubalance.errors import BadInput
+from tests.late import keras
+from tests.training.cases import apart, simulated
+from tests.training.models import classifier, compiled, dense
+from tests.training.samples import numbers
+
+X, Y = numbers(200)
+OPTIONS = {"batch_size": 100, "shuffle": False, "verbose": 0}
+
+
+def counting() -> Any:
+    """A model of a class that counts the calls of the function that Keras makes."""
+
+    class Counting(keras.Sequential):
+        calls = 0
+        train_function: Any
+
+        def make_train_function(self, force: bool = False) -> Any:
+            if self.train_function is not None and not force:
+                return
+            super().make_train_function(force)
+            made = self.train_function
+
+            def train(batches: Any) -> Any:
+                self.calls += 1
+                return made(batches)
+
+            self.train_function = train
+
+    return compiled(Counting(dense()), optimizer="adam")
+
+
+def both(make: Any, split: Any = None) -> tuple[Any, Any]:
+    """A model of a split and one of one device, with the same weights."""
+    with (split or simulated((70, 30))).scope():
+        model = make()
+    one_device = make()
+    one_device.set_weights(model.get_weights())
+    return model, one_device
+
+
+def test_a_models_own_make_train_function_wraps_the_splits() -> None:
+    model, one_device = both(counting)
+    for trained in (one_device, model):
+        for _ in range(2):
+            trained.fit(X, Y, epochs=2, **OPTIONS)
+    assert model.calls == one_device.calls == 8
+    assert apart(model, one_device) < 1e-6
+
+
+def test_a_callbacks_wrapper_is_called_until_the_model_is_compiled() -> None:
+    calls = []
+
+    def wrap(trained: Any) -> None:
+        made = trained.train_function
+
+        def train(batches: Any) -> Any:
+            calls.append(trained)
+            return made(batches)
+
+        trained.train_function = train
+
+    split = simulated((70, 30))
+    model, one_device = both(classifier("adam"), split)
+    for trained, scope in ((one_device, nullcontext()), (model, split.scope())):
+        begin = keras.callbacks.LambdaCallback(
+            on_train_begin=lambda _, trained=trained: wrap(trained)
+        )
+        trained.fit(X, Y, callbacks=[begin], **OPTIONS)
+        trained.fit(X, Y, **OPTIONS)
+        with scope:
+            trained.compile("adam", "sparse_categorical_crossentropy")
+        trained.fit(X, Y, **OPTIONS)
+    assert calls.count(model) == calls.count(one_device) == 4
+    assert apart(model, one_device) < 1e-6
+
+
+def test_making_it_anew_by_force_trains_what_is_trainable_now() -> None:
+    def freeze(trained: Any, epoch: int) -> None:
+        if epoch == 1:
+            trained.layers[0].trainable = False
+            trained.make_train_function(force=True)
+
+    model, one_device = both(classifier("sgd"))
+    for trained in (one_device, model):
+        freezing = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, _, trained=trained: freeze(trained, epoch)
+        )
+        trained.fit(X, Y, callbacks=[freezing], epochs=3, **OPTIONS)
+    assert apart(model, one_device) < 1e-6
+
+
+def test_a_second_split_trains_what_the_first_one_traced() -> None:
+    model, one_device = both(classifier("sgd"))
+    for trained in (one_device, model):
+        trained.fit(X, Y, **OPTIONS)
+        trained.layers[0].trainable = False
+    one_device.fit(X, Y, **OPTIONS)
+    simulated((40, 60)).fit(model, X, Y, **OPTIONS)
+    assert apart(model, one_device) < 1e-6
+
+
+def test_what_calls_no_function_of_the_split_is_refused() -> None:
+    model, _ = both(classifier())
+    set_another = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda _: setattr(model, "train_function", lambda _: {})
+    )
+    with pytest.raises(BadInput, match="train_function that was set on the model"):
+        model.fit(X, Y, callbacks=[set_another], **OPTIONS)
+
+
+def test_what_was_set_before_fit_is_told() -> None:
+    model, _ = both(classifier())
+    model.train_function = lambda _: {}
+    with pytest.warns(UserWarning, match="before fit is not called"):
+        model.fit(X, Y, **OPTIONS)
