@@ -47,7 +47,8 @@ class Dealt:
 
     `values` has the samples and the weights of each replica of this process, on its device. A batch
     with too few samples to be dealt out is `replicated`: each replica has all of it. `is_usual`: it
-    has as many samples as the split's first one. `shapes` are equal for batches of equal shapes.
+    has as many samples as the first one of the call and what it is for. `shapes` are equal for
+    batches of equal shapes.
     """
 
     values: tuple[tuple[Any, Any], ...]
@@ -77,6 +78,7 @@ class Feed:
     """
 
     least = 1
+    what = "train"  # the batches are for, or `test` or `predict`
 
     def __init__(self, replicas: Replicas, split: BatchSplit) -> None:
         self.names = replicas.names
@@ -84,8 +86,8 @@ class Feed:
         self.split = split
         # Of the last batch that began to be dealt out
         self.dealing: BatchSplit | None = None
-        # With its first batch's samples
-        self._usual: tuple[BatchSplit, int] | None = None
+        # By what batches are for: the split's global batch, and the samples of most batches
+        self._usual: dict[str, tuple[int, int]] = {}
         self._likes: dict[Any, str] = {}  # of all shapes that have come
         # The widest so far, by what batches are like
         self._layouts: dict[str, Layout] = {}
@@ -100,6 +102,10 @@ class Feed:
         self._copies = ThreadPoolExecutor(_AHEAD, "copies")
         # Training and validation each have an iterator, and training continues after validation.
         self._ahead: WeakKeyDictionary[Iterator[Any], _Ahead] = WeakKeyDictionary()
+
+    def begin(self) -> None:
+        """Begins a call, whose first batches are the usual ones from now on."""
+        self._usual.clear()
 
     def take(self, iterator: Iterator[Any]) -> tuple[Any, Dealt]:
         """The next global batch, as it came and dealt out. Raises StopIteration."""
@@ -118,7 +124,8 @@ class Feed:
         while len(ahead.batches) < batches:
             # How it is dealt is decided now: what changes meanwhile would reach each process at
             # another batch.
-            read = partial(self._next, iterator, self._call, self.split, self.least)
+            how = self.split, self.least, self.what
+            read = partial(self._next, iterator, self._call, *how)
             ahead.batches.append(ahead.reader.submit(read))
 
     def stop(self) -> list[Future[Any]]:
@@ -146,7 +153,12 @@ class Feed:
         return self._reader
 
     def _next(
-        self, iterator: Iterator[Any], call: object, split: BatchSplit, least: int
+        self,
+        iterator: Iterator[Any],
+        call: object,
+        split: BatchSplit,
+        least: int,
+        what: str,
     ) -> tuple[Any, Future[Dealt]] | None:
         """The next batch, on its way to the devices; None at the end, or once the call is over."""
         batch = cleaned(next(iterator, None))
@@ -155,7 +167,7 @@ class Feed:
         with self._arranging:
             if call is not self._call:
                 return None
-            return batch, self._copies.submit(self._arranged(batch, split, least))
+            return batch, self._copies.submit(self._arranged(batch, split, least, what))
 
     def deal(self, batch: Any) -> Dealt:
         """Deals a batch in order, the first samples to the first replica.
@@ -163,7 +175,7 @@ class Feed:
         Raises BadInput if it can't be dealt out.
         """
         with self._arranging:
-            bring = self._arranged(batch, self.split, self.least)
+            bring = self._arranged(batch, self.split, self.least, self.what)
         return bring()
 
     def deal_all(self, batches: Iterable[Any]) -> list[Dealt]:
@@ -178,7 +190,7 @@ class Feed:
         return widest
 
     def _arranged(
-        self, batch: Any, split: BatchSplit, least: int
+        self, batch: Any, split: BatchSplit, least: int, what: str
     ) -> Callable[[], Dealt]:
         """How a batch is dealt out; calling what it returns brings it to the devices."""
         samples = samples_of(batch)
@@ -204,15 +216,26 @@ class Feed:
         shapes = _shapes(batch)
         layout = self._layout_of(batch, shapes)
         self.dealing = shares
-        if self._usual is None or self._usual[0] != split:
-            self._usual = split, samples
-        is_usual = not replicated and samples == self._usual[1]
+        is_usual = not replicated and samples == self._usual_samples(
+            split, samples, what
+        )
 
         def copied() -> Dealt:
             values = layout.cut(batch, own_places, weights)
             return Dealt(values, layout, shares, samples, replicated, is_usual, shapes)
 
         return copied
+
+    def _usual_samples(self, split: BatchSplit, samples: int, what: str) -> int:
+        """How many samples most batches for this have; the first one, of so many, tells.
+
+        A split that is changed in training has the same global batch.
+        """
+        global_batch, usual = self._usual.get(what, (0, 0))
+        if global_batch != split.global_batch:
+            usual = samples
+            self._usual[what] = split.global_batch, usual
+        return usual
 
     def _layout_of(self, batch: Any, shapes: Any) -> Layout:
         if shapes not in self._likes:

@@ -69,6 +69,7 @@ class Steps(KerasFunctions):
         self._is_built = False
         self._has_labels = True
         self._last_shares = None
+        self._feed.begin()
         self._make_optimizer()
         try:
             self._processes.compare_sizes(data.sizes(options))
@@ -127,6 +128,7 @@ class Steps(KerasFunctions):
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         launched.reports.note_step()
+        self._feed.what = "predict"
         outputs = []
         for batch in batches:
             outputs.append(self._functions.predict(self._feed.deal(cleaned(batch))))
@@ -170,6 +172,7 @@ class Steps(KerasFunctions):
         """
         # The feed deals by the split's shares, which a monitor may have changed.
         self._feed.split = self._split.shares
+        self._feed.what = what
         try:
             batch, dealt = self._feed.take(iterator)
         except StopIteration:

@@ -1,0 +1,72 @@
+"""Which batches a step has a function of their own for: those that most of a call's batches equal.
+
+On GPUs a training step with another one copies more. So what came before must not decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpubalance.settings.batch_split import BatchSplit
+from tests.late import keras
+from tests.training.cases import simulated
+from tests.training.models import classifier
+from tests.training.samples import numbers
+
+X, Y = numbers(250)
+SHORT = [True, True, False]  # 100, 100 and 50 samples
+
+
+def fit(model: Any, split: Any) -> None:
+    def change(epoch: int, _: Any) -> None:
+        split.shares = BatchSplit((40, 60) if epoch else (70, 30))
+
+    changing = keras.callbacks.LambdaCallback(on_epoch_begin=change)
+    validation = (X[:130], Y[:130])
+    model.fit(
+        X, Y, epochs=2, validation_data=validation, callbacks=[changing], verbose=0
+    )
+
+
+# Each with what is usual of its batches, by what these are for.
+CALLS: dict[Callable[..., Any], dict[str, list[bool]]] = {
+    fit: {"train": 2 * SHORT, "test": 2 * [True, False]},
+    lambda model, _: model.predict(X[:1], verbose=0): {"predict": [False]},
+    lambda model, _: model.predict(X, batch_size=32, verbose=0): {
+        "predict": [*7 * [True], False]
+    },
+    lambda model, _: model.evaluate(X, Y, verbose=0): {"test": SHORT},
+    lambda model, _: model.evaluate(X, Y, batch_size=40, verbose=0): {
+        "test": [*6 * [True], False]
+    },
+    lambda model, _: model.fit(X, Y, batch_size=200, verbose=0): {
+        "train": [True, False]
+    },
+}
+
+
+def test_what_a_call_deals_tells_what_is_usual_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gpubalance.engine.step.functions import Functions
+
+    dealt: dict[str, list[bool]] = {}
+    call = Functions._call
+
+    def noting(functions: Any, what: str, batch: Any, kind: Any) -> Any:
+        dealt.setdefault(what, []).append(batch.is_usual)
+        return call(functions, what, batch, kind)
+
+    monkeypatch.setattr(Functions, "_call", noting)
+    split = simulated((70, 30))
+    with split.scope():
+        model = classifier()()
+    calls = list(CALLS)
+    for order in (calls, calls[::-1], [*calls[1:], calls[0]]):
+        for one in order:
+            dealt.clear()
+            one(model, split)
+            assert dealt == CALLS[one]
