@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,6 +149,16 @@ CASES: dict[str, Case] = {
         traced, numbers, {"validation_data": numbers(170)}
     ),
 }
+
+
+def has_bfloat16() -> bool:
+    """Whether TensorFlow computes in bfloat16 here.
+
+    oneDNN that may not use newer instructions can't, and TensorFlow calls it all the same.
+    """
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        return True
+    return os.environ.get("ONEDNN_MAX_CPU_ISA") not in ("SSE41", "AVX", "AVX2")
 
 
 def simulated(

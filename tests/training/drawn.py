@@ -7,7 +7,6 @@ float64 by Keras and a tape alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -16,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from tests.late import keras, layers, losses, ops, tf
+from tests.training.cases import has_bfloat16
 
 MEAN, SUM, OTHER, NONE = "a mean", "a sum", "no mean", "no gradient"
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-# oneDNN that may not use newer instructions has no bfloat16, and TensorFlow calls it all the same.
-_WITHOUT_BFLOAT16 = ("SSE41", "AVX", "AVX2")
 # What is no mean must be found from this relative difference of gradients on, by precision.
 _CLEAR = {"float32": 1e-2, "mixed_float16": 0.1, "mixed_bfloat16": 0.4}
 _ROUNDING_64 = 1e-12  # of gradients in float64, which are about 1 in size
@@ -348,8 +346,7 @@ def _owning(how: str, loss: Any, clipped: bool) -> Any:
 def precision_of(seed: int) -> str:
     """The precision of the step with this number: they take turns, if this environment has them."""
     precisions: tuple[str, ...] = PRECISIONS
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
-    if limit in _WITHOUT_BFLOAT16 and os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0":
+    if not has_bfloat16():
         precisions = PRECISIONS[:2]
     return precisions[seed % len(precisions)]
 

@@ -73,6 +73,7 @@ def test_the_plans_precision_rules_in_its_scope(
         split.fit(model, X, Y, verbose=0)
 
 
+@pytest.mark.bfloat16
 def test_another_precision_than_was_measured_is_told_by_fit_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -185,6 +185,7 @@ def counting(policy: str) -> Any:
     return compiled([first, Counting(dtype=policy, name="mine"), *rest])
 
 
+@pytest.mark.bfloat16
 def test_a_counter_in_half_precision_is_no_mean_and_told_where_it_is_lost() -> None:
     x, y = numbers(100)
     known = checked(counting("mixed_float16"), x, y)
