@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.bench.in_process import Program, apart, program
-from tests.processor_time import pytest_addoption, pytest_configure  # noqa: F401
 from tests.stand_in import engine
+from tests.support.in_process import Program, apart, program
+from tests.support.processor_time import pytest_addoption, pytest_configure  # noqa: F401
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -121,5 +121,5 @@ def pytest_collection_finish() -> None:
     """Each of xdist's processes collects all tests: none may take seconds for that."""
     if "tensorflow" in sys.modules and not _HAD_TENSORFLOW:
         raise pytest.UsageError(
-            "a module of tests loads TensorFlow where it is imported: see tests/late.py"
+            "a module of tests loads TensorFlow where it is imported: see tests/support/late.py"
         )

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.checkout import make_checkout
 from tests.cli.program import ROOT
 from tests.guide.documents import read
+from tests.support.checkout import make_checkout
 
 EXACT = (
     "tests/engine/test_exact.py",

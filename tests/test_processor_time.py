@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import tests as bench
+from scripts.benches import tests as bench
 from tests.cli.program import ROOT
-from tests.processor_time import SuiteTimes, Taken, read_times
+from tests.support.processor_time import SuiteTimes, Taken, read_times
 
 CONFTEST = """
-from tests.processor_time import pytest_addoption, pytest_configure
+from tests.support.processor_time import pytest_addoption, pytest_configure
 """
 BUSY_S = 0.3
 BUSY = f"while time.process_time() < {BUSY_S}: pass"

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkout import BACKEND, PYPROJECT, Checkout, make_checkout
 from tests.cli.terminal import command_in_terminal
-from tests.known import known
+from tests.support.checkout import BACKEND, PYPROJECT, Checkout, make_checkout
+from tests.support.known import known
 
 pytestmark = pytest.mark.xdist_group("scripts")
 
@@ -80,7 +80,7 @@ def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
     assert code == 0, err
     said = json.loads(out)
     assert (said["args"], said["cwd"]) == (["-x"], str(checkout.elsewhere))
-    assert said["file"] == str(checkout.folder / "tests/bench.py")
+    assert said["file"] == str(checkout.folder / "scripts/benches.py")
     assert checkout.has("dev")
     assert checkout.run("gpubalance")[2] == ""
     checkout.touch_constraints()

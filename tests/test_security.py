@@ -21,10 +21,10 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Environment
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.settings import Settings
-from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, start
 from tests.jobs.probes import probe_of
-from tests.known import known
+from tests.support.in_process import Program
+from tests.support.known import known
 
 MODEL = """
 from pathlib import Path
@@ -169,7 +169,7 @@ def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProce
         f"print({answer!r})\nraise SystemExit({code})\n"
     )
     path = os.pathsep.join([str(folder), str(ROOT)])
-    command = [sys.executable, "-m", "tests.audit"]
+    command = [sys.executable, "-m", "tests.support.audit"]
     return subprocess.run(
         command,
         cwd=ROOT,

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 
 from gpubalance.results.run import Run
-from tests.bench.in_process import HANGS_AFTER_S, placed, program
 from tests.stand_in import loaded
+from tests.support.in_process import HANGS_AFTER_S, placed, program
 
 ROOT = Path(__file__).parents[2]
 QUICK_PAIR = str(ROOT / "configs" / "quick-pair.toml")
 PROGRAM = str(Path(sys.executable).with_name("gpubalance"))
-TINY = f"{ROOT / 'tests' / 'tiny.py'}:net"
+TINY = f"{ROOT / 'tests' / 'support' / 'tiny.py'}:net"
 # Tests are about the program, not about figures.
 # So the model is traced at once, and windows are short.
 TINY_PAIR = ("--simulate", QUICK_PAIR, "--model", TINY)

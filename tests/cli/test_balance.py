@@ -15,7 +15,7 @@ from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of, proof_of
-from tests.known import known
+from tests.support.known import known
 
 SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from gpubalance.results.comparison import Comparison
-from tests.bench.in_process import Program
 from tests.cli.program import here
 from tests.jobs.test_compare import BASELINE, OTHER, slower
+from tests.support.in_process import Program
 
 
 def test_one_result_alone_asks_for_a_second_one(in_process: Program) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from gpubalance.cli.complete import offers
 from tests.cli.program import PROGRAM, ROOT, broken
-from tests.known import known
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
+from tests.support.known import known
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")

@@ -15,11 +15,11 @@ from gpubalance.cli.config import defaults, options_of
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
-from tests.bench.in_process import Program
 from tests.cli.program import QUICK_PAIR, here, start
 from tests.guide.documents import COMMANDS, PROGRAM
 from tests.jobs.probes import probe_of
 from tests.render.samples import BALANCE
+from tests.support.in_process import Program
 
 FLAGS = [
     (name, flag, option)

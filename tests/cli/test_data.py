@@ -16,8 +16,8 @@ import pytest
 from gpubalance.render.report.words import answer_of
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, SHORT, here
-from tests.known import known
 from tests.render.samples import subject
+from tests.support.known import known
 
 FILE = """
 def dataset():

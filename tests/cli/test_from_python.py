@@ -21,7 +21,7 @@ from gpubalance.settings.code import code_key
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
-from tests.tiny import net
+from tests.support.tiny import net
 
 BRIEF: dict[str, Any] = {
     "windows": 1,

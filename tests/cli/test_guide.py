@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpubalance.guide.chapters import names
-from tests.bench.in_process import Program
 from tests.cli.program import PROGRAM, broken, gpubalance, here, start
 from tests.cli.terminal import command_in_terminal
+from tests.support.in_process import Program
 
 
 def test_without_a_chapter_it_lists_them(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.bench.in_process import Program
 from tests.guide.documents import COMMANDS
+from tests.support.in_process import Program
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -18,12 +18,12 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
 from gpubalance.settings.planning import PlanRequest
-from tests.bench.in_process import Program
 from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
 from tests.faults.machine import PLAIN, TI
 from tests.jobs.probes import probe_of
-from tests.known import known
 from tests.stand_in import environment
+from tests.support.in_process import Program
+from tests.support.known import known
 
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 DEVICES, JOINT = simulated_devices(TWO_HOSTS)

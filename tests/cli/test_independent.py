@@ -26,8 +26,8 @@ from tests.cli.program import (
     start,
 )
 from tests.jobs.probes import probe_of
-from tests.known import known
 from tests.stand_in import engine
+from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 PAIR = ("independent", "--simulate", QUICK_PAIR, "--batches", "120", "80")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpubalance.results.independent import Independent
 from tests.cli.program import ROOT, TINY, here
-from tests.known import known
+from tests.support.known import known
 
 
 def test_contention_of_the_profile_is_found_in_real_steps_at_once(

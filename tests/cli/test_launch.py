@@ -24,8 +24,8 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.cluster import Cluster
 from gpubalance.training.load import load_plan
 from gpubalance.workers.lines import lines_of
-from tests.bench.in_process import Program
 from tests.cli.program import ROOT, children_of, here, lines_until, start
+from tests.support.in_process import Program
 from tests.training.test_hosts import TWO_HOSTS, write_plan
 from tests.workers.test_process import gone
 

@@ -16,7 +16,6 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
-from tests.bench.in_process import Program
 from tests.cli.program import (
     QUICK_PAIR,
     ROOT,
@@ -27,8 +26,9 @@ from tests.cli.program import (
     start,
 )
 from tests.jobs.probes import probe_of
-from tests.known import known
 from tests.stand_in import engine
+from tests.support.in_process import Program
+from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 LARGE = str(ROOT / "configs" / "gtx1080ti-gtx1080-large-model.toml")

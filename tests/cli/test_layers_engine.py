@@ -21,7 +21,7 @@ from tests.cli.program import QUICK_PAIR, ROOT, here
 from tests.cli.test_layers import profile
 from tests.jobs.probes import holding_nothing, probe_of
 
-BRANCHES = f"{ROOT / 'tests' / 'two_branches.py'}:net"
+BRANCHES = f"{ROOT / 'tests' / 'support' / 'two_branches.py'}:net"
 DEVICE = (
     'alpha_s = 0.05\nbeta_s = 0.001\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample '
     '= "1 MiB"'

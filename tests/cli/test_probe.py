@@ -27,8 +27,8 @@ from tests.cli.program import (
     lines_until,
     start,
 )
-from tests.known import known
 from tests.stand_in import engine
+from tests.support.known import known
 
 QUICK = ("--duration", "0.2")
 FAST = ("--simulate", QUICK_PAIR, *QUICK)

@@ -23,9 +23,9 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, broken, gpubalance
 from tests.jobs.probes import probe_of
-from tests.known import known
 from tests.render.measurements import PAIR, measurement, step_time
 from tests.stand_in import engine
+from tests.support.known import known
 
 pytestmark = pytest.mark.xdist_group("tensorboard")
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.cli.command import spread
-from tests.bench.in_process import Program
 from tests.cli.program import PROGRAM, QUICK_PAIR, here
 from tests.cli.terminal import command_in_terminal
+from tests.support.in_process import Program
 
 LISTS = ("--gpus", "--batches")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpubalance.devices.readings import Counters
 from gpubalance.devices.telemetry import TelemetryRecorder
 from gpubalance.results.telemetry import Moment, Telemetry, throttling
-from tests.known import known
+from tests.support.known import known
 
 CALM = Moment(
     at_s=0.0,

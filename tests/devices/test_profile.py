@@ -9,7 +9,7 @@ import pytest
 from gpubalance.devices.profile import load_profile, simulated_devices
 from gpubalance.errors import BadInput
 from gpubalance.settings.device import DeviceProfile
-from tests.known import known
+from tests.support.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEVICE = '[[device]]\nname = "a"\nalpha_s = 0.1\nbeta_s = 0.001\n'

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.known import known
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
+from tests.support.known import known
 
 GENEROUS_S = 60.0
 CLOCKS = ("sm_clock_mhz", "memory_clock_mhz")

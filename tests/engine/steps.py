@@ -8,7 +8,7 @@ from typing import Any
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.summing import Summing
-from tests.late import keras
+from tests.support.late import keras
 
 IN_SMALL_PACKS = Summing(pack_bytes=1 << 10)  # so that a small model has several
 

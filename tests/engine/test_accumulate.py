@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine.steps import Steps
 from tests.engine.test_exact import TOLERANCE, adam, dense_model, samples
-from tests.late import keras, layers, optimizers
+from tests.support.late import keras, layers, optimizers
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])

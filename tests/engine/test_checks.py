@@ -16,7 +16,7 @@ from gpubalance.settings.device import Device
 from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
-from tests.late import tf
+from tests.support.late import tf
 
 NBYTES = 4096
 PAIR = simulated_devices("2")[0]

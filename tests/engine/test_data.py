@@ -14,7 +14,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from tests.engine import zoo
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
-from tests.late import keras, layers, tf
+from tests.support.late import keras, layers, tf
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 
 from gpubalance.settings.device import DeviceProfile
 from tests.engine.steps import Steps
-from tests.late import keras, losses, optimizers, tf
+from tests.support.late import keras, losses, optimizers, tf
 from tests.training.cases import largest
 from tests.training.models import dense, normalised
 from tests.training.samples import numbers

@@ -21,7 +21,7 @@ from gpubalance.errors import (
 )
 from gpubalance.remedies import known_error
 from gpubalance.settings.settings import Settings
-from tests.late import tf
+from tests.support.late import tf
 
 SETTINGS = Settings(model="small")
 USERS = Settings(model="mine.py:model")

@@ -10,7 +10,7 @@ from typing import Any
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.summing import Summing
-from tests.late import tf
+from tests.support.late import tf
 
 
 class Slow(Iterator[Any]):

@@ -16,7 +16,7 @@ from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
-from tests.asked import asked
+from tests.support.asked import asked
 from tests.workers.test_ranks import DEVICES, JOINT
 
 HANGS = """

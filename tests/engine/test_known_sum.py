@@ -10,7 +10,7 @@ from gpubalance.remedies import known_error
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.summing import Summing
-from tests.late import keras
+from tests.support.late import keras
 
 
 @pytest.mark.parametrize("all_reduce", ["auto", "hierarchical", "one-device"])

@@ -13,7 +13,7 @@ import pytest
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.settings import Settings
-from tests.late import keras, layers, tf
+from tests.support.late import keras, layers, tf
 
 FILE = """
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.late import keras, tf
+from tests.support.late import keras, tf
 
 REPLICAS = 5
 

@@ -21,7 +21,7 @@ from gpubalance.engine.pace import (
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
-from tests.late import tf
+from tests.support.late import tf
 
 
 def data(count: int) -> tuple[Any, Any]:

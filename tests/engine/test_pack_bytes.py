@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpubalance.planning.packs import best_pack_bytes
-from tests.late import keras, tf
+from tests.support.late import keras, tf
 
 
 @pytest.mark.parametrize(

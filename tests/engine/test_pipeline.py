@@ -14,7 +14,7 @@ from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Task
 from tests.engine import zoo
 from tests.engine.pipelines import Trained, cut_outputs, graph_of, trained
-from tests.late import keras, layers, optimizers, tf
+from tests.support.late import keras, layers, optimizers, tf
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.late import keras, tf
-from tests.tiny import net
+from tests.support.late import keras, tf
+from tests.support.tiny import net
 
 BATCHES = (5, 2, 1)
 COUNT = sum(BATCHES)

@@ -13,8 +13,8 @@ from gpubalance.settings.settings import Settings
 from gpubalance.settings.summing import Summing
 from gpubalance.workers.messages import Build, SumsTimed, TimeSums
 from gpubalance.workers.party import Party
-from tests.asked import asked
 from tests.jobs.probes import of_config
+from tests.support.asked import asked
 
 
 @pytest.mark.parametrize("all_reduce", ["auto", "one-device"])

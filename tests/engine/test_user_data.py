@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras, layers, tf
+from tests.support.late import keras, layers, tf
 
 FILE = """
 import math

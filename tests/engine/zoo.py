@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.late import keras, layers, ops
+from tests.support.late import keras, layers, ops
 
 
 def regularised() -> Any:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import pytest
 
 from tests import stand_in
-from tests.bench.in_process import HANGS_AFTER_S
 from tests.fake_gpu.build import NoFakeGpus, site_packages
+from tests.support.in_process import HANGS_AFTER_S
 
 ROOT = Path(__file__).parents[2]
 # Collecting garbage takes half of the time of this import, though nothing is freed.

@@ -7,10 +7,10 @@ from pathlib import Path
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
-from tests.bench.in_process import HANGS_AFTER_S
 from tests.cli.program import ROOT, start
 from tests.fake_gpu import Gpu, fake_gpus
 from tests.jobs.probes import of_config, probe_of
+from tests.support.in_process import HANGS_AFTER_S
 
 SCRIPT = """
 import os, signal, sys

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpubalance.settings.device import Device
-from tests.bench.gpu.runner import Campaign, run_steps
-from tests.bench.gpu.steps import STEPS
 from tests.fake_gpu import Gpu, fake_gpus, operations
+from tests.support.gpu.runner import Campaign, run_steps
+from tests.support.gpu.steps import STEPS
 
 UUID = "GPU-fa4e0000-0000-4000-8000-000000000000"
 IMAGE_BYTES = 28 * 28 * 4

@@ -33,8 +33,8 @@ from tests.cli.program import (
 )
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line, in_step
-from tests.known import known
 from tests.stand_in import TWO_UNLIKE_GPUS, compiled
+from tests.support.known import known
 
 WAITS = in_step("note(), time.sleep(600)", when="max(batches) > 8")
 

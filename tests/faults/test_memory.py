@@ -17,7 +17,7 @@ from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR
 from tests.faults.machine import BRIEF, Machine, in_step
 from tests.jobs.probes import probe_of
-from tests.known import known
+from tests.support.known import known
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import QUICK_PAIR, ROOT
 from tests.faults.machine import BRIEF, Machine
 from tests.jobs.probes import probe_of
-from tests.known import known
 from tests.render.samples import BALANCE
 from tests.stand_in import TWO_UNLIKE_GPUS
+from tests.support.known import known
 
 PAIR = simulated_devices(QUICK_PAIR)[0]
 FOUR = str(ROOT / "configs" / "four-unlike.toml")

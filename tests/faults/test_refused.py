@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.in_process import ESCAPE, Program
 from tests.cli.program import QUICK_PAIR, ROOT
 from tests.render.samples import BALANCE, PROBE
+from tests.support.in_process import ESCAPE, Program
 
 NAMES = {
     "quick": shlex.quote(QUICK_PAIR),

@@ -26,9 +26,9 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.queue import Queue
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile
-from tests.bench.gpu.table import EVIDENCE, KIND, markdown
 from tests.guide.documents import FOLDER
 from tests.guide.fields import rows
+from tests.support.gpu.table import EVIDENCE, KIND, markdown
 
 _KINDS = (Run, Probe, Independent, Layers, Queue, Plan, Comparison, Checkup, ModelCheck)
 _RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}

@@ -23,7 +23,7 @@ from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
-from tests.known import known
+from tests.support.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = Settings(model="small")

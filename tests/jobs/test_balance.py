@@ -25,8 +25,8 @@ from tests.jobs.probes import (
     of_config,
     probe_of,
 )
-from tests.known import known
 from tests.render.golden import told
+from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 

@@ -24,7 +24,7 @@ from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import inside, probe_of
-from tests.known import known
+from tests.support.known import known
 
 PAIR = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
 DEVICES, JOINT = noisy_devices(PAIR, 0.02)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpubalance.errors import OutOfMemory
-from tests.bench.decisions import Machine
+from scripts.benches.decisions import Machine
 from tests.jobs.drawn import DrawnParty, DrawnWorker
 
 MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]

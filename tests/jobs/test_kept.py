@@ -46,8 +46,8 @@ from tests.jobs.drawn import (
     party_of,
 )
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
-from tests.known import known
 from tests.stand_in import engine
+from tests.support.known import known
 
 DEVICES, JOINT = noisy_devices(CONFIGS / "quick-pair.toml", noise=0.0)
 

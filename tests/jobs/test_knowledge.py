@@ -19,7 +19,7 @@ from gpubalance.settings.device import JointProfile
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, inside, measurement_of, of_config, probe_of
-from tests.known import known as sure
+from tests.support.known import known as sure
 
 PAIR, _ = of_config("quick-pair")
 

@@ -20,7 +20,7 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
 from tests.jobs.drawn import measured
 from tests.jobs.probes import MIB, QUICK, devices_of
-from tests.known import known
+from tests.support.known import known
 
 SMALL = Settings(model="small")
 

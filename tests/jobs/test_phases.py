@@ -22,7 +22,7 @@ from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
 from tests.jobs.probes import point_of
-from tests.known import known
+from tests.support.known import known
 
 REQUEST = BalanceRequest(
     devices=simulated_devices("2")[0], settings=Settings(model="small"), each=True

@@ -24,8 +24,8 @@ from tests.jobs.probes import (
     probe_of,
     with_second,
 )
-from tests.known import known
 from tests.render.golden import told
+from tests.support.known import known
 
 GIB = 1 << 30
 

@@ -23,7 +23,7 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, of_config, point_of
-from tests.known import known
+from tests.support.known import known
 
 pytestmark = [
     pytest.mark.usefixtures("either_engine"),

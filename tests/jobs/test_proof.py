@@ -18,7 +18,7 @@ from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, drawn_run, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of
-from tests.known import known
+from tests.support.known import known
 
 PLANNED = Allocation(BatchSplit((80, 48)), (0.03, 0.03), 0.03, ())
 EVEN = BatchSplit((64, 64))

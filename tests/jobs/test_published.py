@@ -23,9 +23,9 @@ from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
-from tests.asked import asked
 from tests.jobs.probes import of_config
-from tests.known import known
+from tests.support.asked import asked
+from tests.support.known import known
 
 pytestmark = pytest.mark.campaign
 

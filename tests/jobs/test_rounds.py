@@ -18,7 +18,7 @@ from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of, proof_of
-from tests.known import known
+from tests.support.known import known
 
 PAIR = CONFIGS / "quick-pair.toml"
 

@@ -18,8 +18,8 @@ from tests.jobs.probes import (
     inside,
     probe_of,
 )
-from tests.known import known
 from tests.render.golden import DATA
+from tests.support.known import known
 
 DEVICES = devices_of(QUICK, QUICK.model_copy(update={"name": "other"}))
 

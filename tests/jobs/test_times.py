@@ -12,7 +12,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.plan.times import probe_of_times
 from gpubalance.results.plan import Plan
 from gpubalance.settings.planning import PlanRequest
-from tests.bench.in_process import Program
+from tests.support.in_process import Program
 
 HEAD = "device,batch,seconds\n"
 # Each is more than 3 % off any line, so no line is planned with.

@@ -19,7 +19,7 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import QUICK, devices_of
-from tests.known import known
+from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 SLOWER = QUICK.model_copy(update={"name": "slower", "beta_s": 2 * QUICK.beta_s})

@@ -30,7 +30,7 @@ from gpubalance.numbers.stats import (
 )
 from gpubalance.numbers.steady import _shifts, has_trend, is_steady, unquiet
 from gpubalance.numbers.units import parse_bytes
-from tests.known import known
+from tests.support.known import known
 
 series = st.lists(st.floats(0.5, 2.0), min_size=3, max_size=40)
 

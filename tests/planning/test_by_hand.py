@@ -48,7 +48,7 @@ from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.planning.step_times import StepTimes, parts_of
 from gpubalance.planning.sync import Syncs
 from gpubalance.settings.batch_split import BatchSplit
-from tests.known import known
+from tests.support.known import known
 
 TIMED = st.lists(
     st.tuples(st.integers(1, 1000), st.floats(0.001, 10)),

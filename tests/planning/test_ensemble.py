@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.planning.ensemble import Trained, place_models
-from tests.known import known
+from tests.support.known import known
 
 _MODELS = st.lists(
     st.tuples(

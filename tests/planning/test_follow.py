@@ -12,15 +12,15 @@ from gpubalance.planning.model import Curve
 from gpubalance.planning.step_times import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
-from tests.drawn_training import (
+from tests.jobs.probes import devices_of, of_config
+from tests.support.drawn_training import (
     DrawnTraining,
     drawn_pair,
     gain_of,
     planned_samples,
     taken_s,
 )
-from tests.jobs.probes import devices_of, of_config
-from tests.known import known
+from tests.support.known import known
 
 JOINT = JointProfile(sync_s=0.008)
 CARD = DeviceProfile(name="card", alpha_s=0.01, beta_s=0.0004)

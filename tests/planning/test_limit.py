@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpubalance.planning.grid import Grid
 from gpubalance.planning.search import Limit, TriedBatch, find_limit
-from tests.bench.limit import MOST, SHAPES, Case, by_prediction, case, joined
-from tests.known import known
+from scripts.benches.limit import MOST, SHAPES, Case, by_prediction, case, joined
+from tests.support.known import known
 
 MIB = 1 << 20
 randoms = st.integers(0, 2**64).map(Random)

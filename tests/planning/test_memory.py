@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.planning.memory import forecast, joint_bytes, joint_limit, predict_limit
-from tests.known import known
+from tests.support.known import known
 
 MIB = 1 << 20
 

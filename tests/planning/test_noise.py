@@ -15,7 +15,7 @@ from gpubalance.planning.noise import (
     learning_rate_factor,
     noise_scale,
 )
-from tests.known import known as certain
+from tests.support.known import known as certain
 
 DIMENSIONS = 40
 

@@ -19,8 +19,8 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.results.run import Measurement
 from gpubalance.settings.device import Device
-from tests.known import known
 from tests.render.golden import DATA, told
+from tests.support.known import known
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
 _WIDTH = 80

@@ -10,7 +10,7 @@ from typing import Any
 from gpubalance.jobs.report import read_subjects
 from gpubalance.results.subject import ReportSubject
 from gpubalance.results.telemetry import Moment, Telemetry
-from tests.known import known
+from tests.support.known import known
 
 DATA = Path(__file__).with_name("data")
 BALANCE, RUN, PROBE, PLAN = (

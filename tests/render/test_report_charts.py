@@ -32,8 +32,8 @@ from gpubalance.render.report.steps import steps_of
 from gpubalance.results.subject import ReportSubject
 from tests.cli.program import ROOT
 from tests.jobs.probes import inside
-from tests.known import known
 from tests.render import samples
+from tests.support.known import known
 
 pytestmark = pytest.mark.xdist_group("page")
 

@@ -17,8 +17,8 @@ from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.text import csv_text, markdown
 from gpubalance.render.report.words import answer_of, groups
 from gpubalance.results.subject import ReportSubject
-from tests.known import known
 from tests.render import samples
+from tests.support.known import known
 
 pytestmark = pytest.mark.xdist_group("page")
 

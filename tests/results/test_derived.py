@@ -43,8 +43,8 @@ from gpubalance.results.run import Run, SoloBest, alone_in_use
 from gpubalance.results.subject import warnings_of
 from gpubalance.results.telemetry import Telemetry, passing, throttling
 from gpubalance.results.warnings import warning
-from tests.known import known
 from tests.render.samples import BALANCE, DATA, PLAN, PROBE, RUN, document, subject
+from tests.support.known import known
 
 
 def step_time(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpubalance.system.state import new_log, state_folder, sweep, write_whole
-from tests.bench.in_process import Program
 from tests.render.samples import PROBE
+from tests.support.in_process import Program
 
 
 def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) -> None:

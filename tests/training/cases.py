@@ -14,7 +14,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.summing import Summing
 from gpubalance.training.split import Split
 from tests.engine.steps import IN_SMALL_PACKS
-from tests.late import keras, optimizers
+from tests.support.late import keras, optimizers
 from tests.training.models import (
     adamw,
     classifier,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.late import keras, layers, losses, ops, tf
+from tests.support.late import keras, layers, losses, ops, tf
 from tests.training.cases import has_bfloat16
 
 MEAN, SUM, OTHER, NONE = "a mean", "a sum", "no mean", "no gradient"

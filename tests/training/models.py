@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.late import keras, layers, losses, optimizers, tf
+from tests.support.late import keras, layers, losses, optimizers, tf
 
 
 def dense(activity: Any = None, weights: Any = None, dtype: Any = None) -> list[Any]:

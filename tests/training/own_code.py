@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.late import keras, layers, losses, metrics, ops, tf
+from tests.support.late import keras, layers, losses, metrics, ops, tf
 from tests.training.models import classifier, compiled, dense, small_sgd
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.late import keras, layers, losses, metrics, ops, optimizers, tf
+from tests.support.late import keras, layers, losses, metrics, ops, optimizers, tf
 from tests.training.models import compiled, dense
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import gpubalance
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.serve import lean_import
-from tests.late import keras, layers, optimizers, tf
+from tests.support.late import keras, layers, optimizers, tf
 
 BATCH, SAMPLES, EPOCHS = 150, 610, 2  # the last batch of an epoch has 10
 PART = 32  # of a batch in micro-batches

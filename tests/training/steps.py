@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.late import keras, layers, ops, tf
+from tests.support.late import keras, layers, ops, tf
 from tests.training.cases import CASES
 from tests.training.models import classifier, compiled, dense, subclassed
 from tests.training.samples import numbers

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.cases import simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers

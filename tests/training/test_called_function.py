@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.cases import apart, simulated
 from tests.training.models import classifier, compiled, dense
 from tests.training.samples import numbers

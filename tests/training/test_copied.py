@@ -9,7 +9,7 @@ import pytest
 
 import gpubalance
 from gpubalance.errors import BadInput
-from tests.late import keras, layers, losses, tf
+from tests.support.late import keras, layers, losses, tf
 from tests.training.cases import apart, simulated
 from tests.training.models import classifier, compiled, loss_scaled, subclassed
 from tests.training.samples import numbers

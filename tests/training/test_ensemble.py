@@ -14,7 +14,7 @@ import pytest
 import gpubalance
 from gpubalance.errors import BadInput, NothingFits
 from tests.cli.program import QUICK_PAIR
-from tests.late import keras, layers, tf
+from tests.support.late import keras, layers, tf
 
 pytestmark = pytest.mark.xdist_group("ensemble")
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpubalance.planning.noise import Norms
 from gpubalance.settings.batch_split import BatchSplit
-from tests.late import epoch_times
+from tests.support.late import epoch_times
 
 SPLIT = BatchSplit((6, 2))
 LATER = BatchSplit((4, 4))

@@ -24,7 +24,7 @@ from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.cli.program import ROOT
 from tests.jobs.probes import probe_of
-from tests.late import keras, layers, ops, optimizers, tf
+from tests.support.late import keras, layers, ops, optimizers, tf
 from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense, subclassed
 from tests.training.samples import numbers

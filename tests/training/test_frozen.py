@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.cases import apart, largest, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers

@@ -15,8 +15,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training.split import Split
 from tests.engine.steps import IN_SMALL_PACKS
-from tests.graphs import Crossing, crossings
-from tests.late import keras, layers
+from tests.support.graphs import Crossing, crossings
+from tests.support.late import keras, layers
 
 _HOST = "CPU:0"
 _REPLICAS = ("CPU:1", "CPU:2")

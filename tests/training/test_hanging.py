@@ -13,7 +13,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from tests.cli.program import ROOT
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.cases import in_split
 from tests.training.samples import numbers
 

@@ -15,7 +15,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT, here
 from tests.jobs.probes import probe_of
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.rank import build, data, go_on, train, weights_after
 
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")

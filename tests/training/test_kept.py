@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.cases import simulated
 from tests.training.models import compiled
 from tests.training.samples import numbers

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras, layers, optimizers, tf
+from tests.support.late import keras, layers, optimizers, tf
 from tests.training.cases import in_split, simulated
 from tests.training.models import classifier, compiled
 from tests.training.samples import numbers, one_hot

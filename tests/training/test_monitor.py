@@ -13,7 +13,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, DriftPoint, JointProfile
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of
-from tests.late import keras, tf
+from tests.support.late import keras, tf
 from tests.training.cases import in_split, largest, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers

@@ -19,7 +19,7 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT
-from tests.late import keras, layers, optimizers
+from tests.support.late import keras, layers, optimizers
 from tests.training.cases import simulated
 
 INPUTS = 50

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras, ops, tf, users_errors
+from tests.support.late import keras, ops, tf, users_errors
 from tests.training.cases import in_split
 from tests.training.models import classifier, compiled, dense
 from tests.training.samples import numbers

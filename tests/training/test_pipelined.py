@@ -20,8 +20,8 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.training.load import load_layers
 from gpubalance.training.pipelined import Pipelined
 from tests.engine.pipelines import in_stages, orders_of
-from tests.late import keras, losses, ops, optimizers, tf
-from tests.late import layers as of
+from tests.support.late import keras, losses, ops, optimizers, tf
+from tests.support.late import layers as of
 from tests.training.cases import apart, largest
 from tests.training.models import positions, subclassed, two_in_two_out
 from tests.training.own_code import traced

@@ -19,8 +19,8 @@ from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
-from tests.late import keras, tf
 from tests.render.samples import DATA
+from tests.support.late import keras, tf
 from tests.training.models import classifier
 from tests.training.samples import numbers
 

@@ -7,7 +7,7 @@ import pytest
 import gpubalance
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.training.split import Split
-from tests.late import keras, layers, optimizers, tf
+from tests.support.late import keras, layers, optimizers, tf
 from tests.training.cases import CASES, in_split, simulated
 from tests.training.models import classifier, compiled
 from tests.training.samples import numbers

@@ -13,11 +13,11 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan as plan_of
 from gpubalance.settings.planning import PlanRequest
-from tests.bench.in_process import HANGS_AFTER_S
-from tests.bench.namespaces import NoNamespacesError, hosts_with_links
 from tests.cli.program import ROOT, start
 from tests.jobs.probes import probe_of
-from tests.late import keras
+from tests.support.in_process import HANGS_AFTER_S
+from tests.support.late import keras
+from tests.support.namespaces import NoNamespacesError, hosts_with_links
 from tests.training.rank import build, data
 from tests.training.test_hosts import TOLERANCE, TWO_HOSTS, write_plan
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cli.program import ROOT
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.cases import in_split, largest
 from tests.training.models import classifier
 from tests.training.samples import numbers

@@ -12,7 +12,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from gpubalance.results.decomposition import SUM
-from tests.late import keras, layers, losses, metrics, ops
+from tests.support.late import keras, layers, losses, metrics, ops
 from tests.training.cases import in_split
 from tests.training.models import compiled, dense
 from tests.training.samples import numbers

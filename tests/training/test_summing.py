@@ -12,7 +12,7 @@ import pytest
 from gpubalance.errors import UsageError
 from gpubalance.settings.summing import Summing
 from gpubalance.training.split import Split
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.cases import SAMPLES, apart, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers

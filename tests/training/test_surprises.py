@@ -22,7 +22,7 @@ from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of, probe_of
-from tests.late import layers, losses, ops, tf
+from tests.support.late import layers, losses, ops, tf
 from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense
 from tests.training.samples import numbers

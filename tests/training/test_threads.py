@@ -17,7 +17,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training.split import Split
-from tests.late import keras, tf
+from tests.support.late import keras, tf
 from tests.training.cases import SAMPLES, apart, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
-from tests.late import keras, layers, losses, ops
+from tests.support.late import keras, layers, losses, ops
 from tests.training.cases import in_split
 from tests.training.models import compiled, dense
 from tests.training.own_code import sampling

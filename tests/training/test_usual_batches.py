@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpubalance.settings.batch_split import BatchSplit
-from tests.late import keras
+from tests.support.late import keras
 from tests.training.cases import simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers

@@ -14,7 +14,7 @@ from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.split import Split
 from tests.cli.program import ROOT
 from tests.jobs.probes import probe_of
-from tests.late import keras, ops, tf
+from tests.support.late import keras, ops, tf
 from tests.training.cases import CASES, Case, apart, in_split, in_turn, simulated
 from tests.training.models import adamw, classifier, compiled, dense
 from tests.training.samples import numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.late import keras, layers, losses, metrics, ops, tf
+from tests.support.late import keras, layers, losses, metrics, ops, tf
 from tests.training.models import classifier, compiled, cross_entropy, dense
 from tests.training.own_steps import (
     another_optimizer,

@@ -25,9 +25,9 @@ from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
-from tests.asked import asked
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine
+from tests.support.asked import asked
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 

@@ -20,9 +20,9 @@ from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Party
-from tests.asked import asked
 from tests.engine.pipelines import orders_of
-from tests.known import known
+from tests.support.asked import asked
+from tests.support.known import known
 
 pytestmark = pytest.mark.xdist_group("layers worker")
 

@@ -20,11 +20,11 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device
-from tests.bench.namespaces import NoNamespacesError, hosts_with_links
 from tests.cli.program import PROGRAM, ROOT, SHORT, here
 from tests.jobs.probes import probe_of, proof_of
-from tests.known import known
 from tests.stand_in import engine
+from tests.support.known import known
+from tests.support.namespaces import NoNamespacesError, hosts_with_links
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.party import Party
-from tests.asked import asked
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine
+from tests.support.asked import asked
 from tests.training.test_hosts import write_plan
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT

@@ -23,8 +23,8 @@ from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
-from tests.asked import asked
 from tests.cli.program import lives
+from tests.support.asked import asked
 from tests.workers.test_process import gone
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ import gpubalance
 from gpubalance import programs
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
-from tests.bench.in_process import HANGS_AFTER_S
 from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY
+from tests.support.in_process import HANGS_AFTER_S
 from tests.training.test_hosts import write_plan
 from tests.workers.test_ssh import serving
 

@@ -28,9 +28,9 @@ from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
-from tests.asked import asked
 from tests.cli.program import TINY, lives
-from tests.known import known
+from tests.support.asked import asked
+from tests.support.known import known
 
 pytestmark = pytest.mark.xdist_group("workers' process")
 

@@ -27,7 +27,7 @@ from gpubalance.workers.messages import Build, Measure
 from gpubalance.workers.party import Party
 from gpubalance.workers.ranks import Ranks
 from gpubalance.workers.worker import Worker
-from tests.asked import asked
+from tests.support.asked import asked
 from tests.workers.test_process import gone
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import pytest
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
-from tests.bench.unlike_hosts import made
+from scripts.benches.unlike_hosts import made
 from tests.cli.program import SHORT, here
 from tests.stand_in import engine
 from tests.training.test_hosts import write_plan

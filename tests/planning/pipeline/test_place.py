@@ -20,9 +20,9 @@ from gpubalance.planning.pipeline.problem import (
     Graph,
     Segment,
 )
-from tests.known import known
 from tests.planning.pipeline.brute import shortest
 from tests.planning.pipeline.problems import chain_graph, drawn
+from tests.support.known import known
 
 # A stem, two arms of two blocks each and a merge, in depth-first order.
 BRANCHES = Graph(

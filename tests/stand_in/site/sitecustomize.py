@@ -28,6 +28,6 @@ if "ENGINE_STAND_IN" in os.environ:
     sys.meta_path.insert(0, _Finder)
 
 if "GPUBALANCE_BENCH_PARTS" in os.environ:
-    from tests.bench.gpu import parts
+    from tests.support.gpu import parts
 
     parts.install()

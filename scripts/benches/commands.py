@@ -1,0 +1,129 @@
+"""How long commands take.
+
+`--help` stands beside a bare program, and the commands of a first hour beside their goals.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from scripts.benches.wanted import Wanted, judged
+from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT
+from tests.support.turns import in_turns, measured, seconds
+
+_BARE = """
+import typer
+app = typer.Typer()
+@app.command()
+def one(number: int = 1): ...
+@app.command()
+def two(number: int = 1): ...
+app()
+"""
+_TIMES = 3
+_OWN = ROOT / "scripts" / "benches" / "own_cnn.py"
+_PAIR = ("--simulate", str(ROOT / "configs/gtx1080ti-gtx1080.toml"))
+# Each command with the seconds in which it should end.
+_FIRST_HOUR: dict[str, tuple[float, tuple[str, ...]]] = {
+    "run of the README": (
+        75,
+        ("run", *_PAIR, "--gpus", "0", "1", "--batches", "820", "568"),
+    ),
+    "balance of the pair": (100, ("balance", *_PAIR)),
+    "balance of quick-pair": (30, ("balance", "--simulate", QUICK_PAIR)),
+    "probe of the pair": (40, ("probe", *_PAIR)),
+    "run of 16 plain CPU devices": (
+        40,
+        ("run", "--simulate", "16", "--batches", *["8"] * 16),
+    ),
+    # One's own model and data, on a machine that computes it more slowly than the profile
+    "balance of one's own CNN": (
+        180,
+        (
+            "balance",
+            "--simulate",
+            QUICK_PAIR,
+            "--time-scale",
+            "8",
+            "--model",
+            f"{_OWN}:build",
+            "--data",
+            f"{_OWN}:dataset",
+        ),
+    ),
+    "layers of the guide": (
+        50,
+        (
+            "layers",
+            "--simulate",
+            str(ROOT / "configs/gtx1080ti-gtx1080-large-model.toml"),
+        ),
+    ),
+}
+
+
+def startup() -> Iterator[str]:
+    """`--help` in turns with that of a bare Typer and Rich program with as many commands."""
+    bare = [sys.executable, "-c", _BARE]
+    for ours, theirs, most in (
+        (["--help"], ["--help"], 1.3),
+        (["run", "--help"], ["one", "--help"], 1.5),
+    ):
+        ratios = in_turns(
+            partial(_seconds, [PROGRAM, *ours]), partial(_seconds, [*bare, *theirs])
+        )
+        figure = judged(ratios, Wanted(most=most), 48)
+        yield f"gpubalance {' '.join(ours)} over a bare Typer and Rich program's: {figure}"
+
+
+def _seconds(command: list[str]) -> float:
+    return seconds(
+        partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+    )
+
+
+def minutes() -> Iterator[str]:
+    """Each command of a first hour from an empty state folder, three times."""
+    for name, (goal_s, command) in _FIRST_HOUR.items():
+        found = sorted(_from_nothing(command) for _ in range(_TIMES))
+        middle_s, told = found[_TIMES // 2]
+        times = ", ".join(f"{took_s:.0f}" for took_s, _ in found)
+        verdict = "met" if middle_s <= goal_s else "missed"
+        yield f"{name}: {times} s; wanted at most {goal_s:g} s: {verdict}{told}"
+
+
+def _from_nothing(command: tuple[str, ...]) -> tuple[float, str]:
+    """How long the command takes, and how exactly it knows its step time."""
+    with tempfile.TemporaryDirectory() as folder:
+        told_s = _told_s(command, folder)
+        began = time.monotonic()
+        result = json.loads(measured(*command, XDG_STATE_HOME=folder))
+        took_s = time.monotonic() - began
+        told = f"; told beforehand: {told_s:.0f} s" if told_s else ""
+        return took_s, told + _known(result)
+
+
+def _told_s(command: tuple[str, ...], folder: str) -> float | None:
+    """How long --dry-run says it will take; None for a command that has none."""
+    if command[0] not in ("probe", "balance", "layers"):
+        return None
+    done = measured(*command, "--dry-run", XDG_STATE_HOME=folder)
+    seconds: float = json.loads(done)["seconds"]
+    return seconds
+
+
+def _known(result: dict[str, Any]) -> str:
+    """The split and its step time's interval, for a result that has measured one."""
+    run = (result.get("balance") or {}).get("run") or result
+    step = run.get("step_time_s")
+    if not step or not step["ci95"]:
+        return ""
+    low, high = step["ci95"]
+    return f"; {run.get('batches', '')} known within ± {(high - low) / 2 / step['median']:.2%}"
