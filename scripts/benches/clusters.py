@@ -13,7 +13,8 @@ from pathlib import Path
 from socket import gethostname
 
 from gpubalance.programs import OVER_RAY
-from scripts.benches.unlike_hosts import Host, Hosts, made
+from scripts.benches.unlike_hosts import Host, Hosts
+from tests.support.made import made
 
 _STARTS_WITHIN_S = 90.0
 _ENDS_WITHIN_S = 10.0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from gpubalance.settings.summing import Summing
 from tests.training.cases import (
@@ -18,6 +17,7 @@ from tests.training.cases import (
     Differences,
     alone,
     compared,
+    fit,
     simulated,
 )
 
@@ -83,8 +83,3 @@ def _keras(case: Case, expected: Alone) -> str:
         return _worst([compared(case, strategy.scope(), fit, expected)])
     except Exception as error:  # noqa: BLE001  (any error of Keras' is the result)
         return f"raises {type(error).__name__}"
-
-
-def fit(model: Any, *data: Any, **options: Any) -> Any:
-    """Keras' own training of a case."""
-    return model.fit(*data, batch_size=SAMPLES, **options)

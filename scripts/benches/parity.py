@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from tests.cli.program import ROOT
-from tests.training.drawn import MEAN, NONE, drawn, precision_of, verdict
+from tests.training.drawn import judged
 
 _INSTRUCTIONS = ("SSE41", "AVX2", "")  # "" stands for the machine's own
 _AT_A_TIME = 60  # TensorFlow keeps something of each
@@ -91,20 +91,6 @@ def _checked(
                 f"from {start + len(lines)}: exit code {done.returncode}: {done.stderr[-2000:]}",
             ]
         )
-
-
-def judged(seed: int) -> tuple[str, str]:
-    """What became of the step with this number, and what was said."""
-    step = drawn(seed, precision_of(seed))
-    if step.truth is None:
-        return "undecided", step.text
-    found, said = verdict(step)
-    text = f"{step.text}: truly {step.truth}; {' '.join(said) or 'nothing said'}"
-    if found == step.truth:
-        return "right", text
-    # What is told at all is not missed.
-    is_missed = found == MEAN or (found == NONE and step.truth != MEAN)
-    return "miss" if is_missed else "false alarm", text
 
 
 def _check(threads: int, start: int, end: int) -> None:

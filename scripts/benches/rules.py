@@ -24,10 +24,11 @@ from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.planning import PlanRequest
-from scripts.benches.decisions import RECORD, Machine, Search, limit_of, off_by_record
+from scripts.benches.decisions import RECORD, Search, off_by_record
 from scripts.benches.rules_of_others import RULES, Ask, Given, Rule
 from tests.jobs.probes import of_config
 from tests.support.known import known
+from tests.support.machines import Machine, limit_of
 
 _MACHINES = 1000
 _TIMINGS = 5  # of a probe's point

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.benches.decisions import limit_of
 from scripts.benches.rules import (
     AtLimits,
     Published,
@@ -19,6 +18,7 @@ from scripts.benches.rules import (
 )
 from scripts.benches.rules_of_others import RULES, Given
 from tests.support.known import known
+from tests.support.machines import limit_of
 
 BETAS = (0.001, 0.002, 0.004)
 

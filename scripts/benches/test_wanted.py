@@ -7,8 +7,9 @@ from itertools import cycle
 
 import pytest
 
-from scripts.benches.wanted import Share, Wanted, judged, judged_shares
+from scripts.benches.wanted import Wanted, judged, judged_shares
 from tests.support.known import known
+from tests.support.share import Share
 
 
 @pytest.mark.parametrize(

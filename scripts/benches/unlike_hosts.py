@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.benches.quotas import group_with, joining, pids_in
+from tests.support.made import made
 from tests.support.namespaces import address_of, hosts_with_links
 
 
@@ -153,19 +153,6 @@ def _know_each_other(hosts: Sequence[Host], undo: ExitStack) -> None:
         own = undo.enter_context(made(Path("/etc/netns") / host.name))
         (own / "hosts").write_text("\n".join(lines) + "\n")
         undo.callback((own / "hosts").unlink)
-
-
-@contextmanager
-def made(folder: Path) -> Iterator[Path]:
-    """The folder, which is deleted afterwards if it was not there and nobody else uses it."""
-    was_there = folder.is_dir()
-    folder.mkdir(exist_ok=True, mode=0o700)
-    try:
-        yield folder
-    finally:
-        if not was_there:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
 
 
 def _ssh_folder() -> Path:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple
 
 from gpubalance.numbers.stats import median
+from tests.support.share import Share
 
 Decision = Literal["met", "missed", "not decided"]
 
 _LEAST = 6  # for an interval
-_Z = 1.96
 
 
 class Wanted(NamedTuple):
@@ -71,29 +70,6 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
         f"{median(taken):.3f} (95 %: {low:.3f} to {high:.3f}), {len(taken)} times; wanted "
         f"{wanted}: {decision}"
     )
-
-
-@dataclass(frozen=True)
-class Share:
-    """A count out of a total."""
-
-    count: int
-    of: int
-
-    @property
-    def part(self) -> float:
-        """The share as a fraction."""
-        return self.count / self.of
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's (1927) 95 % interval of the fraction."""
-        spread = _Z**2 / self.of
-        middle = self.part + spread / 2
-        half = _Z * math.sqrt(
-            self.part * (1 - self.part) / self.of + spread / self.of / 4
-        )
-        return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
 def judged_shares(

@@ -1,6 +1,6 @@
 """`balance` ends with the best that it proved, on machines whose times are drawn.
 
-The machines are those of scripts/benches/decisions.py.
+The machines are those of tests/support/machines.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import Measuring
-from scripts.benches.decisions import Machine, outcome
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS, proof_of
 from tests.render.golden import told
 from tests.support.known import known
+from tests.support.machines import Machine
+from tests.support.outcomes import outcome
 
 PAIR = CONFIGS / "gtx1080ti-gtx1080.toml"
 

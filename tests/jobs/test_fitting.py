@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from gpubalance.errors import OutOfMemory
-from scripts.benches.decisions import Machine
 from tests.jobs.drawn import DrawnParty, DrawnWorker
+from tests.support.machines import Machine
 
 MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]
 # The devices of these hold in a joint run what they hold alone, so nothing else fails.

@@ -17,11 +17,11 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
-from scripts.benches.decisions import Machine
 from tests.jobs.drawn import nothing_kept
 from tests.jobs.probes import QUICK, SMALL, devices_of, of_config, probe_of, proof_of
 from tests.render.golden import told
 from tests.support.known import known
+from tests.support.machines import Machine
 
 
 class Given(Machine):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpubalance.numbers.ratio import MATTERS, mean_ratio, ratio, ratio_of_sums
 from gpubalance.numbers.stats import interval_of_sum
-from scripts.benches.compare import called_different
+from tests.support.comparisons import called_different
 from tests.support.known import known
 
 times = st.lists(st.floats(0.001, 100), min_size=3, max_size=40)

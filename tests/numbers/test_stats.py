@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpubalance.numbers.stats import half_width, interval95, mad, median, spread
 from gpubalance.numbers.steady import has_trend, is_steady
-from scripts.benches.compare import promises
+from tests.support.comparisons import promises
 from tests.support.known import known
 
 times = st.lists(st.floats(0.001, 100), min_size=1, max_size=60)

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from gpubalance.planning.grid import Grid
 from gpubalance.planning.search import Limit, TriedBatch, find_limit
-from scripts.benches.limit import MOST, SHAPES, Case, by_prediction, case, joined
 from tests.support.known import known
+from tests.support.memory_functions import (
+    MOST,
+    SHAPES,
+    Case,
+    by_prediction,
+    case,
+    joined,
+)
 
 MIB = 1 << 20
 randoms = st.integers(0, 2**64).map(Random)

@@ -275,6 +275,11 @@ def beside(
     )
 
 
+def fit(model: Any, *data: Any, **options: Any) -> Any:
+    """Keras' own training of a case."""
+    return model.fit(*data, batch_size=SAMPLES, **options)
+
+
 def _options(case: Case) -> dict[str, Any]:
     return {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **case.options}
 

@@ -418,3 +418,17 @@ def verdict(step: DrawnStep) -> tuple[str, tuple[str, ...]]:
     if "not a mean over samples" in said:
         return OTHER, found.warned
     return NONE if "for the samples tried" in said else said, found.warned
+
+
+def judged(seed: int) -> tuple[str, str]:
+    """What became of the step with this number, and what was said."""
+    step = drawn(seed, precision_of(seed))
+    if step.truth is None:
+        return "undecided", step.text
+    found, said = verdict(step)
+    text = f"{step.text}: truly {step.truth}; {' '.join(said) or 'nothing said'}"
+    if found == step.truth:
+        return "right", text
+    # What is told at all is not missed.
+    is_missed = found == MEAN or (found == NONE and step.truth != MEAN)
+    return "miss" if is_missed else "false alarm", text

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.benches.parity import judged
 from tests.cli.program import ROOT
 from tests.support.late import keras, tf
+from tests.training.drawn import judged
 from tests.training.models import classifier
 from tests.training.test_told import X, Y, own_loss
 

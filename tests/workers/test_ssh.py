@@ -18,9 +18,9 @@ import pytest
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
-from scripts.benches.unlike_hosts import made
 from tests.cli.program import SHORT, here
 from tests.stand_in import engine
+from tests.support.made import made
 from tests.training.test_hosts import write_plan
 
 pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.full]

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from scripts.benches.exact import fit
 from tests.support.gpu.place import Place, show
 from tests.support.gpu.steps import Figure
-from tests.training.cases import SAMPLES, Case, alone, beside, compared, started
+from tests.training.cases import SAMPLES, Case, alone, beside, compared, fit, started
 from tests.training.models import compiled
 
 _OPTIMIZERS = ("sgd", "adam")
