@@ -15,7 +15,6 @@ from hypothesis import settings
 
 from tests.stand_in import engine
 from tests.support.in_process import Program, apart, program
-from tests.support.processor_time import pytest_addoption, pytest_configure  # noqa: F401
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

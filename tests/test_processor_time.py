@@ -13,9 +13,6 @@ import pytest
 from tests.cli.program import ROOT
 from tests.support.processor_time import read_times
 
-CONFTEST = """
-from tests.support.processor_time import pytest_addoption, pytest_configure
-"""
 BUSY_S = 0.3
 BUSY = f"while time.process_time() < {BUSY_S}: pass"
 TESTS = f"""
@@ -40,10 +37,11 @@ def test_busy(set_up):
 def test_a_tests_time_has_its_set_up_and_its_children(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_two.py").write_text(TESTS)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    words = ("-q", "--test-times", "build/times.json", *options, "test_two.py")
+    plugin = ("-p", "tests.support.processor_time")
+    asked = ("--test-times", "build/times.json")
+    words = ("-q", *plugin, *asked, *options, "test_two.py")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         cwd=tmp_path,

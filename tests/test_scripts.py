@@ -284,7 +284,10 @@ ALL_PROGRAMS = ["ruff", "ruff", "mypy", "pytest"]
 # All tests run several at a time; what a user asks for runs as it is asked for.
 AT_ONCE = ["-n", "3", "--dist", "loadgroup", "-m"]
 FIRST_TIER = [*AT_ONCE, "not campaign and not full"]
-TIMES = "--test-times=build/test-times.json"
+TIMES = [
+    *("-p", "tests.support.processor_time"),
+    "--test-times=build/test-times.json",
+]
 
 
 @pytest.mark.parametrize(
@@ -292,8 +295,8 @@ TIMES = "--test-times=build/test-times.json"
     [
         ((), ALL_PROGRAMS, FIRST_TIER),
         (("all",), ALL_PROGRAMS, [*AT_ONCE, "not campaign"]),
-        (("--durations",), ALL_PROGRAMS, [*FIRST_TIER, TIMES]),
-        (("--durations", "tests/x.py"), ["pytest"], [TIMES, "tests/x.py"]),
+        (("--durations",), ALL_PROGRAMS, [*FIRST_TIER, *TIMES]),
+        (("--durations", "tests/x.py"), ["pytest"], [*TIMES, "tests/x.py"]),
         (("tests/x.py", "-k", "a or b"), ["pytest"], ["tests/x.py", "-k", "a or b"]),
         (("all", "tests/x.py"), ["pytest"], ["all", "tests/x.py"]),
     ],
