@@ -1,4 +1,4 @@
 """Measurements for the guide, each a ratio of two things that one run measures in turns.
 
-`scripts/bench NAME` runs one.
+`scripts/bench NAME` runs one. What tests use as well is in tests/support.
 """

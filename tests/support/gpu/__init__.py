@@ -1,1 +1,1 @@
-"""`scripts/bench gpu`: finds what only a machine with GPUs can show, in independent steps."""
+"""The steps of `scripts/bench gpu`, which find what only a machine with GPUs can show."""
