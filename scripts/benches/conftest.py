@@ -1,7 +1,21 @@
-"""Gives each test of a bench its own state, with Hypothesis and TensorFlow set up as in tests/."""
+"""Gives the tests of benches the fixtures of tests/, and what else is set up there."""
 
 from __future__ import annotations
 
-from tests.conftest import _state, own_state
+from tests.conftest import (
+    _state,
+    engine_that,
+    in_process,
+    own_state,
+    stand_in,
+    tensorflow,
+)
 
-__all__ = ["_state", "own_state"]
+__all__ = [
+    "_state",
+    "engine_that",
+    "in_process",
+    "own_state",
+    "stand_in",
+    "tensorflow",
+]
