@@ -37,21 +37,23 @@ def test_busy(set_up):
 def test_a_tests_time_has_its_set_up_and_its_children(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    (tmp_path / "test_two.py").write_text(TESTS)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    folder = tmp_path / "full"  # a folder's name is no mark
+    folder.mkdir()
+    (folder / "test_two.py").write_text(TESTS)
+    shutil.copy(ROOT / "pyproject.toml", folder)
     plugin = ("-p", "tests.support.processor_time")
     asked = ("--test-times", "build/times.json")
     words = ("-q", *plugin, *asked, *options, "test_two.py")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    times = read_times(tmp_path / "build/times.json")
+    times = read_times(folder / "build/times.json")
     idle, busy = (times.tests[f"test_two.py::test_{name}"] for name in ("idle", "busy"))
     assert busy.processor_s >= BUSY_S + busy.children_s
     assert busy.children_s >= BUSY_S > idle.processor_s

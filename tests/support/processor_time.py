@@ -79,7 +79,7 @@ class TimesPlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
-        self,
+        self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Adds to the report of a set-up, a call or a teardown what it took."""
         report = yield
@@ -87,15 +87,16 @@ class TimesPlugin:
         report.user_properties += [
             (_OWN, used.own_s - self._last.own_s),
             (_OF_CHILDREN, used.children_s - self._last.children_s),
+            (FULL, item.get_closest_marker(FULL) is not None),
         ]
         self._last = used
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        taken = self._tests.setdefault(
-            report.nodeid, Taken(0.0, 0.0, 0.0, FULL in report.keywords)
-        )
+        taken = self._tests.setdefault(report.nodeid, Taken(0.0, 0.0, 0.0, False))
         for name, value in report.user_properties:
+            if name == FULL:
+                taken.is_full = bool(value)
             if name in (_OWN, _OF_CHILDREN):
                 taken.processor_s += float(str(value))
             if name == _OF_CHILDREN:
