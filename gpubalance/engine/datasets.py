@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from gpubalance.errors import BadInput
+
+_PARTS = ("x", "y", "sample_weight")  # of a batch
 
 
 def cleaned(batch: Any) -> Any:
@@ -67,10 +70,7 @@ def samples_of(batch: Any) -> int:
     sizes = set()
     for part in tf.nest.flatten(batch):
         if not isinstance(part, tf.Tensor):
-            raise BadInput(
-                f"the data has a {type(part).__name__} in it, which can't be dealt out",
-                remedy="make it a dense tensor",
-            )
+            raise _not_dense(batch, part)
         sizes.add(int(part.shape[0]))
     if len(sizes) != 1:
         raise BadInput(
@@ -78,6 +78,36 @@ def samples_of(batch: Any) -> int:
             remedy="each input, output and sample_weight needs one entry a sample",
         )
     return sizes.pop()
+
+
+def _not_dense(batch: Any, part: Any) -> BadInput:
+    """The error for a part of the batch that can't be cut into the devices' samples."""
+    kind = type(part).__name__
+    name = _name_in(batch, part)
+    if isinstance(part, tf.RaggedTensor):
+        return BadInput(
+            f"{name} is a {kind}, whose rows differ in length: it can't be dealt out",
+            remedy=f"pad it, {name}.to_tensor(): in the dataset's map, after its batch, or before "
+            "it is given if it is an array. Embedding(mask_zero=True) leaves out the zeros",
+        )
+    dense = "make it a dense tensor"
+    if isinstance(part, tf.SparseTensor):
+        dense += f", tf.sparse.to_dense({name}), in the dataset's map"
+    return BadInput(f"{name} is a {kind}, which can't be dealt out", remedy=dense)
+
+
+def _name_in(batch: Any, part: Any) -> str:
+    """What a user calls this part of a batch: `x["items"]`, `y`; of a step's own, `batch["id"]`."""
+    places = (
+        place for place, one in keras.tree.flatten_with_path(batch) if one is part
+    )
+    place = next(places, ())
+    name = "batch"
+    if isinstance(batch, tuple) and len(batch) <= len(_PARTS) and place:
+        name = _PARTS[place[0]]
+        place = place[1:]
+    keys = (f'["{key}"]' if isinstance(key, str) else f"[{key}]" for key in place)
+    return name + "".join(keys)
 
 
 def regrouped(data: tf.data.Dataset, model: Any, global_batch: int) -> tf.data.Dataset:

@@ -82,9 +82,15 @@ class UserData(Pool):
         if not isinstance(self._given, tuple) or len(self._given) not in (2, 3):
             return
         named = zip(("x", "y", "sample_weight"), self._given, strict=False)
-        try:
+        with self._at_data():
             data_faults.refuse_text(self._model, *self._given[:2])
             data_faults.refuse_unlike_lengths(list(named))
+
+    @contextmanager
+    def _at_data(self) -> Iterator[None]:
+        """Makes BadInput say that it is of --data."""
+        try:
+            yield
         except BadInput as error:
             raise BadInput(
                 f"{self.where}: {error.message}", remedy=error.remedy
@@ -199,7 +205,8 @@ class UserData(Pool):
                 f"{self.where}: a sample's parts must be two or three, and are {len(parts)}",
                 remedy="give (x, y) or (x, y, sample_weight)",
             )
-        samples_of(batch)
+        with self._at_data():
+            samples_of(batch)
         is_usual = not self._is_own_step and bool(getattr(self._model, "outputs", None))
         for name, part in zip(
             ("inputs", "labels", "sample weights"), parts, strict=False

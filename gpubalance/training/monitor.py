@@ -65,6 +65,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._steps: list[StampedStep] = []
         self._clock = StepClock()
+        self._first_batch = 0  # samples of this training's first step
         self._told = 0  # of the changes, those in `epochs` or of an earlier training
         self._has_warned = False
 
@@ -92,21 +93,25 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
                 )
             )
 
+    def begin_with(self, samples: int) -> None:
+        """Notes the samples of the first step, which is whole: a last one may be smaller."""
+        self._first_batch = samples
+
     def note(self, number: int, stamps: Any, split: BatchSplit) -> None:
         """Takes a stamped step by its number, and changes the split once that is worth it."""
         step = StampedStep(stamps, split)
         self._steps.append(step)
         self._norms += norms_of([step])
-        if self._follower and self._is_followed(split):
+        if self._follower and self._is_of_split(split.global_batch):
             times = self._clock.times_of(number, step)
             change = self._follower.note(number, times)
             if change:
                 self._change_split(change)
 
-    def _is_followed(self, split: BatchSplit) -> bool:
+    def _is_of_split(self, samples: int) -> bool:
         """Not batches that a user sizes otherwise, or the global batch would become theirs."""
         own = self._split
-        return own.takes_any_batch or split.global_batch == own.global_batch
+        return own.takes_any_batch or samples == own.global_batch
 
     def on_epoch_end(self, epoch: int, _: Any = None) -> None:
         """Reports what was measured. Warns once if the split no longer fits, and is not changed."""
@@ -120,11 +125,11 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._write(times)
         if isinstance(self.noise, str | Path):
             self._write_noise(Path(self.noise))
-        if (
-            not self._follower
-            and times.imbalance > _FITS_UP_TO
-            and not self._has_warned
-        ):
+        # Fixed costs decide how long a last, smaller batch takes: it says nothing of the split
+        samples = sum(times.batches)
+        is_whole = samples >= self._first_batch and self._is_of_split(samples)
+        is_unfit = is_whole and times.imbalance > _FITS_UP_TO
+        if is_unfit and not self._follower and not self._has_warned:
             self._has_warned = True
             warnings.warn(self._no_longer_fits(times), stacklevel=2)
 
@@ -136,7 +141,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             if wait_s > 0:
                 waits.append(f"{label} waits {wait_s / most_s:.0%}")
         return (
-            f"the split {BatchSplit(times.batches)} no longer fits: {', '.join(waits)} of the time "
+            f"the split {self._split.shares} no longer fits: {', '.join(waits)} of the time "
             f"that {slowest} computes. `gpubalance balance` finds a new one; "
             "split.monitor(rebalance=True) adapts it while it trains"
         )

@@ -207,8 +207,10 @@ class Steps(KerasFunctions):
             self._trained_steps = int(self.model.optimizer.iterations.numpy())
             self._warn_of_another_model()
             self._warn_of_batch_normalisation()
+            monitor = self.monitor
+            if monitor is not None:
+                monitor.begin_with(dealt.samples)
             if not self._split.takes_any_batch:
-                monitor = self.monitor
                 self._warn(
                     data.other_batches_text(
                         dealt,

@@ -172,3 +172,62 @@ def test_labels_of_the_other_cross_entropy_are_named(
     split, model = dense(loss)
     with pytest.raises(BadInput, match=rf"\n.*→ use {use}_crossentropy, or"):
         split.fit(model, *of(X, labels), verbose=0)
+
+
+def recommender() -> Any:
+    """What rates a user's items, of which each has another number."""
+    user = keras.Input((), dtype="int64", name="user")
+    items = keras.Input((None,), dtype="int64", name="items")
+    mean = layers.GlobalAveragePooling1D()(
+        layers.Embedding(9, 4, mask_zero=True)(items)
+    )
+    joined = layers.Concatenate()([layers.Embedding(5, 4)(user), mean])
+    model = keras.Model({"user": user, "items": items}, layers.Dense(1)(joined))
+    model.compile("adam", "mse")
+    return model
+
+
+def of_unlike_lengths(form: str) -> tuple[Any, ...]:
+    """Samples of a recommender: users, and a ragged array of their items."""
+    items = tf.ragged.constant([[1], [2, 3], [4, 5, 6], [7]] * 50, dtype="int64")
+    x = {"user": tf.constant(Y % 5, "int64"), "items": items}
+    y = tf.constant(Y, "float32")
+    if form == "array":
+        return x, y
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    return (data if form == "samples" else data.batch(100),)
+
+
+def padded(x: Any, y: Any) -> tuple[Any, Any]:
+    """As the remedy says."""
+    return {**x, "items": x["items"].to_tensor()}, y
+
+
+@pytest.mark.parametrize("form", ["batches", "samples", "array"])
+def test_a_ragged_input_is_named_with_what_makes_it_train(form: str) -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        model = recommender()
+    data = of_unlike_lengths(form)
+    with pytest.raises(BadInput, match=r'x\["items"\] is a RaggedTensor') as caught:
+        split.fit(model, *data, verbose=0)
+    remedy = r'x\["items"\]\.to_tensor\(\): in the dataset\'s map, after its batch'
+    caught.match(remedy)
+    if form == "array":
+        data = padded(*data)
+    else:
+        (batches,) = of_unlike_lengths("batches")
+        data = (batches.map(padded),)
+    history = split.fit(model, *data, epochs=2, verbose=0).history["loss"]
+    assert history[1] < history[0]
+
+
+def test_a_sparse_input_is_named_with_what_makes_it_dense() -> None:
+    split, model = in_split()
+    (batches,) = batched(X, Y)
+    sparse = batches.map(lambda x, y: (tf.sparse.from_dense(x), y))
+    with pytest.raises(BadInput, match=r"x is a SparseTensor") as caught:
+        split.fit(model, sparse, verbose=0)
+    caught.match(r"tf\.sparse\.to_dense\(x\), in the dataset's map")
+    dense_again = sparse.map(lambda x, y: (tf.sparse.to_dense(x), y))
+    split.fit(model, dense_again, verbose=0)

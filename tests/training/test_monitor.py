@@ -79,6 +79,36 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     } <= tags
 
 
+@pytest.mark.parametrize("ratios", [False, True])
+def test_a_short_last_batch_says_nothing_of_the_split_that_was_set(
+    ratios: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Only it is stamped in the last epoch: 8/4, of which the fixed costs decide."""
+    fast = DeviceProfile(name="fast", alpha_s=0.04, beta_s=0.0005)
+    slow = DeviceProfile(name="slow", alpha_s=0.02, beta_s=0.0015)
+    devices = devices_of(fast, slow)
+    split = Split.of(devices, BatchSplit((80, 40)), JointProfile())
+    split.takes_any_batch = ratios
+    with split.scope():
+        model = classifier("adam")()
+    monitor = split.monitor(every=3)
+    x, y = numbers(252)
+    options = {"batch_size": 120, "epochs": 4, "verbose": 0}
+    split.fit(model, x, y, callbacks=[monitor], **options)
+    assert monitor.epochs[-1].batches == (8, 4)
+    assert monitor.epochs[-1].imbalance > 1.2
+    assert not [str(one.message) for one in recwarn if "fits" in str(one.message)]
+
+    # By whole batches it is judged, and named as it was set
+    doubled = slow.model_copy(update={"alpha_s": 0.1})
+    unfit = Split.of(devices_of(fast, doubled), BatchSplit((80, 40)), JointProfile())
+    unfit.takes_any_batch = ratios
+    with unfit.scope():
+        model = classifier("adam")()
+    with pytest.warns(UserWarning, match="the split 80/40 no longer fits: GPU:0 wait"):
+        unfit.fit(model, x, y, callbacks=[unfit.monitor(every=1)], **options)
+
+
 def ending(model: Any, monitor: Any, more: int) -> Any:
     """Ends training some steps after the monitor's first change, as a busy machine delays that."""
     left = more
