@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.nvml import read, without
-from gpubalance.devices.profile import OPTION, simulated_devices
+from gpubalance.devices.profile import IN_A_SCRIPT, OPTION, simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.devices.visible import mark_hidden
 from gpubalance.errors import EnvironmentFault, UsageError
@@ -21,6 +21,8 @@ from gpubalance.system.lock import Lock
 from gpubalance.system.versions import software, too_old
 
 _SIMULATE = "without a GPU: {option}FILE (a profile, see configs/) or {option}N (plain CPU devices)"
+# What slows a profile is called beside what names it
+_TIME_SCALE = {OPTION: "--time-scale ", IN_A_SCRIPT: "time_scale="}
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,10 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
     time_scale: float = 1.0
 
-    def slowed(self, times: float) -> Machine:
+    def slowed(self, times: float, *, option: str = OPTION) -> Machine:
         """The machine whose simulated devices take so many times as long.
 
-        Raises UsageError for devices that follow no profile.
+        Raises UsageError for devices that follow no profile; `option` is what would name one.
         """
         if times == 1:
             return self
@@ -48,8 +50,9 @@ class Machine:
         for device in self.devices:
             if device.profile is None:
                 raise UsageError(
-                    f"--time-scale {times:g} slows a profile, and {device.label} follows none",
-                    remedy="name one: --simulate PROFILE.toml",
+                    f"{_TIME_SCALE[option]}{times:g} slows a profile, and {device.label} follows "
+                    "none",
+                    remedy=f"name one: {option}PROFILE.toml",
                 )
             profile = device.profile.slowed(times)
             devices.append(device.model_copy(update={"profile": profile}))

@@ -33,8 +33,9 @@ def run(
     for. Windows go into the `journal`; those that are already in it are not measured again.
 
     Devices with batch 0 are left out: an empty share is not a replica. Raises NothingFits with a
-    split that does fit when a device runs out of memory. Every error after the first window carries
-    what was measured as `partial`.
+    split that does fit when a device runs out of memory, and UsageError once the first window shows
+    that this machine computes clearly more slowly than the profile. Every other error after the
+    first window carries what was measured as `partial`.
     """
     used = request.without_idle
     limit = TimeLimit(request.measuring.time_limit_s)
@@ -44,7 +45,11 @@ def run(
     party = party_for(used, watch, limit, journal=journal)
     has_data = request.settings.data is not None
     job = JointRun(
-        request, Measurer(party, journal, watch), solo, from_input_pipeline=has_data
+        request,
+        Measurer(party, journal, watch),
+        solo,
+        from_input_pipeline=has_data,
+        refuses_too_slow=True,
     )
     with attach_partial(job.findings.result), raising_gpu_lost(used.devices), party:
         party.start()

@@ -45,7 +45,8 @@ Batch = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Room = Annotated[int, BeforeValidator(_with_its_unit)]  # memory to keep free, in bytes
 Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-TimeScale = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+LARGEST_TIME_SCALE = 1e6
+TimeScale = Annotated[float, Field(gt=0, le=LARGEST_TIME_SCALE, allow_inf_nan=False)]
 WithinHour = Annotated[float, Field(gt=0, le=3600)]  # seconds
 WithinDay = Annotated[float, Field(gt=0, le=86_400)]  # seconds
 

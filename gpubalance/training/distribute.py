@@ -21,6 +21,7 @@ def distribute(
     ratios: Sequence[int] = (),
     *,
     simulate: Simulate = None,
+    time_scale: float = 1.0,
 ) -> Any:
     """Copies a Keras model, so that the copy trains and predicts over GPUs by `ratios`.
 
@@ -34,7 +35,7 @@ def distribute(
     whose `compile` is its own is copied as not compiled.
     """
     check_model(model, "gpubalance.distribute(model, ratios=[4, 3])")
-    split = Split(gpus, ratios=ratios, simulate=simulate)
+    split = Split(gpus, ratios=ratios, simulate=simulate, time_scale=time_scale)
     copy = copied(model, split.scope())
     copy.compile = partial(_compile, split, copy)
     copy.split = split

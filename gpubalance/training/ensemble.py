@@ -42,6 +42,7 @@ class Ensemble:
         gpus: Gpus = None,
         *,
         simulate: Simulate = None,
+        time_scale: float = 1.0,
     ) -> None:
         """`models` are Keras models or `.keras` files, which are loaded where they predict.
 
@@ -51,7 +52,7 @@ class Ensemble:
         """
         from gpubalance.engine.replicas import take_names
 
-        self.devices = machine_for(gpus, simulate)[1]
+        self.devices = machine_for(gpus, simulate, time_scale=time_scale)[1]
         self.placement: tuple[int, ...] = ()
         self._names = take_names(self.devices)
         self._models = list(map(_model, models))

@@ -85,7 +85,7 @@ def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Mac
     if simulate is not None or not result.devices[0].simulated:
         hosts = [host for host in hosts_of(result.devices) if host is not None]
         machine = find_machine(simulate, hosts, option=IN_A_SCRIPT)
-        return machine.slowed(result.settings.time_scale)
+        return machine.slowed(result.settings.time_scale, option=IN_A_SCRIPT)
     names = ", ".join(f"{device.label} {device.name}" for device in result.devices)
     if result.devices[0].profile is None:
         how = "on CPUs. simulate= says that this is meant"

@@ -14,29 +14,46 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import one_of
 from gpubalance.settings.cluster import Cluster, cluster_of
 from gpubalance.settings.device import Device, Host, hosts_of
+from gpubalance.settings.record import LARGEST_TIME_SCALE
 
 Gpus: TypeAlias = Sequence[int | str] | int | str | None
 Simulate: TypeAlias = int | str | Path | None
 
 
 def machine_for(
-    gpus: Gpus, simulate: Simulate, hosts: Sequence[Host] = ()
+    gpus: Gpus,
+    simulate: Simulate,
+    hosts: Sequence[Host] = (),
+    time_scale: float = 1.0,
 ) -> tuple[Machine, tuple[Device, ...]]:
     """The machine, and those of its devices that a script names.
 
     Raises what `gpubalance run` raises. A process does not ask other hosts for their GPUs: `hosts`
-    are those of simulated devices.
+    are those of simulated devices, which take `time_scale` times as long as their profile says.
     """
+    _check_time_scale(time_scale)
     if hosts and simulate is None:
         raise UsageError(
             "hosts= without simulate=: a process knows other hosts' GPUs only from a plan",
             remedy="gpubalance balance --hosts makes one: split = gpubalance.load_plan(PLAN)",
         )
     machine = find_machine(simulate, hosts, option=IN_A_SCRIPT)
+    machine = machine.slowed(time_scale, option=IN_A_SCRIPT)
     if gpus is None:
         return machine, machine.select(None)
     named = [gpus] if isinstance(gpus, int | str) else gpus
     return machine, machine.select([str(gpu) for gpu in named])
+
+
+def _check_time_scale(time_scale: Any) -> None:
+    """Raises UsageError for what is no factor on a profile's times."""
+    is_number = isinstance(time_scale, int | float) and not isinstance(time_scale, bool)
+    if not (is_number and 0 < time_scale <= LARGEST_TIME_SCALE):
+        raise UsageError(
+            f"time_scale is {time_scale!r}",
+            remedy="give a number above 0: time_scale=8 makes all of a profile take 8 times as "
+            "long",
+        )
 
 
 def check_choice(name: str, value: object, choice: Any) -> None:

@@ -56,6 +56,7 @@ class Split(DeviceSplit):
         gradients: Gradients = "full",
         precision: Precision | None = None,
         simulate: Simulate = None,
+        time_scale: float = 1.0,
         hosts: Sequence[str] = (),
     ) -> None:
         """A batch for each of the GPUs, in their order, or ratios of any batch.
@@ -65,8 +66,9 @@ class Split(DeviceSplit):
         and `gradients` are how gradients are summed, as --all-reduce, --pack-bytes and --gradients
         take it; `precision` is what `scope()` sets for the whole process, as --precision takes it,
         None for what the script has. `simulate` is a device profile or a number of plain CPU
-        devices, as --simulate takes it; with `hosts`, so many are on each of them. Over several
-        hosts this process is the one of its devices that TF_CONFIG says.
+        devices, as --simulate takes it; with `hosts`, so many are on each of them. `time_scale`
+        makes everything in the profile take so many times as long, as --time-scale does. Over
+        several hosts this process is the one of its devices that TF_CONFIG says.
 
         Raises UsageError for batches or an all-reduce that do not fit the devices, and what
         `gpubalance run` raises for devices that are not here.
@@ -76,7 +78,7 @@ class Split(DeviceSplit):
                 "batches and ratios can't both be given: ratios divide a batch of any size",
                 remedy="leave one of them out",
             )
-        machine, devices = machine_for(gpus, simulate, hosts)
+        machine, devices = machine_for(gpus, simulate, hosts, time_scale)
         if ratios is None:
             shares = shares_of(batches, micro_batches or (), len(devices))
         else:

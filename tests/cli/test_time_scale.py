@@ -46,6 +46,31 @@ def test_a_machine_slower_than_the_profile_is_told_at_once(
     assert "--resume" not in error
 
 
+@pytest.mark.parametrize(
+    ("command", "which"),
+    [
+        (("run", *TINY_PAIR, "--batches", "24", "16"), "a step of the split 24/16"),
+        (
+            ("independent", *TINY_PAIR, "--batches", "24", "16"),
+            "on GPU:0 a step of 24 samples",
+        ),
+    ],
+)
+def test_a_run_on_a_machine_slower_than_the_profile_stops_at_its_first_window(
+    command: tuple[str, ...], which: str, engine_that: Callable[[str], None]
+) -> None:
+    """As a probe does at its first batch: no figure of it is shown."""
+    engine_that(SLOW.format(least=1))
+    done = here(*command, "--windows", "3", "--duration", "0.1", code=2)
+    assert len(re.findall("window 1 of 3", done.stderr)) <= 2
+    assert "window 2" not in done.stderr
+    _, _, error = done.stderr.partition("error: ")
+    assert f"more slowly than the profile: {which} takes " in error
+    assert re.search(r", \d\.\d+ times as long\n  → --time-scale \d slows the", error)
+    assert "--resume" not in error
+    assert not done.stdout
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

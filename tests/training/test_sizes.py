@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, EnvironmentFault, UsageError
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.planning import PlanRequest
+from gpubalance.training.distribute import distribute
+from gpubalance.training.ensemble import Ensemble
 from gpubalance.training.load import load_layers, load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import QUICK, devices_of, probe_of
+from tests.training.models import classifier
+
+PROFILE = str(Path(__file__).parents[2] / "configs" / "quick-pair.toml")
 
 EACH = "give one whole number per device, in gpus order (0 skips a device)"
 
@@ -64,6 +70,16 @@ ODD = "--all-reduce hierarchical drops the gradients of one device if their numb
             PAIR | {"simulate": True},
             "simulate=True: it is a number of plain CPU devices, or a profile file",
         ),
+        (
+            PAIR | {"time_scale": 8},
+            "time_scale=8 slows a profile, and CPU:0 follows none → name one: "
+            "simulate=PROFILE.toml",
+        ),
+        (
+            PAIR | {"time_scale": 0},
+            "time_scale is 0 → give a number above 0: time_scale=8 makes all of a profile take 8 "
+            "times as long",
+        ),
     ],
 )
 def test_a_number_that_is_wrong_gets_its_own_sentence(
@@ -72,6 +88,24 @@ def test_a_number_that_is_wrong_gets_its_own_sentence(
     with pytest.raises(UsageError) as caught:
         Split(**{"simulate": 2, **given})
     assert str(caught.value).replace("\n  →", " →") == told
+
+
+@pytest.mark.parametrize(
+    "make", [Split, Ensemble, distribute], ids=lambda one: one.__name__
+)
+def test_a_time_scale_slows_the_profile_of_whatever_is_simulated(make: Any) -> None:
+    """Without it a script could not follow what an error of a command advises."""
+    given: dict[str, Any] = {"simulate": PROFILE, "time_scale": 8}
+    if make is Split:
+        devices = Split(batches=[8, 4], **given).devices
+    elif make is Ensemble:
+        devices = Ensemble([classifier()()], **given).devices
+    else:
+        devices = distribute(classifier()(), ratios=[2, 1], **given).split.devices
+    usual = simulated_devices(PROFILE)[0]
+    for slowed, device in zip(devices, usual, strict=True):
+        assert device.profile is not None
+        assert slowed.profile == device.profile.slowed(8)
 
 
 def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> None:

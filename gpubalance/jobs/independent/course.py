@@ -23,7 +23,7 @@ from gpubalance.jobs.measure.turns import in_turns
 def measure_in_turns(found: Found) -> None:
     """Measures each device alone and all at once, until all is known or no device is left.
 
-    Raises BadInput and TimeLimitPassed, no device's fault.
+    Raises BadInput, UsageError and TimeLimitPassed, no device's fault.
     """
     measurer = found.measurer
     measuring = found.request.measuring
@@ -35,7 +35,11 @@ def measure_in_turns(found: Found) -> None:
     while found.going:
         try:
             in_turns(
-                measurer, turns_of(found.going), measuring, "measuring {what}, {window}"
+                measurer,
+                turns_of(found.going),
+                measuring,
+                "measuring {what}, {window}",
+                found.refuse_too_slow,
             )
         except GpubalanceError as error:
             drop_out(found, error)

@@ -11,7 +11,8 @@ from gpubalance.jobs.independent.replica import OwnReplica
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.subject import Subject, Turn
+from gpubalance.jobs.measure.too_slow import too_slow_windows
 from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ended
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.numbers.stats import interval_of_sum
@@ -36,6 +37,21 @@ class Found:
     def going(self) -> list[OwnReplica]:
         """The devices that have not failed."""
         return [replica for replica in self.replicas if replica.error is None]
+
+    def refuse_too_slow(self, turn: Turn) -> None:
+        """Raises UsageError if a device's first window alone is far from its profile."""
+        subject = turn[0]
+        if len(turn) > 1 or not subject.is_baseline:
+            return
+        fault = too_slow_windows(
+            subject,
+            self.measurer.windows[subject],
+            self.request.settings_of(subject.group),
+            self.request.joint,
+        )
+        if fault is not None:
+            self.measurer.forget(turn)
+            raise fault
 
     def result(self) -> Independent | None:
         """The result of what was measured so far; None before the first timing."""

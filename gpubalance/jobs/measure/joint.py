@@ -9,6 +9,7 @@ from gpubalance.jobs.measure.input_pipeline import measure_input_pipeline
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.run_findings import RunFindings
 from gpubalance.jobs.measure.subject import Subject, Turn
+from gpubalance.jobs.measure.too_slow import too_slow_windows
 from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.results.run import SoloBest
 from gpubalance.results.warnings import warning
@@ -20,7 +21,8 @@ class JointRun:
     """Measures the split of a run, and the even split beside it if that is asked for.
 
     The `findings` make the result, at any time. If batches come `from_input_pipeline`, the user's
-    own, that is measured alone first.
+    own, that is measured alone first. If it `refuses_too_slow`, a first window of the split whose
+    steps mostly take clearly longer than by the devices' profiles ends it with UsageError.
     """
 
     def __init__(
@@ -30,9 +32,11 @@ class JointRun:
         solo: tuple[SoloBest, ...] | None = None,
         *,
         from_input_pipeline: bool = False,
+        refuses_too_slow: bool = False,
     ) -> None:
         self.findings = RunFindings(asked, measurer, solo, from_input_pipeline)
         self.measurer = measurer
+        self._refuses_too_slow = refuses_too_slow
         self.request = asked.without_idle  # devices without samples are no replicas
 
     def measure(self) -> None:
@@ -67,7 +71,9 @@ class JointRun:
             # All subjects need the same devices, so each has a turn of its own.
             turns: list[Turn] = [(subject,) for subject in findings.subjects()]
             try:
-                in_turns(self.measurer, turns, self.request.measuring, doing)
+                in_turns(
+                    self.measurer, turns, self.request.measuring, doing, self._look
+                )
             except OutOfMemory as error:
                 even_failed = self.measurer.current == (findings.even,)
                 if not (even_failed and findings.even_is_another):
@@ -75,6 +81,18 @@ class JointRun:
                 self._give_up_even(error)
             else:
                 return
+
+    def _look(self, turn: Turn) -> None:
+        """Raises UsageError, and keeps no window, if this machine can't follow the profile."""
+        own = self.findings.own
+        if turn != (own,) or not self._refuses_too_slow:
+            return
+        request = self.request
+        windows = self.measurer.windows[own]
+        fault = too_slow_windows(own, windows, request.settings, request.joint)
+        if fault is not None:
+            self.measurer.forget(turn)
+            raise fault
 
     def _warm_up_even(self) -> None:
         """Warms up the largest even split that fits; goes on without it if none does."""

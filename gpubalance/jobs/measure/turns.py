@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpubalance.jobs.events import (
     Doing,
@@ -39,13 +39,18 @@ _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
 
 def in_turns(
-    measurer: Measurer, turns: Sequence[Turn], measuring: Measuring, doing: str
+    measurer: Measurer,
+    turns: Sequence[Turn],
+    measuring: Measuring,
+    doing: str,
+    look: Callable[[Turn], None] = lambda _: None,
 ) -> None:
     """Measures a window in each of the turns again and again, so that a drift affects all alike.
 
     Windows that the measurer has already count. After those that `measuring` asks for, more follow
     until all are known within ± 1 %, unless even `max_windows` could not come near that. One more
     follows if a GPU was throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
+    `look` is called after the first window of each turn, and raises if that says not to go on.
     """
     planned = max(measuring.windows, *map(measurer.window_count, turns))
     is_once_more = False
@@ -65,7 +70,7 @@ def in_turns(
                 return
             measurer.watch(Doing(why))
             planned = number
-        _measure_each(measurer, turns, measuring, number, planned, doing)
+        _measure_each(measurer, turns, measuring, number, planned, doing, look)
 
 
 def _measure_each(
@@ -75,6 +80,7 @@ def _measure_each(
     number: int,
     planned: int,
     doing: str,
+    look: Callable[[Turn], None],
 ) -> None:
     """Measures the window of that number in each turn that does not have it yet."""
     round_began_s = time.monotonic()
@@ -92,6 +98,8 @@ def _measure_each(
             )
             measurer.take(turn, rule, number, text)
             measurer.watch(_event(measurer, turn, number, planned))
+            if number == 1:
+                look(turn)
     measurer.watch(TimeLeft((planned - number) * (time.monotonic() - round_began_s)))
 
 

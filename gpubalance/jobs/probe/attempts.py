@@ -19,10 +19,12 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.events import PointDone, TrialDone
 from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.too_slow import CLEARLY, FIRST, too_slow
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.point import measure_point
-from gpubalance.jobs.probe.too_slow import refuse_too_slow
 from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.device import JointProfile
 from gpubalance.settings.record import Record
 from gpubalance.system.os_errors import is_about_files
 
@@ -167,7 +169,7 @@ class Attempts:
             bench.ensure_worker(fresh=fresh, last=asked.last)
             first = not self.points
             point = self.measured(asked.batch, asked.rule)
-            refuse_too_slow(bench.device, bench.request.settings, point, first=first)
+            self._refuse_too_slow(point, first=first)
             peak_bytes = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome = "oom"
@@ -196,6 +198,21 @@ class Attempts:
             memory_peak_bytes=peak_bytes,
         )
         return Attempt(trial=trial, point=point)
+
+    def _refuse_too_slow(self, point: CurvePoint, *, first: bool) -> None:
+        """Raises UsageError if most steps took clearly longer than by the profile."""
+        bench = self.bench
+        fault = too_slow(
+            [bench.device],
+            BatchSplit((point.batch,)),
+            bench.request.settings,
+            JointProfile(),
+            step_s=point.step_time_s.median,
+            late_part=point.late_part,
+            allowed=FIRST if first else CLEARLY,
+        )
+        if fault is not None:
+            raise fault
 
     def _exceeds_margin(self, peak_bytes: int | None) -> bool:
         """Whether that is more than may be used."""
