@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.device import Device, DeviceProfile, Host, JointProfile
-from gpubalance.settings.record import Record, all_faults
+from gpubalance.settings.record import Fault, Record, all_faults
 from gpubalance.system.files import read_toml
 from gpubalance.text import clean
 
@@ -21,6 +22,7 @@ OPTION = "--simulate "
 IN_A_SCRIPT = "simulate="
 _MOST_DEVICES = 64
 _MOST_FAULTS = 20  # that an error lists
+_ANY_LINE = {"alpha_s": 0.0, "beta_s": 0.0}
 
 
 class ProfileDevice(DeviceProfile):
@@ -62,17 +64,72 @@ def load_profile(path: Path, option: str = OPTION) -> Profile:
     document = read_toml(path, "profile", remedy=remedy)
     try:
         return Profile.model_validate(document)
-    except ValidationError as error:
+    except ValidationError:
         raise BadInput(
-            _faults_text(path, error),
+            _faults_text(path, _faults(document)),
             remedy="gpubalance guide profiles lists every key of a profile",
         ) from None
 
 
-def _faults_text(path: Path, error: ValidationError) -> str:
+def _faults(document: dict[str, Any]) -> list[Fault]:
+    """All that is wrong, device by device: keys, devices as a whole, and all of them together.
+
+    Pydantic looks at a whole only once its parts are sound, so it is asked again about what is left
+    when the faults so far are put right.
+    """
+    faults: list[Fault] = []
+    while True:
+        known = {fault.at for fault in faults}
+        try:
+            Profile.model_validate(document)
+            found = []
+        except ValidationError as error:
+            found = [one for one in all_faults(error, _keys_at) if one.at not in known]
+        if not found:
+            return sorted(faults, key=_device_number)
+        faults += found
+        for fault in found:
+            document = _put_right(document, fault)
+
+
+def _device_number(fault: Fault) -> float:
+    """The place of the fault's device; what is of no device comes after all of them."""
+    kind, number, *_ = (*fault.at, None, None)
+    return number if kind == "device" and isinstance(number, int) else math.inf
+
+
+def _put_right(document: dict[str, Any], fault: Fault) -> dict[str, Any]:
+    """The document without the fault, so that no other one follows from it."""
+    kind, number, key, *_ = (*fault.at, None, None, None)
+    if kind == "device" and isinstance(number, int):
+        devices = list(document["device"])
+        devices[number] = _device_put_right(devices[number], key, fault.meant or key)
+        return document | {"device": devices}
+    right = {name: value for name, value in document.items() if name != kind}
+    if len(fault.at) == 1 and fault.meant:
+        right[fault.meant] = document[str(kind)]
+    return right
+
+
+def _device_put_right(
+    device: Any, key: int | str | None, wrong: int | str | None
+) -> dict[str, Any]:
+    """A device without that key, which is the `wrong` one or its misspelling; None is the whole."""
+    if not isinstance(device, dict):
+        return {"name": "any", **_ANY_LINE}
+    right = {name: value for name, value in device.items() if name != key}
+    if wrong in (None, "curve", *_ANY_LINE):
+        right.pop("curve", None)
+        right |= _ANY_LINE
+    if wrong in ("name", "host"):
+        right |= {str(wrong): "any"}
+    return right
+
+
+def _faults_text(path: Path, all_found: Sequence[Fault]) -> str:
     """A line for each fault below the file's name; one alone stands beside it."""
     faults = []
-    for place, text in all_faults(error, _keys_at):
+    for _, place, text, _ in all_found:
         fault = _counted_from_1(f"{place}{text}" if place else text.lstrip(": ."))
         faults.append(fault)
     if len(faults) == 1:

@@ -12,18 +12,40 @@ from gpubalance.results.common import LocalLayers
 
 
 def local_layers_of(model: Any) -> LocalLayers:
-    """Which they are in a model: a frozen BatchNormalization takes no samples, and is none."""
-    batch_normalizations = 0
-    random = Counter[str]()
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.BatchNormalization):
-            batch_normalizations += layer.trainable and not layer.synchronized
-        elif _draws(layer):
-            random[type(layer).__name__] += 1
+    """Which they are in a model."""
+    drawing = filter(_draws, model._flatten_layers())
+    random = Counter(type(layer).__name__ for layer in drawing)
     return LocalLayers(
-        batch_normalizations=batch_normalizations,
+        batch_normalizations=len(_unsynchronised(model)),
         random=tuple(sorted(random.items())),
     )
+
+
+def unsynchronised_text(model: Any, *, micro: bool, xla: bool) -> str:
+    """The warning about batch normalisation by each device's own samples; else empty.
+
+    A step in `micro`-batches or with `xla` can't synchronise it.
+    """
+    names = [layer.name for layer in _unsynchronised(model)]
+    if not names:
+        return ""
+    which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    without = " without micro-batches" if micro else ""
+    without += " without XLA" if xla else ""
+    return (
+        f"the model {model.name} normalises each device's own samples ({which}), so it trains "
+        f"otherwise than on one device; exact{without}: BatchNormalization(synchronized=True)"
+    )
+
+
+def _unsynchronised(model: Any) -> list[Any]:
+    """The layers that normalise each device's own samples: a frozen one takes no samples."""
+    found = []
+    for layer in model._flatten_layers():
+        is_normalising = isinstance(layer, keras.layers.BatchNormalization)
+        if is_normalising and layer.trainable and not layer.synchronized:
+            found.append(layer)
+    return found
 
 
 def compiled_text(model: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gpubalance.settings.record import Bytes, Record, Seconds
 
@@ -135,19 +135,25 @@ class DeviceProfile(Record):
             return self
         if self.alpha_s or self.beta_s:
             raise ValueError("curve: it takes the place of alpha_s and beta_s")
-        batches = [batch for batch, _ in self.curve]
-        if len(batches) < 2 or batches != sorted(set(batches)):
-            raise ValueError("curve: it has two points or more, of rising batches")
-        if not all(seconds for _, seconds in self.curve):
-            raise ValueError("curve: its seconds must be above 0")
         return self
 
-    @model_validator(mode="after")
-    def _drift_is_ordered(self) -> DeviceProfile:
-        times = [point.from_s for point in self.drift]
+    @field_validator("curve")
+    @classmethod
+    def _curve_rises(cls, curve: tuple[TimedBatch, ...]) -> tuple[TimedBatch, ...]:
+        batches = [batch for batch, _ in curve]
+        if curve and (len(batches) < 2 or batches != sorted(set(batches))):
+            raise ValueError("it has two points or more, of rising batches")
+        if not all(seconds for _, seconds in curve):
+            raise ValueError("its seconds must be above 0")
+        return curve
+
+    @field_validator("drift")
+    @classmethod
+    def _drift_is_ordered(cls, drift: tuple[DriftPoint, ...]) -> tuple[DriftPoint, ...]:
+        times = [point.from_s for point in drift]
         if times != sorted(times):
-            raise ValueError("drift: its points must be in order of time")
-        return self
+            raise ValueError("its points must be in order of time")
+        return drift
 
 
 class JointProfile(Record):

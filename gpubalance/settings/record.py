@@ -74,6 +74,15 @@ class Record(BaseModel):
     )
 
 
+class Fault(NamedTuple):
+    """A wrong field: where it is, that as text, what is wrong, and the field that may be meant."""
+
+    at: tuple[int | str, ...]
+    place: str
+    text: str
+    meant: str | None = None
+
+
 def first_fault(error: ValidationError) -> str:
     """The place of the first wrong field, `device.0.alpha_s`, and what is wrong with it.
 
@@ -89,8 +98,8 @@ def first_fault(error: ValidationError) -> str:
 
 def all_faults(
     error: ValidationError, known: Callable[[tuple[int | str, ...]], Iterable[str]]
-) -> Iterator[tuple[str, str]]:
-    """The place of each wrong field, and what is wrong with it.
+) -> Iterator[Fault]:
+    """Each wrong field.
 
     `known` gives the fields at the place of an unknown one: the one that it may stand for is named,
     and is then not called missing. A list is not called empty because all its items are wrong.
@@ -114,9 +123,10 @@ def all_faults(
         if is_said or fault["loc"] in around:
             continue
         text = fault_text(fault)
-        if fault["loc"] in meant:
-            text += f", did you mean {meant[fault['loc']]}?"
-        yield place_of(fault), text
+        likely = meant.get(fault["loc"])
+        if likely is not None:
+            text += f", did you mean {likely}?"
+        yield Fault(fault["loc"], place_of(fault), text, likely)
 
 
 def place_of(fault: ErrorDetails) -> str:

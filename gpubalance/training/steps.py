@@ -16,6 +16,7 @@ import tensorflow as tf
 from gpubalance.engine import data_faults
 from gpubalance.engine.datasets import cleaned
 from gpubalance.engine.feed import Dealt, Feed
+from gpubalance.engine.local_layers import unsynchronised_text
 from gpubalance.engine.step import built
 from gpubalance.engine.users_errors import own_code_named, own_traceback
 from gpubalance.errors import BadInput, OutOfMemory
@@ -284,7 +285,7 @@ class Steps(KerasFunctions):
     def _warn_of_batch_normalisation(self) -> None:
         if self._replicas.count > 1:
             self._warn(
-                built.unsynchronised_text(
+                unsynchronised_text(
                     self.model,
                     micro=self._split.shares.accumulates,
                     xla=self._functions.xla,

@@ -173,3 +173,53 @@ def test_all_faults_are_named_at_once_with_the_keys_that_were_meant(
             "    joint.sync: unknown key, did you mean sync_s?",
         ]
     )
+
+
+WRONG_AS_A_WHOLE = """
+[[device]]
+nmae = "a"
+alpha_s = 0.1
+drift = [[3.0, 1.0], [2.0, 2.0]]
+
+[[device]]
+name = "b"
+noise = -1
+curve = [[8, 0.1]]
+host = "alpha"
+
+[[device]]
+name = "c"
+alhpa_s = 0.1
+memory = 0
+
+[[device]]
+name = "d"
+beta_s = 0.1
+curve = [[8, 0.1], [16, 0.2]]
+
+[joint]
+contention = 0
+"""
+
+
+def test_faults_of_whole_devices_and_of_all_are_named_with_those_of_keys(
+    tmp_path: Path,
+) -> None:
+    """And none that only follows from another: device 3 has an alpha_s, under another name."""
+    path = tmp_path / "profile.toml"
+    path.write_text(WRONG_AS_A_WHOLE)
+    with pytest.raises(BadInput) as caught:
+        load_profile(path)
+    assert caught.value.message.splitlines() == [
+        f"{path} has 10 faults:",
+        "    device 1: drift: its points must be in order of time",
+        "    device 1: nmae: unknown key, did you mean name?",
+        "    device 1: alpha_s and beta_s are needed, or a curve",
+        "    device 2: curve: it has two points or more, of rising batches",
+        "    device 2: noise -1 should be greater than or equal to 0",
+        "    device 3: memory 0 should be greater than 0",
+        "    device 3: alhpa_s: unknown key, did you mean alpha_s?",
+        "    device 4: curve: it takes the place of alpha_s and beta_s",
+        "    joint.contention 0 should be greater than or equal to 1",
+        "    device 1 has no host, and other devices name theirs",
+    ]

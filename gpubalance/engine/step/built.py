@@ -57,28 +57,6 @@ def check(model: Any, *, trains: bool) -> list[str]:
     return warnings
 
 
-def unsynchronised_text(model: Any, *, micro: bool, xla: bool) -> str:
-    """The warning about batch normalisation by each device's own samples; else empty.
-
-    A step in `micro`-batches or with `xla` can't synchronise it.
-    """
-    names = []
-    for layer in model._flatten_layers():
-        if not isinstance(layer, keras.layers.BatchNormalization):
-            continue
-        if layer.trainable and not layer.synchronized:
-            names.append(layer.name)
-    if not names:
-        return ""
-    which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    without = " without micro-batches" if micro else ""
-    without += " without XLA" if xla else ""
-    return (
-        f"the model {model.name} normalises each device's own samples ({which}), so it trains "
-        f"otherwise than on one device; exact{without}: BatchNormalization(synchronized=True)"
-    )
-
-
 def refuse_gradients_that_do_not_add_up(model: Any) -> None:
     """Raises BadInput for a layer that gives a variable's next value as its gradient."""
     for layer in model._flatten_layers():
