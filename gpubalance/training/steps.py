@@ -191,10 +191,20 @@ class Steps(KerasFunctions):
         if self._tries_left[what] and (
             self._replicas.count > 1 or dealt.shares.accumulates
         ):
-            self._try(what, batch, dealt.shares)
-            return self._feed.deal(batch)  # once more, by what that found
+            if self._may_tell(what):
+                self._try(what, batch, dealt.shares)
+                return self._feed.deal(batch)  # once more, by what that found
+            return dealt
         self._feed.look_ahead(iterator)
         return dealt
+
+    def _may_tell(self, what: str) -> bool:
+        """Whether trying the step may tell anything: not once the loss has made its weights NaN.
+
+        Each try takes as long as the first step.
+        """
+        is_first = self._tries_left[what] == _TRIES
+        return is_first or built.weights_are_finite(self.model)
 
     def _build(self, batch: Any, dealt: Dealt, *, trains: bool) -> None:
         """Does what Keras leaves to the first batch."""

@@ -103,6 +103,47 @@ def test_a_later_nan_is_told_when_the_training_ends() -> None:
     assert not [text for text in texts if "mean over samples" in text]
 
 
+def test_after_nan_the_step_is_tried_again_only_with_weights_that_are_numbers() -> None:
+    """Each try takes as long as a first step, four of them in an LSTM half a minute."""
+    traced = []
+
+    class Traced(layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            traced.append(x.shape)
+            return x
+
+    x, y = one_hot(100)
+    body = [keras.Input((None, 1)), layers.Masking(), layers.LSTM(4), Traced()]
+    body += [layers.Dense(3)]
+    split, model = in_split(compiled, body, "mse", batches=(70, 30))
+    weights = model.get_weights()
+    spoilt = x[..., None].copy()
+    spoilt[:] = np.nan
+    assert told(lambda: split.fit(model, spoilt, y, verbose=0))
+    assert not np.isfinite(model.get_weights()[0]).any()
+    tried = len(traced)
+    split.fit(model, x[..., None], y, epochs=3, verbose=0)
+    assert len(traced) == tried
+    model.set_weights(weights)
+    split.fit(model, x[..., None], y, verbose=0)
+    assert len(traced) > tried
+    assert np.isfinite(model.get_weights()[0]).all()
+
+
+def test_keras_says_the_same_of_shuffling_a_dataset_without_a_split() -> None:
+    _, model = in_split()
+    alone = classifier()()
+    (data,) = batched(X, Y)
+    for options in ({}, {"shuffle": True}, {"shuffle": False}):
+        texts = []
+        for fit in (alone.fit, model.fit):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                fit(data, verbose=0, **options)
+            texts.append([str(one.message) for one in caught])
+        assert texts[0] == texts[1]
+
+
 def batched(*arrays: Any) -> tuple[Any]:
     return (tf.data.Dataset.from_tensor_slices(arrays).batch(100),)
 

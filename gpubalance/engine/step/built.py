@@ -57,6 +57,14 @@ def check(model: Any, *, trains: bool) -> list[str]:
     return warnings
 
 
+def weights_are_finite(model: Any) -> bool:
+    """Whether all trained weights are numbers: else no batch tells anything of the step."""
+    for variable in model.trainable_variables:
+        if not tf.reduce_all(tf.math.is_finite(variable.value)):
+            return False
+    return True
+
+
 def refuse_gradients_that_do_not_add_up(model: Any) -> None:
     """Raises BadInput for a layer that gives a variable's next value as its gradient."""
     for layer in model._flatten_layers():

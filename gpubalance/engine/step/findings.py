@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from gpubalance.engine.keras_patches import function_of, is_keras_own, name_of
 from gpubalance.engine.sources import is_sum, reaches
+from gpubalance.engine.step.built import weights_are_finite
 from gpubalance.engine.step.logs import NOT_FROM_PARTS, log_warning
 from gpubalance.engine.step.part import Added, ReducedLoss
 from gpubalance.engine.step.runs import Runs
@@ -91,9 +90,8 @@ class Findings:
 
         None of weights that are no numbers any more: it was given when they became so.
         """
-        for variable in self._step.model.trainable_variables:
-            if not tf.reduce_all(tf.math.is_finite(variable.value)):
-                return []
+        if not weights_are_finite(self._step.model):
+            return []
         text = (
             f"the loss of the model {self._step.model.name}, or its gradient, is not finite for "
             "the samples tried"
