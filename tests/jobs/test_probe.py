@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from gpubalance.errors import NothingFits
-from gpubalance.jobs.events import Event, PointDone, Watch
+from gpubalance.jobs.events import Event, PointDone, TimeLeft, Watch
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.jobs.probe.speed import at_device_pace
 from gpubalance.planning.curve import wanted_precision
@@ -42,11 +42,17 @@ def probed(*profiles: DeviceProfile, watch: Watch = quiet, **options: object) ->
 
 
 @pytest.fixture(scope="module")
-def pair(either_engine: None) -> Probe:
+def events_of_pair() -> list[Event]:
+    """What was told while the pair was probed."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def pair(either_engine: None, events_of_pair: list[Event]) -> Probe:
     asked = ProbeRequest(
         devices=PAIR, settings=SMALL, batch_multiple=1, duration_s=0.6, parallel=True
     )
-    return probe(asked, quiet, nothing_kept())
+    return probe(asked, events_of_pair.append, nothing_kept())
 
 
 def limit_of(one: DeviceProbe) -> BatchLimit:
@@ -76,6 +82,19 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
     assert sum(t.outcome != "fits" for t in limit.trials) <= 2
     assert one.steady
     assert one.complete
+
+
+@pytest.mark.usefixtures("pair")
+def test_of_devices_probed_at_once_the_time_left_is_told_by_steps(
+    events_of_pair: list[Event],
+) -> None:
+    """It is told once both have points enough."""
+    told = [event for event in events_of_pair if isinstance(event, TimeLeft)]
+    first = events_of_pair.index(told[0])
+    before = [one for one in events_of_pair[:first] if isinstance(one, PointDone)]
+    assert {point.device for point in before} == set(PAIR)
+    assert len(told) > 2
+    assert all(min(event.seconds, event.step_s) > 0 for event in told)
 
 
 def test_the_published_solo_figures(pair: Probe) -> None:

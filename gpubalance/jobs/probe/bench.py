@@ -17,7 +17,6 @@ from gpubalance.errors import (
 from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.probe.order import queues
 from gpubalance.results.check import FEW_SAMPLES, few_samples_text
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
@@ -38,7 +37,8 @@ class Bench:
     Its `party` has one worker at a time; the caller must end it. `next_party` measures after that,
     and loads TensorFlow while the last worker here builds its model. `facts` are what the first
     worker said of the model, in this command or the interrupted one that it resumes. `deaths` are
-    the errors of workers that died or fell silent.
+    the errors of workers that died or fell silent. `tell_left` takes about how many seconds the
+    device still needs, and what its longest step takes.
     """
 
     device: Device
@@ -47,6 +47,7 @@ class Bench:
     verdicts: Verdicts | None
     time_limit: TimeLimit
     watch: Watch
+    tell_left: Callable[[float, float], None]
     next_party: Party | None = None
     deaths: list[GpubalanceError] = field(default_factory=list)
 
@@ -74,11 +75,6 @@ class Bench:
         if limit_bytes is None:
             return None
         return max(0, limit_bytes - self.request.margin_bytes)
-
-    @property
-    def is_beside_others(self) -> bool:
-        """Whether other devices are measured at the same time."""
-        return len(queues(self.request)) > 1
 
     @property
     def max_batch(self) -> int | None:

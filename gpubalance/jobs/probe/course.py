@@ -86,6 +86,7 @@ def _measure(devices: ProbedDevices, probed: ProbedDevice) -> None:
     """
     began_s = time.monotonic()
     probed.began = True
+    devices.left.begin(probed.number)
     try:
         probed.probe()
         probed.ended = True
@@ -98,6 +99,7 @@ def _measure(devices: ProbedDevices, probed: ProbedDevice) -> None:
     finally:
         probed.elapsed_s = time.monotonic() - began_s
         probed.bench.party.end()
+        devices.left.end(probed.number)
         devices.watch(DeviceDone(probed.device))
 
 

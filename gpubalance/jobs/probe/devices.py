@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from functools import partial
 from itertools import pairwise
 
 from gpubalance.jobs.events import Watch, one_at_a_time
@@ -12,6 +13,7 @@ from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.device_probe import device_probe, taken_over
 from gpubalance.jobs.probe.order import queues, stand_ins
 from gpubalance.jobs.probe.probed_device import ProbedDevice
+from gpubalance.jobs.probe.time_left import QueuesLeft
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.run import InputPipeline
@@ -47,8 +49,12 @@ class ProbedDevices:
         self.pipeline_warnings: list[Warning_] = []
         verdicts = KeptVerdicts(journal) if next_party is None else next_party.verdicts
         self.all: list[ProbedDevice] = []
+        self.left = QueuesLeft(queues(request), set(stand_ins(request)), self.watch)
         for number, device in enumerate(request.devices):
-            bench = Bench(device, request, journal, verdicts, self.limit, self.watch)
+            tell_left = partial(self.left.tell, number)
+            bench = Bench(
+                device, request, journal, verdicts, self.limit, self.watch, tell_left
+            )
             self.all.append(ProbedDevice(number, bench))
         self._stand_ins = [self.all[number] for number in stand_ins(request)]
         self.queues: list[list[ProbedDevice]] = []

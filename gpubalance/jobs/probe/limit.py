@@ -6,7 +6,6 @@ import math
 from functools import partial
 from typing import NamedTuple
 
-from gpubalance.jobs.events import TimeLeft
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.bench import Bench
@@ -68,13 +67,12 @@ def _tell_time_left(attempts: Attempts, factor: int) -> None:
     largest = _predicted(attempts)
     if bench.usable_bytes is None:
         largest = _LARGEST_UNASKED
-    # Of devices that are measured at the same time each would tell another time
-    if largest is not None and not bench.is_beside_others:
+    if largest is not None:
         largest = min(largest, bench.max_batch or largest)
         points = list(attempts.points.values())
         left_s = curve_left_s(points, largest, attempts.rule, factor=factor)
         slowest = max(points, key=lambda point: point.batch)
-        bench.watch(TimeLeft(left_s, step_s=slowest.step_time_s.median))
+        bench.tell_left(left_s, slowest.step_time_s.median)
 
 
 def search_limit(attempts: Attempts, explored: Explored) -> Limit:

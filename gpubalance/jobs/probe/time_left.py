@@ -1,7 +1,12 @@
-"""About how long the curve of a device still takes: step times, times the steps that are left."""
+"""About how long a probe still takes: step times, times the steps that are left."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from gpubalance.jobs.events import TimeLeft, Watch
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.warm_up import SETTLING_STEPS
 from gpubalance.planning.model import fit_line
@@ -10,6 +15,70 @@ from gpubalance.results.probe import CurvePoint
 # The search for the limit, the sensible batch and the look at whether the device keeps its speed
 # take about as long as so many points of the largest batch.
 _MORE_POINTS = 2
+
+
+class QueuesLeft:
+    """Tells how long queues of devices, which are measured at the same time, take together.
+
+    In one queue each device is a phase of its own, and is told of alone. Several are one phase,
+    which ends with the last of them: it is told of once each queue has an estimate.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[Sequence[int]],
+        probed: set[int],
+        watch: Watch,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`queues` have numbers of devices in order, `probed` those that no equal one spares."""
+        self._queues = [list(queue) for queue in queues]
+        self._probed = probed
+        self._watch = watch
+        self._clock = clock
+        self._began_s: dict[int, float] = {}
+        self._until_s: dict[int, float] = {}  # by the number of the queue
+        self._step_s = 0.0
+        self._lock = threading.Lock()
+
+    def begin(self, number: int) -> None:
+        """A device begins to be measured."""
+        with self._lock:
+            self._began_s[number] = self._clock()
+
+    def tell(self, number: int, left_s: float, step_s: float) -> None:
+        """A device needs about so many seconds more, as its longest step takes `step_s`."""
+        with self._lock:
+            self._step_s = max(self._step_s, step_s)
+            later = self._later(number)
+            whole_s = self._clock() - self._began_s[number] + left_s
+            self._note(number, left_s + later * whole_s)
+
+    def end(self, number: int) -> None:
+        """A device has been measured, or has failed."""
+        with self._lock:
+            if len(self._queues) > 1 and not self._later(number):
+                self._note(number, 0.0)
+
+    def _later(self, number: int) -> int:
+        """How many devices of its queue come later in the same phase."""
+        if len(self._queues) == 1:
+            return 0
+        queue = self._queues[self._queue_of(number)]
+        return len(self._probed.intersection(queue[queue.index(number) + 1 :]))
+
+    def _queue_of(self, number: int) -> int:
+        return next(
+            place for place, queue in enumerate(self._queues) if number in queue
+        )
+
+    def _note(self, number: int, left_s: float) -> None:
+        now_s = self._clock()
+        self._until_s[self._queue_of(number)] = now_s + left_s
+        longest_s = max(self._until_s.values()) - now_s
+        # With nothing left the phase would be called late, which is not over yet
+        if len(self._until_s) == len(self._queues) and longest_s > 0:
+            self._watch(TimeLeft(longest_s, step_s=self._step_s))
 
 
 def curve_left_s(
