@@ -29,7 +29,8 @@ def of_labels(error: BaseException) -> BadInput | None:
     if not isinstance(error, ValueError) or shapes is None:
         return None
     labels, outputs = (re.findall(r"[^,\s]+", shape) for shape in shapes.groups())
-    has = f"the labels (y) of a batch have the shape ({shapes[1]})"
+    # How many samples the batch has says nothing: a check tries a few of them
+    has = f"the labels (y) of a batch have the shape ({', '.join(['batch', *labels[1:]])})"
     if _SPARSE in text and labels[-1] == outputs[-1]:
         return BadInput(
             f"{has}, one-hot, and the loss is sparse_categorical_crossentropy, which takes class "

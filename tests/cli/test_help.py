@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,21 @@ def test_the_programs_help_lists_the_commands(in_process: Program) -> None:
     for name, command in COMMANDS.items():
         assert f"│ {name} " in done.out
         assert (command.help or "").split(":")[0].split(".")[0][:30] in done.out
+
+
+def test_what_measures_has_a_dry_run_and_what_shows_progress_can_be_quiet() -> None:
+    """`launch` shows only its script's lines and what was lost; `guide` is text."""
+    quiet, dry = (
+        {name for name, one in COMMANDS.items() if flag in _flags_of(one)}
+        for flag in ("--quiet", "--dry-run")
+    )
+    measuring = {"probe", "run", "balance", "independent", "layers", "queue"}
+    assert dry == {*measuring, "launch"}
+    assert quiet == {*COMMANDS} - {"launch", "guide"}
+
+
+def _flags_of(command: Any) -> set[str]:
+    return {flag for param in command.params for flag in param.opts}
 
 
 @pytest.mark.parametrize(

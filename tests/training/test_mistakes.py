@@ -211,8 +211,10 @@ def test_labels_of_the_other_cross_entropy_are_named(
     loss: str, labels: Any, use: str, of: Any
 ) -> None:
     split, model = dense(loss)
-    with pytest.raises(BadInput, match=rf"\n.*→ use {use}_crossentropy, or"):
+    with pytest.raises(BadInput, match=rf"\n.*→ use {use}_crossentropy, or") as caught:
         split.fit(model, *of(X, labels), verbose=0)
+    shape = "(batch, 3), one-hot" if use == "categorical" else "(batch), class"
+    assert f"the labels (y) of a batch have the shape {shape}" in str(caught.value)
 
 
 def recommender() -> Any:
