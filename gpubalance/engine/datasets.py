@@ -87,8 +87,9 @@ def _not_dense(batch: Any, part: Any) -> BadInput:
     if isinstance(part, tf.RaggedTensor):
         return BadInput(
             f"{name} is a {kind}, whose rows differ in length: it can't be dealt out",
-            remedy=f"pad it, {name}.to_tensor(): in the dataset's map, after its batch, or before "
-            "it is given if it is an array. Embedding(mask_zero=True) leaves out the zeros",
+            remedy=f"pad it, {name}.to_tensor(): in the dataset's map after its batch, in your "
+            "generator or PyDataset, or before fit if it is an array. Embedding(mask_zero=True) "
+            "leaves out the zeros",
         )
     dense = "make it a dense tensor"
     if isinstance(part, tf.SparseTensor):

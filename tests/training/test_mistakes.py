@@ -254,7 +254,7 @@ def test_a_ragged_input_is_named_with_what_makes_it_train(form: str) -> None:
     data = of_unlike_lengths(form)
     with pytest.raises(BadInput, match=r'x\["items"\] is a RaggedTensor') as caught:
         split.fit(model, *data, verbose=0)
-    remedy = r'x\["items"\]\.to_tensor\(\): in the dataset\'s map, after its batch'
+    remedy = r'x\["items"\]\.to_tensor\(\): in the dataset\'s map after its batch'
     caught.match(remedy)
     if form == "array":
         data = padded(*data)
