@@ -107,7 +107,7 @@ def test_after_nan_the_step_is_tried_again_only_with_weights_that_are_numbers() 
     """Each try takes as long as a first step, four of them in an LSTM half a minute."""
     traced = []
 
-    class Traced(layers.Layer):  # type: ignore[misc]
+    class Traced(layers.Layer):
         def call(self, x: Any) -> Any:
             traced.append(x.shape)
             return x
