@@ -377,7 +377,8 @@ def _truth(draw: _Draw) -> str | None:
         apart = np.linalg.norm(made - whole)
         return OTHER if apart > _CLEAR[draw.precision] * largest else None
     if size < _ROUNDING_64:
-        return NONE
+        # A loss that is a sum may be called one.
+        return NONE if draw.truth == MEAN else None
     return draw.truth if size > _SMALLEST[draw.precision] else None
 
 
