@@ -435,6 +435,7 @@ def test_a_check_that_raises_or_hangs_is_a_failed_check() -> None:
     assert "no answer" in hung.detail
 
 
+@pytest.mark.full
 def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -> None:
     if nvidia_cards():
         pytest.skip("this machine has an NVIDIA card")

@@ -15,7 +15,7 @@ MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]
 # The devices of these hold in a joint run what they hold alone, so nothing else fails.
 ROOMY = [
     one for one in MACHINES if not one.joint.extra_memory and one.wanted.accumulate == 1
-][:8]
+][:3]
 
 
 def failing(*at: int) -> type[DrawnParty]:
@@ -62,7 +62,7 @@ class Misblaming(DrawnParty):
             raise
 
 
-@pytest.mark.parametrize("seed", [5009, 5018, 5026, 5050])
+@pytest.mark.parametrize("seed", [5009, 5026])
 def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
     machine = Machine(seed, 0.0)
     expected = machine.rate(machine.balanced().split)

@@ -130,11 +130,12 @@ def _published_balanced(watch: Watch) -> Plan:
         # A sum takes as long without it: so no round is spent.
         ("def sum_s(devices): return 0.1", []),
         # Nothing is known then, and the round tells.
-        (
+        pytest.param(
             "import tensorflow as tf\n"
             "def sum_s(devices):\n"
             "    raise tf.errors.ResourceExhaustedError(0, 0, 'OOM on device:GPU:0')",
             ["GPU:3", "GPU:2"],
+            marks=pytest.mark.full,
         ),
         (
             "import tensorflow as tf\n"

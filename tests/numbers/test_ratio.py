@@ -138,6 +138,7 @@ def test_runs_of_the_same_are_no_different_and_three_per_cent_is_found(
     assert slower.part >= 0.9
 
 
+@pytest.mark.full
 def test_runs_that_wander_are_called_no_different_either() -> None:
     same, _ = called_different("gtx1080ti-gtx1080", count=60, correlation=0.9)
     assert same.part <= 0.05

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def test_no_other_way_is_sooner(
     assert found is None or abs((ways[found] or 0.0) - (best or 0.0)) < 1e-9
 
 
+@pytest.mark.full
 def test_ten_models_on_three_devices_are_placed_exactly() -> None:
     random = Random(1)
     bases_s = [random.uniform(1, 5) for _ in range(10)]

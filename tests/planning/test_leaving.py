@@ -96,8 +96,8 @@ def test_a_set_that_can_not_take_the_global_batch_is_not_tried() -> None:
 
 
 def test_of_many_devices_a_whole_host_is_left_out() -> None:
-    loads = tuple(replace(FAST, host=device // 8) for device in range(64))
-    near = frozenset(range(8, 64))
+    loads = tuple(replace(FAST, host=device // 8) for device in range(32))
+    near = frozenset(range(8, 32))
     before = Problem(loads, Syncs({EVERYWHERE: 0.05}))
     measured_s, _, _ = all_that_is_tried(
         before, lambda devices: 0.002 if devices <= near else 0.05

@@ -101,6 +101,7 @@ def seen(page: Path) -> Seen:
     return look(page, [*VIEWS, PAPER], QUESTIONS, page.parent)
 
 
+@pytest.mark.full
 def test_the_page_opens_without_complaint(seen: Seen) -> None:
     assert seen.console == []
 

@@ -77,7 +77,9 @@ def test_alike_stages_reach_the_bound_of_the_bubble(
     ]
 
 
-@pytest.mark.parametrize(("stages", "loses"), [(2, 0.09), (4, 0.15)])
+@pytest.mark.parametrize(
+    ("stages", "loses"), [(2, 0.09), pytest.param(4, 0.15, marks=pytest.mark.full)]
+)
 def test_a_deeper_order_hides_transfers(stages: int, loses: float) -> None:
     """Transfers take 10 % of a stage's compute."""
     plain, *_, deeper = one_block_each(even_problem(stages, 16, transfer_s=0.3))
