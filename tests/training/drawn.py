@@ -307,6 +307,11 @@ def _centring(**how: Any) -> Any:
     return Centring(**how)
 
 
+def _with_added(loss: Any, model: Any) -> Any:
+    """The loss with those that layers add, which may have another precision."""
+    return loss + sum(ops.cast(added, loss.dtype) for added in model.losses)
+
+
 def _owning(how: str, loss: Any, clipped: bool) -> Any:
     """A model with the loss in its `compute_loss` or its `train_step`."""
 
@@ -322,7 +327,7 @@ def _owning(how: str, loss: Any, clipped: bool) -> Any:
                 **__: Any,
             ) -> Any:
                 del x
-                return loss(ops.cast(y, y_pred.dtype), y_pred) + sum(self.losses)
+                return _with_added(loss(ops.cast(y, y_pred.dtype), y_pred), self)
 
         else:
 
@@ -330,7 +335,7 @@ def _owning(how: str, loss: Any, clipped: bool) -> Any:
                 x, y = data[:2]
                 with tf.GradientTape() as tape:
                     p = self(x, training=True)
-                    value = loss(ops.cast(y, p.dtype), p) + sum(self.losses)
+                    value = _with_added(loss(ops.cast(y, p.dtype), p), self)
                     value = self.optimizer.scale_loss(value)
                 grads = tape.gradient(value, self.trainable_variables)
                 if clipped:
