@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from gpubalance.engine.datasets import cleaned, samples_of
+from gpubalance.engine.keras_patches import called_flat
 from gpubalance.engine.reader import Reader
 from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import BadInput
@@ -221,7 +222,7 @@ class Feed:
         )
 
         def copied() -> Dealt:
-            values = layout.cut(batch, own_places, weights)
+            values = called_flat(layout.cut, (batch, own_places, weights))
             return Dealt(values, layout, shares, samples, replicated, is_usual, shapes)
 
         return copied

@@ -200,6 +200,15 @@ def of_training_method(model: Any, name: str) -> Method:
 
 # ---- What is called ----
 
+
+def called_flat(function: Any, arguments: Any) -> Any:
+    """What a concrete function gives for these arguments, of which each tensor is as it was traced.
+
+    Its own call binds, casts and checks each tensor, which takes longer than to start the step.
+    """
+    return function._call_flat(tf.nest.flatten(arguments), function.captured_inputs)
+
+
 mask_of = backend.get_keras_mask  # that a layer put on a tensor, or None
 put_mask = backend.set_keras_mask
 # Options of an optimizer that do not work under a strategy, and what to do instead.

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.feed import WEIGHTS, Dealt
+from gpubalance.engine.keras_patches import called_flat
 from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step import parity
@@ -49,6 +50,7 @@ class Functions:
         # Steps that were traced, or the first of their function for such shapes: XLA compiles for
         # each, and cuDNN and oneDNN choose their algorithms by them
         self.first_steps = 0
+        self._micro_batches = functools.lru_cache(maxsize=64)(_on_the_host)
 
     @functools.cached_property
     def pack_bytes(self) -> int:
@@ -171,11 +173,10 @@ class Functions:
                 self._usual[key] = dealt.shares, self._for_these(dealt, function)
             _, function = self._usual[key]
         self._note_first(key, dealt, is_new=is_new)
-        with tf.device("/CPU:0"):  # where loops over micro-batches need their sizes
-            micro_batches = tf.constant(dealt.shares.micro_batches, tf.int32)
+        arguments = dealt.values, self._micro_batches(dealt.shares.micro_batches)
         # Where what has no device of its own is put, as what is returned.
         with tf.device(self._replicas.names[0]), step_lock(self._replicas.strategy):
-            return function(dealt.values, micro_batches), is_new
+            return called_flat(function, arguments), is_new
 
     def _note_first(
         self, key: tuple[str, str, StepKind], dealt: Dealt, *, is_new: bool
@@ -246,6 +247,12 @@ class Functions:
         return training(
             self._model, self._replicas, self._decompositions["train"], kind
         )
+
+
+def _on_the_host(micro_batches: tuple[int, ...]) -> Any:
+    """The sizes as a tensor where loops over micro-batches need them."""
+    with tf.device("/CPU:0"):
+        return tf.constant(micro_batches, tf.int32)
 
 
 def _of_size(batch: int, spec: tf.TensorSpec) -> tf.TensorSpec:
