@@ -51,7 +51,7 @@ BENCHES = (
         "slowed",
         "hosts",
     ),
-    *("kills-without-tensorflow", "tests", "alone"),
+    *("kills-without-tensorflow", "host", "tests", "alone"),
 )
 _IN = {
     **{
