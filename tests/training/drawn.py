@@ -24,6 +24,9 @@ _CLEAR = {"float32": 1e-2, "mixed_float16": 0.1, "mixed_bfloat16": 0.4}
 _ROUNDING_64 = 1e-12  # of gradients in float64, which are about 1 in size
 _SMALLEST = {"float32": 1e-4, "mixed_float16": 1e-2, "mixed_bfloat16": 1e-2}
 _CLIPPED_TO = 1e-3
+# The distance of 1 to the next number, and how often samples are rounded by it.
+_SPACINGS = {"float32": 2**-23, "mixed_float16": 2**-10, "mixed_bfloat16": 2**-7}
+_ROUNDED = 5
 
 
 def _cross_entropy(y: Any, p: Any) -> Any:
@@ -362,34 +365,51 @@ def drawn(seed: int, precision: str) -> DrawnStep:
     model = draw.model()
     x, y, weights = draw.data()
     batch = (x, y, weights) if draw.weighted else (x, y)
-    return DrawnStep(draw.text(), model, batch, _truth(draw))
+    return DrawnStep(draw.text(), model, batch, _truth(draw, model.get_weights()))
 
 
-def _truth(draw: _Draw) -> str | None:
-    """What is true of the gradients, as computed in float64."""
+def _truth(draw: _Draw, weights: list[Any]) -> str | None:
+    """What is true of the gradients with these weights, as computed in float64."""
     if draw.truth == NONE:
         return NONE
     model = keras.Sequential(draw.layers("float64", drops=False))
-    first = max(1, min(16, draw.count) // 4)
+    model.set_weights(weights)  # its own initial ones are others
     whole = _gradient(draw, model, slice(None))
     size = np.linalg.norm(whole)
     if draw.truth == OTHER:
-        parts = [_gradient(draw, model, slice(first))]
-        parts.append(_gradient(draw, model, slice(first, None)))
-        weight = first / draw.count
-        made = weight * parts[0] + (1 - weight) * parts[1]
-        largest = max(size, *map(np.linalg.norm, parts))
-        apart = np.linalg.norm(made - whole)
-        return OTHER if apart > _CLEAR[draw.precision] * largest else None
+        # Where rounding decides which samples a loss chooses, any of them may be right.
+        rounded = (_is_clearly_other(draw, model, seed) for seed in range(_ROUNDED))
+        return OTHER if all(rounded) else None
     if size < _ROUNDING_64:
         # A loss that is a sum may be called one.
         return NONE if draw.truth == MEAN else None
     return draw.truth if size > _SMALLEST[draw.precision] else None
 
 
-def _gradient(draw: _Draw, model: Any, samples: slice) -> Any:
-    """The gradient of the loss of these samples, in float64."""
-    x, y, weights = [values[samples] for values in draw.data()]
+def _is_clearly_other(draw: _Draw, model: Any, seed: int) -> bool:
+    """Whether the gradients of two parts are far from making the whole's.
+
+    The samples are rounded at random for each seed but 0.
+    """
+    first = max(1, min(16, draw.count) // 4)
+    weight = first / draw.count
+    whole, *parts = (
+        _gradient(draw, model, samples, seed)
+        for samples in (slice(None), slice(first), slice(first, None))
+    )
+    made = weight * parts[0] + (1 - weight) * parts[1]
+    largest = max(map(np.linalg.norm, (whole, *parts)))
+    apart = np.linalg.norm(made - whole)
+    return bool(apart > _CLEAR[draw.precision] * largest)
+
+
+def _gradient(draw: _Draw, model: Any, samples: slice, seed: int = 0) -> Any:
+    """The gradient of the loss of these samples, in float64; rounded if there is a seed."""
+    x, y, weights = draw.data()
+    if seed and x.dtype.kind == "f":
+        moved = np.random.default_rng(seed).normal(size=x.shape)
+        x = x * (1 + _SPACINGS[draw.precision] * moved)
+    x, y, weights = (values[samples] for values in (x, y, weights))
     with tf.GradientTape() as tape:
         p = model(x)
         if draw.reduced is not None:

@@ -126,14 +126,17 @@ class Findings:
         loss = f"the loss of the model {self._step.model.name} ({name_of(reduced.loss_object)})"
         is_by_sample = bool(reduced.result.shape.rank)
         power = MEAN if is_by_sample else self._runs.power(name)
-        if power == SUM or (power != MEAN and self._runs.is_of_sum(name)):
+        is_lost = power is None and self._runs.is_lost(name)
+        # Rounding may add the same twice by chance.
+        is_of_sum = power != MEAN and not is_lost and self._runs.is_of_sum(name)
+        if power == SUM or is_of_sum:
             raise BadInput(
                 f"{loss} sums over the batch and returns one number, {_IS_A_MEAN}",
                 remedy="return a value for each sample; keras.losses.Loss with reduction='sum' "
                 "sums them",
             )
         is_own = not is_keras_own(function_of(reduced.loss_object))
-        if power is None and self._runs.is_lost(name):
+        if is_lost:
             if is_own:
                 self._warnings.append(
                     f"{loss} is no more than rounding for the samples tried, {UNKNOWN}"
