@@ -99,29 +99,19 @@ def plain(model: Any, grads: Any, _: Any) -> None:
     apply(model, grads)
 
 
-def gradient_norm_logged(model: Any, grads: Any, _: Any) -> Any:
+def much_logged(model: Any, grads: Any, _: Any) -> Any:
+    """Logs what is no mean over samples, and what it reads after it applied the gradients."""
     apply(model, grads)
-    return {"norm": tf.linalg.global_norm(grads)}
-
-
-def spread_logged(model: Any, grads: Any, _: Any) -> Any:
-    apply(model, grads)
+    output = model(model.now)[:, 0]
+    model.counted.update_state(output)
     of_codes = tf.unique(tf.argmax(model.now, axis=1))[0]
     return {
+        "norm": tf.linalg.global_norm(grads),
         "spread": tf.math.reduce_variance(model.now[:, 0]),
         "codes": tf.size(of_codes),
+        "output": ops.mean(output),
+        "counted": model.counted.result(),
     }
-
-
-def output_counted(model: Any, grads: Any, _: Any) -> Any:
-    apply(model, grads)
-    model.counted.update_state(model(model.now)[:, 0])
-    return {"counted": model.counted.result()}
-
-
-def output_logged(model: Any, grads: Any, _: Any) -> Any:
-    apply(model, grads)
-    return {"output": ops.mean(model(model.now)[:, 0])}
 
 
 def sampled() -> Any:

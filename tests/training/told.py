@@ -10,24 +10,21 @@ from tests.training.own_steps import (
     another_optimizer,
     by_tensorflow,
     clipped_weights,
-    gradient_norm_logged,
     model_with,
+    much_logged,
     no_optimizer,
-    output_counted,
-    output_logged,
     plain,
     rate_afterwards,
     rate_by_samples,
     sampled,
     skipping,
-    spread_logged,
     stepping,
     two_optimizers,
     two_passes,
 )
 
 
-def with_loss(name: str, weights: Any = None) -> Any:
+def own_loss(name: str) -> Any:
     of_each = losses.sparse_categorical_crossentropy
 
     def summed(y: Any, p: Any) -> Any:
@@ -70,10 +67,6 @@ def with_loss(name: str, weights: Any = None) -> Any:
             + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1]))
         )
 
-    def by_mean_weight(y: Any, p: Any) -> Any:
-        weights = 1 + ops.cast(ops.reshape(y, (-1,)), p.dtype)
-        return ops.mean(weights / ops.mean(weights) * of_each(y, p))
-
     def balanced(y: Any, p: Any) -> Any:
         of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
         weights = ops.sum(of_class / (1 + ops.sum(of_class, axis=0)), axis=1)
@@ -96,14 +89,19 @@ def with_loss(name: str, weights: Any = None) -> Any:
         losses = of_each(y, p)
         return ops.mean(ops.sum(ops.reshape(losses, (-1, 2)), axis=1))
 
-    chosen = locals()[name]
-    return classifier(loss=lambda: chosen, layers={"weights": weights})()
+    return locals()[name]
 
 
-def above_mean(seed: int) -> Any:
-    """A classifier of other weights, trained on the samples whose loss is above the mean."""
-    keras.utils.set_random_seed(seed)
-    return with_loss("above_their_mean")
+def with_loss(name: str, weights: Any = None) -> Any:
+    return classifier(loss=lambda: own_loss(name), layers={"weights": weights})()
+
+
+def with_losses(*names: str, weights: Any = None) -> Any:
+    """A model with an output for each of these losses."""
+    first, hidden, _ = dense(weights=weights)
+    inner = hidden(first)
+    outputs = [layers.Dense(3, "softmax")(inner) for _ in names]
+    return compiled(keras.Model(first, outputs), [own_loss(name) for name in names])
 
 
 def total_of_own() -> Any:
@@ -129,7 +127,20 @@ def normalised_behind_a_mask() -> Any:
     )
 
 
+# Each with the variable that it updates, and how: neither by a mean nor by a sum over samples
+_UPDATES = {
+    "average": lambda kept, x: kept + 0.1 * (ops.mean(x) - kept),
+    "largest": lambda _, x: ops.cast(1e6 * ops.max(x), "int32"),
+    "max": lambda kept, x: ops.maximum(kept, ops.max(x)),
+    "maxima": lambda kept, x: kept + ops.max(x),
+    "decayed_sum": lambda kept, x: 0.9 * kept + 0.1 * ops.sum(x),
+    "sum": lambda kept, x: kept + ops.sum(x),
+}
+
+
 def keeping(kind: str) -> Any:
+    """A layer with a state that it updates in this way."""
+
     class Keeping(layers.Layer):
         def build(self, _: Any) -> None:
             dtype = "int32" if kind == "largest" else "float32"
@@ -138,45 +149,51 @@ def keeping(kind: str) -> Any:
             )
 
         def call(self, x: Any) -> Any:
-            if kind == "largest":
-                self.kept.assign(ops.cast(1e6 * ops.max(x), "int32"))
-                return x
-            self.kept.assign(
-                self.kept + ops.sum(x)
-                if kind == "sum"
-                else 0.9 * self.kept + 0.1 * ops.sum(x)
-            )
+            self.kept.assign(_UPDATES[kind](self.kept, x))
             return x
 
-    first, *rest = dense()
-    return compiled([first, Keeping(name="mine"), *rest])
+    return Keeping(name=f"layer_{kind}")
 
 
-def with_metric(kind: str) -> Any:
+def metric(kind: str) -> Any:
+    """A metric that updates its state in this way."""
+
     class Keeping(metrics.Metric):
         def __init__(self) -> None:
-            super().__init__(name="mine")
+            super().__init__(name=f"metric_{kind}")
             self.kept = self.add_variable((), "zeros", name="kept")
 
         def update_state(self, _: Any, p: Any, **__: Any) -> None:
-            new = {
-                "max": ops.maximum(self.kept, ops.max(p)),
-                "maxima": self.kept + ops.max(p),
-            }
-            self.kept.assign(
-                {**new, "average": self.kept + 0.1 * (ops.mean(p[:, 0]) - self.kept)}[
-                    kind
-                ]
-            )
+            self.kept.assign(_UPDATES[kind](self.kept, p[:, 0]))
 
         def result(self) -> Any:
             return self.kept
 
+    return Keeping()
+
+
+def total_of_maxima() -> Any:
     class Total(metrics.Sum):
         def update_state(self, _: Any, p: Any, **__: Any) -> None:
             super().update_state(ops.max(p[:, 0]))
 
-    return compiled(dense(), metrics=[Total("mine") if kind == "sum" else Keeping()])
+    return Total("maxima_in_all")
+
+
+def of_odd_states() -> Any:
+    """A model with layers and metrics whose states are neither means nor sums over samples."""
+    first, *rest = dense()
+    kept = [keeping(kind) for kind in ("decayed_sum", "largest")]
+    counted = [metric(kind) for kind in ("max", "maxima", "average")]
+    return compiled([first, *kept, *rest], metrics=[*counted, total_of_maxima()])
+
+
+def of_mean_and_sum() -> Any:
+    """A model without a loss but a mean that a layer adds, and with a sum that it keeps."""
+    first, *_ = dense()
+    return compiled(
+        [first, keeping("sum"), layers.Dense(6), adding_layer("only")], None
+    )
 
 
 def of_pairs() -> Any:
@@ -203,16 +220,11 @@ def of_pairs() -> Any:
     return compiled(Pairs(), in_batch)
 
 
-def adding(kind: str) -> Any:
-    """A model with a layer that adds to the loss, or subtracts the batch's mean.
-
-    What it adds is a sum over the batch, or another number.
-    """
+def adding_layer(kind: str) -> Any:
+    """A layer that adds to the loss: a sum over the batch, or another number."""
 
     class Adding(layers.Layer):
         def call(self, x: Any) -> Any:
-            if kind == "mean":
-                return x - ops.mean(x, axis=0)
             losses = {
                 "sum": 1e-3 * ops.sum(x**2),
                 "largest": ops.max(x),
@@ -221,35 +233,40 @@ def adding(kind: str) -> Any:
             self.add_loss(losses[kind])
             return x
 
+    return Adding(name="mine")
+
+
+def adding(kind: str) -> Any:
     first, *rest = dense()
-    body = [first, layers.Dense(6), Adding(name="mine")]
-    return compiled(body, None) if kind == "only" else compiled([*body, *rest])
+    return compiled([first, layers.Dense(6), adding_layer(kind), *rest])
 
 
-def of_the_batch(where: str) -> Any:
-    """A model that subtracts the batch's mean from a layer's outputs.
-
-    It does so in a function that it gives to Keras.
-    """
+def of_the_batch() -> Any:
+    """A model that subtracts the batch's mean from outputs, in all ways that one writes it."""
 
     def centred(x: Any) -> Any:
         return x - ops.mean(x, axis=0, keepdims=True)
 
+    class Centring(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return centred(x)
+
     inputs = keras.Input((6,))
-    body = layers.Dense(6, activation=centred if where == "activation" else None)(
-        inputs
-    )
-    body = {"lambda": layers.Lambda(centred, name="mine"), "graph": centred}.get(
-        where, lambda x: x
-    )(body)
-    return compiled(keras.Model(inputs, layers.Dense(3, "softmax")(body)))
+    activated = layers.Dense(6, activation=centred, name="activated")(inputs)
+    ways = [
+        activated,
+        layers.Lambda(centred, name="of_lambda")(inputs),
+        Centring(name="of_class")(inputs),
+        centred(inputs),
+    ]
+    return compiled(keras.Model(inputs, layers.Dense(3, "softmax")(layers.Add()(ways))))
 
 
 def checked(model: Any, x: Any, y: Any) -> Any:
     """What the parity check says of a step of the model on these samples."""
     from gpubalance.engine.step import built, parity
 
-    batch = tf.constant(x[:100]), tf.constant(y[:100])
+    batch = tf.nest.map_structure(lambda part: tf.constant(part[:100]), (x, y))
     built.build(model, tf.distribute.get_strategy(), batch, trains=True)
     return parity.check(model, batch, "CPU:0")
 
@@ -259,9 +276,10 @@ BY_DEVICES = "calls tf.nn.compute_average_loss, which divides by the number of d
 NOT_TRIED = r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)"
 OF_A_SUM = "takes the gradients of a sum over the batch"
 NO_MEAN = "takes gradients that are not a mean over samples"
+DRAWS = "draws random numbers for the batch as a whole"
 LATE = "which is computed with what it reads after it applies"
-KEPT = "mine updates kept from its samples to what is neither a mean nor a sum"
-ADDED = "the metric mine does not only add to kept a mean or a sum"
+KEPT = "updates kept from its samples to what is neither a mean nor a sum"
+ADDED = "does not only add to"
 # What makes a model, with its arguments, and what is said of it
 Told = dict[str, tuple[Any, ...]]
 REFUSED: Told = {
@@ -283,11 +301,6 @@ REFUSED: Told = {
     ),
     "scaled outside the tape": (stepping, "outside", "gets no gradient for any weight"),
     "an average by TensorFlow": (stepping, "average", BY_DEVICES),
-    "a compile of one's own": (
-        stepping,
-        "no optimizer",
-        "has no optimizer: its own compile does not set one",
-    ),
     "weights clipped": (
         model_with,
         clipped_weights,
@@ -317,9 +330,7 @@ REFUSED: Told = {
         "summed",
         r"\(summed\) sums over the batch and returns one number",
     ),
-    "a step's sum": (stepping, "sum", OF_A_SUM),
-    "a step's sum and L2": (stepping, "sum, L2", OF_A_SUM),
-    "a step's sum, with dropout": (stepping, "random sum", OF_A_SUM),
+    "a step's sum, with L2 and dropout": (stepping, "random sum, L2", OF_A_SUM),
     "a step's values": (stepping, "values", OF_A_SUM),
     "compute_loss": (total_of_own, rf"\(your own code: compute_loss\) {OF_A_SUM}"),
     "a layer's loss": (
@@ -332,118 +343,59 @@ REFUSED: Told = {
         "noisy",
         r"\(noisy\) sums over the batch and returns one number",
     ),
-    "numbers without a seed": (
-        with_loss,
-        "drawn",
-        "creates a variable in its first step, as keras.random",
-    ),
     "a mask": (
         normalised_behind_a_mask,
         r"gets a mask: there Keras does not synchronise",
     ),
 }
+# The same, and all that is said of it
 TOLD: Told = {
-    "two passes": (model_with, two_passes, "as SAM does"),
-    "a gradient norm": (
+    "two passes": (model_with, two_passes, ["as SAM does"]),
+    "logs": (
         model_with,
-        gradient_norm_logged,
-        "logs norm, which is neither a metric's result",
+        much_logged,
+        [
+            "logs norm, which is neither a metric's result",
+            "logs spread, which is neither a metric's result nor a mean",
+            "logs codes, which is neither a metric's result nor a mean",
+            f"logs output, {LATE}",
+            f"logs counted, {LATE}",
+        ],
     ),
-    "a variance": (
-        model_with,
-        spread_logged,
-        "logs spread, which is neither a metric's result nor a mean",
-    ),
-    "codes in use": (
-        model_with,
-        spread_logged,
-        "logs codes, which is neither a metric's result nor a mean",
-    ),
-    "an output": (model_with, output_logged, f"logs output, {LATE}"),
-    "a metric of an output": (model_with, output_counted, f"logs counted, {LATE}"),
-    "Dice": (with_loss, "dice", r"\(dice\) is not a mean over samples"),
-    "a mask of the first batch": (with_loss, "masked", DIVIDED),
-    "weights of the first batch, beside a regulariser": (
-        with_loss,
-        "weighed",
-        "l2",
-        DIVIDED,
-    ),
-    "a step's weights": (stepping, "weights", DIVIDED),
-    "a step of twelve": (stepping, "twelve", NOT_TRIED),
-    "a loss of 0": (
-        with_loss,
-        "seldom",
-        r"\(seldom\) is 0 for the samples tried, so it is not known",
-    ),
-    "a loss of any sign": (
-        with_loss,
-        "signs",
-        "the loss signs draws random numbers for the batch as a whole",
-    ),
-    "a mean of some": (
-        with_loss,
-        "positives",
-        r"\(positives\) is not a mean over samples",
-    ),
-    "a step's mean of some": (stepping, "positives", NO_MEAN),
-    "weights by their mean": (
-        with_loss,
-        "by_mean_weight",
-        r"\(by_mean_weight\) is not a mean over samples",
-    ),
-    "weights by the batch's classes": (
-        with_loss,
-        "balanced",
-        r"\(balanced\) is not a mean over samples",
-    ),
-    "the hardest": (with_loss, "hardest", r"\(hardest\) is not a mean over samples"),
-    **{
-        f"a threshold, {seed}": (
-            above_mean,
-            seed,
-            r"\(above_their_mean\) is not a mean",
-        )
-        for seed in range(6)
-    },
-    "those that are chosen": (with_loss, "of_chosen", DIVIDED),
-    "a sampled softmax": (
-        sampled,
-        "the train_step draws random numbers for the batch as a whole",
-    ),
-    "clipping": (stepping, "clipped", NO_MEAN),
-    "outputs of pairs": (of_pairs, r"\(in_batch\) is not a mean over samples"),
-    "pairs": (stepping, "pairs", NO_MEAN),
-    "pairs, with dropout": (stepping, "random pairs", NO_MEAN),
-    "a layer of the batch": (adding, "mean", rf"\(your own code: mine\) {NO_MEAN}"),
+    "a step's weights": (stepping, "weights", [DIVIDED]),
+    "weights of the first batch": (with_loss, "weighed", "l2", [DIVIDED]),
+    "those that are chosen": (with_loss, "of_chosen", [DIVIDED]),
+    "a step of twelve": (stepping, "twelve", [NOT_TRIED]),
+    "a sampled softmax": (sampled, [f"the train_step {DRAWS}"]),
+    "clipping": (stepping, "clipped", [NO_MEAN]),
+    "outputs of pairs": (of_pairs, [r"\(in_batch\) is not a mean over samples"]),
+    "pairs, with dropout": (stepping, "random pairs", [NO_MEAN]),
     "a layer's loss of the batch": (
         adding,
         "largest",
-        rf"\(your own code: mine\) {NO_MEAN}",
+        [rf"\(your own code: mine\) {NO_MEAN}"],
     ),
-    "an activation of the batch": (
+    "layers of the batch": (
         of_the_batch,
-        "activation",
-        rf"\(your own code: dense\w*\) {NO_MEAN}",
+        [rf"\(your own code: activated, of_lambda, of_class, \w+\) {NO_MEAN}"],
     ),
-    "a Lambda of the batch": (
-        of_the_batch,
-        "lambda",
-        rf"\(your own code: mine\) {NO_MEAN}",
-    ),
-    "a graph's operation": (
-        of_the_batch,
-        "graph",
-        rf"\(your own code: mean\w*\) {NO_MEAN}",
-    ),
-    "a layer's average": (keeping, "average", KEPT),
-    "a layer's largest": (keeping, "largest", KEPT),
-    "a maximum": (with_metric, "max", ADDED),
-    "maxima": (with_metric, "maxima", ADDED),
-    "a moving average": (with_metric, "average", ADDED),
-    "a sum of maxima": (
-        with_metric,
-        "sum",
-        "the metric mine does not only add to total a mean or a sum",
+    "states": (
+        of_odd_states,
+        [
+            f"layer_decayed_sum {KEPT}",
+            f"layer_largest {KEPT}",
+            f"metric_max {ADDED} kept",
+            f"metric_maxima {ADDED} kept",
+            f"metric_average {ADDED} kept",
+            f"maxima_in_all {ADDED} total",
+        ],
     ),
 }
+# Losses of one model with an output for each
+NO_MEANS = (
+    "dice",
+    "positives",
+    "balanced",
+    "hardest",
+    "above_their_mean",
+)
