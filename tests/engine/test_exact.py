@@ -6,7 +6,6 @@ The oracle is written by hand.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,14 +106,14 @@ PACED_XLA = {"stamped": True, "xla": True, "profile": PACED}
 @pytest.mark.parametrize(
     "case",
     [
-        (partial(dense_model, weights="l2"), sgd, (70, 30), None, {}),
-        (normalised, sgd, (1, 1, 98), None, {}),
-        (active, adam, (60, 40), (25, 40), {}),
+        pytest.param((normalised, sgd, (1, 1, 98), None, {}), marks=pytest.mark.full),
+        (active, sgd, (60, 40), (25, 40), {}),
         (dense_model, adam, (100,), (20,), {}),
         # Keras' order, which clips and then sums, is off by 0.02.
         (dense_model, clipped_by_value, (70, 30), (10, 15), {}),
-        (active, adam, (70, 30), None, {"stamped": True}),
-        (active, adam, (70, 30), (35, 10), PACED_XLA),
+        pytest.param(
+            (active, adam, (70, 30), (35, 10), PACED_XLA), marks=pytest.mark.full
+        ),
     ],
 )
 def test_uneven_steps_equal_one_device_whether_stamped_paced_or_compiled(
@@ -161,6 +160,7 @@ def test_an_infinity_on_any_replica_skips_the_step_on_all(
     assert replicas_are_equal(steps)
 
 
+@pytest.mark.full
 def test_float16_with_loss_scaling_follows_float32_compiled_too() -> None:
     """Traced it is a case of tests/training."""
     expected, _ = train_on_one_device(dense_model, lambda: optimizers.SGD(0.5))

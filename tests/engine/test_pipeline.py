@@ -74,10 +74,15 @@ def test_regularised_layers_train_as_on_one_device(regularised: Trained) -> None
             "Adam",
             {"global_clipnorm": 1e-2},
             id="masks and rows of an embedding",
+            marks=pytest.mark.full,
         ),
         pytest.param(zoo.nested, "SGD", {"momentum": 0.9}, id="models in a model"),
         pytest.param(
-            zoo.several, "SGD", {"clipnorm": 1e-2}, id="several inputs and outputs"
+            zoo.several,
+            "SGD",
+            {"clipnorm": 1e-2},
+            id="several inputs and outputs",
+            marks=pytest.mark.full,
         ),
         pytest.param(
             zoo.stopped,
@@ -93,6 +98,7 @@ def test_they_train_as_on_one_device(make: Any, kind: str, options: Any) -> None
     assert max(found.weights, found.slots, found.losses) < 1e-5
 
 
+@pytest.mark.full
 def test_the_same_operations_give_the_same_weights_to_the_last_bit() -> None:
     """This holds where TensorFlow fuses no operations.
 

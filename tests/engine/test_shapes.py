@@ -101,8 +101,17 @@ def measured(
             count = len(calls)
 
 
-@pytest.mark.parametrize("form", ["padded", "ragged", "generator", "parts"])
-@pytest.mark.parametrize("pipeline", [False, True])
+@pytest.mark.parametrize(
+    ("form", "pipeline"),
+    [
+        ("padded", True),
+        ("parts", False),
+        pytest.param("ragged", True, marks=pytest.mark.full),
+        pytest.param("generator", True, marks=pytest.mark.full),
+        pytest.param("generator", False, marks=pytest.mark.full),
+        pytest.param("parts", True, marks=pytest.mark.full),
+    ],
+)
 def test_no_timing_that_counts_has_a_traced_step(
     form: str, pipeline: bool, tmp_path: Path
 ) -> None:
@@ -125,6 +134,7 @@ def test_no_timing_that_counts_has_a_traced_step(
     assert not [timing for timing, is_traced in found if is_traced and timing.counts]
 
 
+@pytest.mark.full
 def test_shapes_that_never_end_count_at_last_and_are_told(tmp_path: Path) -> None:
     """Each batch of one text has another length."""
     path = tmp_path / "own.py"

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from tests.support.late import keras, layers, ops, tf
-from tests.training.cases import CASES
-from tests.training.models import classifier, compiled, dense, subclassed
-from tests.training.samples import numbers
+from tests.training.models import classifier, compiled, dense, two_in_two_out
+from tests.training.own_code import own_loss
+from tests.training.samples import numbers, of_two
 
 
 def stepping(kind: str, layers: Callable[[], list[Any]] = dense) -> Callable[[], Any]:
@@ -69,50 +69,13 @@ def augmented() -> Any:
     return compiled([keras.Input((6,)), *noise, *dense()[1:]], optimizer="adam")
 
 
-def perceptual() -> Any:
-    eye = keras.Sequential([keras.Input((3,)), layers.Dense(4, "tanh")])
-    return compiled(
-        dense(), lambda y, p: ops.mean((eye(y) - eye(p)) ** 2, axis=-1), "adam"
-    )
-
-
-OWN: dict[str, Any] = {
-    **{
-        kind: (stepping(kind), numbers)
-        for kind in ("distillation", "gradient penalty", "four views", "last layer")
-    },
-    "subclassed": (subclassed, numbers),
+MODELS: dict[str, Any] = {
     "augmentation": (augmented, numbers),
+    "gradient penalty": (stepping("gradient penalty"), numbers),
     "jit_compile": (classifier(compiled={"jit_compile": True}), numbers),
-    "a perceptual loss": (perceptual, CASES["metrics of many kinds"].data),
+    "train_step of one's own": (own_loss("train_step"), numbers),
+    "two inputs and outputs": (two_in_two_out, of_two),
 }
-NAMES = (
-    *(
-        "plain",
-        "AdamW, clipped, EMA",
-        "L2",
-        "activity regulariser",
-        "synchronised batch norm",
-        "sample_weight",
-    ),
-    *(
-        "two inputs and outputs",
-        "masked sentences",
-        "compute_loss of one's own",
-        "train_step of one's own",
-    ),
-    *(
-        "metrics of many kinds",
-        "state and losses of one's own layer",
-        "autoencoder without a call",
-    ),
-    *(
-        "steps_per_execution 4",
-        "train_step of Keras' guide",
-        "train_step that is a function",
-    ),
-)
-MODELS = {**{name: (CASES[name].make, CASES[name].data) for name in NAMES}, **OWN}
 
 
 for number, (make, data) in enumerate(MODELS.values()):

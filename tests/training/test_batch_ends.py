@@ -16,17 +16,25 @@ from tests.training.samples import numbers
 X, Y = numbers(120)
 
 
-def trained(callbacks: list[Any], **options: Any) -> Any:
-    """The history of a fit of two global batches an epoch, with these callbacks."""
+@pytest.fixture(scope="module")
+def made() -> Any:
+    """A model of a split, with what it begins with."""
     split = simulated([40, 20])
     with split.scope():
         model = classifier("adam")()
-    return split.fit(
-        model, X, Y, shuffle=False, callbacks=callbacks, verbose=0, **options
-    )
+    return model, model.get_weights()
 
 
-def test_a_callback_of_the_users_gets_a_dict_of_floats_after_each_batch() -> None:
+def trained(made: Any, **options: Any) -> Any:
+    """The history of a fit of two global batches an epoch."""
+    model, start = made
+    model.set_weights(start)
+    return model.fit(X, Y, shuffle=False, **{"verbose": 0, **options})
+
+
+def test_a_callback_of_the_users_gets_a_dict_of_floats_after_each_batch(
+    made: Any,
+) -> None:
     seen: list[str] = []
 
     class Writes(keras.callbacks.Callback):
@@ -40,28 +48,28 @@ def test_a_callback_of_the_users_gets_a_dict_of_floats_after_each_batch() -> Non
     writes_loss = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda _, logs: told.append(logs["loss"])
     )
-    history = trained([Writes(), writes_loss], epochs=1).history
+    history = trained(made, callbacks=[Writes(), writes_loss]).history
     assert [json.loads(line)["batch"] for line in seen] == [0, 1]
     assert [json.loads(line)["loss"] for line in seen] == told
     assert told[-1] == history["loss"][-1]
 
 
-def test_keras_own_callback_stops_at_a_loss_that_is_no_number() -> None:
+def test_keras_own_callback_stops_at_a_loss_that_is_no_number(made: Any) -> None:
     """Keras' own callback stops a training at the batch whose loss is no number."""
     weights = np.array([1.0] * 60 + [np.nan] * 60)
     history = trained(
-        [keras.callbacks.TerminateOnNaN()], sample_weight=weights, epochs=5
+        made,
+        callbacks=[keras.callbacks.TerminateOnNaN()],
+        sample_weight=weights,
+        epochs=5,
     )
     assert len(history.epoch) == 1
 
 
 def test_the_progress_bar_shows_numbers_while_it_moves(
-    capsys: pytest.CaptureFixture[str],
+    made: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    split = simulated([40, 20])
-    with split.scope():
-        model = classifier("adam")()
-    history = split.fit(model, X, Y, shuffle=False, verbose=1).history
+    history = trained(made, verbose=1).history
     first, *_, last = (
         line for line in capsys.readouterr().out.splitlines() if "loss" in line
     )

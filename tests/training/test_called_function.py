@@ -99,6 +99,7 @@ def test_making_it_anew_by_force_trains_what_is_trainable_now() -> None:
     assert apart(model, one_device) < 1e-6
 
 
+@pytest.mark.full
 def test_a_second_split_trains_what_the_first_one_traced() -> None:
     model, one_device = both(classifier("sgd"))
     for trained in (one_device, model):

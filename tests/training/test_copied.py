@@ -37,16 +37,20 @@ def of_ones_own() -> Any:
 @pytest.mark.parametrize(
     ("make", "built_for", "within"),
     [
-        pytest.param(classifier("adam"), None, 1e-6, id="of one device"),
         pytest.param(of_ones_own, None, 1e-6, id="of a class of one's own"),
         pytest.param(
-            classifier("adam"), (20, 50, 30), 1e-6, id="in another split's scope"
+            classifier("adam"),
+            (20, 50, 30),
+            1e-6,
+            id="in another split's scope",
+            marks=pytest.mark.full,
         ),
         pytest.param(
             classifier(loss_scaled, layers={"dtype": "mixed_float16"}),
             None,
             2e-3,
             id="mixed_float16",
+            marks=pytest.mark.full,
         ),
     ],
 )

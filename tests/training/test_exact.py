@@ -12,32 +12,36 @@ from tests.training.cases import CASES, SAMPLES, in_turn, simulated
 # Logs that are exact are not warned of.
 pytestmark = pytest.mark.filterwarnings(r"error:.* logs\b:UserWarning")
 SPLITS = [(70, 30), (99, 1), (1, 1, 98)]
+OF_ONE = ((1, 99),)
 OF_THREE = ((1, 1, 98),)
 IN_PARTS = ((70, 30), (20, 30))
 LASTS = [80, 2, 70, 40, 1, 5]
 # Each with what is hard for it: micro-batches, or a last batch of fewer samples than devices.
 HARDEST: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
     ("synchronised batch norm", OF_THREE, (2, 1)),
-    ("embedding, Adam", OF_THREE, (1,)),
-    ("masked sentences", OF_THREE, (2,)),
-    ("train_step of one's own", OF_THREE, (1,)),
-    ("metrics of many kinds", OF_THREE, (80,)),
-    ("AdamW, clipped, EMA", IN_PARTS, (80, 3)),
-    ("embedding, Adam", IN_PARTS, (1,)),
+    ("masked sentences", OF_ONE, (2,)),
+    ("embedding of positions, Adam", OF_ONE, (1,)),
+    ("train_step of one's own", OF_ONE, (1,)),
+    ("metrics of many kinds", OF_ONE, (80,)),
+    ("AdamW, clipped, EMA", IN_PARTS, (3,)),
     ("embedding of positions, Adam", IN_PARTS, (80,)),
-    ("train_step of one's own", IN_PARTS, (80, 1)),
-    ("counters of one's own layer", IN_PARTS, (80, 1)),
-    ("train_step of Keras' guide", IN_PARTS, (80, 1)),
+    ("train_step of one's own", IN_PARTS, (80,)),
+    ("train_step of Keras' guide", IN_PARTS, (1,)),
 ]
 
-# Another case covers these: rows of an embedding with Adam, and layers' precision with float16.
-LIKE_OTHERS = {"plain", "mixed_bfloat16", "embedding, RMSprop", "embedding, Adagrad"}
-# The hardest do that for their own cases.
-LIKE_OTHERS |= {name for name, _, _ in HARDEST}
+# The hardest do that for their own cases, and others have the rest of what `plain` has.
+LIKE_OTHERS = {"plain", *(name for name, _, _ in HARDEST)}
+FIRST = {
+    "mean_with_sample_weight, steps_per_execution 4",
+    "two inputs and outputs",
+    "state and losses of one's own layer",
+}
 # Each case with one split, each split with several cases; the others are a campaign.
 EVERY = []
 for (i, name), (j, batches) in product(enumerate(CASES), enumerate(SPLITS)):
-    marks = [pytest.mark.campaign] * ((i + j) % len(SPLITS) != 0 or name in LIKE_OTHERS)
+    marks = [] if name in FIRST else [pytest.mark.full]
+    if (i + j) % len(SPLITS) != 0 or name in LIKE_OTHERS:
+        marks = [pytest.mark.campaign]
     EVERY.append(pytest.param(name, batches, id=f"{name}-{batches}", marks=marks))
 
 

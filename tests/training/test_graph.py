@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
@@ -89,6 +90,7 @@ def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host() -> None:
     assert len(_between(found)) == 1  # what the second has counted in `evaluate`
 
 
+@pytest.mark.full
 def test_a_step_in_micro_batches_sends_nothing_to_the_host() -> None:
     split = _beside_the_host((3, 2))
     model = _model(split)
@@ -98,6 +100,7 @@ def test_a_step_in_micro_batches_sends_nothing_to_the_host() -> None:
     assert not _between(found)
 
 
+@pytest.mark.full
 def test_a_stamped_step_sends_its_stamps_alone_to_the_host() -> None:
     split = _beside_the_host()
     model = _model(split)

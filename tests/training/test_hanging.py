@@ -92,6 +92,7 @@ if data is not batches:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kinds", [("batches",), ("dataset", "Parts")])
 def test_a_fit_that_ends_waits_for_no_batch(kinds: tuple[str, ...]) -> None:
     """Nor does the next one, nor the program, for a generator."""

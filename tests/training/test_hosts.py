@@ -47,6 +47,7 @@ for split in (gpubalance.load_plan(sys.argv[1], simulate=1), by_hand):
 """
 
 
+@pytest.mark.full
 def test_plain_devices_on_hosts_train(tmp_path: Path) -> None:
     paced = [simulated_devices(TWO_HOSTS)[0][number] for number in (0, 2)]
     plain, _ = simulated_devices(1, ["alpha", "beta"])

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests.cli.program import ROOT
 from tests.training.cases import in_split
 from tests.training.samples import numbers
@@ -43,12 +45,13 @@ def test_a_generator_that_validates_is_asked_by_one_thread_at_a_time() -> None:
             yield X[:100], Y[:100]
 
     trained = split.fit(
-        model, X, Y, validation_data=endless(), validation_steps=1, epochs=20, verbose=0
+        model, X, Y, validation_data=endless(), validation_steps=1, epochs=8, verbose=0
     )
     # Two threads at once would be an error: "already executing".
-    assert len(trained.history["val_loss"]) == 20
+    assert len(trained.history["val_loss"]) == 8
 
 
+@pytest.mark.full
 def test_an_interrupted_training_ends_at_once_and_says_only_that() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED],

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from tests.support.late import keras
 from tests.training.cases import simulated
 from tests.training.models import compiled
@@ -33,12 +35,13 @@ def trained(split: Any) -> Any:
     return model
 
 
-def test_of_ten_models_that_were_trained_at_most_the_last_is_alive() -> None:
+def test_of_models_that_were_trained_at_most_the_last_is_alive() -> None:
     split = simulated((70, 30))
-    models = [weakref.ref(trained(split)) for _ in range(10)]
+    models = [weakref.ref(trained(split)) for _ in range(3)]
     assert alive(models) <= 1
 
 
+@pytest.mark.full
 def test_of_splits_of_the_same_devices_at_most_the_last_is_alive() -> None:
     splits = []
     for _ in range(3):
@@ -59,6 +62,7 @@ def test_a_model_lets_go_of_splits_that_trained_it() -> None:
     assert alive([reference]) == 0
 
 
+@pytest.mark.full
 def test_models_that_train_in_turns_are_each_traced_once() -> None:
     split = simulated((70, 30))
     tracings = []
@@ -70,7 +74,7 @@ def test_models_that_train_in_turns_are_each_traced_once() -> None:
 
     models = []
     with split.scope():
-        for number in range(6):
+        for number in range(3):
             counting = Counting(name=f"counting-{number}")
             layers = [keras.Input((6,)), counting, keras.layers.Dense(3, "softmax")]
             model = keras.Sequential(layers)

@@ -44,7 +44,7 @@ def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order() -> N
     split, model = in_split(batches=(40, 24))
     monitor = split.monitor(every=1)
     # A step each
-    split.fit(model, X[:64], Y[:64], epochs=50, verbose=0, callbacks=[monitor])
+    split.fit(model, X[:64], Y[:64], epochs=20, verbose=0, callbacks=[monitor])
     assert all(
         seconds > 0
         for epoch in monitor.epochs
@@ -200,6 +200,7 @@ def test_a_fit_of_another_batch_leaves_the_split_as_it_is_and_says_so() -> None:
         split.fit(model, X, Y, verbose=0, callbacks=[monitor, split.monitor()])
 
 
+@pytest.mark.full
 def test_ratios_are_rebalanced_at_the_batch_that_they_divide(tmp_path: Path) -> None:
     """Else a batch of 7 would be shared out, in sevenths for ever."""
     profile = tmp_path / "pair.toml"
@@ -223,6 +224,7 @@ def test_a_lack_of_memory_that_a_rebalance_has_made_is_told_as_one() -> None:
     assert "leave rebalance=True out, and the split stays 50/50" in caught.value.remedy
 
 
+@pytest.mark.full
 def test_micro_batches_are_rebalanced_too_and_told_below_the_progress_bar(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -65,10 +65,9 @@ def still(split: Any, *, dtype: str = "float32") -> Any:
 @pytest.mark.parametrize(
     ("batches", "micro_batches", "dtype"),
     [
-        ((1, 1, 98), None, "float32"),
+        pytest.param((1, 1, 98), None, "float32", marks=pytest.mark.full),
         ((70, 30), (20, 30), "float32"),
-        ((100,), (25,), "float32"),
-        ((70, 30), None, "mixed_float16"),
+        pytest.param((70, 30), None, "mixed_float16", marks=pytest.mark.full),
     ],
 )
 def test_it_is_the_true_one_of_a_linear_regression(
@@ -103,6 +102,7 @@ def test_it_is_the_true_one_of_a_linear_regression(
     assert "at a global batch of 100 each sample is worth" in told
 
 
+@pytest.mark.full
 def test_rows_of_an_embedding_that_meet_in_a_batch_are_one() -> None:
     """An embedding is a dense layer on one-hot inputs: so is its noise scale."""
 

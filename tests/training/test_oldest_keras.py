@@ -60,6 +60,7 @@ def oldest_keras() -> Path:
     return FOLDER
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "tests", [FEW, pytest.param(MORE, marks=pytest.mark.campaign)], ids=["few", "more"]
 )

@@ -17,7 +17,8 @@ from tests.training.drawn import judged
 from tests.training.models import classifier
 from tests.training.test_told import X, Y, own_loss
 
-_A_TEST = 10
+_A_TEST = 5
+_FULL = [pytest.param(first, marks=pytest.mark.full) for first in (5, 10, 15, 20)]
 
 
 def moved_by_rounding(model: Any) -> Any:
@@ -37,15 +38,13 @@ def moved_by_rounding(model: Any) -> Any:
     return np.median(moved, axis=0)
 
 
-def test_gradients_that_cancel_are_as_large_as_their_rounding_and_others_far_larger() -> (
-    None
-):
+def test_only_gradients_that_cancel_are_as_large_as_their_rounding() -> None:
     keras.utils.set_random_seed(1)
     assert np.all(moved_by_rounding(own_loss("mean")) > 0.1)
     assert np.all(moved_by_rounding(classifier()()) < 1e-5)
 
 
-@pytest.mark.parametrize("first", range(0, 50, _A_TEST))
+@pytest.mark.parametrize("first", [0, *_FULL])
 def test_of_drawn_models_what_is_said_is_true(first: int) -> None:
     """A small part of `scripts/bench parity`."""
     found = [judged(seed) for seed in range(first, first + _A_TEST)]
@@ -53,14 +52,10 @@ def test_of_drawn_models_what_is_said_is_true(first: int) -> None:
     assert [kind for kind, _ in found].count("right") >= _A_TEST / 2
 
 
-_OTHER_PROCESSORS = [
-    {"TF_ENABLE_ONEDNN_OPTS": "0"},
-    pytest.param({"ONEDNN_MAX_CPU_ISA": "SSE41"}, marks=pytest.mark.full),
-    pytest.param({"ONEDNN_MAX_CPU_ISA": "AVX2"}, marks=pytest.mark.full),
-]
-
-
-@pytest.mark.parametrize("environment", _OTHER_PROCESSORS)
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "environment", [{"TF_ENABLE_ONEDNN_OPTS": "0"}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}]
+)
 def test_what_cancels_has_no_gradients_on_every_processor(
     environment: dict[str, str],
 ) -> None:

@@ -153,6 +153,7 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     assert apart(model, loaded) == 0
 
 
+@pytest.mark.full
 def test_a_loss_that_is_a_sum_stays_one() -> None:
     """A loss that is a sum stays one and what is excluded from weight decay stays so."""
 
@@ -176,6 +177,7 @@ def test_a_loss_that_is_a_sum_stays_one() -> None:
     assert mine["loss"] == pytest.approx(its["loss"])
 
 
+@pytest.mark.full
 def test_rows_of_positions_and_words_give_what_one_device_gives() -> None:
     """Rows of positions and words give the optimizer what one device gives."""
     layers, model, alone = beside(positions)

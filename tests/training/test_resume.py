@@ -22,7 +22,7 @@ from tests.training.cases import in_split, largest
 from tests.training.models import classifier
 from tests.training.samples import numbers
 
-pytestmark = pytest.mark.xdist_group("resume")
+pytestmark = [pytest.mark.xdist_group("resume"), pytest.mark.full]
 
 
 def trained(

@@ -19,28 +19,11 @@ from tests.training.cases import simulated
 from tests.training.steps import MODELS
 
 SPLIT = BatchSplit((70, 30))
-# Another model covers what these are about: they are a campaign.
-LIKE_OTHERS = {
-    "plain",
-    "L2",
-    "sample_weight",
-    "autoencoder without a call",
-    "train_step of Keras' guide",
-    "four views",
-    "last layer",
-    "subclassed",
-    "masked sentences",
-    "synchronised batch norm",
-    "AdamW, clipped, EMA",
-    "train_step that is a function",
-    "activity regulariser",
-    "compute_loss of one's own",
-    "distillation",
-}
-EVERY = [
-    pytest.param(name, marks=[pytest.mark.campaign] if name in LIKE_OTHERS else [])
-    for name in MODELS
-]
+FIRST = "augmentation"
+EVERY = []
+for model in MODELS:
+    marks = [] if model == FIRST else [pytest.mark.full]
+    EVERY.append(pytest.param(model, marks=marks))
 
 
 def operations(functions: Any) -> Counter[Any]:

@@ -16,6 +16,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Optimizer
+from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.planning import PlanRequest
@@ -50,90 +51,72 @@ def told(call: Any) -> list[str]:
     return [str(w.message) for w in caught if "split" in str(w.message)]
 
 
-def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
+def plan_of_small() -> Plan:
     devices = simulated_devices(PROFILE)[0]
-    made = plan(
-        probe_of(devices),
-        devices,
-        PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X)),
-    )
-    assert made.model is not None
-    of_this = made.model.model_copy(
-        update={"name": "sequential", "parameters": 6 * 16 + 16 + 16 * 3 + 3}
-    )
-    # A convolution has as many parameters for images of any size.
-    others = {
-        "other": made.model,
-        "this": of_this,
-        "frozen": of_this.model_copy(update={"parameters": 16 * 3 + 3}),
-        "larger": of_this.model_copy(update={"input_shapes": ((12,),)}),
-        "another step": of_this.model_copy(
-            update={"step": (("MatMul", 12), ("others", 200))}
-        ),
-        "another optimizer": of_this.model_copy(update={"optimizer": ADAM}),
-        "its optimizer": of_this.model_copy(update={"optimizer": SGD}),
-        "more metrics": of_this.model_copy(
-            update={"step": (("MatMul", 5), ("others", 100))}
-        ),
-    }
-    texts = {}
-    for name, known in others.items():
-        path = tmp_path / f"{name}.json"
-        changed: dict[str, Any] = {"model": known}
-        if name == "frozen":
-            data = {"model": "train.py:frozen", "data": "train.py:dataset"}
-            changed["settings"] = made.settings.model_copy(update=data)
-        path.write_text(made.model_copy(update=changed).model_dump_json())
-        with pytest.warns(
-            UserWarning, match=r"is of simulated devices \(GPU:0 .*simulate= says that"
-        ):
-            split = load_plan(path)
-        with split.scope():
-            model = classifier()()
-        texts[name] = [
-            told(lambda s=split, m=model: s.fit(m, X, Y, verbose=0)) for _ in range(2)
-        ]
-    assert texts["this"] == texts["its optimizer"] == [[], []]
-    ((text,), again) = texts["other"]
-    assert again == []
-    measured = (
+    request = PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X))
+    return plan(probe_of(devices), devices, request)
+
+
+def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(plan_of_small().model_dump_json())
+    simulated_only = r"is of simulated devices \(GPU:0 .*simulate= says that"
+    with pytest.warns(UserWarning, match=simulated_only):
+        split = load_plan(path)
+    with split.scope():
+        model = classifier()()
+    (text,) = told(lambda: split.fit(model, X, Y, verbose=0))
+    assert text.startswith(
         "the plan was measured with small (the model small with 648 parameters), and this model "
         "is sequential"
     )
-    assert text.startswith(measured)
     balance = (
         r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+:FUNCTION "
         r"--global-batch 240 -o \S+other.json --overwrite finds its split: FUNCTION is the one"
     )
     assert re.search(balance, text)
-    ((text,), _) = texts["frozen"]
+    assert told(lambda: split.fit(model, X, Y, verbose=0)) == []
+
+
+def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
+    from gpubalance.training.measured import unlike_plan_text
+
+    made = plan_of_small()
+    assert made.model is not None
+    known = made.model.model_copy(update={"name": "sequential", "parameters": 163})
+    model = classifier()()
+    step = (("MatMul", 5), ("others", 150))
+
+    def text(settings: dict[str, str] | None = None, **changes: Any) -> str:
+        """What is told of a plan of the model with these changes."""
+        of_settings = made.settings.model_copy(update=settings or {})
+        of_model = known.model_copy(update=changes)
+        changed = made.model_copy(update={"model": of_model, "settings": of_settings})
+        return unlike_plan_text(changed, model, file="frozen.json", step=step)
+
+    assert text() == text(optimizer=SGD) == text(step=step) == ""
     phase = (
         r"163 parameters: other layers of it are frozen, (.*): gpubalance balance "
         r"--simulate PROFILE.toml --model \S+:FUNCTION --data train.py:dataset --global-batch 240 "
-        r"-o \S+frozen-2.json, where FUNCTION builds it as it trains now; see Fine-tune in phases"
+        r"-o \S*frozen-2.json, where FUNCTION builds it as it trains now; see Fine-tune in phases"
     )
-    assert re.search(phase, text)
-    ((text,), _) = texts["larger"]
-    assert "163 parameters, of samples of 12), and this model is sequential" in text
-    assert "163 parameters, of samples of 6: gpubalance balance" in text
-    ((text,), _) = texts["another optimizer"]
-    assert (
-        "163 parameters, trained by Adam, which holds 2 numbers for a weight), and this"
-        in text
-    )
-    assert (
-        "163 parameters, trained by SGD, which holds 0 numbers for a weight: gpubalance"
-        in text
-    )
-    ((text,), _) = texts["another step"]
-    assert "measured with another step of sequential" in text
-    assert re.search(
-        r"\(operations: MatMul 12, others 200\) than the one that trains \(MatMul 5, others "
-        r"\d+\): ",
-        text,
-    )
-    ((text,), _) = texts["more metrics"]
-    assert "(operations: MatMul 5, others 100) than" in text
+    functions = {"model": "train.py:frozen", "data": "train.py:dataset"}
+    assert re.search(phase, text(functions, parameters=16 * 3 + 3))
+    # A convolution has as many parameters for images of any size.
+    larger = text(input_shapes=((12,),))
+    assert "163 parameters, of samples of 12), and this model is sequential" in larger
+    assert "163 parameters, of samples of 6: gpubalance balance" in larger
+    of_adam = text(optimizer=ADAM)
+    holds = "163 parameters, trained by {}, which holds {} numbers for a weight"
+    assert f"{holds.format('Adam', 2)}), and this" in of_adam
+    assert f"{holds.format('SGD', 0)}: gpubalance" in of_adam
+    another = text(step=(("MatMul", 12), ("others", 200)))
+    assert "measured with another step of sequential" in another
+    than = "(operations: MatMul 12, others 200) than the one that trains (MatMul 5, others 150): "
+    assert than in another
+    assert text(step=(("MatMul", 5), ("others", 100))) == ""
+    fewer = text(step=(("MatMul", 5), ("others", 99)))
+    assert "(operations: MatMul 5, others 99) than" in fewer
 
 
 def test_steps_of_another_size_are_told_once() -> None:
@@ -146,12 +129,9 @@ def test_steps_of_another_size_are_told_once() -> None:
         assert told(lambda size=size: model.fit(X, Y, batch_size=size, verbose=0)) == []
 
 
-@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", own_mean])
-def test_a_single_sample_is_no_false_alarm_and_trains_as_on_one_device(
-    loss: Any,
-) -> None:
-    one_device = compiled(dense(), loss, "adam", metrics=["accuracy"])
-    _, model = in_split(compiled, dense(), loss, "adam", metrics=["accuracy"])
+def test_a_single_sample_is_no_false_alarm_and_trains_as_on_one_device() -> None:
+    one_device = compiled(dense(), own_mean, "adam", metrics=["accuracy"])
+    _, model = in_split(compiled, dense(), own_mean, "adam", metrics=["accuracy"])
     model.set_weights(one_device.get_weights())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -188,6 +168,8 @@ def test_a_model_from_outside_the_scope_is_told_once() -> None:
 
 
 def test_batch_normalisation_that_is_not_synchronised_is_told_once() -> None:
+    from gpubalance.engine.step.built import unsynchronised_text
+
     def normalising(*kinds: Any) -> Any:
         first, *rest = dense()
         return compiled([first, *kinds, *rest])
@@ -201,20 +183,16 @@ def test_batch_normalisation_that_is_not_synchronised_is_told_once() -> None:
         assert all(one.filename == __file__ for one in caught)
         return [str(one.message) for one in caught]
 
-    split, model = in_split(normalising, of(name="mine"), of())
+    model = in_split(normalising, of(name="mine"), of())[1]
     assert texts(model.fit) == [
         f"the model {model.name} normalises each device's own samples (mine and 1 more), so it "
         "trains otherwise than on one device; exact: BatchNormalization(synchronized=True)"
     ]
     assert texts(model.fit) == []
-    with split.scope():
-        another = normalising(of(name="other"))
-        frozen = normalising(of(trainable=False))
-        together = normalising(of(synchronized=True))
-    assert "(other)" in texts(another.fit)[0]
+    exact = normalising(of(trainable=False), of(synchronized=True))
+    assert unsynchronised_text(exact, micro=False, xla=False) == ""
     alone = in_split(normalising, of(), batches=(100,))[1]
-    for exact in (frozen, together, alone):
-        assert texts(exact.fit) == []
+    assert texts(alone.fit) == []
 
 
 def test_batches_that_become_others_are_told_once() -> None:

@@ -23,7 +23,7 @@ from tests.training.models import classifier
 from tests.training.samples import numbers
 
 X, Y = numbers(3 * SAMPLES)
-EPOCHS = 10
+EPOCHS = 3
 NEAR = 1e-6
 TIMES = [1, pytest.param(50, marks=pytest.mark.campaign)]
 
@@ -110,6 +110,7 @@ def test_two_splits_train_in_two_threads_as_alone_and_keras_own_is_left(
     assert apart(plain, expected) <= NEAR
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("times", TIMES)
 def test_a_plain_model_trains_as_ever_while_a_split_traces(times: int) -> None:
     weights = beginning()
@@ -123,6 +124,7 @@ def test_a_plain_model_trains_as_ever_while_a_split_traces(times: int) -> None:
         assert max(differences_of_replicas(models[1])) == 0.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("times", TIMES)
 def test_two_models_of_the_same_devices_train_in_two_threads(times: int) -> None:
     weights = beginning()
@@ -133,6 +135,7 @@ def test_two_models_of_the_same_devices_train_in_two_threads(times: int) -> None
         assert max(apart(model, expected) for model in models) <= NEAR
 
 
+@pytest.mark.full
 def test_a_server_evaluates_a_model_while_another_thread_trains_it() -> None:
     split = simulated((70, 30))
     with split.scope():

@@ -86,7 +86,7 @@ def test_fit_refuses_with_the_reason_and_what_to_do() -> None:
 def test_what_is_told_is_trained(name: str) -> None:
     make, *given, messages = TOLD[name]
     split, model = in_split(make, *given)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match=messages[0]) as caught:
         split.fit(model, X, Y, shuffle=False, verbose=0)
     warned = "\n".join(str(one.message) for one in caught)
     assert [text for text in messages if not re.search(text, warned)] == []

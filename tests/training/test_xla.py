@@ -72,12 +72,17 @@ def kinds(split: Split, model: Any) -> set[bool]:
 @pytest.mark.parametrize(
     ("case", "split"),
     [
-        pytest.param(Case(telling, numbers), ((70, 30),), marks=pytest.mark.campaign),
         (Case(telling, numbers), ((70, 30), (20, 30))),
-        (CASES["metrics of many kinds"], ((1, 1, 98),)),
-        (CASES["embedding of positions, Adam"], ((70, 30), (20, 30))),
-        (CASES["state and losses of one's own layer"], ((70, 30),)),
-        (replace(CASES["two inputs and outputs"], eagerly=False), ((70, 30),)),
+        pytest.param(
+            CASES["embedding of positions, Adam"],
+            ((70, 30), (20, 30)),
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            CASES["state and losses of one's own layer"],
+            ((70, 30),),
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) -> None:
@@ -89,6 +94,7 @@ def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) ->
     assert kinds(made, models[-1]) == {True, False}  # without for the short last batch
 
 
+@pytest.mark.full
 def test_sizes_that_are_rare_train_without_and_compiling_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -132,6 +138,7 @@ def of_plan(*, xla: bool) -> Split:
     return split
 
 
+@pytest.mark.full
 def test_what_xla_cannot_compile_is_named_and_refused() -> None:
     """What XLA cannot compile is named and refused unless it was left to Keras."""
     split = of_plan(xla=True)
@@ -163,6 +170,7 @@ def test_what_xla_cannot_compile_is_named_and_refused() -> None:
         split.fit(normalised, X[:200], Y[:200], verbose=0)
 
 
+@pytest.mark.full
 def test_a_model_is_compiled_as_its_plan_was_measured() -> None:
     """A model is compiled as its plan was measured unless it says otherwise."""
     split = of_plan(xla=True)
