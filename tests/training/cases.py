@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,27 +72,25 @@ class Case:
 
 
 ALIKE = {"class_weight": {0: 1.0, 1: 1.0, 2: 1.0}}
+L2 = {"layers": {"weights": "l2"}}
 CASES: dict[str, Case] = {
     "plain": Case(classifier(), numbers),
-    "AdamW, clipped, EMA": Case(partial(counting, adamw), numbers),
+    "Adam": Case(classifier("adam"), numbers),
+    "AdamW, clipped, EMA": Case(classifier(adamw), numbers),
+    "L2": Case(classifier("adam", **L2), numbers),
+    "activity regulariser": Case(classifier(layers={"activity": "l2"}), numbers),
     "synchronised batch norm": Case(normalised, numbers),
     "synchronised batch norm behind a loss": Case(normalised_behind_a_loss, numbers),
+    "sample_weight": Case(classifier("adam"), weighted),
     "class_weight": Case(
         classifier(), numbers, {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}
     ),
     "reduction sum": Case(classifier(small_sgd, cross_entropy("sum")), numbers),
-    "mean_with_sample_weight, steps_per_execution 4": Case(
-        classifier(
-            "adam",
-            cross_entropy("mean_with_sample_weight"),
-            compiled={"steps_per_execution": 4},
-        ),
-        weighted,
+    "reduction mean": Case(classifier("sgd", cross_entropy("mean")), weighted),
+    "reduction mean_with_sample_weight": Case(
+        classifier("adam", cross_entropy("mean_with_sample_weight")), weighted
     ),
-    "two inputs and outputs": Case(
-        partial(two_in_two_out, kernel_regularizer="l2", activity_regularizer="l2"),
-        of_two,
-    ),
+    "two inputs and outputs": Case(two_in_two_out, of_two),
     "masked sentences": Case(masked, sentences),
     "float64": Case(in_float64, weighted, within=5e-9),
     "float64 in one layer": Case(
@@ -105,11 +102,15 @@ CASES: dict[str, Case] = {
     "bfloat16 in one layer": Case(
         classifier(layers={"dtype": "bfloat16"}), numbers, within=2e-2
     ),
+    "mixed_bfloat16": Case(
+        classifier("adam", layers={"dtype": "mixed_bfloat16"}), numbers, within=2e-2
+    ),
     "mixed_float16": Case(
         classifier(loss_scaled, layers={"dtype": "mixed_float16"}), numbers, within=2e-3
     ),
     "compute_loss of one's own": Case(own_loss("compute_loss"), numbers),
     "train_step of one's own": Case(own_loss("train_step"), numbers),
+    "loss function of one's own": Case(own_loss("function"), numbers),
     "loss function of one's own, class_weight": Case(
         own_loss("function"), numbers, ALIKE
     ),
@@ -117,7 +118,9 @@ CASES: dict[str, Case] = {
         own_loss("function of a sum"), numbers
     ),
     "reduction none": Case(classifier(small_sgd, cross_entropy(None)), numbers),
+    "embedding, Adam": Case(embedding("adam"), words),
     "embedding of positions, Adam": Case(positions, words),
+    "embedding, RMSprop": Case(embedding("rmsprop"), words),
     "embedding in bfloat16": Case(
         embedding("sgd", dtype="bfloat16"), words, within=2e-2
     ),
@@ -125,8 +128,10 @@ CASES: dict[str, Case] = {
     "embedding, clipped": Case(
         embedding(lambda: optimizers.SGD(0.5, clipnorm=0.01)), words
     ),
+    "embedding, Adagrad": Case(embedding("adagrad"), words),
     "metrics of many kinds": Case(many_metrics, one_hot),
     "state and losses of one's own layer": Case(keeping, numbers),
+    "counters of one's own layer": Case(counting, numbers),
     "activity regulariser of one's own, a mean": Case(
         with_a_mean_of_activities, numbers
     ),
@@ -134,6 +139,9 @@ CASES: dict[str, Case] = {
         sampling, numbers, {"validation_data": numbers(SAMPLES)}
     ),
     "several optimizers in one": Case(several_optimizers, numbers),
+    "steps_per_execution 4": Case(
+        classifier("adam", compiled={"steps_per_execution": 4}), numbers
+    ),
     "train_step of Keras' guide": Case(
         guided, numbers, {"validation_data": numbers(SAMPLES)}
     ),

@@ -2,16 +2,71 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.support.late import keras, tf
 from tests.training.cases import has_bfloat16
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _tensorflow(tensorflow: Any) -> None:
     """Before any fixture of a module."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _checked_once(_tensorflow: None) -> Iterator[None]:
+    """Fits of models that are alike take what the parity check said of the first of them.
+
+    It takes as long as all else of a small fit. Only what is all Keras' own, and exact, is
+    remembered; `told.checked` always checks.
+    """
+    from gpubalance.engine.step import functions, parity
+
+    found: dict[str, Any] = {}
+
+    def check(model: Any, batch: Any, device: str, **options: Any) -> Any:
+        key = _likeness(model, batch, options)
+        if key in found:
+            return found[key]
+        result = parity.check(model, batch, device, **options)
+        is_exact = result.is_known and not (result.warned or result.refused)
+        if key and is_exact:
+            found[key] = result
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functions, "parity", SimpleNamespace(check=check))
+        yield
+
+
+def _likeness(model: Any, batch: Any, options: dict[str, Any]) -> str:
+    """What is the same of models whose checks say the same; empty with code of the test's own."""
+    kinds = [model, *model._flatten_layers(include_self=False)]
+    given = tf.nest.flatten(model._compile_config.config)
+    is_own = any(isinstance(one, FunctionType) for one in given)
+    if is_own or not all(type(one).__module__.startswith("keras.") for one in kinds):
+        return ""
+    parts = tf.nest.flatten(batch)
+    shapes = [(part.dtype, part.shape) for part in parts if part is not None]
+    trained = [variable.path for variable in model.trainable_variables]
+    described = (
+        model.get_config(),
+        model.get_compile_config(),
+        shapes,
+        trained,
+        options,
+        keras.config.floatx(),
+    )
+    text = json.dumps(described, default=repr, sort_keys=True)
+    if '"tests.' in text:
+        return ""
+    return re.sub(r"_\d+\b", "", text)  # Keras numbers the names
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

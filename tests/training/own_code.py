@@ -170,7 +170,7 @@ def keeping() -> Any:
     )
 
 
-def counting(optimizer: Callable[[], Any]) -> Any:
+def counting(optimizer: Callable[[], Any] = lambda: "sgd") -> Any:
     """A model with a layer that counts steps, in two ways, and samples.
 
     The layer also has a weight that gets no gradient, and one that it sets before it is trained.

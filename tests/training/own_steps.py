@@ -161,11 +161,7 @@ def stepping(kind: str) -> Any:
                     loss = tf.nn.compute_average_loss(loss)
                 if "pairs" in kind:
                     loss = ops.mean((loss[:, None] - loss) ** 2, axis=1)
-                if kind == "positives":
-                    # Of the samples tried only the last is one
-                    twos = ops.cast(y == 2, loss.dtype)
-                    loss = ops.sum(twos * loss) / ops.maximum(ops.sum(twos), 1)
-                elif kind == "twelve":
+                if kind == "twelve":
                     loss = ops.mean(ops.reshape(loss[:12], (12,)))
                 elif kind == "weights":
                     loss = ops.sum(loss * weights) / (ops.sum(weights) + 1e-7)

@@ -57,6 +57,7 @@ def test_a_models_own_make_train_function_wraps_the_splits() -> None:
     assert apart(model, one_device) < 1e-6
 
 
+@pytest.mark.full
 def test_a_callbacks_wrapper_is_called_until_the_model_is_compiled() -> None:
     calls = []
 

@@ -50,7 +50,7 @@ def of_ones_own() -> Any:
             None,
             2e-3,
             id="mixed_float16",
-            marks=pytest.mark.full,
+            marks=pytest.mark.campaign,
         ),
     ],
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
 import pytest
 
-from tests.training.cases import CASES, SAMPLES, in_turn, simulated
+from tests.training.cases import CASES, SAMPLES, Case, in_turn, simulated
+from tests.training.models import adamw, classifier, cross_entropy, two_in_two_out
+from tests.training.own_code import counting
+from tests.training.samples import numbers, of_two, weighted
 
 # Logs that are exact are not warned of.
 pytestmark = pytest.mark.filterwarnings(r"error:.* logs\b:UserWarning")
@@ -16,6 +20,22 @@ OF_ONE = ((1, 99),)
 OF_THREE = ((1, 1, 98),)
 IN_PARTS = ((70, 30), (20, 30))
 LASTS = [80, 2, 70, 40, 1, 5]
+# What several of CASES have, in one training
+TOGETHER = {
+    "AdamW, clipped, EMA, and counters": Case(partial(counting, adamw), numbers),
+    "weights and several steps": Case(
+        classifier(
+            "adam",
+            cross_entropy("mean_with_sample_weight"),
+            compiled={"steps_per_execution": 4},
+        ),
+        weighted,
+    ),
+    "regularised outputs": Case(
+        partial(two_in_two_out, kernel_regularizer="l2", activity_regularizer="l2"),
+        of_two,
+    ),
+}
 # Each with what is hard for it: micro-batches, or a last batch of fewer samples than devices.
 HARDEST: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
     ("synchronised batch norm", OF_THREE, (2, 1)),
@@ -23,25 +43,38 @@ HARDEST: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
     ("embedding of positions, Adam", OF_ONE, (1,)),
     ("train_step of one's own", OF_ONE, (1,)),
     ("metrics of many kinds", OF_ONE, (80,)),
-    ("AdamW, clipped, EMA", IN_PARTS, (3,)),
+    ("AdamW, clipped, EMA, and counters", IN_PARTS, (3,)),
     ("embedding of positions, Adam", IN_PARTS, (80,)),
     ("train_step of one's own", IN_PARTS, (80,)),
     ("train_step of Keras' guide", IN_PARTS, (1,)),
+    ("weights and several steps", ((70, 30),), (40,)),
+    # Keras takes the mean of each output's own loss over batches of unlike sizes: it differs from
+    # trace to trace.
+    ("regularised outputs", ((70, 30),), (SAMPLES,)),
 ]
-
-# The hardest do that for their own cases, and others have the rest of what `plain` has.
-LIKE_OTHERS = {"plain", *(name for name, _, _ in HARDEST)}
-FIRST = {
-    "mean_with_sample_weight, steps_per_execution 4",
-    "two inputs and outputs",
+# These have what neither the hardest nor another of them has: each is tried with one split, each
+# split with several. All others are a campaign.
+FULL = {
+    "synchronised batch norm behind a loss",
+    "class_weight",
+    "reduction sum",
+    "float64",
+    "mixed_float16",
+    "compute_loss of one's own",
+    "loss function of one's own, class_weight",
+    "reduction none",
+    "CTC",
+    "embedding, clipped",
     "state and losses of one's own layer",
+    "activity regulariser of one's own, a mean",
+    "autoencoder without a call",
+    "several optimizers in one",
+    "train_step that is a function",
 }
-# Each case with one split, each split with several cases; the others are a campaign.
 EVERY = []
 for (i, name), (j, batches) in product(enumerate(CASES), enumerate(SPLITS)):
-    marks = [] if name in FIRST else [pytest.mark.full]
-    if (i + j) % len(SPLITS) != 0 or name in LIKE_OTHERS:
-        marks = [pytest.mark.campaign]
+    is_full = name in FULL and (i + j) % len(SPLITS) == 0
+    marks = [pytest.mark.full if is_full else pytest.mark.campaign]
     EVERY.append(pytest.param(name, batches, id=f"{name}-{batches}", marks=marks))
 
 
@@ -50,8 +83,7 @@ def test_a_split_gives_what_one_device_gives(
     name: str, batches: tuple[int, ...]
 ) -> None:
     case = CASES[name]
-    # Keras takes the mean of each output's own loss over batches of unlike sizes: it differs from
-    # trace to trace.
+    # See the hardest
     lasts = [SAMPLES] if "outputs" in name else LASTS
     last = lasts[(list(CASES).index(name) + SPLITS.index(batches)) % len(lasts)]
     (found,) = in_turn(case, simulated(batches), [last])
@@ -72,6 +104,6 @@ def test_neither_micro_batches_nor_a_last_batch_change_anything(
 
     All devices then have the whole of it, and one counts it.
     """
-    for found in in_turn(CASES[name], simulated(*split), lasts):
+    for found in in_turn({**CASES, **TOGETHER}[name], simulated(*split), lasts):
         assert found.weights < 1e-5
         assert found.logs < 1e-5

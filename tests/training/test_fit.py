@@ -149,6 +149,7 @@ def inputs_of(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name != "y"}
 
 
+@pytest.mark.full
 def test_validation_steps_are_the_users_own_batches() -> None:
     """The split trains on arrays, and one device on the same batches without a `batch_size`.
 
@@ -213,6 +214,7 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
     assert apart(again, one_device) == 0
 
 
+@pytest.mark.full
 def test_evaluate_and_predict_are_one_devices_and_in_order(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -236,6 +238,7 @@ def test_evaluate_and_predict_are_one_devices_and_in_order(
     assert "node name" not in caplog.text
 
 
+@pytest.mark.full
 def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tmp_path: Path) -> None:
     """A file names the module of each class that Keras looks for when it loads it."""
     split, model = in_split(classifier("adam"))
@@ -373,6 +376,7 @@ def test_one_weight_for_all_of_a_batch_is_each_samples() -> None:
         assert apart(model, one_device) < 1e-6, name
 
 
+@pytest.mark.full
 def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
     """Their own first sizes are alike, as those of a batch are."""
 
@@ -400,6 +404,7 @@ def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
     assert apart(model, one_device) < 1e-6
 
 
+@pytest.mark.full
 def test_layers_that_are_unfrozen_between_two_fits_train_as_on_one_device() -> None:
     def frozen() -> Any:
         model = keras.Sequential(dense())
@@ -495,6 +500,7 @@ def test_one_model_takes_data_of_several_kinds() -> None:
     assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
 
 
+@pytest.mark.full
 def test_padded_batches_stay_as_they_are() -> None:
     def sentences() -> Iterator[Any]:
         for length in (3, 5, 4):

@@ -216,6 +216,7 @@ def test_ratios_are_rebalanced_at_the_batch_that_they_divide(tmp_path: Path) -> 
     assert monitor.changes[0].step > 1000
 
 
+@pytest.mark.full
 def test_a_lack_of_memory_that_a_rebalance_has_made_is_told_as_one() -> None:
     split, model = hot_pair(from_s=0.0, memory=52, memory_per_sample=1)
     with pytest.raises(OutOfMemory, match=r"its batch of \d+, to which") as caught:
@@ -236,6 +237,7 @@ def test_micro_batches_are_rebalanced_too_and_told_below_the_progress_bar(
     assert max(split.micro_batches) <= 25
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_another_model_that_a_callback_trains_leaves_the_monitor_alone() -> None:
     """Another model that a callback tests and trains leaves the monitor alone.

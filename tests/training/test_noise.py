@@ -65,7 +65,7 @@ def still(split: Any, *, dtype: str = "float32") -> Any:
 @pytest.mark.parametrize(
     ("batches", "micro_batches", "dtype"),
     [
-        pytest.param((1, 1, 98), None, "float32", marks=pytest.mark.full),
+        pytest.param((1, 1, 98), None, "float32", marks=pytest.mark.campaign),
         ((70, 30), (20, 30), "float32"),
         pytest.param((70, 30), None, "mixed_float16", marks=pytest.mark.full),
     ],

@@ -104,6 +104,7 @@ def beside(built: Any, stages: int = 2) -> tuple[Pipelined, Any, Any]:
     return layers, made[0], made[1]
 
 
+@pytest.mark.full
 def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> None:
     inputs, labels = of_two(_SAMPLES)
     weights = dict(zip(labels, weighted(2 * _SAMPLES)[2].reshape(2, -1), strict=True))
@@ -153,7 +154,6 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     assert apart(model, loaded) == 0
 
 
-@pytest.mark.full
 def test_a_loss_that_is_a_sum_stays_one() -> None:
     """A loss that is a sum stays one and what is excluded from weight decay stays so."""
 

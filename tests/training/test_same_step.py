@@ -44,9 +44,7 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     number = list(MODELS).index(name)
     split = simulated(SPLIT.batches)
     own = {what: f"tests.training.steps:{what}_{number}" for what in ("model", "data")}
-    settings = Settings(
-        **own, pack_bytes=IN_SMALL_PACKS.pack_bytes, xla=name == "jit_compile"
-    )
+    settings = Settings(**own, pack_bytes=IN_SMALL_PACKS.pack_bytes)
     session = Session(split.devices, settings, JointProfile(), seed=0)
     next(
         session.measure(SPLIT, seconds=0, at_least=1, steps_per_timing=1, stamped=False)

@@ -149,10 +149,8 @@ def of_half(what: str, policy: str) -> Any:
     return compiled([first, hidden, Keeping(dtype=policy, name="mine"), last])
 
 
-FLOAT16 = pytest.param("mixed_float16", marks=pytest.mark.full)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", FLOAT16])
+@pytest.mark.full
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_rounding_to_half_precision_is_no_surprise_of_a_layers_state(
     policy: str,
 ) -> None:
@@ -194,7 +192,9 @@ def test_a_counter_in_half_precision_is_no_mean_and_told_where_it_is_lost() -> N
     assert "changes float32 by no more than rounding does" in warned
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", FLOAT16])
+@pytest.mark.parametrize(
+    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.full)]
+)
 def test_a_small_sum_in_a_loss_is_told_or_refused_in_half_precision_too(
     policy: str,
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_single_sample_is_no_false_alarm_and_trains_as_on_one_device() -> None
     assert apart(model, one_device) < 1e-6
 
 
+@pytest.mark.full
 def test_a_single_sample_is_not_all_that_is_tried() -> None:
     split, model = in_split(compiled, dense(), hardest)
     split.fit(model, X[:1], Y[:1], verbose=0)

@@ -124,8 +124,8 @@ def test_a_plain_model_trains_as_ever_while_a_split_traces(times: int) -> None:
         assert max(differences_of_replicas(models[1])) == 0.0
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.campaign
+@pytest.mark.parametrize("times", [50])
 def test_two_models_of_the_same_devices_train_in_two_threads(times: int) -> None:
     weights = beginning()
     expected = on_one_device(weights)

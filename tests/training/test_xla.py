@@ -78,11 +78,6 @@ def kinds(split: Split, model: Any) -> set[bool]:
             ((70, 30), (20, 30)),
             marks=pytest.mark.full,
         ),
-        pytest.param(
-            CASES["state and losses of one's own layer"],
-            ((70, 30),),
-            marks=pytest.mark.full,
-        ),
     ],
 )
 def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) -> None:

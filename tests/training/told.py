@@ -76,10 +76,6 @@ def own_loss(name: str) -> Any:
         losses = of_each(y, p)
         return ops.mean(ops.top_k(losses, ops.maximum(2, ops.shape(losses)[0] // 4))[0])
 
-    def above_their_mean(y: Any, p: Any) -> Any:
-        losses = of_each(y, p)
-        return ops.where(losses > ops.mean(losses), losses, 0.0)
-
     # It is the mean of the labelled samples, which all of the first batch are.
     def of_chosen(y: Any, p: Any) -> Any:
         losses = of_each(y, p)
@@ -392,10 +388,4 @@ TOLD: Told = {
     ),
 }
 # Losses of one model with an output for each
-NO_MEANS = (
-    "dice",
-    "positives",
-    "balanced",
-    "hardest",
-    "above_their_mean",
-)
+NO_MEANS = ("dice", "positives", "balanced")
