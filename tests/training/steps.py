@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.support.late import keras, layers, ops, tf
 from tests.training.models import compiled, dense, two_in_two_out
-from tests.training.own_code import own_loss
 from tests.training.samples import numbers, of_two
 
 
@@ -72,7 +71,6 @@ def augmented() -> Any:
 MODELS: dict[str, Any] = {
     "augmentation": (augmented, numbers),
     "gradient penalty": (stepping("gradient penalty"), numbers),
-    "train_step of one's own": (own_loss("train_step"), numbers),
     "two inputs and outputs": (two_in_two_out, of_two),
 }
 

@@ -38,10 +38,9 @@ TOGETHER = {
 }
 # Each with what is hard for it: micro-batches, or a last batch of fewer samples than devices.
 HARDEST: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
-    ("synchronised batch norm", OF_THREE, (2, 1)),
+    ("synchronised batch norm", OF_THREE, (2,)),
     ("masked sentences", OF_ONE, (2,)),
     ("embedding of positions, Adam", OF_ONE, (1,)),
-    ("train_step of one's own", OF_ONE, (1,)),
     ("metrics of many kinds", OF_ONE, (80,)),
     ("AdamW, clipped, EMA, and counters", IN_PARTS, (3,)),
     ("embedding of positions, Adam", IN_PARTS, (80,)),
@@ -52,21 +51,16 @@ HARDEST: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
     # trace to trace.
     ("regularised outputs", ((70, 30),), (SAMPLES,)),
 ]
-# These have what neither the hardest nor another of them has: each is tried with one split, each
-# split with several. All others are a campaign.
+# These have what neither the hardest nor another of them has: each is tried with one split. All
+# others are a campaign.
 FULL = {
     "synchronised batch norm behind a loss",
-    "class_weight",
     "reduction sum",
     "float64",
-    "mixed_float16",
-    "compute_loss of one's own",
     "loss function of one's own, class_weight",
-    "reduction none",
     "CTC",
     "embedding, clipped",
     "state and losses of one's own layer",
-    "activity regulariser of one's own, a mean",
     "autoencoder without a call",
     "several optimizers in one",
     "train_step that is a function",

@@ -322,7 +322,7 @@ def test_a_callback_may_train_test_and_predict_on_a_batch_of_arrays() -> None:
 
 
 @pytest.mark.parametrize(
-    "micro_batches", [pytest.param(None, marks=pytest.mark.full), (1, 9, 30)]
+    "micro_batches", [pytest.param(None, marks=pytest.mark.campaign), (1, 9, 30)]
 )
 def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
     def make() -> Any:

@@ -18,7 +18,7 @@ from tests.training.models import classifier
 from tests.training.test_told import X, Y, own_loss
 
 _A_TEST = 5
-_FULL = [pytest.param(first, marks=pytest.mark.full) for first in (5, 10, 15, 20)]
+_FULL = [pytest.param(first, marks=pytest.mark.full) for first in (5, 10)]
 
 
 def moved_by_rounding(model: Any) -> Any:
@@ -54,7 +54,11 @@ def test_of_drawn_models_what_is_said_is_true(first: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "environment", [{"TF_ENABLE_ONEDNN_OPTS": "0"}, {"ONEDNN_MAX_CPU_ISA": "SSE41"}]
+    "environment",
+    [
+        {"TF_ENABLE_ONEDNN_OPTS": "0"},
+        pytest.param({"ONEDNN_MAX_CPU_ISA": "SSE41"}, marks=pytest.mark.campaign),
+    ],
 )
 def test_what_cancels_has_no_gradients_on_every_processor(
     environment: dict[str, str],

@@ -85,6 +85,7 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
     assert made.model is not None
     known = made.model.model_copy(update={"name": "sequential", "parameters": 163})
     model = classifier()()
+    model.optimizer.build(model.trainable_variables)  # as fit does
     step = (("MatMul", 5), ("others", 150))
 
     def text(settings: dict[str, str] | None = None, **changes: Any) -> str:

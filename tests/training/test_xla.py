@@ -76,7 +76,7 @@ def kinds(split: Split, model: Any) -> set[bool]:
         pytest.param(
             CASES["embedding of positions, Adam"],
             ((70, 30), (20, 30)),
-            marks=pytest.mark.full,
+            marks=pytest.mark.campaign,
         ),
     ],
 )
