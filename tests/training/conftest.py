@@ -19,7 +19,11 @@ def _tensorflow(tensorflow: Any) -> None:
     """Before any fixture of a module."""
 
 
-@pytest.fixture(scope="session", autouse=True)
+# What the check found, by what is the same of models that are alike
+_FOUND: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _checked_once(_tensorflow: None) -> Iterator[None]:
     """Fits of models that are alike take what the parity check said of the first of them.
 
@@ -28,16 +32,14 @@ def _checked_once(_tensorflow: None) -> Iterator[None]:
     """
     from gpubalance.engine.step import functions, parity
 
-    found: dict[str, Any] = {}
-
     def check(model: Any, batch: Any, device: str, **options: Any) -> Any:
         key = _likeness(model, batch, options)
-        if key in found:
-            return found[key]
+        if key in _FOUND:
+            return _FOUND[key]
         result = parity.check(model, batch, device, **options)
         is_exact = result.is_known and not (result.warned or result.refused)
         if key and is_exact:
-            found[key] = result
+            _FOUND[key] = result
         return result
 
     with pytest.MonkeyPatch.context() as patch:
@@ -48,9 +50,10 @@ def _checked_once(_tensorflow: None) -> Iterator[None]:
 def _likeness(model: Any, batch: Any, options: dict[str, Any]) -> str:
     """What is the same of models whose checks say the same; empty with code of the test's own."""
     kinds = [model, *model._flatten_layers(include_self=False)]
+    if not all(type(one).__module__.startswith("keras.") for one in kinds):
+        return ""
     given = tf.nest.flatten(model._compile_config.config)
-    is_own = any(isinstance(one, FunctionType) for one in given)
-    if is_own or not all(type(one).__module__.startswith("keras.") for one in kinds):
+    if any(isinstance(one, FunctionType) for one in given):
         return ""
     parts = tf.nest.flatten(batch)
     shapes = [(part.dtype, part.shape) for part in parts if part is not None]
