@@ -25,7 +25,7 @@ from gpubalance.training.split import Split
 from tests.cli.program import ROOT
 from tests.jobs.probes import probe_of
 from tests.support.late import keras, layers, ops, optimizers, tf
-from tests.training.cases import apart, in_split, simulated
+from tests.training.cases import KERAS_OWN, apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense, subclassed
 from tests.training.samples import numbers
 
@@ -192,7 +192,7 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
         return compiled(Own(dense()), optimizer="adam", metrics=["accuracy"])
 
     one_device, start = alone()
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with tf.distribute.MirroredStrategy(KERAS_OWN).scope():
         keras_own = compiled(dense())
     splits = simulated((70, 30)), simulated((20, 80))  # on one strategy
     model, of_both = in_scope(splits[0], start, own), in_scope(splits[1], start)

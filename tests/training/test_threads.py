@@ -18,7 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training.split import Split
 from tests.support.late import keras, tf
-from tests.training.cases import SAMPLES, apart, simulated
+from tests.training.cases import KERAS_OWN, SAMPLES, apart, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers
 
@@ -76,7 +76,7 @@ def on_one_device(weights: list[Any]) -> Any:
 
 def by_mirrored_strategy(weights: list[Any]) -> Any:
     """Keras' own training in equal parts, on devices that no split here has."""
-    strategy = tf.distribute.MirroredStrategy(["CPU:6", "CPU:7"])
+    strategy = tf.distribute.MirroredStrategy(KERAS_OWN)
     return trained(keras.Model.fit, strategy.scope(), weights)
 
 
