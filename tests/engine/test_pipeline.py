@@ -147,6 +147,7 @@ def test_a_branch_on_a_device_of_its_own_trains_as_on_one() -> None:
     assert max(found.weights, found.losses) < 1e-5
 
 
+@pytest.mark.full
 def test_half_precision_scales_its_loss_on_all_devices_alike() -> None:
     def optimizer() -> Any:
         inner = optimizers.Adam(1e-3, global_clipnorm=0.5)

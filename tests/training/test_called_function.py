@@ -85,6 +85,7 @@ def test_a_callbacks_wrapper_is_called_until_the_model_is_compiled() -> None:
     assert apart(model, one_device) < 1e-6
 
 
+@pytest.mark.full
 def test_making_it_anew_by_force_trains_what_is_trainable_now() -> None:
     def freeze(trained: Any, epoch: int) -> None:
         if epoch == 1:

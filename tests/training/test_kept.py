@@ -52,6 +52,7 @@ def test_of_splits_of_the_same_devices_at_most_the_last_is_alive() -> None:
     assert alive(splits) <= 2
 
 
+@pytest.mark.full
 def test_a_model_lets_go_of_splits_that_trained_it() -> None:
     first = simulated((70, 30))
     model = trained(first)

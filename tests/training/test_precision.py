@@ -161,7 +161,7 @@ def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    "floatx", ["float64", pytest.param("float16", marks=pytest.mark.full)]
+    "floatx", ["float64", pytest.param("float16", marks=pytest.mark.campaign)]
 )
 def test_a_script_of_another_floatx_trains_in_it(floatx: str) -> None:
     keras.config.set_floatx(floatx)

@@ -137,16 +137,19 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
         gpubalance.distribute(None, ratios=[4, 3], simulate=2)
 
 
-def test_what_micro_batches_cannot_do_is_refused() -> None:
-    split = simulated((70, 30), (20, 30))
-    for name in (
-        "synchronised batch norm",
+@pytest.mark.parametrize(
+    "name",
+    [
         "masked sentences",
-        "reduction mean_with_sample_weight",
-    ):
-        case = CASES[name]
-        data = case.data(200)
-        with split.scope():
-            model = case.make()
-        with pytest.raises(BadInput, match="micro-batches"):
-            split.fit(model, *data[:2], sample_weight=(*data, None)[2], verbose=0)
+        pytest.param("synchronised batch norm", marks=pytest.mark.full),
+        pytest.param("reduction mean_with_sample_weight", marks=pytest.mark.full),
+    ],
+)
+def test_what_micro_batches_cannot_do_is_refused(name: str) -> None:
+    split = simulated((70, 30), (20, 30))
+    case = CASES[name]
+    x, y, weights = (*case.data(200), None)[:3]
+    with split.scope():
+        model = case.make()
+    with pytest.raises(BadInput, match="micro-batches"):
+        split.fit(model, x, y, sample_weight=weights, verbose=0)

@@ -130,6 +130,7 @@ def test_steps_of_another_size_are_told_once() -> None:
         assert told(lambda size=size: model.fit(X, Y, batch_size=size, verbose=0)) == []
 
 
+@pytest.mark.full
 def test_a_single_sample_is_no_false_alarm_and_trains_as_on_one_device() -> None:
     one_device = compiled(dense(), own_mean, "adam", metrics=["accuracy"])
     _, model = in_split(compiled, dense(), own_mean, "adam", metrics=["accuracy"])

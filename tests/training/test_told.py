@@ -41,6 +41,7 @@ TRAINED = {"two passes", "states"}  # what is told of them is not checked alone
 
 
 LIKE_OTHERS = {
+    "two passes",
     "a sampled softmax",
     "a layer's loss of the batch",
     "outputs of pairs",
@@ -99,7 +100,7 @@ def test_fit_refuses_with_the_reason_and_what_to_do() -> None:
             split.fit(model, X, Y, shuffle=False, verbose=0)
 
 
-@pytest.mark.parametrize("name", sorted(TRAINED))
+@pytest.mark.parametrize("name", full_if_like_others(sorted(TRAINED)))
 def test_what_is_told_is_trained(name: str) -> None:
     make, *given, messages = TOLD[name]
     split, model = in_split(make, *given)
