@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.late import keras, layers, losses, metrics, ops, tf
@@ -124,7 +125,7 @@ def normalised_behind_a_mask() -> Any:
 
 
 # Each with the variable that it updates, and how: neither by a mean nor by a sum over samples
-_UPDATES = {
+_UPDATES: dict[str, Callable[[Any, Any], Any]] = {
     "average": lambda kept, x: kept + 0.1 * (ops.mean(x) - kept),
     "largest": lambda _, x: ops.cast(1e6 * ops.max(x), "int32"),
     "max": lambda kept, x: ops.maximum(kept, ops.max(x)),
