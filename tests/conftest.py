@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests.stand_in import engine
+from tests.support import forks
 from tests.support.in_process import Program, apart, program
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -46,6 +47,13 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
+def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes no process of the test a fork: for tests of what processes do. Name it first."""
+    for name, value in forks.none().items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
 def engine_that(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], None]:
@@ -66,6 +74,13 @@ def engine_that(
 def stand_in(engine_that: Callable[[str], None]) -> None:
     """Gives the test's workers an engine without TensorFlow."""
     engine_that("")
+
+
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Makes the test's workers, and the scripts that it starts, forks that have TensorFlow."""
+    with forks.forking():
+        yield
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import pytest
 from gpubalance.results.check import ModelCheck
 from tests.cli.program import QUICK_PAIR, SHORT, TINY, gpubalance, here
 
+forked = pytest.mark.usefixtures("forked")
+
 TRAIN = """
 import keras, numpy as np, tensorflow as tf
 
@@ -68,6 +70,7 @@ def arrays():
 """
 
 
+@forked
 def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     own = ("check", "--data", "train.py:arrays", "--model")
@@ -90,6 +93,7 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
     assert "→ return a value for each sample" in refused.stderr
 
 
+@forked
 def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     asked = ("--model", "train.py:normalised", "--data", "train.py:batches", "-q")
@@ -111,6 +115,7 @@ def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
     assert any("share, about " in warning.message for warning in found.warnings)
 
 
+@forked
 def test_it_says_what_a_model_that_is_not_compiled_is_measured_with(
     tmp_path: Path,
 ) -> None:
@@ -127,6 +132,7 @@ def test_it_says_what_a_model_that_is_not_compiled_is_measured_with(
     assert "train.py:own_call is not compiled, and without a graph" in done.stderr
 
 
+@forked
 @pytest.mark.parametrize(
     ("model", "data", "what", "remedy"),
     [

@@ -157,7 +157,7 @@ def {where}(*_):
     assert all(map(gone, machine.noted()))
 
 
-@pytest.mark.usefixtures("stand_in")
+@pytest.mark.usefixtures("own_processes", "stand_in")
 def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
     """A request may be larger than what a pipe holds: its sender must not wait for ever either."""
     with worker_process(PAIR, "test") as worker:
@@ -301,6 +301,7 @@ def step(devices, batches, number):
 """
 
 
+@pytest.mark.usefixtures("own_processes")
 @pytest.mark.parametrize(
     ("number", "code", "steps"),
     [
@@ -321,6 +322,7 @@ def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(
     assert gone(pid)
 
 
+@pytest.mark.usefixtures("own_processes")
 def test_18_a_crash_is_seen_though_what_the_model_started_holds_the_pipe(
     tmp_path: Path,
 ) -> None:

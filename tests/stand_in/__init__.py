@@ -24,6 +24,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from tests.support import forks
+
 TWO_UNLIKE_GPUS = r"""
 driver 550.54.14
 cuda 12040
@@ -108,6 +110,7 @@ def engine(folder: Path, script: str = "") -> dict[str, str]:
         os.environ.get("PYTHONPATH", ""),
     ]
     return {
+        **forks.quick(),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "ENGINE_STAND_IN": str(here / "session.py"),
         "ENGINE_STAND_IN_SCRIPT": str(path),

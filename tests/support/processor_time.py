@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support import forks
+
 FULL = "full"  # the mark of tests that only `scripts/test all` runs
 _OWN = "own processor time"
 _OF_CHILDREN = "processor time of children"
@@ -127,4 +129,5 @@ class _Used(NamedTuple):
 def _used() -> _Used:
     """Processor time of this process, and of its children that have ended."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return _Used(*(usage.ru_utime + usage.ru_stime for usage in usages))
+    own_s, children_s = (usage.ru_utime + usage.ru_stime for usage in usages)
+    return _Used(own_s, children_s + forks.used_s())

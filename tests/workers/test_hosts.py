@@ -31,6 +31,7 @@ from tests.support.asked import asked
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
+pytestmark = pytest.mark.usefixtures("own_processes")
 # A login shell may print such lines.
 VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {host}"""
 

@@ -21,6 +21,7 @@ from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Party
 from tests.engine.pipelines import orders_of
+from tests.support import forks
 from tests.support.asked import asked
 from tests.support.known import known
 
@@ -58,9 +59,8 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
         )
         for i, p in enumerate(_PROFILES)
     ]
-    with Party(
-        devices, build=Build(settings=Settings(model="small"), joint=_JOINT, cuts=())
-    ) as party:
+    build = Build(settings=Settings(model="small"), joint=_JOINT, cuts=())
+    with forks.forking(), Party(devices, build=build) as party:
         yield party
 
 

@@ -29,6 +29,7 @@ from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
 from tests.cli.program import TINY, lives
+from tests.support import forks
 from tests.support.asked import asked
 from tests.support.known import known
 
@@ -164,7 +165,7 @@ def needed(*batches: int) -> tuple[int, ...]:
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Worker]:
     """A worker with TensorFlow, for one model after the other."""
-    with Party(PAIR) as party:
+    with forks.forking(), Party(PAIR) as party:
         yield asked(party, lambda worker: worker)
 
 
