@@ -61,6 +61,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.full  # the others here are without TensorFlow
+@pytest.mark.usefixtures("forked")
 def test_a_script_balances_its_own_functions_and_trains_with_the_plan(
     tmp_path: Path,
 ) -> None:

@@ -48,6 +48,7 @@ def samples():
 
 
 @pytest.mark.full  # launch sums over hosts in training/test_hosts.py
+@pytest.mark.usefixtures("forked")
 def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) -> None:
     """Each host is behind a prefix, with TensorFlow's real collectives between two processes.
 
@@ -135,6 +136,7 @@ def test_some_devices_of_some_hosts() -> None:
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_split_on_one_host_trains_with_the_ring_asked_for_all() -> None:
     """A split that leaves all but one host out trains with the ring that was asked for all."""
     run = (

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gpubalance.results.independent import Independent
 from tests.cli.program import ROOT, TINY, here
 from tests.support.known import known
 
 
+@pytest.mark.usefixtures("forked")
 def test_contention_of_the_profile_is_found_in_real_steps_at_once(
     tmp_path: Path,
 ) -> None:

@@ -28,6 +28,7 @@ DEVICE = (
 )
 
 
+@pytest.mark.usefixtures("forked")
 def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
     """With one micro-batch a step no pipeline hides anything; each branch is half of the step."""
     pair = profile(tmp_path, DEVICE, DEVICE, joint="link_bytes_per_s = 10e9")

@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpubalance.numbers.units import format_seconds
 from tests.cli.program import QUICK_PAIR, here
 from tests.stand_in import engine
@@ -72,6 +74,7 @@ def _run(
     return json.loads((folder / "run.json").read_text()), done.stdout
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_slow_pipeline_is_named_first_with_the_line_to_change(
     tmp_path: Path,
 ) -> None:

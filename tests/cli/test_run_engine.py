@@ -18,6 +18,7 @@ from tests.jobs.drawn import windows_of
 from tests.stand_in import engine
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     into = (

@@ -107,6 +107,7 @@ def test_the_printed_lines_have_the_names_that_were_given(
     assert f"fit(model, {lines[1]}" in fit
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("build", "data", "ends"),
     [
