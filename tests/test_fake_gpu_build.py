@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.program import ROOT
 
+pytestmark = pytest.mark.full  # as the tests with fake GPUs are
 ASKS = """
 from tests.fake_gpu.build import NoFakeGpus, site_packages
 try:

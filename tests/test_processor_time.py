@@ -33,7 +33,11 @@ def test_busy(set_up):
 """
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one", "workers"])
+@pytest.mark.parametrize(
+    "options",
+    [(), pytest.param(("-n", "2"), marks=pytest.mark.full)],
+    ids=["one", "workers"],
+)
 def test_a_tests_time_has_its_set_up_and_its_children(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
     assert kept.exists()
 
 
+@pytest.mark.full  # an install of its own
 def test_an_install_that_was_cut_off_starts_from_scratch(
     checkout: Checkout, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
     assert kept.exists()
 
 
+@pytest.mark.full  # an install of its own
 def test_a_copied_checkout_has_an_environment_of_its_own(
     checkout: Checkout, tmp_path: Path
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_copied_checkout_has_an_environment_of_its_own(
     assert told == ["gpubalance: downloading large (11.0 MB)"]
 
 
+@pytest.mark.full  # an install of its own
 def test_a_driver_brings_cuda_and_a_terminal_is_told_the_long_steps(
     checkout: Checkout, tmp_path: Path
 ) -> None:
@@ -206,6 +209,7 @@ def test_a_driver_brings_cuda_and_a_terminal_is_told_the_long_steps(
     assert checkout.has("cuda")
 
 
+@pytest.mark.full  # an install of its own
 def test_a_read_only_checkout_has_its_environment_in_the_cache(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     before = sorted(checkout.folder.rglob("*"))

@@ -14,6 +14,7 @@ from scripts.benches.fuzz_input import talk
 from tests.support.in_process import Hang, apart, within_time
 
 
+@pytest.mark.full  # what it has found has tests of its own
 def test_no_input_brings_about_a_traceback_a_hang_or_an_escape() -> None:
     lines = list(fuzz.main(60, seed=2026))
     assert not [line for line in lines if "FAILED" in line]

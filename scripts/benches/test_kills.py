@@ -27,7 +27,12 @@ from scripts.benches.__main__ import read
         ),
         # Only the workers' engine is another one; the program, its processes, signals, journals
         # and files are the same.
-        pytest.param(kills.kills_without_tensorflow, 2, id="two without TensorFlow"),
+        pytest.param(
+            kills.kills_without_tensorflow,
+            2,
+            id="two without TensorFlow",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_kills_lose_nothing_and_leave_nothing(

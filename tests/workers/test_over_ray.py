@@ -164,13 +164,17 @@ def test_a_node_that_is_lost_is_told(
             )
 
 
-def test_no_ray_and_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.full  # Ray
+def test_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     plan = read_record(write_plan(tmp_path), Plan).model_copy(
         update={"reached_by": "ray"}
     )
     with pytest.raises(EnvironmentFault, match=r"^--hosts ray: .*finds no cluster"):
         reach_planned(plan, None, None)
+
+
+def test_no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EnvironmentFault, match=r"^--hosts ray: Ray is not installed"):
         connect_hosts("ray", None)

@@ -17,7 +17,6 @@ import pytest
 
 import gpubalance
 from gpubalance import programs
-from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
 from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY
 from tests.support.in_process import HANGS_AFTER_S
@@ -139,17 +138,6 @@ def test_a_script_on_other_hosts(
         "alpha:1 | 1",
         "beta:0 | 2",
     ]
-
-
-@pytest.mark.full  # a TensorFlow on each host
-def test_what_hosts_say_of_themselves(
-    reached: tuple[dict[str, str], tuple[str, ...]], folder: Path
-) -> None:
-    variables, hosts = reached
-    words = ("doctor", "--simulate", "1", *hosts, "--json")
-    done = typed(PROGRAM, *words, at=folder, env=variables)
-    told = Checkups.model_validate_json(done.stdout)
-    assert [checkup.host for checkup in told.hosts] == ["alpha", "beta"]
 
 
 def test_a_run_and_a_queue_on_this_host(folder: Path, shell: dict[str, str]) -> None:
