@@ -168,12 +168,7 @@ def _become(asked: _Asked) -> None:
     sys.path[:] = asked.path
     sys.argv[:] = asked.words
     sys.modules["sitecustomize"].prepare()
-    program, *words = asked.words
-    if program == "-c":
-        sys.argv[:] = [program, *words[1:]]
-        sys.path.insert(0, "")
-        exec(compile(words[0], "<string>", "exec"), sys.modules["__main__"].__dict__)  # noqa: S102
-        return
+    program = asked.words[0]
     sys.path.insert(0, str(Path(program).absolute().parent))
     runpy.run_path(program, run_name="__main__")
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,8 @@ _VARIABLE = "FORKED_FROM"
 _QUICK = (
     "gpubalance.workers.serve",
     "gpubalance.workers.keeper",
+    "gpubalance.training.launched",
+    "gpubalance.settings.launching",
     "gpubalance.engine.pace",
     "psutil",
 )
@@ -40,7 +42,7 @@ _servers: list[ForkServer] = []
 
 
 class ForkServer:
-    def __init__(self, modules: tuple[str, ...], variables: dict[str, str]) -> None:
+    def __init__(self, modules: tuple[str, ...]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpubalance-forks-")
         self.address = str(Path(self._folder.name, "socket"))
         kept = {
@@ -48,7 +50,6 @@ class ForkServer:
             for name, value in os.environ.items()
             if name not in (_VARIABLE, "ENGINE_STAND_IN", "XDG_STATE_HOME")
         }
-        path = filter(None, (str(SITE), str(ROOT), variables.get("PYTHONPATH")))
         reading, self._lives = os.pipe()
         try:
             subprocess.run(
@@ -56,7 +57,7 @@ class ForkServer:
                 stdin=reading,
                 stdout=subprocess.DEVNULL,
                 cwd=ROOT,
-                env={**kept, **variables, "PYTHONPATH": os.pathsep.join(path)},
+                env={**kept, "PYTHONPATH": f"{SITE}{os.pathsep}{ROOT}"},
                 start_new_session=True,
                 check=True,
             )
@@ -92,8 +93,8 @@ main()
 
 
 @functools.cache
-def _server(modules: tuple[str, ...], *variables: tuple[str, str]) -> ForkServer:
-    started = ForkServer(modules, dict(variables))
+def _server(modules: tuple[str, ...]) -> ForkServer:
+    started = ForkServer(modules)
     _servers.append(started)
     atexit.register(started.end)
     return started
@@ -117,16 +118,6 @@ def with_tensorflow() -> dict[str, str]:
     return {
         _VARIABLE: _server(_WITH_TENSORFLOW).address,
         "PYTHONPATH": os.pathsep.join(path),
-    }
-
-
-def with_gpus(variables: Mapping[str, str]) -> dict[str, str]:
-    """These variables of a machine with fake GPUs, and those by which what runs there is forked."""
-    loads = [(name, variables[name]) for name in ("PYTHONPATH", "LD_LIBRARY_PATH")]
-    return {
-        **variables,
-        _VARIABLE: _server(_WITH_TENSORFLOW, *loads).address,
-        "PYTHONPATH": os.pathsep.join((str(SITE), variables["PYTHONPATH"])),
     }
 
 

@@ -86,7 +86,6 @@ def _is_inherited(file: int) -> bool:
 
 _program = sys.orig_argv[1] if len(sys.orig_argv) > 1 else ""
 _loaded = os.environ.get("FORKED_FROM")
-_is_told = _program == "-c" or _program.endswith(".py")
-if _loaded and _is_told and not hasattr(sys, "is_fork_server"):
+if _loaded and _program.endswith(".py") and not hasattr(sys, "is_fork_server"):
     _be_forked(_loaded)
 prepare()
