@@ -42,6 +42,7 @@ def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(_MODEL)
     few = ("--max-global-batch", "64", "--duration", "0.2", "--windows", "1")
+    few += ("--rounds", "1", "--round-duration", "0.2")
     gpubalance(
         "balance", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0
     )

@@ -29,7 +29,7 @@ from tests.cli.program import (
 )
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.probes import probe_of
-from tests.stand_in import TWO_UNLIKE_GPUS, environment
+from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
 from tests.workers.test_process import gone
 
 PAIR = ("--simulate", QUICK_PAIR)
@@ -55,6 +55,7 @@ def result_of(
         "-q",
         code=code,
         cwd=folder,
+        environment=engine(folder),  # whose keepers are forks
     )
     return Queue.model_validate_json(done.stdout)
 

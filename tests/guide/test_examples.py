@@ -19,6 +19,7 @@ from tests.guide.documents import DOCUMENTS
 from tests.guide.examples import examples
 from tests.render.picture import lines
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
+from tests.support import forks
 
 
 def words(text: str) -> str:
@@ -47,14 +48,15 @@ def test_the_commands_run_and_print_what_is_shown(name: str, folder: Path) -> No
         if example.command == ("doctor",) and not example.shown:
             continue  # as where it is shown
         # `doctor` tries the real TensorFlow.
-        trained = {} if example.command[0] == "doctor" else engine(folder)
+        is_doctor = example.command[0] == "doctor"
+        trained = forks.with_tensorflow() if is_doctor else engine(folder)
         seen = {} if "--simulate" in example.command else gpus
         done = here(
             *example.command,
             cwd=folder,
             environment={**seen, **trained, **example.environment},
         )
-        assert done.returncode == (3 if example.command[0] == "doctor" else 0), (
+        assert done.returncode == (3 if is_doctor else 0), (
             example.command,
             done.stderr,
         )
