@@ -45,6 +45,11 @@ def broken(
     }
 
 
+def typed(line: str) -> tuple[str, ...]:
+    """The words of a part of a command line."""
+    return tuple(line.split())
+
+
 def heed_signals() -> None:
     """Undoes what a child would inherit.
 

@@ -13,7 +13,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, here
+from tests.cli.program import QUICK_PAIR, here, typed
 from tests.jobs.probes import probe_of, proof_of
 from tests.support.known import known
 
@@ -233,14 +233,7 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(
 def test_the_lines_of_a_script_train_as_was_measured() -> None:
     """A plan in a file says it itself."""
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
-    summed = (
-        "--all-reduce",
-        "one-device",
-        "--pack-bytes",
-        "4MiB",
-        "--gradients",
-        "bf16",
-    )
+    summed = (*typed("--all-reduce one-device --pack-bytes 4MiB --gradients bf16"),)
     unusual = ("--precision", "mixed_float16", *summed)
     done = here("balance", "--simulate", QUICK_PAIR, *SHORT, *unusual, code=0)
     told = " ".join(done.stdout.split())
@@ -320,11 +313,7 @@ def test_other_packs_are_tried_where_sync_is_much_of_a_step(
     engine_that(script)
     path = tmp_path / "plan.json"
     done = here(
-        "balance",
-        "--simulate",
-        "2",
-        "--max-global-batch",
-        "256",
+        *typed("balance --simulate 2 --max-global-batch 256"),
         *SHORT,
         "-o",
         str(path),

@@ -13,7 +13,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.results.decomposition import Decomposition
 from gpubalance.settings.settings import Settings
-from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.cli.program import QUICK_PAIR, gpubalance, typed
 
 # It notes the processes that check it.
 _MODEL = """
@@ -41,8 +41,10 @@ def net():
 def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(_MODEL)
-    few = ("--max-global-batch", "64", "--duration", "0.2", "--windows", "1")
-    few += ("--rounds", "1", "--round-duration", "0.2")
+    few = (
+        *typed("--max-global-batch 64 --duration 0.2 --windows 1"),
+        *typed("--rounds 1 --round-duration 0.2"),
+    )
     gpubalance(
         "balance", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0
     )

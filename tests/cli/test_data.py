@@ -15,7 +15,7 @@ import pytest
 
 from gpubalance.render.report.words import answer_of
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, SHORT, here
+from tests.cli.program import QUICK_PAIR, SHORT, here, typed
 from tests.render.samples import subject
 from tests.support.known import known
 
@@ -84,10 +84,7 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
         *PAIR,
         *DATA,
         *SHORT,
-        "--epoch",
-        "1000",
-        "-o",
-        "plan.json",
+        *typed("--epoch 1000 -o plan.json"),
         code=0,
         cwd=folder,
     )
@@ -212,10 +209,7 @@ def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> No
         "probe",
         *PAIR,
         *DATA,
-        "--max-batch",
-        "32",
-        "-o",
-        "probe.json",
+        *typed("--max-batch 32 -o probe.json"),
         code=0,
         cwd=folder,
     )

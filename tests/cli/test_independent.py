@@ -24,6 +24,7 @@ from tests.cli.program import (
     interrupted,
     lines_until,
     start,
+    typed,
 )
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
@@ -73,9 +74,7 @@ def test_each_device_gives_at_once_what_contention_leaves(
             "independent",
             "--simulate",
             contended(tmp_path, factor),
-            "--batches",
-            "1024",
-            "512",
+            *typed("--batches 1024 512"),
             *LONG,
         )
         done = here(*asked, "-o", f"{factor}.json", "--quiet", code=0, cwd=tmp_path)
@@ -108,12 +107,7 @@ def test_each_device_gives_at_once_what_contention_leaves(
     )
     assert "1.1.json is slower than 1.0.json" in compared.stdout
     csv = here(
-        "report",
-        "1.0.json",
-        "1.1.json",
-        "--html",
-        "page.html",
-        "--csv",
+        *typed("report 1.0.json 1.1.json --html page.html --csv"),
         code=0,
         cwd=tmp_path,
     ).stdout
@@ -157,10 +151,7 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
     (tmp_path / "other.py").write_text("def net(): ...")
     other = f"{tmp_path / 'other.py'}:net"
     done = here(
-        "independent",
-        "--simulate",
-        "2",
-        "--model",
+        *typed("independent --simulate 2 --model"),
         TINY,
         other,
         *SHORT,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.results.independent import Independent
-from tests.cli.program import ROOT, TINY, here
+from tests.cli.program import ROOT, TINY, here, typed
 from tests.support.known import known
 
 
@@ -25,10 +25,7 @@ def test_contention_of_the_profile_is_found_in_real_steps_at_once(
         "independent",
         "--simulate",
         str(profile),
-        "--batches",
-        "120",
-        "80",
-        "--model",
+        *typed("--batches 120 80 --model"),
         TINY,
     )
     done = here(*asked, "--windows", "2", "--duration", "0.5", "-o", str(path), code=0)

@@ -68,6 +68,7 @@ def test_a_dry_run_starts_nothing(
     ]
 
 
+@pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
     ("via", "on"), [((), ()), (VIA, ("alpha", "beta"))], ids=["here", "on other hosts"]
 )
@@ -100,6 +101,7 @@ def test_the_devices_of_one_host_are_one_process(script: str) -> None:
     assert done.stdout == "GPU:0, GPU:1 | here given [] as None\n"
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_one_that_fails_ends_all_with_its_exit_code(
     script: str, tmp_path: Path
 ) -> None:
@@ -248,7 +250,7 @@ ANEW = "fit has no BackupAndRestore among its callbacks: a restart begins anew"
             3,
             ["ended with exit code 3", "it had not begun to train"],
         ),
-        (
+        pytest.param(
             "always",
             ("--restarts", "1"),
             137,
@@ -261,6 +263,7 @@ ANEW = "fit has no BackupAndRestore among its callbacks: a restart begins anew"
                 KILLED,
                 LOST,
             ],
+            marks=pytest.mark.full,
         ),
         ("end", ("--deadline", "1"), 0, []),
         ("hang", ("--deadline", "1"), 8, []),

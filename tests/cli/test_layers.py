@@ -24,6 +24,7 @@ from tests.cli.program import (
     interrupted,
     lines_until,
     start,
+    typed,
 )
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
@@ -102,10 +103,7 @@ def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
     forced = (
         "--simulate",
         _known_pair(tmp_path),
-        "--force",
-        "--gpus",
-        "0",
-        "1",
+        *typed("--force --gpus 0 1"),
         *SHORT,
     )
     found, _ = result_of(*forced, environment=engine(tmp_path, script))
@@ -237,10 +235,7 @@ def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
     found, _ = result_of(
         "--simulate",
         profile(tmp_path, one, one),
-        "--windows",
-        "1",
-        "--round-duration",
-        "0.1",
+        *typed("--windows 1 --round-duration 0.1"),
     )
     assert found.micro_batch == 1
     assert len(found.stages) == 2
@@ -321,9 +316,7 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
         _known_pair(tmp_path),
         "--force",
         *SHORT,
-        "--rounds",
-        "1",
-        "--json",
+        *typed("--rounds 1 --json"),
     )
     first = here(*arguments, "-o", str(made), code=3, environment=variables)
     assert "measuring the batch split" in first.stderr
@@ -366,10 +359,7 @@ def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
         _known_pair(tmp_path),
         "--force",
         *SHORT,
-        "--rounds",
-        "1",
-        "--windows",
-        "2",
+        *typed("--rounds 1 --windows 2"),
     )
     done = here(*arguments, "--json", code=code, environment=engine(tmp_path, script))
     assert message in " ".join(done.stderr.split())

@@ -17,7 +17,7 @@ from gpubalance.results.layers import Layers
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.settings import Settings
-from tests.cli.program import QUICK_PAIR, ROOT, here
+from tests.cli.program import QUICK_PAIR, ROOT, here, typed
 from tests.cli.test_layers import profile
 from tests.jobs.probes import holding_nothing, probe_of
 
@@ -34,16 +34,9 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
     pair = profile(tmp_path, DEVICE, DEVICE, joint="link_bytes_per_s = 10e9")
     _known_to_hold_nothing(pair)
     short = (
-        "--micro-batch",
-        "8",
-        "--micro-batches",
-        "1",
-        "--rounds",
-        "1",
-        "--windows",
-        "1",
-        "--duration",
-        "0.5",
+        *typed(
+            "--micro-batch 8 --micro-batches 1 --rounds 1 --windows 1 --duration 0.5"
+        ),
     )
     done = here(
         "layers",
@@ -52,9 +45,7 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
         "--model",
         BRANCHES,
         *short,
-        "--round-duration",
-        "0.1",
-        "--json",
+        *typed("--round-duration 0.1 --json"),
         code=0,
     )
     result = Layers.model_validate_json(done.stdout)

@@ -200,6 +200,7 @@ def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_parent_stays_small_without_tensorflow() -> None:
     process = start("probe", *FEW, "--gpus", "0", "--json")
     parent = psutil.Process(process.pid)

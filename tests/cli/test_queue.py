@@ -26,6 +26,7 @@ from tests.cli.program import (
     here,
     lines_until,
     start,
+    typed,
 )
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.probes import probe_of
@@ -148,11 +149,7 @@ def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(
     assert "1 of 4 commands failed: 3" in done.stderr
 
     shown = here(
-        "report",
-        "queue.json",
-        "--html",
-        "page.html",
-        "--markdown",
+        *typed("report queue.json --html page.html --markdown"),
         code=0,
         cwd=tmp_path,
     )
@@ -394,11 +391,7 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
         "queue",
         trials,
         *PAIR,
-        "--logs",
-        "logs",
-        "--overwrite",
-        "-o",
-        "queue.json",
+        *typed("--logs logs --overwrite -o queue.json"),
         code=0,
         cwd=tmp_path,
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.cli.program import QUICK_PAIR, gpubalance, typed
 from tests.guide.documents import read
 
 DATA = (
@@ -53,10 +53,7 @@ def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> No
     try:
         done = gpubalance(
             *(
-                "queue",
-                "--pull",
-                "workers.txt",
-                "--simulate",
+                *typed("queue --pull workers.txt --simulate"),
                 QUICK_PAIR,
                 "--json",
                 "-q",

@@ -34,6 +34,7 @@ from tests.cli.program import (
     lives,
     run_json,
     start,
+    typed,
 )
 from tests.faults.machine import Machine
 from tests.jobs.probes import probe_of, with_second
@@ -110,12 +111,7 @@ def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
         "run",
         "--simulate",
         profile,
-        "--gpus",
-        "0",
-        "1",
-        "--batches",
-        "1024",
-        "710",
+        *typed("--gpus 0 1 --batches 1024 710"),
         *SHORT,
         code=5,
     )
@@ -128,12 +124,7 @@ def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
     done = here(
         "run",
         *TINY_PAIR,
-        "--batches",
-        "200",
-        "240",
-        "--micro-batches",
-        "200",
-        "120",
+        *typed("--batches 200 240 --micro-batches 200 120"),
         *SHORT,
         code=5,
     )
@@ -164,15 +155,7 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # GPU:1 holds 112 samples at a time, and GPU:0 208.
     split = (
         *TINY_PAIR,
-        "--gpus",
-        "0",
-        "1",
-        "--batches",
-        "200",
-        "150",
-        "--micro-batches",
-        "200",
-        "40",
+        *typed("--gpus 0 1 --batches 200 150 --micro-batches 200 40"),
     )
     done = here("run", *split, *SHORT, "--json", code=0)
     result = json.loads(done.stdout)
@@ -203,11 +186,7 @@ def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(
         "run",
         "--simulate",
         str(profile),
-        "--batches",
-        "120",
-        "80",
-        "--baseline",
-        "none",
+        *typed("--batches 120 80 --baseline none"),
         *SHORT,
         code=0,
     )
@@ -220,10 +199,7 @@ def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(
         "run",
         "--simulate",
         str(profile),
-        "--gpus",
-        "0",
-        "--batches",
-        "120",
+        *typed("--gpus 0 --batches 120"),
         *SHORT,
         code=0,
     )
@@ -256,14 +232,7 @@ def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(
 ) -> None:
     trained = trained_by(
         tmp_path,
-        "--batches",
-        "30",
-        "20",
-        "--xla",
-        "--windows",
-        "1",
-        "--duration",
-        "0.3",
+        *typed("--batches 30 20 --xla --windows 1 --duration 0.3"),
     )
     # timings, the stamped ones included, at most
     windows = 3 + round(0.9 * 0.3 / 0.014)
@@ -297,14 +266,7 @@ def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(
     long = (
         "run",
         *TINY_PAIR,
-        "--batches",
-        "30",
-        "20",
-        "--windows",
-        "50",
-        "--duration",
-        "0.3",
-        "--json",
+        *typed("--batches 30 20 --windows 50 --duration 0.3 --json"),
     )
     program = start(*long, environment=engine(tmp_path, SLOWLY))
     lines_until(program, "total")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpubalance.numbers.units import format_seconds
-from tests.cli.program import QUICK_PAIR, here
+from tests.cli.program import QUICK_PAIR, here, typed
 from tests.stand_in import engine
 
 FILE = """
@@ -60,14 +60,10 @@ def _run(
     (folder / "mine.py").write_text(FILE)
     (folder / "slow.toml").write_text("\n".join(map(DEVICE.format, "AB")))
     asked = (
-        "run",
-        "--simulate",
-        "slow.toml",
+        *typed("run --simulate slow.toml"),
         *NAMED,
         *BRIEF,
-        "--baseline",
-        "none",
-        "--batches",
+        *typed("--baseline none --batches"),
         *batches.split(),
     )
     done = here(*asked, "-o", "run.json", code=0, cwd=folder, environment=environment)
@@ -160,9 +156,7 @@ def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> No
     own = engine(tmp_path, "def unlike(): return True")
     brief = ("--max-batch", "8", "--duration", "0.2", "--json")
     done = here(
-        "probe",
-        "--simulate",
-        "1",
+        *typed("probe --simulate 1"),
         *NAMED,
         *brief,
         code=0,

@@ -13,7 +13,7 @@ import pytest
 
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.results.timing import Timing
-from tests.cli.program import SHORT, TINY_PAIR, here, run_json
+from tests.cli.program import SHORT, TINY_PAIR, here, run_json, typed
 from tests.jobs.drawn import windows_of
 from tests.stand_in import engine
 
@@ -33,12 +33,7 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     done = here(
         "run",
         *TINY_PAIR,
-        "--gpus",
-        "0",
-        "1",
-        "--batches",
-        "120",
-        "80",
+        *typed("--gpus 0 1 --batches 120 80"),
         *options,
         code=0,
     )
@@ -94,15 +89,7 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
 @pytest.mark.campaign
 def test_a_keras_application_trains() -> None:
     result = run_json(
-        "--simulate",
-        "2",
-        "--model",
-        "MobileNetV2",
-        "--batches",
-        "2",
-        "1",
-        "--baseline",
-        "none",
+        *typed("--simulate 2 --model MobileNetV2 --batches 2 1 --baseline none"),
     )
     assert result["settings"]["model"] == "MobileNetV2"
 

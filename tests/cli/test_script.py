@@ -112,7 +112,7 @@ def test_the_printed_lines_have_the_names_that_were_given(
     ("build", "data", "ends"),
     [
         ("build", "arrays", ""),
-        ("build", "made", ""),
+        pytest.param("build", "made", "", marks=pytest.mark.full),
         ("bare", "made", "compile the model in bare"),
     ],
 )

@@ -21,7 +21,7 @@ from gpubalance.jobs.events import Doing, WindowDone
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.settings.settings import Settings
-from tests.cli.program import QUICK_PAIR, broken, gpubalance
+from tests.cli.program import QUICK_PAIR, broken, gpubalance, typed
 from tests.jobs.probes import probe_of
 from tests.render.measurements import PAIR, measurement, step_time
 from tests.stand_in import engine
@@ -124,13 +124,7 @@ def probe(
     options = (
         "--simulate",
         QUICK_PAIR,
-        "--gpus",
-        "1",
-        "--max-batch",
-        "16",
-        "--duration",
-        "0.2",
-        "--no-ahead",
+        *typed("--gpus 1 --max-batch 16 --duration 0.2 --no-ahead"),
     )
     return told(folder, "probe", *options, variables=trains_nothing)
 
@@ -291,11 +285,7 @@ def test_each_device_is_traced_after_its_probe(
     options = (
         "--simulate",
         QUICK_PAIR,
-        "--max-batch",
-        "16",
-        "--duration",
-        "0.2",
-        "--parallel",
+        *typed("--max-batch 16 --duration 0.2 --parallel"),
     )
     done = told(tmp_path, "probe", *options, variables=trains_nothing)
     assert [path.parent.name for path in done.traces] == [

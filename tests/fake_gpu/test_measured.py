@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.program import TINY, gpubalance
+from tests.cli.program import TINY, gpubalance, typed
 from tests.fake_gpu import Gpu, fake_gpus
 
 SHORT = ("--json", "--duration", "0.2")
@@ -28,10 +28,7 @@ def test_a_probe_ends_where_memory_does(tmp_path: Path) -> None:
     model.write_text(_WIDE)
     machine = fake_gpus(tmp_path, Gpu(memory_bytes=12 << 20, kernel_ms=0.2))
     probe = (
-        "probe",
-        "--gpus",
-        "0",
-        "--model",
+        *typed("probe --gpus 0 --model"),
         f"{model}:wide",
         "--batch-multiple",
         "32",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.remedies import known_error
-from tests.cli.program import TINY, gpubalance
+from tests.cli.program import TINY, gpubalance, typed
 from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
 
 # TensorFlow's CUDA has this UUID for the first GPU, as the last line of a key is the plugin's.
@@ -69,12 +69,7 @@ def test_two_gpus_of_three_train_in_another_order_than_nvmls(
 
 def test_a_gpu_that_tensorflow_leaves_out_is_named(three_gpus: dict[str, str]) -> None:
     done = gpubalance(
-        "run",
-        "--gpus",
-        "1,0",
-        "--batches",
-        "16,8",
-        "--model",
+        *typed("run --gpus 1,0 --batches 16,8 --model"),
         TINY,
         environment=three_gpus,
         code=3,
@@ -90,12 +85,7 @@ def test_what_nccl_can_not_do_is_told_with_what_avoids_it(tmp_path: Path) -> Non
         Gpu("other", faults=(Fault("nccl", "CollectiveReduceV2"),)),
     )
     done = gpubalance(
-        "run",
-        "--gpus",
-        "0,1",
-        "--batches",
-        "16,8",
-        "--model",
+        *typed("run --gpus 0,1 --batches 16,8 --model"),
         TINY,
         environment=machine,
         code=3,

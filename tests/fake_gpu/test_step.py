@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import gpubalance
+from tests.cli.program import gpubalance, typed
 from tests.fake_gpu import Gpu, child, fake_gpus, operations
 
 pytestmark = pytest.mark.xdist_group("step on GPUs")
@@ -144,12 +144,7 @@ def test_training_takes_no_more_memory_than_was_measured(
     file = tmp_path / "wide.py"
     file.write_text(_WIDE)
     run = (
-        "run",
-        "--gpus",
-        "0,1",
-        "--batches",
-        "40,24",
-        "--model",
+        *typed("run --gpus 0,1 --batches 40,24 --model"),
         f"{file}:build",
         *ALONE,
     )

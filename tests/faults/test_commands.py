@@ -30,6 +30,7 @@ from tests.cli.program import (
     TINY_PAIR,
     gpubalance,
     lines_until,
+    typed,
 )
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line, in_step
@@ -67,11 +68,7 @@ def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
         "probe",
         "--simulate",
         QUICK_PAIR,
-        "--max-batch",
-        "16",
-        "--duration",
-        "0.2",
-        "--no-ahead",
+        *typed("--max-batch 16 --duration 0.2 --no-ahead"),
     )
     with machine.starts(*command) as first:
         machine.wait_for_note()
@@ -122,16 +119,7 @@ def step(devices, batches, number):
     return 0.01
 """
     machine = Machine(tmp_path, steps)
-    fast = (
-        "--round-duration",
-        "0.2",
-        "--duration",
-        "0.2",
-        "--windows",
-        "6",
-        "--accumulate",
-        "off",
-    )
+    fast = (*typed("--round-duration 0.2 --duration 0.2 --windows 6 --accumulate off"),)
     with machine.starts("balance", *fast) as program:
         lines_until(program, "^window 1 of 6: ")
         full.touch()
@@ -305,13 +293,9 @@ def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(tmp_path: Path) -
     command = (
         "run",
         *TINY_PAIR,
-        "--batches",
-        "60",
-        "40",
+        *typed("--batches 60 40"),
         *SHORT,
-        "--time-limit",
-        "120",
-        "--json",
+        *typed("--time-limit 120 --json"),
     )
     result = json.loads(gpubalance(*command, code=0, environment=backward).stdout)
     for replica in result["replicas"]:

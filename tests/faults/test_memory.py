@@ -14,7 +14,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.remedies import known_errors
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR
+from tests.cli.program import QUICK_PAIR, typed
 from tests.faults.machine import BRIEF, Machine, in_step
 from tests.jobs.probes import probe_of
 from tests.support.known import known
@@ -223,11 +223,7 @@ def step(devices, batches, number):
     options = (
         "--simulate",
         str(profile),
-        "--duration",
-        "0.1",
-        "--no-ahead",
-        "--max-batch",
-        "4096",
+        *typed("--duration 0.1 --no-ahead --max-batch 4096"),
     )
     found = Machine(tmp_path, script).result("probe", *options)
     limits = [

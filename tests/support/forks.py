@@ -32,7 +32,6 @@ _QUICK = (
     "gpubalance.workers.serve",
     "gpubalance.workers.keeper",
     "gpubalance.training.launched",
-    "gpubalance.settings.launching",
     "gpubalance.engine.pace",
     "psutil",
 )

@@ -20,7 +20,7 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.device import Device
-from tests.cli.program import PROGRAM, ROOT, SHORT, here
+from tests.cli.program import PROGRAM, ROOT, SHORT, here, typed
 from tests.jobs.probes import probe_of, proof_of
 from tests.stand_in import engine
 from tests.support.known import known
@@ -172,9 +172,7 @@ def test_balance_by_a_prefix(tmp_path: Path) -> None:
     hosts = (
         "--simulate",
         str(profile),
-        "--hosts",
-        "alpha,beta",
-        "--via",
+        *typed("--hosts alpha,beta --via"),
         "env ON={host}",
     )
     short = ("--max-global-batch", "160", "--round-duration", "0.2", *SHORT)
@@ -220,12 +218,7 @@ def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
     with ray_of(namespaces) as program:
         hosts = ("--simulate", str(profile), "--hosts", "ray")
         short = (
-            "--max-global-batch",
-            "64",
-            "--rounds",
-            "4",
-            "--round-duration",
-            "0.5",
+            *typed("--max-global-batch 64 --rounds 4 --round-duration 0.5"),
             *SHORT,
         )
         done = on_first(
@@ -272,9 +265,7 @@ def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
         asked = (
             "--model",
             f"{model}:build",
-            "--max-global-batch",
-            "300",
-            "-o",
+            *typed("--max-global-batch 300 -o"),
             str(path),
         )
         command = [PROGRAM, "balance", *hosts, *asked, *SHORT]
