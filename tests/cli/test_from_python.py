@@ -102,7 +102,7 @@ def test_a_watch_gets_the_events_and_nothing_is_shown(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.usefixtures("stand_in")
+@pytest.mark.usefixtures("own_processes", "stand_in")
 def test_an_interrupt_leaves_no_worker() -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
 
