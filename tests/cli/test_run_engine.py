@@ -13,6 +13,7 @@ import pytest
 
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.results.timing import Timing
+from gpubalance.settings.settings import Settings
 from tests.cli.program import SHORT, TINY_PAIR, here, run_json, typed
 from tests.jobs.drawn import windows_of
 from tests.stand_in import engine
@@ -143,7 +144,12 @@ def test_a_users_file_in_the_current_folder_trains_by_the_settings(
         r"building mine:net on .*; what it prints is kept in .*-run\.log", done.stderr
     )
     late = windows_of([Timing(steps=1, seconds=1.0, input_wait_s=0.0)], late_part=1.0)
-    (of_small, *_) = of_figures("small", (), [late])  # no model is smaller
+    small = Settings(model="small")  # no model is smaller
+    (of_small, *_) = of_figures(small, (), [late])
     assert "larger batches" in of_small.next
-    (of_keras, *_) = of_figures("MobileNetV2", (), [late])
-    assert of_keras.next.startswith("use --model small, or ")
+    slowed = Settings(model="MobileNetV2", time_scale=16)
+    (of_keras, *_) = of_figures(slowed, (), [late])
+    assert of_keras.next == (
+        "use --model small, or --time-scale 32, which slows the profile; "
+        "a plan is for one time scale: balance with the new one first"
+    )

@@ -10,6 +10,7 @@ from gpubalance.jobs.measure import figures, stamps
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.jobs.measure.window import Window
 from gpubalance.results.timing import Timing
+from gpubalance.settings.settings import Settings
 from tests.jobs.drawn import measured, windows_of
 
 COMPUTE_S, DATA_S = 0.10, 0.13  # data comes every 0.13 s
@@ -71,7 +72,7 @@ def test_a_step_whose_data_comes_late_is_a_slow_step() -> None:
     assert figures.mean_over_median(windows) == pytest.approx(1 / 6)
     (warning,) = [
         figure
-        for figure in of_figures("small", (), [windows])
+        for figure in of_figures(Settings(model="small"), (), [windows])
         if figure.code == "slow-steps"
     ]
     assert "on average a step takes 16.7 % longer than shown" in warning.message

@@ -133,7 +133,7 @@ class Found:
                 replica.at_once.devices, windows[replica.at_once]
             )
         return of_figures(
-            self.request.settings.model,
+            self.request.settings,
             throttled,
             [windows[subject] for subject in known],
             steady=all(self.measurer.warm_up_of(subject).steady for subject in known),

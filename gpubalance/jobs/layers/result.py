@@ -86,7 +86,7 @@ def _warnings(rounds: CutRounds, cut: MeasuredCut) -> Iterator[Warning_]:
     if devices[0].profile is not None:
         yield warning("shares-assumed")
     yield from of_figures(
-        rounds.request.settings.model,
+        rounds.request.settings,
         figures.throttled_gpus(devices, cut.windows),
         [cut.windows],
         steady=cut.measurer.warm_up_of(cut.subject).steady,

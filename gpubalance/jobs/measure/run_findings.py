@@ -168,7 +168,7 @@ class RunFindings:
         yield from warnings.resumed(measurer.resumed[(self.own,)])
         known = [subject for subject in self.subjects() if measurer.windows[subject]]
         yield from warnings.of_figures(
-            self.asked.settings.model,
+            self.asked.settings,
             figures.throttled_gpus(self.own.devices, measurer.windows[self.own]),
             [measurer.windows[subject] for subject in known],
             steady=all(measurer.warm_up_of(subject).steady for subject in known),

@@ -9,7 +9,7 @@ from gpubalance.errors import UsageError
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.figures import Windows
 from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.warnings import MOST
+from gpubalance.jobs.measure.warnings import CLEARLY, MOST
 from gpubalance.numbers.units import format_seconds
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile, hosts_of
@@ -18,7 +18,6 @@ from gpubalance.settings.settings import Settings
 # Steps that take this many times as long as by the profile say nothing of its devices. The first of
 # several batches that does is no chance, as larger ones only take longer.
 FIRST = 1.1
-CLEARLY = 1.5
 # A scale that does for the first batch may not do for the largest
 _ROOM = 2.0
 

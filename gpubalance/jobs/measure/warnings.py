@@ -15,15 +15,18 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.warnings import COOLER, warning
 from gpubalance.settings.choices import names_file_or_code
 from gpubalance.settings.device import Device
+from gpubalance.settings.settings import Settings
 
 _STAMPS_CHEAP = 0.03
 LATE = 0.1
 MOST = 0.5
+# A run whose steps take more times what they take by the profile ends without a result.
+CLEARLY = 1.5
 _FEWEST_SLOW = 2
 
 
 def of_figures(
-    model: str,
+    settings: Settings,
     throttled: Throttled,
     measured: Sequence[Windows],
     *,
@@ -58,7 +61,7 @@ def of_figures(
     facts = {
         "throttled": throttled_text(throttled),
         "late": format_percent(late_part),
-        "advice": _for_slow_compute(model),
+        "advice": _for_slow_compute(settings),
         "wide": _wide_text(precision),
         "slow": _slow_text(slow_count, stamped_count, over),
         "costs": format_percent(stamp_cost, 1),
@@ -83,17 +86,20 @@ def _slow_text(slow_count: int, stamped_count: int, over: float) -> str:
     return f"some timings are much longer than the others: {longer}"
 
 
-def _for_slow_compute(model: str) -> str:
+def _for_slow_compute(settings: Settings) -> str:
     """What to do where this machine takes longer for a model than the devices that it simulates."""
-    longer = "--time-scale 8, which slows the profile"
+    model = settings.model
+    scale = 2 ** math.ceil(math.log2(CLEARLY * settings.time_scale))
+    longer = f"--time-scale {scale:g}, which slows the profile"
+    planned = "a plan is for one time scale: balance with the new one first"
     if names_file_or_code(model):
         return (
-            f"use {longer}; a larger number until this warning goes; or --simulate N, which "
-            "measures this machine's own processor"
+            f"use {longer} ({planned}); a larger number until this warning goes; or "
+            "--simulate N, which measures this machine's own processor"
         )
     if model == "small":
-        return f"use larger batches, or {longer}"
-    return f"use --model small, or {longer}"
+        return f"use larger batches, or {longer}; {planned}"
+    return f"use --model small, or {longer}; {planned}"
 
 
 def throttled_text(throttled: Throttled) -> str:

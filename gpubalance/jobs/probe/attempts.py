@@ -19,7 +19,8 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.events import PointDone, TrialDone
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.too_slow import CLEARLY, FIRST, too_slow
+from gpubalance.jobs.measure.too_slow import FIRST, too_slow
+from gpubalance.jobs.measure.warnings import CLEARLY
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.point import measure_point
 from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
