@@ -159,8 +159,11 @@ def _refuse_unknown_outputs(settings: Settings, model: Any) -> None:
 def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
     """Creates all variables that training needs.
 
-    Raises BadInput, in Keras' words, for samples that do not fit.
+    Raises BadInput, in Keras' words, for samples that do not fit, and without an optimizer, which
+    one device needs too.
     """
+    if is_keras_own(type(model).train_step) and built.has_no_optimizer(model):
+        raise built.no_optimizer(model)
     try:
         built.build(model, strategy, batch, trains=True)
     except Exception as error:

@@ -26,6 +26,11 @@ def build():
 def summing():
     return built(lambda y, p: keras.ops.sum(keras.losses.sparse_categorical_crossentropy(y, p)))
 
+def without_optimizer():
+    model = built("mse")
+    model.compile(optimizer=None, loss="mse")
+    return model
+
 def open_loop():
     return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
 
@@ -140,6 +145,7 @@ def test_it_says_what_a_model_that_is_not_compiled_is_measured_with(
         ("build", "one_hot", "one-hot, and the loss", "use categorical_crossentropy"),
         ("build", "named", "the labels (y) are text", "number them"),
         ("build", "unlike", "x has 64 samples, and y has 50", "give as many"),
+        ("without_optimizer", "arrays", "compiled without an optimizer", "compile it"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_remedy(
@@ -150,6 +156,7 @@ def test_what_does_not_fit_is_named_with_its_remedy(
     done = gpubalance("check", *asked, cwd=tmp_path, code=4)
     assert what in done.stderr
     assert f"→ {remedy}" in done.stderr
+    assert not done.stdout  # one device does not train it, either
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -42,12 +42,8 @@ def check(model: Any, *, trains: bool) -> list[str]:
             f"the layer {layer.name} of the model {model.name} {STATEFUL}",
             remedy=STATELESS,
         )
-    if trains and model.compiled and getattr(model, "optimizer", None) is None:
-        raise BadInput(
-            f"the model {model.name} has no optimizer: its own compile does not set one",
-            remedy="super().compile(optimizer=...) there; a model with several optimizers trains "
-            "on one device",
-        )
+    if trains and has_no_optimizer(model):
+        raise no_optimizer(model)
     warnings = []
     if model.run_eagerly or tf.config.functions_run_eagerly():
         warnings.append(
@@ -55,6 +51,25 @@ def check(model: Any, *, trains: bool) -> list[str]:
             "it is traced"
         )
     return warnings
+
+
+def has_no_optimizer(model: Any) -> bool:
+    """Whether the model is compiled, but not with an optimizer of its own."""
+    return model.compiled and getattr(model, "optimizer", None) is None
+
+
+def no_optimizer(model: Any) -> BadInput:
+    """The error for a model to which the user, or its own `compile`, gave no optimizer."""
+    if hasattr(model, "optimizer"):  # Keras' compile was called
+        return BadInput(
+            f"the model {model.name} was compiled without an optimizer, so it can't train",
+            remedy='compile it with one: compile(optimizer="adam", …)',
+        )
+    return BadInput(
+        f"the model {model.name} has no optimizer: its own compile does not set one",
+        remedy="super().compile(optimizer=...) there; a model with several optimizers trains "
+        "on one device",
+    )
 
 
 def weights_are_finite(model: Any) -> bool:

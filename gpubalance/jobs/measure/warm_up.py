@@ -22,9 +22,9 @@ _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
 # What to do about a loss that is no number, with samples of the user's and with random ones.
 _LOSS_OF_DATA = (
-    "train a step of it without gpubalance: there is no NaN among the first samples of --data "
-    "{given}, so look for values that are not scaled, a learning rate that is too high, and log(0) "
-    "or a division by 0 in the loss"
+    "the first samples of --data {given} have no NaN, but a later one may: read all of it once and "
+    "look for NaN and infinity. If there is none, train a step without gpubalance: values that are "
+    "not scaled, a learning rate that is too high, and log(0) or a division by 0 in the loss do it"
 )
 _LOSS_OF_RANDOM = (
     "inputs are random numbers from 0 to 1, and labels fit the output: if the model takes others, "
