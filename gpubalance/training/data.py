@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import data_faults
-from gpubalance.engine.batch_sizes import batch_of, static_batch_of
+from gpubalance.engine.batch_sizes import batch_of, sample_count_of, static_batch_of
 from gpubalance.engine.datasets import has_open_shapes, is_batched, regrouped
 from gpubalance.engine.feed import Dealt
 from gpubalance.errors import BadInput
@@ -138,6 +138,17 @@ def sizes(options: dict[str, Any]) -> dict[str, int]:
     }
 
 
+def epoch_samples(options: dict[str, Any]) -> int | None:
+    """The samples of an epoch of a `fit`, None if unknown."""
+    data = options.get("x")
+    if isinstance(data, tf.data.Dataset):
+        return sample_count_of(data)
+    if not _is_array(data):
+        return None
+    # As Keras rounds it
+    return int(_size(data) * (1 - (options.get("validation_split") or 0.0)))
+
+
 def _size(data: Any) -> int:
     if data is None:
         return 0
@@ -183,21 +194,29 @@ def regrouped_text(data: Any, model: Any, global_batch: int) -> str:
     )
 
 
-def other_batches_text(dealt: Dealt, global_batch: int, *, rebalances: bool) -> str:
-    """The warning about a first step that does not have the split's global batch; else empty."""
+def other_batches_text(
+    dealt: Dealt, global_batch: int, *, only: int | None, rebalances: bool
+) -> str:
+    """The warning about a first step that does not have the split's global batch; else empty.
+
+    `only` are the samples of an epoch, None if their number is unknown.
+    """
     taken = dealt.samples
     shares = dealt.shares.batches
     if taken == global_batch:
         return ""
+    advice = f"leave batch_size out or give batches of {global_batch}"
+    if only == taken:
+        advice = f"there are only {taken} samples"
     if dealt.replicated:
         return (
             f"a batch of {taken} is too small to be shared among {len(shares)} devices, so each of "
-            f"them computes all of it: leave batch_size out or give batches of {global_batch}"
+            f"them computes all of it: {advice}"
         )
     text = (
         f"this fit takes {taken} samples a step, {'/'.join(map(str, shares))}, not the split's "
-        f"{global_batch}: leave batch_size out or give batches of {global_batch}; gpubalance "
-        f"balance --global-batch {taken} --batch-multiple 1 finds the split of {taken}"
+        f"{global_batch}: {advice}; gpubalance balance --model FILE.py:FUNCTION --global-batch "
+        f"{taken} --batch-multiple 1 finds the split of {taken}"
     )
     if rebalances:
         text += f". The monitor rebalances by steps of {global_batch} only"

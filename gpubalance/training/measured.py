@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
@@ -25,6 +24,8 @@ from gpubalance.training.warn import warn_user
 
 # The part by which two steps may differ in operations that do not take long.
 _ALIKE = 1.5
+# What a command says for code of the user's whose name is not known.
+ANY_FUNCTION = "FILE.py:FUNCTION"
 Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
 
 
@@ -142,13 +143,21 @@ def _balance_in(other: str) -> str:
 def _balance(
     plan: Plan, simulate: Simulate, file: str | Path | None, *, is_named: bool
 ) -> str:
-    """The command that measures this model; a model named as the plan's has the plan's function."""
+    """The command that measures this model; one named as the plan's has the plan's function.
+
+    Another model has data of its own, and leaves the plan's file as it is.
+    """
     function = plan.settings.model
     if ":" in function and is_named:
-        command = _plan_command(plan, simulate, function, _output(file))
+        output = () if file is None else ("-o", str(file), "--overwrite")
+        command = _plan_command(plan, simulate, function, output)
         return f"{command} finds its split, if that function trains the same layers"
-    command = _plan_command(plan, simulate, _any_function(), _output(file))
-    return f"{command} finds its split: FUNCTION is the one that builds it"
+    other = plan
+    if plan.settings.data is not None:
+        settings = plan.settings.model_copy(update={"data": ANY_FUNCTION})
+        other = plan.model_copy(update={"settings": settings})
+    command = _plan_command(other, simulate, ANY_FUNCTION, ("-o", "NEW.json"))
+    return f"{command} finds its split: FILE.py has the FUNCTION that builds it"
 
 
 def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -> str:
@@ -156,7 +165,7 @@ def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -
     output = ("-o", "phase-2.json")
     if file is not None:
         output = ("-o", str(Path(file).with_stem(f"{Path(file).stem}-2")))
-    command = _plan_command(plan, simulate, _any_function(), output)
+    command = _plan_command(plan, simulate, ANY_FUNCTION, output)
     return (
         "other layers of it are frozen, as in another phase of a fine-tuning, whose best split is "
         f"another one: {command}, where FUNCTION builds it as it trains now; see Fine-tune in "
@@ -182,15 +191,6 @@ def _plan_command(
     if not plan.predicted.by_global_batch:
         words += ["--global-batch", str(plan.global_batch)]
     return shlex.join([*words, *output])
-
-
-def _output(file: str | Path | None) -> Sequence[str]:
-    return () if file is None else ("-o", str(file), "--overwrite")
-
-
-def _any_function() -> str:
-    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "train.py").name
-    return f"{script}:FUNCTION"
 
 
 def _unnumbered(name: str) -> str:

@@ -59,6 +59,7 @@ class Steps(KerasFunctions):
         self._is_built = False
         self._has_labels = True
         self._last_shares: BatchSplit | None = None  # of the last step that began
+        self._epoch_samples: int | None = None
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
@@ -181,7 +182,8 @@ class Steps(KerasFunctions):
             if not self._is_built:
                 raise BadInput(
                     "the data has no samples",
-                    remedy="look at what a filter or a take leaves, and at its files",
+                    remedy="batch(…, drop_remainder=True) leaves out a batch that is not full: "
+                    "leave it out; else look at what a filter or a take leaves, and at its files",
                 ) from None
             raise
         self._processes.compare_count(dealt.samples)
@@ -226,6 +228,7 @@ class Steps(KerasFunctions):
                     data.other_batches_text(
                         dealt,
                         self._split.global_batch,
+                        only=self._epoch_samples,
                         rebalances=monitor is not None and monitor.rebalances,
                     )
                 )
@@ -269,6 +272,7 @@ class Steps(KerasFunctions):
             if self._has_weights():
                 self._warn_of_another_model()
         users_data = options["x"]
+        self._epoch_samples = data.epoch_samples(options)
         wanted = None if split.takes_any_batch else split.global_batch
         data.bring_into_batches(options, wanted, self.model)
         if trains and options["x"] is not users_data:

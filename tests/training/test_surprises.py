@@ -59,7 +59,10 @@ def plan_of_small() -> Plan:
 
 def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
-    path.write_text(plan_of_small().model_dump_json())
+    made = plan_of_small()
+    own = {"model": "train.py:small", "data": "train.py:dataset"}
+    settings = made.settings.model_copy(update=own)
+    path.write_text(made.model_copy(update={"settings": settings}).model_dump_json())
     simulated_only = r"is of simulated devices \(GPU:0 .*simulate= says that"
     with pytest.warns(UserWarning, match=simulated_only):
         split = load_plan(path)
@@ -67,12 +70,12 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
         model = classifier()()
     (text,) = told(lambda: split.fit(model, X, Y, verbose=0))
     assert text.startswith(
-        "the plan was measured with small (the model small with 648 parameters), and this model "
-        "is sequential"
+        "the plan was measured with train.py:small (the model small with 648 parameters), and this "
+        "model is sequential"
     )
     balance = (
-        r"163 parameters: gpubalance balance --simulate PROFILE.toml --model \S+:FUNCTION "
-        r"--global-batch 240 -o \S+other.json --overwrite finds its split: FUNCTION is the one"
+        r"163 parameters: gpubalance balance --simulate PROFILE.toml --model FILE.py:FUNCTION "
+        r"--data FILE.py:FUNCTION --global-batch 240 -o NEW.json finds its split: FILE.py has the "
     )
     assert re.search(balance, text)
     assert told(lambda: split.fit(model, X, Y, verbose=0)) == []
@@ -121,6 +124,12 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
 
 
 def test_steps_of_another_size_are_told_once() -> None:
+    model = in_split()[1]
+    (text,) = told(lambda: model.fit(X[:32], Y[:32], verbose=0))
+    assert text.startswith(
+        "this fit takes 32 samples a step, 22/10, not the split's 100: there are only 32 samples; "
+        "gpubalance balance --model FILE.py:FUNCTION --global-batch 32 --batch-multiple 1 finds"
+    )
     model = in_split()[1]
     (text,) = told(lambda: model.fit(X, Y, batch_size=32, verbose=0))
     assert text.startswith(
