@@ -29,7 +29,8 @@ class Phases:
 
     The first phase that takes over twice as long as expected is taken to need half as long again,
     and all later ones to take as many times longer. It says so when it knows that the command takes
-    more than twice as long as was announced. Of a `resumed` command nobody knows how much is left:
+    more than twice as long as was announced: with a number only if the job has estimated its phase,
+    and no number that is told is lower than one before. Of a `resumed` command nobody knows how much is left:
     it announces no times, and keeps none.
     """
 
@@ -53,6 +54,8 @@ class Phases:
         self._until_s = 0.0
         self._announced_s = 0.0
         self._is_by_steps = False
+        self._is_estimated = False  # by the job, which has measured
+        self._told_s = 0.0  # the longest whole time that was told as longer than announced
         self._is_corrected = resumed
         self._has_said_longer = resumed
         measuring = request if isinstance(request, ProbeRequest) else request.measuring
@@ -70,6 +73,7 @@ class Phases:
             self._estimate_by_steps(event)
             event = TimeLeft(event.seconds + self._later_s, self._later_s)
             self._until_s = self._clock() + event.seconds
+            self._is_estimated = True
         self._correct()
         self._say_if_longer()
         self._watch(event)
@@ -144,7 +148,7 @@ class Phases:
         if self._is_by_steps or self._resumed:
             return
         self._is_by_steps = True
-        if whole_s > _OTHER * self._announced_s:
+        if whole_s > max(_OTHER * self._announced_s, self._told_s):
             self._announced_s = whole_s
             duration = format_duration(whole_s)
             self._watch(
@@ -165,6 +169,7 @@ class Phases:
             phase = self._phases[number]
             longer = phase.model_copy(update={"seconds": times * phase.seconds})
             self._phases[number] = longer
+        self._is_estimated = False
         left_s = _AGAIN * took_s + self._later_s
         self._until_s = self._clock() + left_s
         self._watch(TimeLeft(left_s, self._later_s))
@@ -177,7 +182,10 @@ class Phases:
         if whole_s <= max(_LONGER * self._announced_s, self._announced_s + _LONGER_S):
             return
         self._has_said_longer = True
-        rest = f": about {format_duration(left_s)} more" if left_s else ""
         announced = format_duration(self._announced_s)
-        text = f"taking over twice the estimated {announced}{rest}"
+        text = f"taking longer than the estimated {announced}"
+        if self._is_estimated:
+            self._told_s = whole_s
+            more = f": about {format_duration(left_s)} more" if left_s else ""
+            text = f"taking over twice the estimated {announced}{more}"
         self._watch(Doing(text, stays=True))

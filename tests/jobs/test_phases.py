@@ -191,10 +191,28 @@ def test_that_it_takes_over_twice_as_long_is_told_once() -> None:
     command.phases(TimeLeft(900.0))
     assert command.told == [told]
 
+
+
+def test_no_number_is_told_before_steps_tell_it_and_none_is_lower_than_the_last() -> (
+    None
+):
+    """A phase that is overdue is guessed to take half as long again, which is not told."""
     silent = Command()
-    silent.phase("proof", 500)
+    silent.phase(NAMES[0], 500)
     silent.phases(Doing("measuring on"))
-    assert silent.told[0].endswith(": about 4 min more")
+    (longer, _) = silent.told
+    assert longer.startswith("taking longer than the estimated ")
+    assert "more" not in longer
+    silent.phases(TimeLeft(10.0, step_s=0.1))
+    assert silent.told[2:][0].startswith("by its first steps: about ")
+
+    by_job = Command()
+    by_job.phase(NAMES[0], 10)
+    by_job.phases(TimeLeft(500.0))
+    (longer,) = by_job.told
+    assert longer.startswith("taking over twice the estimated ")
+    by_job.phases(TimeLeft(100.0, step_s=0.1))
+    assert by_job.told == [longer]
 
 
 def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
