@@ -59,7 +59,10 @@ class Profile(Record):
 
 
 def load_profile(path: Path, option: str = OPTION) -> Profile:
-    """Reads a profile. The BadInput for a bad one names the file and each wrong field."""
+    """Reads a profile. The BadInput for a bad one names the file and each wrong field.
+
+    Raises UsageError for one that is not there.
+    """
     remedy = f"{option}FILE takes a profile (see configs/), {option}N makes N plain CPU devices"
     document = read_toml(path, "profile", remedy=remedy)
     try:

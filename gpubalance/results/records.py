@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, UsageError
 from gpubalance.results import estimate
 from gpubalance.results.common import SCHEMA_VERSION
 from gpubalance.results.independent import Independent
@@ -91,7 +91,7 @@ def is_estimate(path: Path) -> bool:
         if not path.is_file():  # a pipe may never end
             return False
         document = _document(path, _ANY)
-    except (BadInput, OSError):
+    except (BadInput, UsageError, OSError):
         return False
     return isinstance(document, dict) and document.get("kind") in estimate.KINDS
 

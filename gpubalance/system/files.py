@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, UsageError
 from gpubalance.text import clean
 
 if sys.version_info >= (3, 11):
@@ -23,8 +23,8 @@ _MOST_LISTED = 2000
 def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
     """A file's content, or stdin's for None.
 
-    Raises BadInput if it can't be read, or has more than `most` bytes: then it is not `what` it
-    should be.
+    Raises UsageError if it is not there, BadInput if it can't be read, or has more than `most`
+    bytes: then it is not `what` it should be.
     """
     name = path or "stdin"
     try:
@@ -35,7 +35,10 @@ def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
         why = getattr(error, "strerror", None) or str(error)
         if path is not None:
             remedy = meant(path, remedy)
-        raise BadInput(f"can't read {name}: {why}", remedy=remedy) from None
+        message = f"can't read {name}: {why}"
+        if isinstance(error, FileNotFoundError):
+            raise UsageError(message, remedy=remedy) from None
+        raise BadInput(message, remedy=remedy) from None
     if len(content) > most:
         raise BadInput(
             f"{name} is larger than {most >> 20} MiB: that is not {what}", remedy=remedy
@@ -46,7 +49,8 @@ def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
 def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
     """Reads a file's tables.
 
-    Raises BadInput, which names the file, `what` it should be and the `remedy`.
+    Raises BadInput, which names the file, `what` it should be and the `remedy`; UsageError if it is
+    not there.
     """
     content = content_of(path, f"a {what}", _LARGEST_FILE, remedy)
     try:

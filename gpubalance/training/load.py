@@ -31,7 +31,7 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     number of plain CPU devices on each of the plan's hosts.
 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
-    that is not a plan, EnvironmentFault if there is no GPU. Warns of a plan for simulated devices
+    that is not a plan, UsageError for one that is not there, EnvironmentFault if there is no GPU. Warns of a plan for simulated devices
     without `simulate`; `fit` warns of a model, a precision or a `jit_compile` that it was not
     measured with.
     """
@@ -67,7 +67,7 @@ def load_layers(path: str | Path | Layers, *, simulate: Simulate = None) -> Pipe
     `simulate` is the device profile, as for --simulate, of a result for simulated devices.
 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
-    that is no such result. Warns of one for simulated devices without `simulate`.
+    that is no such result, UsageError for one that is not there. Warns of one for simulated devices without `simulate`.
     """
     result = result_of(path, Layers)
     machine = _machine_for(result, path, simulate)

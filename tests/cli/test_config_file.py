@@ -163,12 +163,13 @@ def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for path in (
         tmp_path / "binary",
-        tmp_path / "missing",
         tmp_path,
         Path("/dev/zero"),
     ):
         with pytest.raises(BadInput):
             defaults(path, COMMANDS)
+    with pytest.raises(UsageError, match="No such file"):
+        defaults(tmp_path / "missing", COMMANDS)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -205,7 +206,7 @@ WRONG = [
     ("[run]\nxla = 'maybe'", (), 2, "invalid value for '--xla': "),
     ("[run]\ngpus = [[0]]", PAIR, 2, "there is no device '[0]'"),
     ("[run.gpus]\nzero = 0", PAIR, 2, "there is no device "),
-    ('[run]\nsimulate = "a\\u0000b"', (), 4, "can't read ab: No such file"),
+    ('[run]\nsimulate = "a\\u0000b"', (), 2, "can't read ab: No such file"),
     ("[run]\nplan = 'p.json'", (*PAIR, "--batches", "3", "4"), 2, "--plan has its own"),
     ("[run]\nbatches = [3, 4]", (*PAIR, "--plan", "p.json"), 2, "--plan has its own"),
 ]

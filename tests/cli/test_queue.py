@@ -328,7 +328,7 @@ def test_a_command_that_is_killed_takes_its_children_along(
 @pytest.mark.parametrize(
     ("content", "options", "code", "says"),
     [
-        (None, PAIR, 4, "can't read trials.txt: No such file or directory"),
+        (None, PAIR, 2, "can't read trials.txt: No such file or directory"),
         ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
         (
             "echo fine\necho 'not\n",

@@ -69,7 +69,7 @@ def test_a_noise_scale_may_be_in_a_file_with_a_comma_in_its_name(
     in_process: Program,
 ) -> None:
     done = in_process(["plan", "--simulate", "2", "--noise-scale", "noise,3.json"])
-    assert done.code == 4
+    assert done.code == 2
     assert "can't read noise,3.json: No such file" in done.err
 
 

@@ -68,7 +68,7 @@ REFUSED = {
         ("--windows 1.5", 2, "--windows '1.5' should be a valid integer, "),
         (
             "--plan paln.json",
-            4,
+            2,
             "  → did you mean plan.json?\n    gpubalance balance -o paln.json ",
         ),
         (
@@ -161,7 +161,7 @@ REFUSED = {
         ("--accumulate {digits}", 2, "--accumulate: auto, off or a number"),
     ],
     "run": [
-        ("--plan nowhere.json", 4, "can't read nowhere.json"),
+        ("--plan nowhere.json", 2, "can't read nowhere.json"),
         ("--plan plan.json", 2, "simulate them as it was made: "),
     ],
     "plan": [
@@ -178,7 +178,7 @@ REFUSED = {
             2,
             "a file of measurements has its own model and settings\n  → leave out the ",
         ),
-        ("'\x1b[31m[red]no.json'", 4, "can't read [red]no.json"),
+        ("'\x1b[31m[red]no.json'", 2, "can't read [red]no.json"),
     ],
     "compare": [
         (
@@ -186,7 +186,7 @@ REFUSED = {
             2,
             "guess.json is compared with nothing: give a second result",
         ),
-        ("{saved}/guess.json nowhere.json", 4, "can't read nowhere.json"),
+        ("{saved}/guess.json nowhere.json", 2, "can't read nowhere.json"),
         (
             "{saved}/guess.json {saved}/balanced.json --fail-slower 100%",
             2,
@@ -271,7 +271,7 @@ REFUSED = {
         ),
         (
             "nix.json --csv",
-            4,
+            2,
             "can't read nix.json: No such file or directory\n  → gpubalance run -o nix.json ",
         ),
         (
@@ -292,7 +292,7 @@ REFUSED = {
     "devices": [
         (
             "--simulate configs/quick-piar.toml",
-            4,
+            2,
             "  → did you mean configs/quick-pair.toml?\n",
         ),
         ("--simulate {long}", 4, "File name too long"),
@@ -302,7 +302,7 @@ REFUSED = {
         ("--simulate 65", 2, "--simulate 65: from 1 to 64 devices"),
         ("--simulate .", 4, "can't read ."),
         ("--simulate /dev/zero", 4, "is larger than 1 MiB"),
-        ("--simulate 'no\x9b2J.toml'", 4, "can't read no"),
+        ("--simulate 'no\x9b2J.toml'", 2, "can't read no"),
     ],
     "": [("{long}", 2, "")],
 }

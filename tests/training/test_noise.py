@@ -165,7 +165,7 @@ def test_what_is_no_noise_scale_is_refused(text: str) -> None:
 
 def test_a_file_without_one_is_refused_with_its_reason(tmp_path: Path) -> None:
     file = tmp_path / "noise.json"
-    with pytest.raises(BadInput, match=r"(?s)can't read.*split\.monitor\(noise="):
+    with pytest.raises(UsageError, match=r"(?s)can't read.*split\.monitor\(noise="):
         noise_scale(str(file))
     unknown = {
         "noise_scale": None,

@@ -122,7 +122,7 @@ def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> No
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:
     with pytest.raises(
-        BadInput, match=r"can't read no\.toml: .*\n  → simulate=FILE takes a profile"
+        UsageError, match=r"can't read no\.toml: .*\n  → simulate=FILE takes a profile"
     ):
         Split(batches=[8, 4], simulate="no.toml")
 
