@@ -30,8 +30,8 @@ class Phases:
     The first phase that takes over twice as long as expected is taken to need half as long again,
     and all later ones to take as many times longer. It says so when it knows that the command takes
     more than twice as long as was announced: with a number only if the job has estimated its phase,
-    and no number that is told is lower than one before. Of a `resumed` command nobody knows how much is left:
-    it announces no times, and keeps none.
+    and none that is lower than one before. Of a `resumed` command nobody knows how much is left: it
+    announces no times, and keeps none.
     """
 
     def __init__(
@@ -55,7 +55,9 @@ class Phases:
         self._announced_s = 0.0
         self._is_by_steps = False
         self._is_estimated = False  # by the job, which has measured
-        self._told_s = 0.0  # the longest whole time that was told as longer than announced
+        self._told_s = (
+            0.0  # the longest whole time that was told as longer than announced
+        )
         self._is_corrected = resumed
         self._has_said_longer = resumed
         measuring = request if isinstance(request, ProbeRequest) else request.measuring

@@ -31,9 +31,9 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     number of plain CPU devices on each of the plan's hosts.
 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
-    that is not a plan, UsageError for one that is not there, EnvironmentFault if there is no GPU. Warns of a plan for simulated devices
-    without `simulate`; `fit` warns of a model, a precision or a `jit_compile` that it was not
-    measured with.
+    that is not a plan, UsageError for one that is not there, EnvironmentFault if there is no GPU. Warns
+    of a plan for simulated devices without `simulate`; `fit` warns of a model, a precision or a
+    `jit_compile` that it was not measured with.
     """
     plan = result_of(path, Plan)
     shares = launched_split(plan.created) or plan.split
@@ -67,7 +67,8 @@ def load_layers(path: str | Path | Layers, *, simulate: Simulate = None) -> Pipe
     `simulate` is the device profile, as for --simulate, of a result for simulated devices.
 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
-    that is no such result, UsageError for one that is not there. Warns of one for simulated devices without `simulate`.
+    that is no such result, UsageError for one that is not there. Warns of one for simulated
+    devices without `simulate`.
     """
     result = result_of(path, Layers)
     machine = _machine_for(result, path, simulate)

@@ -192,7 +192,6 @@ def test_that_it_takes_over_twice_as_long_is_told_once() -> None:
     assert command.told == [told]
 
 
-
 def test_no_number_is_told_before_steps_tell_it_and_none_is_lower_than_the_last() -> (
     None
 ):

@@ -116,9 +116,7 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
         with pytest.raises(
             BadInput, match=r"no samples\n  → batch\(…, drop_remainder=True\) leaves"
         ):
-            split.fit(
-                model, samples.take(20).batch(64, drop_remainder=True), verbose=0
-            )
+            split.fit(model, samples.take(20).batch(64, drop_remainder=True), verbose=0)
         for call in (split.fit, split.evaluate):
             for unlabelled in (X, samples.map(lambda *parts: parts[0])):
                 with pytest.raises(BadInput, match=r"the data has no labels \(y\)\n"):
