@@ -201,5 +201,5 @@ def too_few_samples(where: str, samples: int, wanted: int) -> BadInput:
     return BadInput(
         f"{where} has {samples} samples, fewer than the global batch of {wanted}",
         remedy=f"give more samples, or use smaller batches, {samples} in sum at most: "
-        f"for balance that is --max-global-batch {samples}",
+        f"for balance that is --global-batch {samples} at most",
     )

@@ -93,6 +93,8 @@ class GivenSplit(Record):
         if self.force:
             devices = nearest_devices(plan, machine.devices)
         else:
+            if machine.time_scale != plan.settings.time_scale:
+                _refuse_time_scale(plan, machine.time_scale)
             remedy = MAKE_ONE
             if len(plan.split.used) <= len(machine.devices):
                 remedy += f"; {_FORCE}"
@@ -123,6 +125,20 @@ class GivenSplit(Record):
                 "itself",
                 remedy=f"name what it is for: {' '.join(unnamed)}",
             )
+
+
+def _refuse_time_scale(plan: Plan, time_scale: float) -> None:
+    """Raises PlanMismatch if the plan is for a profile of another time scale than this one."""
+    if plan.devices[0].profile is None:
+        return
+    was = "without --time-scale"
+    if plan.settings.time_scale != 1:
+        was = f"with --time-scale {plan.settings.time_scale:g}"
+    raise PlanMismatch(
+        f"the plan was measured {was}, not with {time_scale:g}",
+        remedy="leave --time-scale out, as the plan has its own; or balance with "
+        f"--time-scale {time_scale:g}\n{_FORCE}",
+    )
 
 
 def changed_data(

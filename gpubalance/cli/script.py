@@ -41,7 +41,7 @@ if __name__ == "__main__":
         model = {build}()
     if not model.compiled:
         sys.exit("compile the model in {build}: model.compile(optimizer, loss)")
-    data = {data_value}
+{note}    data = {data_value}
     # Arrays are (x, y) or (x, y, sample_weight).
     parts = data if isinstance(data, tuple) else (data,)
     split.fit(model, **dict(zip(("x", "y", "sample_weight"), parts)), epochs=10)
@@ -111,9 +111,20 @@ def write_script(
         made=made_in_a_script(plan, simulate, plan_file),
         model_module=_module(place),
         data_module=_module(data_place),
+        note=_note(plan),
         data_value=as_data(plan.settings.data or ""),
     )
     write_file("--script", path, text)
+
+
+def _note(plan: Plan) -> str:
+    """What the script says of batches that split.fit keeps; empty of all others."""
+    if not plan.wants_larger_batches:
+        return ""
+    return (
+        f"    # Its batches of {plan.own_batch} differ in shape, so split.fit keeps them: make\n"
+        f"    # batches of {plan.global_batch} there (batch or padded_batch), the split's.\n"
+    )
 
 
 def _module(place: str) -> str:

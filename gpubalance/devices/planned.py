@@ -61,17 +61,37 @@ def planned_devices(
     A device is recognised by its UUID, as an index changes when a card is added. Only those in
     `used` must be here. Raises PlanMismatch with each difference.
     """
+    what = "plan" if isinstance(plan, Plan) else "cut"
+    _refuse_plain(plan.devices, devices, what)
     here = {device.uuid: device for device in devices}
     differences: list[str] = []
     for number in used:
         device = plan.devices[number]
         differences += _differences(device, here.get(device.uuid))
     if differences:
-        what = "plan" if isinstance(plan, Plan) else "cut"
         raise PlanMismatch(
             f"the {what} is for other devices: {'; '.join(differences)}", remedy=remedy
         )
     return tuple(here.get(device.uuid, device) for device in plan.devices)
+
+
+def _refuse_plain(
+    planned: Sequence[Device], devices: Sequence[Device], what: str
+) -> None:
+    """Raises PlanMismatch if those planned are plain simulated devices, and these are others."""
+    if not _are_plain(planned) or _are_plain(devices):
+        return
+    count = 1 + max(device.index for device in planned)
+    raise PlanMismatch(
+        f"the {what} is for {count} plain CPU devices (--simulate {count}), not for those of a "
+        "profile",
+        remedy=f"--simulate {count} has them; or {MAKE_ONE}",
+    )
+
+
+def _are_plain(devices: Sequence[Device]) -> bool:
+    """Whether they are simulated devices without a profile."""
+    return all(device.simulated and device.profile is None for device in devices)
 
 
 def forced(plan: Plan, devices: Sequence[Device]) -> Iterator[Warning_]:

@@ -69,6 +69,7 @@ class BuiltModel:
             "pack_bytes": pack_bytes,
             "verdict": self.verdict,
             "own_batch": self.source.own_batch,
+            "own_batch_stays": self.source.own_batch_stays,
             "samples": self.source.epoch_samples,
             "local_layers": local_layers_of(self.model),
             "compiled_with": self._compiled_with,

@@ -27,7 +27,7 @@ _HELD_PART = 0.01
 class Samples:
     """Random samples for a model: (inputs in its own structure, labels in that of its outputs)."""
 
-    shapes_differ = False
+    shapes_differ = own_batch_stays = False
     samples = epoch_samples = own_batch = None  # as many as are asked for
 
     def __init__(self, model: Any, targets: Sequence[Target], *, seed: int) -> None:
@@ -171,6 +171,7 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
         if settings.data is None or not is_usual or isinstance(error, GpubalanceError):
             raise
         fault = data_faults.of_labels(error)
+        fault = fault or data_faults.of_unlike_shapes(model, batch)
         if fault is not None:
             message = f"--data {settings.data}: {fault.message}"
             raise BadInput(message, remedy=fault.remedy) from None

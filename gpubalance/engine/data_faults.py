@@ -46,6 +46,23 @@ def of_labels(error: BaseException) -> BadInput | None:
     return None
 
 
+def of_unlike_shapes(model: Any, batch: Any) -> BadInput | None:
+    """The error for labels as deep as the model's output and of another shape; None if unknown."""
+    output = model.outputs[0] if len(model.outputs) == 1 else None
+    labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+    shape = getattr(labels, "shape", None)
+    if output is None or shape is None or len(shape) != len(output.shape):
+        return None
+    given, made = tuple(shape[1:]), tuple(output.shape[1:])
+    if None in made or given == made:
+        return None
+    y, outputs = ("x".join(map(str, sizes)) for sizes in (given, made))
+    return BadInput(
+        f"the labels (y) of a sample are {y}, and the model gives {outputs}",
+        remedy="bring the labels into the shape of the outputs, in the dataset's map",
+    )
+
+
 def refuse_text(model: Any, inputs: Any, labels: Any) -> None:
     """Raises BadInput for labels that are text, and for such inputs where the model takes numbers.
 

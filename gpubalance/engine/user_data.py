@@ -111,6 +111,11 @@ class UserData(Pool):
                 return None
             return static_batch_of(data) or batch_of(data)
 
+    @property
+    def own_batch_stays(self) -> bool:
+        """Whether `split.fit` leaves the user's own batches as they are."""
+        return self._is_open
+
     @cached_property
     def epoch_samples(self) -> int | None:
         """The samples of an epoch; None without an end, and where only much reading would tell."""

@@ -30,6 +30,10 @@ class TriedBatch:
     memory_peak_bytes: int | None = None
 
 
+# The usual reason for a trial of the largest batch
+ASKED_FOR = "the largest that was asked for"
+
+
 @dataclass(frozen=True)
 class Limit:
     """Neighbours on the search's grid, both run.
@@ -51,10 +55,11 @@ def find_limit(
     max_batch: int,
     multiple: int = 1,
     failed: int | None = None,
+    why_max: str = ASKED_FOR,
 ) -> Limit:
     """Finds the limit with trials of `try_batch(batch, reason)`.
 
-    The same answers give the same search.
+    The same answers give the same search. `why_max` is the reason for a trial of `max_batch`.
 
     Problem: among the multiples of `multiple` up to `max_batch`, and all batches below the first of
     them, find two neighbours, both tried, of which one fits and the next fails. Use few tries, and
@@ -84,7 +89,7 @@ def find_limit(
     tread of an allocator's staircase, a try says only fits or not: there every search needs log₂ w
     tries. Passes on what `try_batch` raises.
     """
-    search = _Search(points, memory_bytes, max_batch, Grid(multiple), failed)
+    search = _Search(points, memory_bytes, max_batch, Grid(multiple), failed, why_max)
     proposal = search.proposal()
     while proposal is not None:
         batch, reason = proposal
@@ -118,8 +123,10 @@ class _Search:
         max_batch: int,
         grid: Grid,
         failed: int | None,
+        why_max: str,
     ) -> None:
         self._grid = grid
+        self._why_max = why_max
         self._memory = memory_bytes
         self._top = grid.rung(max_batch)
         self._peaks = dict(points)
@@ -207,7 +214,7 @@ class _Search:
         rung = self._nearest(wish)
         if self._high is None and rung >= self._top:
             rung = self._top
-            reason = "the largest that was asked for"
+            reason = self._why_max
         elif rung != wish:
             reason = f"memory is not as predicted; {self._ends()}"
         return self._grid.batch(rung), reason

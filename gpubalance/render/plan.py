@@ -134,6 +134,12 @@ def own_batch_text(plan: Plan) -> str:
     new = plan.global_batch
     if own is None or own == new:
         return ""
+    if plan.wants_larger_batches:
+        return (
+            f"your batches of {own} differ in shape, so split.fit keeps them: let the dataset make "
+            f"batches of {new} (batch or padded_batch), and the learning rate stays until then; "
+            f"--global-batch {own} suits those of {own}"
+        )
     if new > own:
         steps = f"{three_digits(new / own)} × fewer"
     else:
@@ -153,6 +159,8 @@ def _advice(plan: Plan) -> str:
     """How to change the learning rate, unless that was said with the user's own batch."""
     rate = plan.learning_rate
     if rate is None or rate.from_batch == plan.own_batch != plan.global_batch:
+        return ""
+    if plan.wants_larger_batches:
         return ""
     if rate.from_batch == rate.to_batch:
         return f"global batch {rate.to_batch}, as before: the learning rate stays"

@@ -173,12 +173,12 @@ class Plan(OfSplit, OfModel):
 
     `sync_s` is that of the devices in use, of all of them if one is used; null if it was unknown
     and taken as 0. `probed` is the time of the probe that the plan is based on; `environment`,
-    `code` and `own_batch` are that probe's. `balanced` is the time of a balance whose measurements
-    the plan uses too; null without one, and if the plan is itself a balance's. `pipeline` is the
-    user's input pipeline, as the balance or the probe measured it; null for random samples.
-    `reached_by` is how its hosts are reached, null if they are this machine; the command itself is
-    not kept, as only a command line may name one. `curves` are what the split follows from: each
-    device's seconds of compute by batch, empty for one that holds nothing.
+    `code`, `own_batch` and `own_batch_stays` are that probe's. `balanced` is the time of a balance
+    whose measurements the plan uses too; null without one, and if the plan is itself a balance's.
+    `pipeline` is the user's input pipeline, as the balance or the probe measured it; null for
+    random samples. `reached_by` is how its hosts are reached, null if they are this machine; the
+    command itself is not kept, as only a command line may name one. `curves` are what the split
+    follows from: each device's seconds of compute by batch, empty for one that holds nothing.
     """
 
     kind: Literal["plan"] = "plan"
@@ -186,6 +186,7 @@ class Plan(OfSplit, OfModel):
     balanced: str | None = None
     code: str = ""
     own_batch: Size | None = None
+    own_batch_stays: bool = False
     environment: Environment | None = None
     global_batch: Count
     batch_multiple: Size
@@ -206,6 +207,11 @@ class Plan(OfSplit, OfModel):
     def run(self) -> Run | None:
         """The run that proved the plan; None unless `balance` made it and came to its end."""
         return self.balance.run if self.balance else None
+
+    @property
+    def wants_larger_batches(self) -> bool:
+        """Whether the user must change the dataset's batches, as `fit` leaves them as they are."""
+        return self.own_batch_stays and self.own_batch not in (None, self.global_batch)
 
     @property
     def complete(self) -> bool:

@@ -231,14 +231,16 @@ class Probe(OfModel):
 
     `code` is a hash of the files of the user's own model and data; empty for built-in ones.
     `own_batch` is the number of samples in the batches of the user's data, `samples` that of an
-    epoch; null without any, or if it is unknown. `pipeline` is the user's input pipeline, compared
-    with the solo sum in global batches of the devices' best batches; null for random samples, or if
-    it was not measured.
+    epoch; null without any, or if it is unknown. With `own_batch_stays` these batches differ in
+    shape, and `split.fit` leaves them as they are. `pipeline` is the user's input pipeline,
+    compared with the solo sum in global batches of the devices' best batches; null for random
+    samples, or if it was not measured.
     """
 
     kind: Literal["probe"] = "probe"
     code: str = ""
     own_batch: Size | None = None
+    own_batch_stays: bool = False
     samples: Count | None = None
     batch_multiple: Size
     margin_bytes: Count

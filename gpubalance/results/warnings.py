@@ -156,10 +156,10 @@ _ROWS = {
         "the dataset's own batches have {own} samples and differ in shape: batches of {size} were "
         "made from them, each padded to its longest sample, "
         "but split.fit leaves such batches as they are",
-        "let the dataset make batches of {size}: padded_batch({size})",
+        "let the dataset make batches of {size} there (batch or padded_batch)",
     ),
     "few-samples": (
-        "{data} has {samples} samples, and so has the global batch at most",
+        "{data} has {samples} samples, so a global batch has at most {samples}",
         "give more samples if a larger one is wanted",
     ),
     "batches-differ": (

@@ -31,7 +31,7 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     number of plain CPU devices on each of the plan's hosts.
 
     Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
-    that is not a plan, UsageError for one that is not there, EnvironmentFault if there is no GPU. Warns
+    that is not a plan, UsageError for one that is not there, EnvironmentFault without a GPU. Warns
     of a plan for simulated devices without `simulate`; `fit` warns of a model, a precision or a
     `jit_compile` that it was not measured with.
     """

@@ -86,9 +86,10 @@ class Ready(Record):
     `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown.
     `verdict` is what a split would tell of the model. `graph` has the blocks of a model that is to
     be cut. `own_batch` is the number of samples in the batches of the user's data, and `samples`
-    that of an epoch; None if unknown. `pack_bytes` is how many bytes of gradients several devices
-    sum in one all-reduce, 0 for all, None for a device alone. `compiled_with` is the optimizer and
-    loss of a user's model that is not compiled, None of one that is.
+    that of an epoch; None if unknown. With `own_batch_stays` these batches differ in shape, and
+    `fit` leaves them as they are. `pack_bytes` is how many bytes of gradients several devices sum
+    in one all-reduce, 0 for all, None for a device alone. `compiled_with` is the optimizer and loss
+    of a user's model that is not compiled, None of one that is.
     """
 
     model: Model
@@ -96,6 +97,7 @@ class Ready(Record):
     verdict: Decomposition = UNTRIED
     graph: Graph | None = None
     own_batch: Annotated[int, Field(ge=1)] | None = None
+    own_batch_stays: bool = False
     samples: Annotated[int, Field(ge=0)] | None = None
     pack_bytes: Annotated[int, Field(ge=0)] | None = None
     local_layers: LocalLayers = LocalLayers()

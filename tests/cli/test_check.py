@@ -55,6 +55,16 @@ def own_call():
             return x
     return Own()
 
+def enlarging():
+    body = [keras.layers.RepeatVector(4), keras.layers.Dense(6)]
+    model = keras.Sequential([keras.Input((6,)), *body])
+    model.compile("adam", "mse", metrics=["accuracy"])
+    return model
+
+def cropped():
+    x, _ = arrays()
+    return x, np.repeat(x[:, None], 3, axis=1)
+
 def batches():
     return tf.data.Dataset.from_tensor_slices(arrays()).batch(32)
 
@@ -145,6 +155,7 @@ def test_it_says_what_a_model_that_is_not_compiled_is_measured_with(
         ("build", "one_hot", "one-hot, and the loss", "use categorical_crossentropy"),
         ("build", "named", "the labels (y) are text", "number them"),
         ("build", "unlike", "x has 64 samples, and y has 50", "give as many"),
+        ("enlarging", "cropped", "sample are 3x6, and the model gives 4x6", "bring"),
         ("without_optimizer", "arrays", "compiled without an optimizer", "compile it"),
     ],
 )

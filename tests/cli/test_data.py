@@ -178,12 +178,15 @@ def test_data_with_few_samples_limits_the_probe_and_the_global_batch(
     assert {tried.split.global_batch for tried in made.balance.rounds} == {200}
     tried = re.findall(r"(?m)^GPU:\d batch (\d+):", done.stderr)
     assert max(map(int, tried)) == 200
+    assert "tried 200 (the data has 200 samples): " in done.stderr
+    assert "asked for" not in done.stderr
     assert "has 200 samples in all, so a global batch has at most 200\n" in done.stderr
     assert [one.code for one in made.warnings] == ["few-samples"]
     for probed in ((), ("--fresh",)):
         command = ("balance", *PAIR, *DATA, *SHORT, "--global-batch", "304", *probed)
         refused = here(*command, code=4, cwd=folder).stderr
         assert "has 200 samples, fewer than the global batch of 304" in refused
+        assert "for balance that is --global-batch 200 at most" in refused
         assert not re.search("(?m)^GPU:\\d batch ", refused)
 
 
@@ -202,6 +205,26 @@ def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples(
         "inputs are random numbers from 0 to 1"
         in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr
     )
+
+
+def test_batches_that_fit_keeps_get_no_learning_rate(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
+    """Batches that differ in shape stay in `fit`, so the line asks the dataset for larger ones."""
+    engine_that("def own_batch(): return 64\ndef own_batch_stays(): return True")
+    own = ("--model", "mine.py:other", *DATA, "--script", "new.py")
+    asked = ("balance", *PAIR, *own, *SHORT, "-o", "plan.json")
+    done = here(*asked, code=0, cwd=folder)
+    size = Plan.model_validate_json((folder / "plan.json").read_text()).global_batch
+    told = (
+        "your batches of 64 differ in shape, so split.fit keeps them: let the dataset make "
+        f"batches of {size} (batch or padded_batch), and the learning rate stays until then"
+    )
+    assert told in " ".join(done.stdout.split())
+    # The split of the first round may be of another size.
+    assert "your batches of 64 differ in shape, so" in " ".join(done.stderr.split())
+    assert "SGD" not in done.stdout + done.stderr
+    assert f"    # batches of {size} there (batch or" in (folder / "new.py").read_text()
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:

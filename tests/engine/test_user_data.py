@@ -164,6 +164,7 @@ def test_the_size_of_the_users_own_batches_is_known(
     data: Any, name: str, size: int | None
 ) -> None:
     assert data(name).own_batch == size
+    assert not data(name).own_batch_stays
 
 
 @pytest.mark.parametrize(
@@ -235,6 +236,7 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
         (12, 24),
     ]
     assert data.joined_from(12) == 4
+    assert data.own_batch_stays
     assert data.longest(2)[0].shape == (2, 24)
     assert data.longest(6)[0].shape == (6, 24)
     assert {data.make(3, salt=number)[0].shape[1] for number in range(7)} >= {4, 24}

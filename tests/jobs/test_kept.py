@@ -318,13 +318,15 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
         probe_of(DEVICES).model_copy(update={"created": created})
         for created in ("2026-01-01", "2026-01-02")
     )
-    quiet = list[Event]().append
+    heard: list[Event] = []
     journal = journal_of(asked, resume=False)
     journal.add("probe", had)
     journal.close()
     save(other)
     with journal_of(asked, resume=True) as journal:
-        assert probe_for(asked, TimeLimit(), quiet, journal).created == had.created
+        made = probe_for(asked, TimeLimit(), heard.append, journal)
+    assert made.created == had.created
+    assert Doing("planning with the probe of 2026-01-01", stays=True) in heard
 
 
 @pytest.mark.usefixtures("either_engine")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from gpubalance.devices.planned import check_model, planned_devices
+from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.planning.packs import MOST_BYTES
@@ -348,6 +349,9 @@ def test_a_plan_finds_its_devices_by_uuid_and_refuses_others() -> None:
         planned_devices(
             made, [0], (PAIR[0].model_copy(update={"memory_bytes": 1}), PAIR[1])
         )
+    plain = made.model_copy(update={"devices": simulated_devices("2")[0]})
+    with pytest.raises(PlanMismatch, match=r"is for 2 plain CPU devices \(--simulate"):
+        planned_devices(plain, made.split.used, PAIR)
     check_model(made.model, Model(name="small", parameters=648, gradient_bytes=2592))
     with pytest.raises(PlanMismatch, match="648 parameters"):
         check_model(

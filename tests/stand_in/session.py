@@ -17,6 +17,7 @@ file that ENGINE_STAND_IN_SCRIPT names, which may have
     pulled(samples)                    seconds in which the user's data gives a batch of so many; else 10 µs a sample
     joined_from(global_batch)          samples in the user's own batches, where such ones are made of them
     own_batch()                        samples in the user's own batches; else that is not known
+    own_batch_stays()                  whether `split.fit` leaves them as they are; else it does not
     samples()                          how many samples the user's data has; else that is not known
     epoch_samples()                    the same, as it is known before anything is measured
     loss_is_finite()                   whether a timing's loss is a number
@@ -110,6 +111,7 @@ class Session:
             "verdict": self._verdict or Decomposition(refused=self._call("refused")),
             "pack_bytes": self._pack_bytes if len(self._devices) > 1 else None,
             "own_batch": self._call("own_batch") if self.settings.data else None,
+            "own_batch_stays": bool(self._call("own_batch_stays")),
             "samples": self._call("epoch_samples") if self.settings.data else None,
         }
 

@@ -30,10 +30,13 @@ def probe_from_before(
 
     A kept one is of these devices and settings.
     """
-    earlier = journal.load("probe", Probe) or kept_probe(request)
+    own = journal.load("probe", Probe)  # which --fresh has made
+    earlier = own or kept_probe(request)
     if earlier is not None:
         journal.tell_resumed()
-        text = f"planning with the probe of {earlier.created}; --fresh makes a new one"
+        text = f"planning with the probe of {earlier.created}"
+        if own is None:
+            text += "; --fresh makes a new one"
         watch(Doing(text, stays=True))
     return earlier
 

@@ -47,6 +47,7 @@ def plan_of(known: DeviceEstimates, planned: Allocation) -> Plan:
         settings=probe.settings,
         code=probe.code,
         own_batch=probe.own_batch,
+        own_batch_stays=probe.own_batch_stays,
         environment=probe.environment,
         model=probe.model,
         devices=known.devices,

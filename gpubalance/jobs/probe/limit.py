@@ -12,7 +12,7 @@ from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.time_left import curve_left_s
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.memory import predict_limit
-from gpubalance.planning.search import Limit, TriedBatch, find_limit
+from gpubalance.planning.search import ASKED_FOR, Limit, TriedBatch, find_limit
 from gpubalance.results.probe import peaks_by_batch
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
@@ -91,7 +91,16 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
         max_batch=explored.max_batch,
         multiple=bench.request.batch_multiple,
         failed=explored.failed,
+        why_max=_why_max(bench),
     )
+
+
+def _why_max(bench: Bench) -> str:
+    """Why no larger batch than the largest is tried."""
+    asked_for = bench.request.max_batch
+    if bench.max_batch is None or bench.max_batch == asked_for:
+        return ASKED_FOR
+    return f"the data has {bench.max_batch} samples"
 
 
 def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:

@@ -23,11 +23,13 @@ def result_of(devices: ProbedDevices) -> Probe:
     records = devices.records()
     facts = _facts(devices)
     own_batch = None
+    own_batch_stays = False
     samples = None
     software = None
     model = None
     if facts is not None:
         own_batch = facts.own_batch
+        own_batch_stays = facts.own_batch_stays
         samples = facts.samples
         software = environment(request.driver)
         model = facts.model
@@ -41,6 +43,7 @@ def result_of(devices: ProbedDevices) -> Probe:
         settings=request.settings,
         code=devices.code,
         own_batch=own_batch,
+        own_batch_stays=own_batch_stays,
         samples=samples,
         environment=software,
         model=model,
