@@ -27,6 +27,7 @@ from gpubalance.workers.hosts import connected
 from gpubalance.workers.party import Party
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine
+from tests.support import forks
 from tests.support.asked import asked
 from tests.training.test_hosts import write_plan
 from tests.workers.test_process import left_of
@@ -43,6 +44,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     ray_cluster = pytest.importorskip("ray.cluster_utils")
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch:
+        for name, value in forks.none().items():  # Ray's processes are counted
+            patch.setenv(name, value)
         for name, value in engine(folder).items():
             patch.setenv(name, value)
         made = ray_cluster.Cluster()

@@ -20,6 +20,7 @@ from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
 from tests.cli.program import SHORT, here
 from tests.stand_in import engine
+from tests.support import forks
 from tests.support.made import made
 from tests.training.test_hosts import write_plan
 
@@ -73,8 +74,11 @@ print(os.environ["SSH_CONNECTION"].split()[2], json.loads(os.environ["TF_CONFIG"
 def via(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The prefix that reaches hosts of any name, all this machine, with the engine's stand-in."""
     folder = tmp_path_factory.mktemp("ssh")
-    with serving(folder, engine(folder) | {"XDG_STATE_HOME": str(folder)}) as via:
-        yield via
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in forks.none().items():
+            patch.setenv(name, value)
+        with serving(folder, engine(folder) | {"XDG_STATE_HOME": str(folder)}) as via:
+            yield via
 
 
 @contextmanager

@@ -86,6 +86,7 @@ def _is_inherited(file: int) -> bool:
 
 _program = sys.orig_argv[1] if len(sys.orig_argv) > 1 else ""
 _loaded = os.environ.get("FORKED_FROM")
-if _loaded and _program.endswith(".py") and not hasattr(sys, "is_fork_server"):
+_is_file = _program.endswith(".py") and os.path.isfile(_program)  # noqa: PTH113
+if _loaded and _is_file and not hasattr(sys, "is_fork_server"):
     _be_forked(_loaded)
 prepare()
