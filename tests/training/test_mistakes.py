@@ -105,7 +105,7 @@ def test_a_later_nan_is_told_when_the_training_ends() -> None:
     assert not [text for text in texts if "mean over samples" in text]
 
 
-def test_after_nan_the_step_is_tried_again_only_with_weights_that_are_numbers() -> None:
+def test_after_nan_a_step_is_tried_again_only_with_finite_weights() -> None:
     """Each try takes as long as a first step, four of them in an LSTM half a minute."""
     traced = []
 
