@@ -56,7 +56,7 @@ def test_a_machine_slower_than_the_profile_is_told_at_once(
         ),
     ],
 )
-def test_a_run_on_a_machine_slower_than_the_profile_stops_at_its_first_window(
+def test_a_run_slower_than_the_profile_stops_at_its_first_window(
     command: tuple[str, ...], which: str, engine_that: Callable[[str], None]
 ) -> None:
     """As a probe does at its first batch: no figure of it is shown."""

@@ -192,9 +192,7 @@ def test_that_it_takes_over_twice_as_long_is_told_once() -> None:
     assert command.told == [told]
 
 
-def test_no_number_is_told_before_steps_tell_it_and_none_is_lower_than_the_last() -> (
-    None
-):
+def test_no_number_is_told_before_steps_tell_it_and_none_is_lower() -> None:
     """A phase that is overdue is guessed to take half as long again, which is not told."""
     silent = Command()
     silent.phase(NAMES[0], 500)

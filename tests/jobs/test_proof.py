@@ -53,7 +53,7 @@ def rounds_and_run() -> tuple[BalanceRounds, Run]:
         (1.2, (1.1, 1.3), False),
     ],
 )
-def test_the_even_split_is_proven_only_if_its_whole_interval_is_clearly_faster(
+def test_the_even_split_is_proven_only_if_all_of_its_interval_is_faster(
     monkeypatch: pytest.MonkeyPatch,
     rounds_and_run: tuple[BalanceRounds, Run],
     speedup: float,
