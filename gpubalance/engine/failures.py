@@ -9,7 +9,6 @@ from pathlib import Path
 
 import tensorflow as tf
 
-import gpubalance
 from gpubalance.errors import (
     BadInput,
     Bug,
@@ -30,7 +29,7 @@ _OF_THE_DEVICE = (
 )
 # What is raised in whatever code needs TensorFlow, the system or an installation.
 _OF_THE_SYSTEM = (tf.errors.OpError, OSError, MemoryError, ImportError)
-_OWN_CODE = Path(gpubalance.__file__).parent
+_OWN_CODE = Path(__file__).parents[1]
 # What TensorFlow raises when another process of a cluster has ended or fallen silent.
 _OF_A_PEER = (
     *_OF_THE_DEVICE[1:],

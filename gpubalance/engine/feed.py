@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
@@ -48,8 +48,8 @@ class Dealt:
 
     `values` has the samples and the weights of each replica of this process, on its device. A batch
     with too few samples to be dealt out is `replicated`: each replica has all of it. `is_usual`: it
-    has as many samples as the first one of the call and what it is for. `shapes` are equal for
-    batches of equal shapes.
+    has as many samples as the call's first batch of its kind (to train, test or predict). `shapes`
+    are equal for batches of equal shapes.
     """
 
     values: tuple[tuple[Any, Any], ...]
@@ -59,6 +59,14 @@ class Dealt:
     replicated: bool
     is_usual: bool
     shapes: Any
+
+
+class _Rule(NamedTuple):
+    """How a batch is dealt out: see `Feed`."""
+
+    split: BatchSplit
+    least: int
+    kind: str
 
 
 @dataclass(eq=False)
@@ -79,7 +87,7 @@ class Feed:
     """
 
     least = 1
-    what = "train"  # the batches are for, or `test` or `predict`
+    kind = "train"  # what the next batches are for: `train`, `test` or `predict`
 
     def __init__(self, replicas: Replicas, split: BatchSplit) -> None:
         self.names = replicas.names
@@ -87,7 +95,7 @@ class Feed:
         self.split = split
         # Of the last batch that began to be dealt out
         self.dealing: BatchSplit | None = None
-        # By what batches are for: the split's global batch, and the samples of most batches
+        # By the kind of batches: the split's global batch, and the samples of most batches
         self._usual: dict[str, tuple[int, int]] = {}
         self._likes: dict[Any, str] = {}  # of all shapes that have come
         # The widest so far, by what batches are like
@@ -125,8 +133,7 @@ class Feed:
         while len(ahead.batches) < batches:
             # How it is dealt is decided now: what changes meanwhile would reach each process at
             # another batch.
-            how = self.split, self.least, self.what
-            read = partial(self._next, iterator, self._call, *how)
+            read = partial(self._next, iterator, self._call, self._rule)
             ahead.batches.append(ahead.reader.submit(read))
 
     def stop(self) -> list[Future[Any]]:
@@ -154,12 +161,7 @@ class Feed:
         return self._reader
 
     def _next(
-        self,
-        iterator: Iterator[Any],
-        call: object,
-        split: BatchSplit,
-        least: int,
-        what: str,
+        self, iterator: Iterator[Any], call: object, rule: _Rule
     ) -> tuple[Any, Future[Dealt]] | None:
         """The next batch, on its way to the devices; None at the end, or once the call is over."""
         batch = cleaned(next(iterator, None))
@@ -168,7 +170,7 @@ class Feed:
         with self._arranging:
             if call is not self._call:
                 return None
-            return batch, self._copies.submit(self._arranged(batch, split, least, what))
+            return batch, self._copies.submit(self._arranged(batch, rule))
 
     def deal(self, batch: Any) -> Dealt:
         """Deals a batch in order, the first samples to the first replica.
@@ -176,7 +178,7 @@ class Feed:
         Raises BadInput if it can't be dealt out.
         """
         with self._arranging:
-            bring = self._arranged(batch, self.split, self.least, self.what)
+            bring = self._arranged(batch, self._rule)
         return bring()
 
     def deal_all(self, batches: Iterable[Any]) -> list[Dealt]:
@@ -190,9 +192,12 @@ class Feed:
             widest.append(replace(one, layout=self._layouts[one.layout.like]))
         return widest
 
-    def _arranged(
-        self, batch: Any, split: BatchSplit, least: int, what: str
-    ) -> Callable[[], Dealt]:
+    @property
+    def _rule(self) -> _Rule:
+        """How batches are dealt out from now on."""
+        return _Rule(self.split, self.least, self.kind)
+
+    def _arranged(self, batch: Any, rule: _Rule) -> Callable[[], Dealt]:
         """How a batch is dealt out; calling what it returns brings it to the devices."""
         samples = samples_of(batch)
         if not samples:
@@ -200,13 +205,13 @@ class Feed:
                 "the dataset produced an empty batch",
                 remedy="leave it out of the dataset",
             )
-        devices = len(split.batches)
-        replicated = samples < least * devices
+        devices = len(rule.split.batches)
+        replicated = samples < rule.least * devices
         if replicated:
             shares = BatchSplit((samples,) * devices)
             places = [(0, samples)] * devices
         else:
-            shares = _shares(samples, split, least)
+            shares = _shares(samples, rule.split, rule.least)
             places = _places(shares)
         with tf.device("/CPU:0"):
             own_places = tf.constant(places[self.own_slice], tf.int32)
@@ -217,9 +222,7 @@ class Feed:
         shapes = _shapes(batch)
         layout = self._layout_of(batch, shapes)
         self.dealing = shares
-        is_usual = not replicated and samples == self._usual_samples(
-            split, samples, what
-        )
+        is_usual = not replicated and samples == self._usual_samples(rule, samples)
 
         def copied() -> Dealt:
             values = called_flat(layout.cut, (batch, own_places, weights))
@@ -227,15 +230,15 @@ class Feed:
 
         return copied
 
-    def _usual_samples(self, split: BatchSplit, samples: int, what: str) -> int:
-        """How many samples most batches for this have; the first one, of so many, tells.
+    def _usual_samples(self, rule: _Rule, samples: int) -> int:
+        """How many samples most batches of the kind have; the first one, of so many, tells.
 
         A split that is changed in training has the same global batch.
         """
-        global_batch, usual = self._usual.get(what, (0, 0))
-        if global_batch != split.global_batch:
+        global_batch, usual = self._usual.get(rule.kind, (0, 0))
+        if global_batch != rule.split.global_batch:
             usual = samples
-            self._usual[what] = split.global_batch, usual
+            self._usual[rule.kind] = rule.split.global_batch, usual
         return usual
 
     def _layout_of(self, batch: Any, shapes: Any) -> Layout:

@@ -34,7 +34,7 @@ class CalledFunction:
         self._model_name = model.name
         self._of_the_split = of_the_split
         self._trace_again = trace_again
-        self._value: Any = None  # as Keras has it until it makes one
+        self._value: Any = None  # of the attribute, until Keras asks for the function
         self._calls = 0
 
     def replacements(self, model: Any) -> Replacements:
@@ -48,7 +48,7 @@ class CalledFunction:
 
     def assign(self, value: Any) -> None:
         """Sets the attribute, as a script does."""
-        self._value = None if value is None else partial(self._call_a_scripts, value)
+        self._value = None if value is None else partial(self._call_the_scripts, value)
 
     def _make(self, _original: Any, _model: Any, force: bool = False) -> Any:
         if force:
@@ -61,7 +61,7 @@ class CalledFunction:
         self._calls += 1
         return self._of_the_split(data)
 
-    def _call_a_scripts(self, function: Callable[[Any], Any], data: Any) -> Any:
+    def _call_the_scripts(self, function: Callable[[Any], Any], data: Any) -> Any:
         before = self._calls
         result = function(data)
         if self._calls == before:

@@ -130,7 +130,7 @@ class Steps(KerasFunctions):
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         launched.reports.note_step()
-        self._feed.what = "predict"
+        self._feed.kind = "predict"
         outputs = []
         for batch in batches:
             outputs.append(self._functions.predict(self._feed.deal(cleaned(batch))))
@@ -174,7 +174,7 @@ class Steps(KerasFunctions):
         """
         # The feed deals by the split's shares, which a monitor may have changed.
         self._feed.split = self._split.shares
-        self._feed.what = what
+        self._feed.kind = what
         try:
             batch, dealt = self._feed.take(iterator)
         except StopIteration:
