@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
 import tensorflow as tf
+
+from gpubalance.engine import background
 
 # Each in a list, so that the thread that empties it drops the iterator, whoever else has the list.
 _over: SimpleQueue[list[Any]] = SimpleQueue()
@@ -37,14 +38,16 @@ class Batches(Iterator[Any]):
 
 @cache
 def _start_dropping() -> None:
-    # It ends with the program, which need not wait for it: what it still has to drop ends too.
-    threading.Thread(
-        target=_drop, args=(_over,), name="drops iterators", daemon=True
-    ).start()
+    background.start(_drop_all, _over, name="drops iterators")
 
 
-def _drop(over: SimpleQueue[list[Any]]) -> None:
+def _drop_all(over: SimpleQueue[list[Any]]) -> None:
     # Each in a thread of its own: whoever drops one also waits for the batch that is being made,
     # for ever if the user's code hangs.
     while True:
-        threading.Thread(target=over.get().clear, daemon=True).start()
+        background.start(_drop, over.get(), name="drops an iterator")
+
+
+def _drop(held: list[Any]) -> None:
+    with background.work():
+        held.clear()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeAlias
+
+from gpubalance.engine import background
 
 _Work: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 _Queue: TypeAlias = SimpleQueue[_Work | None]
@@ -20,9 +21,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._queue: _Queue = SimpleQueue()
-        threading.Thread(
-            target=_work, args=(self._queue,), name="batches", daemon=True
-        ).start()
+        background.start(_work, self._queue, name="batches")
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Has it done after all before it."""
@@ -42,7 +41,8 @@ def _work(queue: _Queue) -> None:
         future, work = item
         if future.set_running_or_notify_cancel():
             try:
-                result = work()
+                with background.work():
+                    result = work()
             except BaseException as error:  # noqa: BLE001  (whoever waits for it raises it)
                 future.set_exception(error)
             else:

@@ -1,0 +1,34 @@
+"""Threads that nobody waits for do not abort a program that ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import threading, time
+import tensorflow as tf
+from gpubalance.engine.reader import Reader
+
+began = threading.Event()
+
+def traces():
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        tf.function(lambda x: x + 1).get_concrete_function(tf.constant(1.0))
+        began.set()
+    print("traced", flush=True)
+
+reader = Reader()
+reader.submit(traces)
+reader.submit(traces)
+began.wait()
+"""
+
+
+def test_a_program_that_ends_lets_a_thread_finish_what_it_traces() -> None:
+    """Python ends it inside TensorFlow otherwise: "FATAL: exception not rethrown", code -6."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "traced\n"), done.stderr
