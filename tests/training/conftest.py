@@ -49,6 +49,8 @@ def _checked_once(_tensorflow: None) -> Iterator[None]:
 
 def _likeness(model: Any, batch: Any, options: dict[str, Any]) -> str:
     """What is the same of models whose checks say the same; empty with code of the test's own."""
+    from gpubalance.engine.step.state import changing_of
+
     kinds = [model, *model._flatten_layers(include_self=False)]
     if not all(type(one).__module__.startswith("keras.") for one in kinds):
         return ""
@@ -57,12 +59,13 @@ def _likeness(model: Any, batch: Any, options: dict[str, Any]) -> str:
         return ""
     parts = tf.nest.flatten(batch)
     shapes = [(part.dtype, part.shape) for part in parts if part is not None]
-    trained = [variable.path for variable in model.trainable_variables]
+    variables = [*model.trainable_variables, *changing_of(model)]
+    paths = [variable.path for variable in variables]
     described = (
         model.get_config(),
         model.get_compile_config(),
         shapes,
-        trained,
+        paths,
         options,
         keras.config.floatx(),
     )
