@@ -39,6 +39,7 @@ def checkout(first_use: tuple[Checkout, tuple[int, str, str]]) -> Checkout:
     return first_use[0]
 
 
+@pytest.mark.full
 def test_the_first_use_installs_and_runs(
     first_use: tuple[Checkout, tuple[int, str, str]],
 ) -> None:
@@ -73,6 +74,7 @@ def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(
     )
 
 
+@pytest.mark.full
 def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
     kept = checkout.folder / ".venv/kept"
     kept.touch()

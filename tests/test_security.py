@@ -77,6 +77,7 @@ def connections(processes: list[psutil.Process]) -> Iterator[Any]:
             continue
 
 
+@pytest.mark.full
 def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -> None:
     """And it is the one of a plan for a user's own model, which the command line names."""
     path = plan_for(tmp_path, f"{model}:build")

@@ -192,6 +192,11 @@ def _curve(points: Sequence[CurvePoint]) -> str:
 def _limit(limit: BatchLimit) -> str:
     if limit.fits is None:
         return f"batch limit: not even {limit.fails} fits"
+    if limit.plateau is not None:
+        return (
+            f"batch limit: at least {limit.fits} trains; not looked for further, as throughput "
+            f"stopped rising at {limit.plateau}: probe --find-limit does"
+        )
     if limit.fails is None:
         return f"batch limit: none found up to batch {limit.max_batch}"
     failed = [trial.outcome for trial in limit.trials if trial.batch == limit.fails]

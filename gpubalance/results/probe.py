@@ -101,6 +101,8 @@ class BatchLimit(Record):
     """The largest batch that trains, and the smallest batch that was tried and does not train.
 
     `fits` is null if not even a batch of 1 trains, `fails` if every batch up to `max_batch` trains.
+    With a `plateau` no larger one was looked for: steps took over a second, and throughput did not
+    rise from that batch on.
     `memory_bytes` is what the device's allocator may take, less the margin; `needed_bytes` is what
     the failing batch asked for. Both are null if unknown.
     """
@@ -108,6 +110,7 @@ class BatchLimit(Record):
     fits: Annotated[Size | None, Shown("trains")]
     fails: Annotated[Size | None, Shown("does not")]
     max_batch: Annotated[Samples, Shown("looked up to")]
+    plateau: Annotated[Samples | None, Shown("throughput rises to")] = None
     memory_bytes: Annotated[Count | None, Shown("memory limit")]
     needed_bytes: Annotated[Count | None, Shown("the next one asked for")]
     trials: tuple[Trial, ...]

@@ -118,7 +118,9 @@ class Probing(Limits):
     """How a device is measured alone.
 
     With `max_batch` null the batch grows until memory is exhausted, or, without a memory limit,
-    until throughput stops rising. `margin_bytes` of each device's memory are kept free. A batch
+    until throughput stops rising. Nor is memory's end looked for, unless `find_limit`, where steps
+    take over a second and throughput has not risen for three octaves.
+    `margin_bytes` of each device's memory are kept free. A batch
     size is measured until its step time is known as exactly as is needed, for at most 12 s; with
     `duration_s` for at least that long, and at most four times as long. Of equal devices the first
     is probed, with `each` all are.
@@ -134,6 +136,12 @@ class Probing(Limits):
     )
     margin_bytes: Room = measuring_option(
         "--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0
+    )
+    find_limit: bool = measuring_option(
+        "--find-limit",
+        "Look for the largest batch that memory holds even far above where throughput stops "
+        "rising.",
+        default=False,
     )
     duration_s: WithinHour | None = measuring_option(
         "--duration S",

@@ -108,6 +108,7 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
     assert "→ return a value for each sample" in refused.stderr
 
 
+@pytest.mark.full
 @forked
 def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
@@ -130,6 +131,7 @@ def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
     assert any("share, about " in warning.message for warning in found.warnings)
 
 
+@pytest.mark.full
 @forked
 def test_it_says_what_a_model_that_is_not_compiled_is_measured_with(
     tmp_path: Path,

@@ -37,6 +37,7 @@ def net():
 """
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("forked")
 def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
     file = tmp_path / "model.py"

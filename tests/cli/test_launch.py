@@ -173,6 +173,7 @@ def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended(
     assert max(long) < 2_000_000
 
 
+@pytest.mark.full
 def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> None:
     """What the one prints is not read on before the other has said something.
 

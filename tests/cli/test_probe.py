@@ -140,7 +140,11 @@ def test_the_pair_is_probed_kept_and_then_held_against(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full),
+    ],
 )
 def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     number: signal.Signals, code: int, own_state: Path, tmp_path: Path

@@ -105,6 +105,7 @@ def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -
     assert "samples/s" not in ended.stderr + ended.stdout
 
 
+@pytest.mark.full
 def test_a_users_file_in_the_current_folder_trains_by_the_settings(
     tmp_path: Path,
 ) -> None:

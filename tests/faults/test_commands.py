@@ -62,6 +62,7 @@ def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(
     other.runs("run", *BRIEF)
 
 
+@pytest.mark.full
 def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
     machine = Machine(tmp_path, WAITS)
     command = (
@@ -104,6 +105,7 @@ def test_35_a_narrow_terminal_gets_a_whole_summary(
     assert max(map(len, seen.written.decode().replace("\r", "").splitlines())) <= 40
 
 
+@pytest.mark.full
 def test_30_what_is_proven_after_a_proof_ran_out_of_memory_is_kept_too(
     tmp_path: Path,
 ) -> None:

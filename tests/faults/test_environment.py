@@ -126,6 +126,7 @@ def test_03_a_driver_serves_all_of_its_major_version() -> None:
     assert "580.65.06" in (too_old("570.1", "12.8", "13.0") or "")
 
 
+@pytest.mark.full
 def test_04_tensorflow_without_its_libraries_names_them(
     tmp_path: Path,
 ) -> None:

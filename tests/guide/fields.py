@@ -25,7 +25,7 @@ _UNITS = {
     r".*_j": "J",
     r".*_mhz": "MHz",
     r"(.*_)?throughput|solo_sum|at_global_batch": "samples/s",
-    r"(.*_)?batch(es)?|limit|fits|fails|batch_multiple": "samples",
+    r"(.*_)?batch(es)?|limit|plateau|fits|fails|batch_multiple": "samples",
     r"(.*_)?steps(_per_sample)?": "steps",
 }
 # Units of a record's numbers by the record's own name.

@@ -16,6 +16,7 @@ from gpubalance.render.bounds import (
     left_out_text,
 )
 from gpubalance.render.gap import Loss, all_losses, gap_parts, large_losses
+from gpubalance.render.probe import _limit
 from gpubalance.render.rates import half_text, pipeline_sentences
 from gpubalance.render.step import step_text
 from gpubalance.render.table import lines_of
@@ -23,6 +24,7 @@ from gpubalance.render.worth import _gain, epoch_text, most_fed, xla_text
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import LeftOut, Plan
+from gpubalance.results.probe import BatchLimit, Trial
 from gpubalance.results.run import InputPipeline, Run
 from gpubalance.results.timing import Remedy
 from tests.jobs.drawn import drawn_run, noisy_devices
@@ -346,3 +348,33 @@ def test_what_an_input_pipeline_gives() -> None:
     unknown = pipeline(5000.0, None, binds=False)
     assert list(pipeline_sentences(unknown, 900.0, in_front=True)) == [alone]
     assert list(pipeline_sentences(None, 900.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (
+            {"fits": 224, "fails": 232},
+            "224 trains, 232 does not (leaves less than the margin)",
+        ),
+        ({"fits": None, "fails": 1}, "not even 1 fits"),
+        ({"fits": 224}, "none found up to batch 224"),
+        (
+            {"fits": 224, "plateau": 16},
+            "at least 224 trains; not looked for further, as throughput stopped rising at 16: "
+            "probe --find-limit does",
+        ),
+    ],
+)
+def test_what_a_batch_limit_is_called(found: dict[str, int], text: str) -> None:
+    trials = []
+    for batch, outcome in ((232, "oom"), (224, "fits"), (232, "margin")):
+        trials.append(Trial(batch=batch, outcome=outcome, seconds=1.0, reason="a test"))
+    known = {
+        "fails": None,
+        "max_batch": 224,
+        "memory_bytes": None,
+        "needed_bytes": None,
+    }
+    limit = BatchLimit(**{**known, "trials": tuple(trials), **found})
+    assert _limit(limit) == f"batch limit: {text}"

@@ -79,7 +79,7 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     } <= tags
 
 
-@pytest.mark.parametrize("ratios", [False, True])
+@pytest.mark.parametrize("ratios", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_short_last_batch_says_nothing_of_the_split_that_was_set(
     ratios: bool, recwarn: pytest.WarningsRecorder
 ) -> None:

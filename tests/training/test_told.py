@@ -147,6 +147,7 @@ def own_loss(kind: str) -> Any:
     return compiled(Own(dense()), None)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("error:.*not a mean over samples")
 def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean() -> None:
     from gpubalance.engine.step.traced_step import TracedStep

@@ -109,6 +109,8 @@ def _reach(probe: Probe, entry: DeviceProbe | None) -> float:
     limit = entry.batch_limit
     if limit is None or limit.fits is None:
         return ALL
+    if limit.plateau is not None:
+        return limit.fits
     if limit.fails is None:
         return probe.max_batch or ALL
     if _by_margin(limit):

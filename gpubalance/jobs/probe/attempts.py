@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,19 +24,29 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.too_slow import FIRST, too_slow
 from gpubalance.jobs.measure.warnings import CLEARLY
 from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.point import measure_point
+from gpubalance.jobs.probe.point import measure_point, try_steps
+from gpubalance.jobs.probe.time_left import point_s
 from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.record import Record
 from gpubalance.system.os_errors import is_about_files
 
+# A try for the limit that would be measured for longer only shows that the batch trains. Within it
+# the time is measured too: later it would take a fresh worker, which costs more.
+_LONG_S = 5.0
+
 
 class Attempt(Record):
-    """A batch that was tried, and its point on the curve if it trains."""
+    """A batch that was tried, and its point on the curve if it trains and its time was measured."""
 
     trial: Trial
     point: CurvePoint | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether the device trains with the batch."""
+        return self.trial.outcome == "fits"
 
     @property
     def died(self) -> bool:
@@ -95,14 +107,19 @@ class Attempts:
         """Trains with a batch until its step time is known to `within` that part of it.
 
         A point of the curve is tried once, one `for_limit` twice at most, in a `fresh`
-        worker if it is repeated or may need most of the memory. With `last` no further worker of
+        worker if it is repeated or may need most of the memory. Where its step time would take long
+        to measure, one `for_limit` only shows that it trains. With `last` no further worker of
         this device is loaded ahead. A worker's death says nothing certain about the batch, which is
         tried once more in a fresh one; if that dies too, the batch counts as one that does not
         train, provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
         and a worker's death if no batch has passed.
         """
         tries = self._tries[batch]
-        if tries and (not for_limit or len(tries) > 1):
+        if for_limit:
+            is_known = len(tries) > 1
+        else:
+            is_known = bool(tries) and (batch in self.points or not tries[-1].trains)
+        if is_known:
             return tries[-1]
         if for_limit and (tries or self._may_need_most_memory(batch)):
             fresh = True
@@ -150,7 +167,7 @@ class Attempts:
                 bench.journal.keep(key, attempt)
         tries.append(attempt)
         # A batch of the curve that fails tells of the limit, too.
-        if asked.for_limit or attempt.point is None:
+        if asked.for_limit or not attempt.trains:
             self.trials.append(attempt.trial)
             bench.watch(TrialDone(bench.device, attempt.trial))
         if attempt.point is not None:
@@ -168,10 +185,13 @@ class Attempts:
         outcome: Outcome = "fits"
         try:
             bench.ensure_worker(fresh=fresh, last=asked.last)
-            first = not self.points
-            point = self.measured(asked.batch, asked.rule)
-            self._refuse_too_slow(point, first=first)
-            peak_bytes = point.memory_peak_bytes
+            if asked.for_limit and self._takes_long(asked):
+                peak_bytes = self._try_steps(asked.batch)
+            else:
+                first = not self.points
+                point = self.measured(asked.batch, asked.rule)
+                self._refuse_too_slow(point, first=first)
+                peak_bytes = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome = "oom"
             peak_bytes = next(iter(error.memory_peak_bytes), None)
@@ -184,10 +204,10 @@ class Attempts:
             if isinstance(error, DeadlinePassed):
                 outcome = "deadline"
             bench.deaths.append(error)
-        if point is not None and self._exceeds_margin(peak_bytes):
+        if outcome == "fits" and self._exceeds_margin(peak_bytes):
             point = None
             outcome = "margin"
-        if point is None and (bench.fragments or outcome not in ("oom", "margin")):
+        if outcome != "fits" and (bench.fragments or outcome not in ("oom", "margin")):
             # A worker of simulated devices stays: their memory is only counted.
             bench.party.drop()
         trial = Trial(
@@ -224,28 +244,39 @@ class Attempts:
             and peak_bytes > usable_bytes
         )
 
-    def measured(self, batch: int, rule: StoppingRule) -> CurvePoint:
-        """Measures a point with the worker that is ready.
+    def _takes_long(self, asked: _Asked) -> bool:
+        """Whether the step time of the batch would take long to measure, by smaller ones."""
+        points = list(self.points.values())
+        return bool(points) and point_s(points, asked.batch, asked.rule) > _LONG_S
 
-        cuDNN and cuBLAS report a lack of memory in many ways, some of which read like a fault of
-        the model. Here each that may be one is OutOfMemory; `fault` keeps it, in case no smaller
-        batch ever trains.
-        """
+    def _try_steps(self, batch: int) -> int | None:
+        with self._memory_or_fault(batch), self.bench.worker() as worker:
+            return try_steps(self.bench, worker, batch)
+
+    def measured(self, batch: int, rule: StoppingRule) -> CurvePoint:
+        """Measures a point with the worker that is ready. Raises as `_memory_or_fault` does."""
         first = not self.points
+        with self._memory_or_fault(batch), self.bench.worker() as worker:
+            point, seconds = measure_point(self.bench, worker, batch, rule, first=first)
+        self.measured_s += seconds
+        return point
+
+    @contextmanager
+    def _memory_or_fault(self, batch: int) -> Iterator[None]:
+        """Raises what the block raises, of which much may be a lack of memory.
+
+        cuDNN and cuBLAS report one in many ways, some of which read like a fault of the model. Here
+        each that may be one is OutOfMemory; `fault` keeps it, in case no smaller batch ever trains.
+        """
         try:
-            with self.bench.worker() as worker:
-                point, seconds = measure_point(
-                    self.bench, worker, batch, rule, first=first
-                )
+            yield
+            return
         except OutOfMemory as error:
             if error.fault is None:
                 raise
             fault: EnvironmentFault | BadInput = error.fault
         except (EnvironmentFault, BadInput) as error:
             fault = error
-        else:
-            self.measured_s += seconds
-            return point
         smaller_passed = any(smaller < batch for smaller in self.points)
         cannot_be_memory = batch == 1 or isinstance(fault, BadInput)
         is_another = isinstance(fault, Refused) or is_about_files(fault.message)

@@ -96,5 +96,5 @@ def _measure_missing(attempts: Attempts, limit: Limit, sizes: Sequence[int]) -> 
             fresh=is_near_limit,
             last=not is_near_limit or size == missing[-1],
         )
-        if attempt.point is None:
+        if not attempt.trains:
             attempts.skipped.append(size)

@@ -103,6 +103,7 @@ def batch_limit(probed: ProbedDevice) -> BatchLimit | None:
         fits=limit.fits,
         fails=limit.fails,
         max_batch=probed.max_batch,
+        plateau=probed.plateau,
         memory_bytes=probed.bench.usable_bytes,
         needed_bytes=needed_bytes,
         trials=tuple(trials),

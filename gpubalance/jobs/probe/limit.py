@@ -12,8 +12,9 @@ from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.time_left import curve_left_s
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.memory import predict_limit
+from gpubalance.planning.model import measured_curve
 from gpubalance.planning.search import ASKED_FOR, Limit, TriedBatch, find_limit
-from gpubalance.results.probe import peaks_by_batch
+from gpubalance.results.probe import peaks_by_batch, times_of
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
 _POINTS_FOR_A_LINE = 3
@@ -21,15 +22,22 @@ _POINTS_FOR_A_LINE = 3
 _LARGEST_UNASKED = 1024
 # Rising means by this part from one octave to the next.
 _PLATEAU = 0.03
+# Nobody trains with steps that are so long, if so much smaller batches give as many samples/s.
+_LONG_S = 1.0
+_THREE_OCTAVES = 8
 # No limit is looked for above this.
 _LARGEST = 1 << 20
 
 
 class Explored(NamedTuple):
-    """Up to which batch a limit is looked for; the batch at which exploring failed, if it did."""
+    """Up to which batch a limit is looked for; the batch at which exploring failed, if it did.
+
+    With a `plateau` it is not looked for: from that batch on throughput does not rise.
+    """
 
     max_batch: int
     failed: int | None
+    plateau: int | None = None
 
 
 def explore(attempts: Attempts) -> Explored:
@@ -42,23 +50,49 @@ def explore(attempts: Attempts) -> Explored:
     if bench.max_batch is not None:
         size = min(size, bench.max_batch)
     failed = None
+    plateau = None
     while size <= (bench.max_batch or _LARGEST) and not _is_enough(attempts, size):
         within = wanted_precision(size, _least_largest(attempts.bench))
         attempt = attempts.try_batch(size, "for the curve", within=within)
-        if attempt.point is None:
+        if not attempt.trains:
             failed = size
+            break
+        plateau = _plateau(attempts)
+        if plateau is not None:
             break
         factor = 2 if _predicted(attempts) is None else 4
         _tell_time_left(attempts, factor)
         size *= factor
     # Up to what was asked for; wherever memory ends, if it does; else as far as was explored.
-    if bench.max_batch:
+    if plateau is not None:
+        max_batch = max(attempts.points)
+    elif bench.max_batch:
         max_batch = bench.max_batch
     elif _predicted(attempts) or failed:
         max_batch = _LARGEST
     else:
         max_batch = max(attempts.points, default=1)
-    return Explored(max_batch, failed)
+    return Explored(max_batch, failed, plateau)
+
+
+def _plateau(attempts: Attempts) -> int | None:
+    """The batch at which throughput stopped rising, if no larger ones than were tried pay.
+
+    These are long before memory ends where a model is small and a device large.
+    """
+    request = attempts.bench.request
+    if request.find_limit or request.max_batch:
+        return None
+    curve = measured_curve(times_of(attempts.points.values()))
+    largest = curve.batches[-1]
+    before = largest // _THREE_OCTAVES
+    if curve.step_times_s[-1] < _LONG_S or before < curve.batches[0]:
+        return None
+    rates = {batch: batch / curve.step_time_s(batch) for batch in curve.batches}
+    enough = max(rates.values()) / (1 + _PLATEAU)
+    if before / curve.step_time_s(before) < enough:
+        return None
+    return min(batch for batch, rate in rates.items() if rate >= enough)
 
 
 def _tell_time_left(attempts: Attempts, factor: int) -> None:
@@ -76,7 +110,12 @@ def _tell_time_left(attempts: Attempts, factor: int) -> None:
 
 
 def search_limit(attempts: Attempts, explored: Explored) -> Limit:
-    """The largest batch that trains and the smallest that does not, both of them tried."""
+    """The largest batch that trains and the smallest that does not, both of them tried.
+
+    Where that is not looked for, the largest that was explored.
+    """
+    if explored.plateau is not None:
+        return Limit(explored.max_batch, None, ())
     bench = attempts.bench
     memory_bytes = bench.usable_bytes
     ran = peaks_by_batch(attempts.points.values())
@@ -105,7 +144,7 @@ def _why_max(bench: Bench) -> str:
 
 def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
     attempt = attempts.try_batch(batch, reason, within=PRECISE_ENOUGH, for_limit=True)
-    return TriedBatch(batch, attempt.point is not None, attempt.trial.memory_peak_bytes)
+    return TriedBatch(batch, attempt.trains, attempt.trial.memory_peak_bytes)
 
 
 def _least_largest(bench: Bench) -> float:

@@ -20,6 +20,19 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.worker import Worker
 
+# The second has what the first allocated, and its gradients beside it.
+_SHOWING_STEPS = 2
+
+
+def try_steps(bench: Bench, worker: Worker, batch: int) -> int | None:
+    """Trains so few steps that a batch is known to train; the peak of the memory, if known.
+
+    Raises what `Worker.measure` does.
+    """
+    runner = _runner(bench, worker, batch)
+    list(runner.train(at_least=_SHOWING_STEPS))
+    return runner.peaks[0]
+
 
 def measure_point(
     bench: Bench, worker: Worker, batch: int, rule: StoppingRule, *, first: bool
@@ -31,14 +44,7 @@ def measure_point(
     limit that does not begin. The `first` batch of a device takes longer to settle. Raises what
     `Worker.measure` does.
     """
-    subject = Subject(
-        BatchSplit((batch,)),
-        (bench.device,),
-        wants_stamps=False,
-        shown=False,
-        least_samples=bench.request.least_samples,
-    )
-    runner = SubjectRunner(worker, subject, Sensors(subject.devices))
+    runner = _runner(bench, worker, batch)
     settled = train_until_settled(runner, refuses_bad_loss=first)[-2:]
     step_s = step_s_of(settled[-1])
     # Else those that settled it count too
@@ -67,3 +73,14 @@ def measure_point(
         telemetry=runner.sensors.telemetry(figures.began_s(last))[0],
     )
     return point, measured_s
+
+
+def _runner(bench: Bench, worker: Worker, batch: int) -> SubjectRunner:
+    subject = Subject(
+        BatchSplit((batch,)),
+        (bench.device,),
+        wants_stamps=False,
+        shown=False,
+        least_samples=bench.request.least_samples,
+    )
+    return SubjectRunner(worker, subject, Sensors(subject.devices))

@@ -33,6 +33,9 @@ class ProbedDevice:
     ended: bool = False
     elapsed_s: float = 0.0
     max_batch: int = 0  # a limit is looked for up to this
+    plateau: int | None = (
+        None  # from here on throughput does not rise, so none is looked for
+    )
     limit: Limit | None = None
     step_work: Work | None = None  # FLOPs of a sample, seconds of an update
     steady: bool = True
@@ -77,6 +80,7 @@ class ProbedDevice:
         attempts = self.attempts
         explored = explore(attempts)
         self.max_batch = explored.max_batch
+        self.plateau = explored.plateau
         self.step_work = work_of_step(attempts)
         self.limit = search_limit(attempts, explored)
         # Nothing trains: what looked like a lack of memory was this fault.

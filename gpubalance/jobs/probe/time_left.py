@@ -93,13 +93,12 @@ def curve_left_s(
     while sizes[-1] * factor <= largest:
         sizes.append(sizes[-1] * factor)
     sizes += [largest] * _MORE_POINTS
-    return sum(_point_s(points, last, size, rule) for size in sizes[1:])
+    return sum(point_s(points, size, rule) for size in sizes[1:])
 
 
-def _point_s(
-    points: list[CurvePoint], last: CurvePoint, size: int, rule: StoppingRule
-) -> float:
-    """The seconds for a point of that size: its warm-up and its timings."""
+def point_s(points: list[CurvePoint], size: int, rule: StoppingRule) -> float:
+    """The seconds for a point of that size, by those there are: its warm-up and its timings."""
+    last = max(points, key=lambda point: point.batch)
     step_s = last.step_time_s.median * size / last.batch
     if len(points) > 1:
         times = [(point.batch, point.step_time_s.median) for point in points]

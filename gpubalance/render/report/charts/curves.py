@@ -81,6 +81,8 @@ def _limit_text(probe: DeviceProbe) -> str:
         return "limit not known"
     if limit.fails is not None:
         return f"limit {limit.fits}"
+    if limit.plateau is not None:
+        return f"looked at up to {limit.fits}"
     return f"no limit up to {limit.fits}"
 
 

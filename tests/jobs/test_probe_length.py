@@ -1,0 +1,112 @@
+"""How long a probe takes of small models on large cards, by the stand-in engine's clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from gpubalance.jobs.measure.stopping import LEAST_TIMINGS
+from gpubalance.jobs.measure.warm_up import SETTLING_STEPS
+from gpubalance.jobs.probe.probe import probe
+from gpubalance.results.probe import DeviceProbe
+from gpubalance.settings.device import DeviceProfile
+from gpubalance.settings.requests import ProbeRequest
+from gpubalance.settings.settings import Settings
+from tests.cli.program import TINY
+from tests.jobs.drawn import nothing_kept, quiet
+from tests.jobs.probes import devices_of
+from tests.stand_in import engine
+from tests.support.known import known
+
+_LONGEST_S = 180.0
+
+
+def card(seed: int) -> DeviceProfile:
+    """A model on a card of 6 to 140 GB, whose launches, samples and bytes are drawn."""
+    random = Random(seed)
+
+    def drawn(least: float, most: float) -> float:
+        return float(least * (most / least) ** random.random())
+
+    return DeviceProfile(
+        name=f"card {seed}",
+        alpha_s=drawn(3e-4, 3e-2),
+        beta_s=drawn(1e-6, 1e-3),
+        memory=int(drawn(6e9, 140e9)),
+        base_memory=int(drawn(1e8, 2e9)),
+        memory_per_sample=int(drawn(2e3, 2e6)),
+        noise=0.002,
+    )
+
+
+@pytest.fixture
+def seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the seconds of each timing."""
+    kept = tmp_path / "seconds"
+    script = f"""
+def took(seconds):
+    with open({str(kept)!r}, "a") as file:
+        file.write(f"{{seconds}}\\n")
+"""
+    for name, value in engine(tmp_path, script).items():
+        monkeypatch.setenv(name, value)
+    return kept
+
+
+def probed(profile: DeviceProfile, **options: object) -> DeviceProbe:
+    request = ProbeRequest(
+        devices=devices_of(profile), settings=Settings(model=TINY), **options
+    )
+    return probe(request, quiet, nothing_kept()).probes[0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_probe_takes_at_most_three_minutes(seed: int, seconds: Path) -> None:
+    """No limit is looked for where steps get long and throughput stopped rising long before."""
+    profile = card(seed)
+    found = probed(profile)
+    took_s = [float(line) for line in seconds.read_text().splitlines()]
+    limit = known(found.batch_limit)
+    assert sum(took_s) <= _LONGEST_S
+    holds = (known(profile.memory) - profile.base_memory) // profile.memory_per_sample
+    if limit.plateau is None:
+        assert limit.fits == holds // 8 * 8
+        return
+    assert limit.fits == max(point.batch for point in found.curve) < holds
+    assert 4 * limit.plateau <= limit.fits  # which are measured; between them it is 8
+    rates = [batch / profile.compute_s(batch) for batch in (limit.plateau, 10**9)]
+    assert rates[0] == pytest.approx(rates[1], rel=0.05)
+
+
+@pytest.mark.usefixtures("seconds")
+@pytest.mark.parametrize(
+    "asked", [{"find_limit": True}, {"max_batch": 70_000}], ids=str
+)
+def test_a_limit_is_looked_for_where_it_is_asked_for(asked: dict[str, Any]) -> None:
+    profile = card(5)
+    limit = known(probed(profile, **asked).batch_limit)
+    holds = (
+        (known(profile.memory) - profile.base_memory)
+        // profile.memory_per_sample
+        // 8
+        * 8
+    )
+    assert limit.plateau is None
+    assert limit.fits == min(holds, asked.get("max_batch", holds))
+
+
+def test_a_try_for_the_limit_that_is_long_ends_after_two_steps(seconds: Path) -> None:
+    """Its step time is measured once, when the limit is known."""
+    profile = card(5)
+    found = probed(profile, find_limit=True)
+    limit = known(found.batch_limit)
+    (point,) = (point for point in found.curve if point.batch == limit.fits)
+    took_s = [float(line) for line in seconds.read_text().splitlines()]
+    of_limit = [
+        one_s for one_s in took_s if one_s > 0.99 * profile.compute_s(point.batch)
+    ]
+    # Two of the last three that settle it count as timings too.
+    assert len(of_limit) == 2 + SETTLING_STEPS + LEAST_TIMINGS - 2
