@@ -18,6 +18,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from gpubalance.engine import keras_patches
+from gpubalance.engine.replacing import acting
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.accumulation import (
     over_micro_batches,
@@ -82,7 +84,8 @@ def training(
             return own.step(values, micro_batches)
 
         applying = nullcontext() if kind.as_it_is else applying_sums()
-        with applying:
+        keys = {keras_patches.NEXT_SUM_KEY: keras_patches.KeysOfSums().of_next}
+        with applying, acting(keys):
             logged, stamps = replicas.strategy.run(replica, arguments)
         with tf.device(replicas.names[0]):
             values, numbers = logs.of_all(of_here(logged)[0])
