@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_patches
-from gpubalance.engine.replacing import acting
+from gpubalance.engine.replacing import Replacements, acting
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.accumulation import (
     over_micro_batches,
@@ -84,7 +84,9 @@ def training(
             return own.step(values, micro_batches)
 
         applying = nullcontext() if kind.as_it_is else applying_sums()
-        keys = {keras_patches.NEXT_SUM_KEY: keras_patches.KeysOfSums().of_next}
+        keys: Replacements = {
+            keras_patches.NEXT_SUM_KEY: keras_patches.KeysOfSums().of_next
+        }
         with applying, acting(keys):
             logged, stamps = replicas.strategy.run(replica, arguments)
         with tf.device(replicas.names[0]):
