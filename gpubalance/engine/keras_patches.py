@@ -99,8 +99,8 @@ AVERAGE_LOSS = Method.of_all(tf.nn, "compute_average_loss")
 SCALE_REGULARIZATION = Method.of_all(tf.nn, "scale_regularization_loss")
 # Where a metric's result is computed from the values of all parts: a trace would keep these.
 FUNCTION_CALL = Method.of_all(type(tf.function(print)), "__call__")
-# Gives each sum of a step its key, in Python, whenever the step is called: see `KeysOfSums`.
-NEXT_SUM_KEY = Method.of_all(
+# Gives each sum of a step its key, in Python, whenever the step is called: see `_KeysOfSums`.
+_NEXT_SUM_KEY = Method.of_all(
     cross_device_utils.CollectiveReplicaLauncher, "_next_instance_key"
 )
 
@@ -214,7 +214,12 @@ def called_flat(function: Any, arguments: Any) -> Any:
     return function._call_flat(tf.nest.flatten(arguments), function.captured_inputs)
 
 
-class KeysOfSums:
+def taking_keys_at_once() -> contextlib.AbstractContextManager[None]:
+    """The sums of the function that is traced in the block take their keys by `_KeysOfSums`."""
+    return acting({_NEXT_SUM_KEY: _KeysOfSums().of_next})
+
+
+class _KeysOfSums:
     """Gives the sums of one traced function their keys, from one capture for each device.
 
     By a key the devices of a sum find each other, so each sum of each call has a new one.

@@ -30,8 +30,9 @@ def test_a_sum_over_some_devices_has_just_these(all_reduce: AllReduce) -> None:
     replicas = replicas_on(devices, names, joint, Summing(all_reduce))
     strategies = build_strategy.cache_info().misses
     for places in ((0, 1, 2, 3), (0, 2, 3), (1, 3)):
-        sums = sum_over(replicas, places)(tf.constant(1000))
-        assert [total.numpy() for total in sums] == [len(places)] * len(places)
+        for in_turn in (1, 3):
+            sums = sum_over(replicas, places, in_turn)(tf.constant(1000))
+            assert [total.numpy() for total in sums] == [len(places)] * len(places)
     # All of them sum with the strategy that they train with.
     assert build_strategy.cache_info().misses == strategies + 2
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.replicas import Replicas, kept_with_replicas
-from gpubalance.engine.sum_times import seconds_of_sum
+from gpubalance.engine.sum_times import seconds_of_one_more, seconds_of_sum
 from gpubalance.planning.packs import LEAST_BYTES, best_pack_bytes
 
 _FIRST_BYTES = 64 << 10
@@ -36,20 +36,20 @@ def pack_bytes_for(model: Any, replicas: Replicas) -> int:
 
 @kept_with_replicas
 def _link_of(replicas: Replicas, most_bytes: int) -> tuple[float, float]:
-    """The seconds of the smallest all-reduce, and the bytes per second of larger ones beyond that.
+    """The seconds of one more all-reduce of a number, and the bytes per second of larger ones.
 
     It tries larger ones until one takes long enough to tell, up to `most_bytes`.
     """
     everywhere = tuple(range(replicas.count))
     seconds_of = partial(seconds_of_sum, replicas, everywhere)
-    latency_s = seconds_of(0)
+    smallest_s = seconds_of(0)
     size = min(_FIRST_BYTES, most_bytes)
     took_s = seconds_of(size)
     while took_s < _LONG_ENOUGH_S and size < most_bytes:
         size = min(_TIMES_MORE * size, most_bytes)
         took_s = seconds_of(size)
     bytes_per_s = math.inf
-    beyond_s = took_s - latency_s
+    beyond_s = took_s - smallest_s
     if beyond_s > 0:
         bytes_per_s = size / beyond_s
-    return latency_s, bytes_per_s
+    return seconds_of_one_more(replicas, everywhere), bytes_per_s

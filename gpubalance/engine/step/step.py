@@ -18,8 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import keras_patches
-from gpubalance.engine.replacing import Replacements, acting
+from gpubalance.engine.keras_patches import taking_keys_at_once
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.accumulation import (
     over_micro_batches,
@@ -84,10 +83,7 @@ def training(
             return own.step(values, micro_batches)
 
         applying = nullcontext() if kind.as_it_is else applying_sums()
-        keys: Replacements = {
-            keras_patches.NEXT_SUM_KEY: keras_patches.KeysOfSums().of_next
-        }
-        with applying, acting(keys):
+        with applying, taking_keys_at_once():
             logged, stamps = replicas.strategy.run(replica, arguments)
         with tf.device(replicas.names[0]):
             values, numbers = logs.of_all(of_here(logged)[0])
