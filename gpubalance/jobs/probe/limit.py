@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -12,9 +13,9 @@ from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.time_left import curve_left_s
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.memory import predict_limit
-from gpubalance.planning.model import measured_curve
+from gpubalance.planning.model import Curve, Line, fit_line, measured_curve
 from gpubalance.planning.search import ASKED_FOR, Limit, TriedBatch, find_limit
-from gpubalance.results.probe import peaks_by_batch, times_of
+from gpubalance.results.probe import CurvePoint, peaks_by_batch, times_of
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
 _POINTS_FOR_A_LINE = 3
@@ -80,19 +81,37 @@ def _plateau(attempts: Attempts) -> int | None:
 
     These are long before memory ends where a model is small and a device large.
     """
-    request = attempts.bench.request
-    if request.find_limit or request.max_batch:
+    if not _ends_on_plateau(attempts):
         return None
     curve = measured_curve(times_of(attempts.points.values()))
     largest = curve.batches[-1]
-    before = largest // _THREE_OCTAVES
-    if curve.step_times_s[-1] < _LONG_S or before < curve.batches[0]:
+    smaller = [size for size in curve.batches if size <= largest / _THREE_OCTAVES]
+    if not smaller or not _pays_no_more(curve, largest, smaller):
         return None
-    rates = {batch: batch / curve.step_time_s(batch) for batch in curve.batches}
-    enough = max(rates.values()) / (1 + _PLATEAU)
-    if before / curve.step_time_s(before) < enough:
-        return None
-    return min(batch for batch, rate in rates.items() if rate >= enough)
+    enough = _rate(curve, largest) / (1 + _PLATEAU)
+    return min(batch for batch in curve.batches if _rate(curve, batch) >= enough)
+
+
+def _ends_on_plateau(attempts: Attempts) -> bool:
+    """Whether exploring may end before memory does."""
+    request = attempts.bench.request
+    return not request.find_limit and request.max_batch is None
+
+
+def _pays_no_more(times: Line | Curve, batch: int, smaller: Iterable[int] = ()) -> bool:
+    """Whether steps of that batch are long, and throughput has not risen for three octaves.
+
+    It is compared with the rate three octaves below, and those of `smaller` batches.
+    """
+    if times.step_time_s(batch) < _LONG_S:
+        return False
+    before = [max(1, batch // _THREE_OCTAVES), *smaller]
+    best_before = max(_rate(times, size) for size in before)
+    return _rate(times, batch) <= (1 + _PLATEAU) * best_before
+
+
+def _rate(times: Line | Curve, batch: int) -> float:
+    return batch / times.step_time_s(batch)
 
 
 def _tell_time_left(attempts: Attempts, factor: int) -> None:
@@ -102,11 +121,24 @@ def _tell_time_left(attempts: Attempts, factor: int) -> None:
     if bench.usable_bytes is None:
         largest = _LARGEST_UNASKED
     if largest is not None:
-        largest = min(largest, bench.max_batch or largest)
         points = list(attempts.points.values())
+        largest = min(largest, bench.max_batch or largest)
+        if _ends_on_plateau(attempts):
+            largest = min(largest, _first_on_plateau(points, factor))
         left_s = curve_left_s(points, largest, attempts.rule, factor=factor)
         slowest = max(points, key=lambda point: point.batch)
         bench.tell_left(left_s, slowest.step_time_s.median)
+
+
+def _first_on_plateau(points: list[CurvePoint], factor: int) -> int:
+    """The batch at which exploring will end on a plateau, if memory lets it go so far."""
+    size = max(point.batch for point in points)
+    if len(points) > 1:
+        line = fit_line([(point.batch, point.step_time_s.median) for point in points])
+        while size < _LARGEST and not _pays_no_more(line, size):
+            size *= factor
+        return size
+    return _LARGEST
 
 
 def search_limit(attempts: Attempts, explored: Explored) -> Limit:
