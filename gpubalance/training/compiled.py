@@ -30,7 +30,10 @@ class CompiledSteps:
         self, split: DeviceSplit, model: Any, warn: Callable[[str], None]
     ) -> None:
         self.functions = Functions(
-            model, split.replicas, xla=uses_xla(model, split.plan)
+            model,
+            split.replicas,
+            xla=uses_xla(model, split.plan),
+            awaits_lasting=True,
         )
         self._verbose: Any = 0  # of the `fit`
         self._has_warned = False  # of sizes that are rare

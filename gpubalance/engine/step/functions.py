@@ -23,6 +23,7 @@ from gpubalance.engine.step.compiled import refuse_uncompiled
 from gpubalance.engine.step.known_sum import check_sum
 from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.read_later import read_later
+from gpubalance.engine.step.sized import SizedFunctions
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace
 from gpubalance.engine.strategies import step_lock
@@ -34,17 +35,26 @@ from gpubalance.settings.batch_split import BatchSplit
 class Functions:
     """A model's steps on its replicas, each traced on first use."""
 
-    def __init__(self, model: Any, replicas: Replicas, *, xla: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        replicas: Replicas,
+        *,
+        xla: bool = False,
+        awaits_lasting: bool = False,
+    ) -> None:
+        """With `awaits_lasting` a later split gets functions of its sizes once it has lasted."""
         self._model = model
         self._replicas = replicas
         self.xla = xla
+        self._awaits_lasting = awaits_lasting
         self._on_gpus = any("GPU" in name for name in replicas.names)
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
         self._traced: dict[tuple[str, str, StepKind], tuple[Any, Any]] = {}
-        # By the same the usual shares, and the function for these alone.
-        self._usual: dict[tuple[str, str, StepKind], tuple[BatchSplit, Any]] = {}
+        # By the same the functions for usual shares alone.
+        self._usual: dict[tuple[str, str, StepKind], SizedFunctions] = {}
         # By the same the shapes that its function has run with.
         self._ran: dict[tuple[str, str, StepKind], set[Any]] = {}
         # Steps that were traced, or the first of their function for such shapes: XLA compiles for
@@ -157,7 +167,7 @@ class Functions:
         """What the step gives, and whether it was traced for it.
 
         It is traced again for a wider layout of batches than before, and optimised again for other
-        usual shares.
+        usual shares that last.
         """
         signature = dealt.layout.signature
         key = what, dealt.layout.like, kind
@@ -168,10 +178,14 @@ class Functions:
             self._usual.pop(key, None)
         _, function = self._traced[key]
         if dealt.is_usual and self._on_gpus:
-            if key not in self._usual or self._usual[key][0] != dealt.shares:
-                is_new = True
-                self._usual[key] = dealt.shares, self._for_these(dealt, function)
-            _, function = self._usual[key]
+            if key not in self._usual:
+                make = partial(self._for_these, signature, function)
+                self._usual[key] = SizedFunctions(
+                    make, awaits_lasting=self._awaits_lasting
+                )
+            sized, is_made = self._usual[key].of(dealt.shares)
+            function = sized or function
+            is_new = is_new or is_made
         self._note_first(key, dealt, is_new=is_new)
         arguments = dealt.values, self._micro_batches(dealt.shares.micro_batches)
         # Where what has no device of its own is put, as what is returned.
@@ -217,13 +231,11 @@ class Functions:
                 "seed=seed",
             ) from error
 
-    def _for_these(self, dealt: Dealt, function: Any) -> Any:
+    def _for_these(self, signature: Any, function: Any, shares: BatchSplit) -> Any:
         """The traced function for shares of these sizes only, without tracing the model again."""
         values = []
-        for batch in dealt.shares.batches[self._replicas.own_slice]:
-            spec = tf.nest.map_structure(
-                partial(_of_size, batch), dealt.layout.signature
-            )
+        for batch in shares.batches[self._replicas.own_slice]:
+            spec = tf.nest.map_structure(partial(_of_size, batch), signature)
             values.append((spec, tf.TensorSpec((WEIGHTS,), tf.float64)))
         micro_batches = tf.TensorSpec((self._replicas.count,), tf.int32)
         sized = tf.function(

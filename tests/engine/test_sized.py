@@ -1,0 +1,66 @@
+"""Which splits get a function of their own sizes, and when."""
+
+from __future__ import annotations
+
+from gpubalance.settings.batch_split import BatchSplit
+
+MAKING_S = 10.0
+
+
+class Made:
+    """Functions that take ten seconds to make, by a clock that only they and the test move."""
+
+    def __init__(self, *, awaits_lasting: bool = True) -> None:
+        from gpubalance.engine.step.sized import SizedFunctions
+
+        self.now_s = 0.0
+        self.made: list[int] = []
+        self.functions = SizedFunctions(
+            self._make, awaits_lasting=awaits_lasting, clock=lambda: self.now_s
+        )
+
+    def _make(self, shares: BatchSplit) -> str:
+        self.now_s += MAKING_S
+        self.made.append(shares.batches[0])
+        return f"of {shares.batches[0]}"
+
+    def train(self, first: int, seconds: float) -> list[tuple[str | None, bool]]:
+        """The functions of a step a second."""
+        found = []
+        for _ in range(int(seconds)):
+            found.append(self.functions.of(BatchSplit((first, 100 - first))))
+            self.now_s += 1.0
+        return found
+
+
+def test_the_first_split_is_made_at_once_and_later_ones_once_they_have_lasted() -> None:
+    made = Made()
+    assert made.train(50, 3) == [("of 50", True), ("of 50", False), ("of 50", False)]
+    later = made.train(60, MAKING_S + 3)
+    assert later == [(None, False)] * 10 + [("of 60", True)] + [("of 60", False)] * 2
+
+
+def test_of_two_hundred_changes_none_costs_more_than_it_trains() -> None:
+    made = Made()
+    made.train(50, 1)
+    for change in range(200):
+        made.train(1 + change % 99, 5)
+    assert made.made == [50]
+
+
+def test_splits_that_come_back_have_theirs_and_the_one_unused_longest_goes() -> None:
+    made = Made()
+    for first in (10, 20, 30):
+        made.train(first, 2 * MAKING_S)
+    assert made.train(10, 1) == [("of 10", False)]
+    made.train(40, 2 * MAKING_S)
+    assert made.made == [10, 20, 30, 40]
+    assert made.train(10, 1) == [("of 10", False)]
+    assert made.train(20, 1) == [(None, False)]
+
+
+def test_what_is_measured_has_its_own_sizes_at_once() -> None:
+    made = Made(awaits_lasting=False)
+    for first in (10, 20):
+        made.train(first, 1)
+    assert made.made == [10, 20]
