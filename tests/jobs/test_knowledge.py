@@ -228,6 +228,17 @@ def test_a_size_that_was_measured_takes_what_it_took_on_average() -> None:
         )
 
 
+def test_what_no_device_gave_alone_is_promised_of_none() -> None:
+    """A late stamp: the first device seems to take a tenth of its time in one split."""
+    known = knowledge()
+    learn(known, (64, 40), 0.1)
+    (first, _) = known.probes
+    most = 1.5 * max(point.throughput.median for point in first.curve)
+    load = known.problem.loads[0]
+    rates = [batch / load.model.step_time_s(batch) for batch in (8, 64, 72, load.limit)]
+    assert max(rates) == pytest.approx(most)
+
+
 @pytest.mark.parametrize(
     ("batches", "step_s"), [((64, 0), 0.05), ((64, 0), 0.09), ((64, 32), 0.05)]
 )

@@ -27,6 +27,8 @@ _MOVED = 0.05
 # A split that promises less than this part more is not worth a round, nor is less uncertainty than
 # that. A balance is to end within 0.5 % of the best, and what is promised may be a little off.
 WORTH_A_ROUND = 0.004
+# How many times as much as a device gave alone it may be thought to give
+_BELIEVED = 1.5
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
 
 
@@ -256,7 +258,8 @@ class DeviceEstimates:
 
         Measured sizes take what they took, others their time alone times the mean factor of those.
         A size that is off the line says little about its neighbours: the curve bends only right
-        beside it.
+        beside it. A throughput far above all that the device gave alone is not believed: a stamp that
+        came late on a busy machine tells of one, and a split that promises it is measured anyhow.
         """
         alone = self._by_probe.loads[device].model
         limit = self._loads[device].limit
@@ -272,8 +275,17 @@ class DeviceEstimates:
             sizes.update([size - multiple, size + multiple])
         possible = {size for size in sizes if 0 < size <= limit}
         batches = sorted(possible | factors.keys())
-        times_s = [factors.get(size, mean) * alone.measured_s(size) for size in batches]
+        most_rate = _BELIEVED * self._best_rate(device)
+        times_s = []
+        for size in batches:
+            time_s = factors.get(size, mean) * alone.measured_s(size)
+            times_s.append(max(time_s, size / most_rate))
         return Curve(tuple(batches), tuple(times_s))
+
+    def _best_rate(self, device: int) -> float:
+        """The best throughput of the device that was measured alone, in samples/s."""
+        rates = [point.throughput.median for point in self.probes[device].curve]
+        return max(rates, default=math.inf)
 
     def changed(self) -> Iterator[tuple[int, float]]:
         """Each device whose speed changed since its first joint measurement, and by which part.
