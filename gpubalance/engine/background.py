@@ -13,12 +13,20 @@ _WAITED_AT_EXIT_S = 1.0
 
 _changed = threading.Condition()
 _at_work = 0
+_kept: list[Any] = []  # what would else be dropped where that is not safe any more
 _ending = False
 
 
 def start(function: Callable[..., Any], *args: Any, name: str) -> None:
-    """Calls the function in a thread that does not keep the program from ending."""
-    threading.Thread(target=function, args=args, name=name, daemon=True).start()
+    """Calls the function in a thread that does not keep the program from ending.
+
+    Once it ends nothing is called.
+    """
+    thread = threading.Thread(target=function, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # Python starts none at its end, since 3.12
+        _kept.append(args)
 
 
 @contextmanager
