@@ -258,8 +258,8 @@ class DeviceEstimates:
 
         Measured sizes take what they took, others their time alone times the mean factor of those.
         A size that is off the line says little about its neighbours: the curve bends only right
-        beside it. A throughput far above all that the device gave alone is not believed: a stamp that
-        came late on a busy machine tells of one, and a split that promises it is measured anyhow.
+        beside it. A throughput far above all that the device gave alone is not believed: a stamp
+        that came late on a busy machine tells of one.
         """
         alone = self._by_probe.loads[device].model
         limit = self._loads[device].limit
