@@ -141,7 +141,7 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
     if split.accumulates:
         arguments += f", micro_batches={list(split.micro_batches)}"
     usual = type(plan.settings)()
-    for name in ("all_reduce", "pack_bytes", "gradients", "precision"):
+    for name in ("all_reduce", "pack_bytes", "gradients", "precision", "time_scale"):
         value = getattr(plan.settings, name)
         if value != getattr(usual, name):
             arguments += f", {name}={value!r}"

@@ -136,9 +136,9 @@ def own_batch_text(plan: Plan) -> str:
         return ""
     if plan.wants_larger_batches:
         return (
-            f"your batches of {own} differ in shape, so split.fit keeps them: let the dataset make "
-            f"batches of {new} (batch or padded_batch), and the learning rate stays until then; "
-            f"--global-batch {own} suits those of {own}"
+            f"your batches of {own} differ in shape, so split.fit uses them as they are. To train "
+            f"with {new}, let the dataset make those (batch or padded_batch): the learning rate "
+            f"stays until then. Or balance with --global-batch {own}"
         )
     if new > own:
         steps = f"{three_digits(new / own)} × fewer"

@@ -67,6 +67,8 @@ def gain_sentences(
             which += ","
             batches = f" with a global batch of {even.split.global_batch}, not {split.global_batch}"
         yield f"{times} the {which} {even.split}{within}, which {gave} {per_s(median)}{batches}"
+    elif isinstance(result, Run) and 1 == len(split.used) < len(split.batches):
+        yield "no even split ran beside it, as one device has all samples"
     if result.scaling_efficiency is not None:
         part = format_percent(result.scaling_efficiency, 1)
         alone = f"what the devices gave alone, {per_s(baselines.solo_sum)} in total"

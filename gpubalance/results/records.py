@@ -54,6 +54,11 @@ _KINDS = {
     "noise": _Kind(Noise, "a noise scale", "the callback split.monitor(noise={!r})"),
 }
 _ANY = _KINDS["run"]._replace(called="a result of a command that measures or plans")
+# What is no result, by its ending
+_WRITTEN_BY_REPORT = {
+    ".md": "--markdown prints, and `> FILE.md` keeps it",
+    ".html": "--html FILE.html writes a page",
+}
 # A day's run with all its samples takes a few MiB.
 _LARGEST_FILE = 32 << 20
 
@@ -131,6 +136,8 @@ def _document(path: Path, wanted: _Kind) -> Any:
     """The file's JSON, with its texts made safe to show; validation rejects NaN with its place."""
     there = os.path.exists(path)  # noqa: PTH110  (which is false of a name that is too long)
     remedy = wanted.writes() if there else wanted.writes(shlex.quote(str(path)))
+    if not there and path.suffix in _WRITTEN_BY_REPORT:
+        remedy = f"name results, files of JSON: {_WRITTEN_BY_REPORT[path.suffix]}"
     content = content_of(path, wanted.called, _LARGEST_FILE, remedy)
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))

@@ -95,8 +95,8 @@ class PlanRequest(Record):
 class Rounds(Record):
     """How to find the split: in at most `rounds` rounds of `round_s` each.
 
-    `round_s` null measures each split until it is known within ± 1 %. `fresh` probes again even if
-    a probe of these devices and settings is stored, `each` even devices that are equal.
+    `round_s` null measures each split until it is known within ± 0.5 %. `fresh` probes again even
+    if a probe of these devices and settings is stored, `each` even devices that are equal.
     """
 
     rounds: Repeats = measuring_option(
@@ -111,7 +111,7 @@ class Rounds(Record):
     round_s: WithinHour | None = measuring_option(
         "--round-duration S",
         "Seconds to measure each split that is tried. "
-        "Default: until it is known within ± 1 %, up to 3 s.",
+        "Default: until it is known within ± 0.5 %, up to 3 s.",
     )
 
 

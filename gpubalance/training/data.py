@@ -189,17 +189,24 @@ def regrouped_text(data: Any, model: Any, global_batch: int) -> str:
     if batch is None or batch == global_batch:
         return ""
     return (
-        f"your batches of {batch} are regrouped into the split's {global_batch}, so an epoch has "
-        f"{batch}/{global_batch} as many steps; steps_per_epoch counts those"
+        f"your batches of {batch} are regrouped into the split's {global_batch}: an epoch has "
+        f"{batch}/{global_batch} as many steps, and steps_per_epoch=5 means 5 steps of "
+        f"{global_batch}"
     )
 
 
 def other_batches_text(
-    dealt: Dealt, global_batch: int, *, only: int | None, rebalances: bool
+    dealt: Dealt,
+    global_batch: int,
+    *,
+    only: int | None,
+    rebalances: bool,
+    balance: str,
 ) -> str:
     """The warning about a first step that does not have the split's global batch; else empty.
 
-    `only` are the samples of an epoch, None if their number is unknown.
+    `only` are the samples of an epoch, None if their number is unknown; `balance` is the command
+    that finds a split.
     """
     taken = dealt.samples
     shares = dealt.shares.batches
@@ -215,8 +222,8 @@ def other_batches_text(
         )
     text = (
         f"this fit takes {taken} samples a step, {'/'.join(map(str, shares))}, not the split's "
-        f"{global_batch}: {advice}; gpubalance balance --model FILE.py:FUNCTION --global-batch "
-        f"{taken} --batch-multiple 1 finds the split of {taken}"
+        f"{global_batch}: {advice}; {balance} --global-batch {taken} --batch-multiple 1 finds the "
+        f"split of {taken}"
     )
     if rebalances:
         text += f". The monitor rebalances by steps of {global_batch} only"

@@ -5,8 +5,10 @@ Keras handles whole batches there, as on one device.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -252,14 +254,25 @@ def _begin_on_the_host(
     """
     import tensorflow as tf
 
-    from gpubalance.engine.generators import turn_of
+    from gpubalance.engine.generators import GeneratorFailedError, turn_of
 
     taken: AbstractContextManager[None] = nullcontext()
-    if isinstance(options.get("x"), GeneratorType):
-        turn = vars(epochs)[_TURN] = turn_of(options["x"])
+    data = options.get("x")
+    if isinstance(data, GeneratorType):
+        turn = vars(epochs)[_TURN] = turn_of(data)
         taken = turn.taken(warns=True)
     with tf.device("/CPU:0"), taken:
-        begin(epochs, *arguments, **options)
+        try:
+            begin(epochs, *arguments, **options)
+        except Exception as error:
+            if isinstance(data, GeneratorType) and _is_raised_in(data, error):
+                raise GeneratorFailedError(error) from error
+            raise
+
+
+def _is_raised_in(generator: GeneratorType[Any, Any, Any], error: Exception) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is generator.gi_code for frame, _ in frames)
 
 
 def keras_method_arguments(
@@ -268,8 +281,18 @@ def keras_method_arguments(
     arguments: Sequence[Any],
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """The arguments of a model's method, by name."""
-    bound = inspect.signature(method).bind(model, *arguments, **options).arguments
+    """The arguments of a model's method, by name. Raises TypeError for one that it lacks."""
+    signature = inspect.signature(method)
+    try:
+        bound = signature.bind(model, *arguments, **options).arguments
+    except TypeError as error:
+        text = f"{method.__name__}() {error}"
+        for option in options:
+            if option not in signature.parameters:
+                close = difflib.get_close_matches(option, signature.parameters, 1)
+                text += "".join(f": did you mean {name}?" for name in close)
+                break
+        raise TypeError(text) from None
     bound.update(bound.pop("kwargs", {}))
     del bound["self"]
     return bound

@@ -173,10 +173,33 @@ def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -
     )
 
 
+def balance_command(plan: Plan | None, simulate: Simulate) -> str:
+    """A balance of what trains, with what the plan was made with, but for its global batch."""
+    if plan is None:
+        words = ["gpubalance", "balance", *_of_simulation(simulate)]
+        return shlex.join([*words, "--model", ANY_FUNCTION])
+    function = plan.settings.model
+    if ":" not in function:
+        function = ANY_FUNCTION
+    return shlex.join(_words(plan, simulate, function))
+
+
+def _of_simulation(simulate: Simulate) -> list[str]:
+    return [] if simulate is None else ["--simulate", str(simulate)]
+
+
 def _plan_command(
     plan: Plan, simulate: Simulate, function: str, output: Sequence[str]
 ) -> str:
     """The balance of that function with what the plan was made with."""
+    words = _words(plan, simulate, function)
+    # It has others if none was asked for.
+    if not plan.predicted.by_global_batch:
+        words += ["--global-batch", str(plan.global_batch)]
+    return shlex.join([*words, *output])
+
+
+def _words(plan: Plan, simulate: Simulate, function: str) -> list[str]:
     words = ["gpubalance", "balance"]
     if plan.devices[0].simulated:
         words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
@@ -187,10 +210,7 @@ def _plan_command(
             words.append(f"--{name.replace('_', '-')}")
             if value is not True:
                 words.append(str(value))
-    # It has others if none was asked for.
-    if not plan.predicted.by_global_batch:
-        words += ["--global-batch", str(plan.global_batch)]
-    return shlex.join([*words, *output])
+    return words
 
 
 def _unnumbered(name: str) -> str:

@@ -230,6 +230,9 @@ class Steps(KerasFunctions):
                         self._split.global_batch,
                         only=self._epoch_samples,
                         rebalances=monitor is not None and monitor.rebalances,
+                        balance=measured.balance_command(
+                            self._split.plan, self._split.simulate
+                        ),
                     )
                 )
 

@@ -217,14 +217,17 @@ def test_batches_that_fit_keeps_get_no_learning_rate(
     done = here(*asked, code=0, cwd=folder)
     size = Plan.model_validate_json((folder / "plan.json").read_text()).global_batch
     told = (
-        "your batches of 64 differ in shape, so split.fit keeps them: let the dataset make "
-        f"batches of {size} (batch or padded_batch), and the learning rate stays until then"
+        "your batches of 64 differ in shape, so split.fit uses them as they are. To train with "
+        f"{size}, let the dataset make those (batch or padded_batch)"
     )
     assert told in " ".join(done.stdout.split())
     # The split of the first round may be of another size.
     assert "your batches of 64 differ in shape, so" in " ".join(done.stderr.split())
     assert "SGD" not in done.stdout + done.stderr
-    assert f"    # batches of {size} there (batch or" in (folder / "new.py").read_text()
+    assert (
+        f"    # make batches of {size} there (batch or"
+        in (folder / "new.py").read_text()
+    )
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:

@@ -91,6 +91,7 @@ def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
     assert planned.settings == slow.settings
     shown = here("balance", *SCALED, *SHORT, code=0)
     assert "--time-scale 8 " in shown.stdout.replace("\n", " ")
+    assert ", time_scale=8.0" in shown.stdout  # of the line for a script
     # The plan knows it
     run = here("run", *TINY_PAIR, "--plan", "plan.json", *SHORT, "--json", code=0)
     assert json.loads(run.stdout)["settings"]["time_scale"] == 8.0

@@ -151,6 +151,24 @@ def test_what_the_users_own_code_raises_is_named_first_and_is_the_cause(
         assert "multiprocessing" not in shown
 
 
+def test_a_generator_that_fails_at_once_is_named_too(trained: tuple[Any, Any]) -> None:
+    """Keras asks it for its first batches before the training begins."""
+    _, model = trained
+    with pytest.raises(BadInput, match=f"^DataError: boom at 2 {RAISED_HERE}fit"):
+        model.fit((boom(number + 2) for number in range(6)), verbose=0)
+
+
+def test_an_option_that_fit_does_not_have_is_named_with_the_one_that_was_meant(
+    trained: tuple[Any, Any],
+) -> None:
+    split, model = trained
+    meant = (
+        r"^fit\(\) got an unexpected keyword argument 'epoch': did you mean epochs\?$"
+    )
+    with pytest.raises(TypeError, match=meant):
+        split.fit(model, X, Y, epoch=3)
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -213,8 +213,10 @@ def test_batches_that_become_others_are_told_once() -> None:
     in_twenties = (
         data.shuffle(9).batch(20).map(lambda x, y: (x, y)).repeat(2).prefetch(1)
     )
-    taken = "your batches of 20 are regrouped into the split's 100, "
-    counted = "so an epoch has 20/100 as many steps; steps_per_epoch counts those"
+    taken = "your batches of 20 are regrouped into the split's 100: "
+    counted = (
+        "an epoch has 20/100 as many steps, and steps_per_epoch=5 means 5 steps of 100"
+    )
     assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [taken + counted]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
     in_twelves = data.batch(12, drop_remainder=True)

@@ -19,7 +19,10 @@ STATEFUL = (
     "is stateful: it keeps a state for each sample of a batch, of which a split gives each device "
     "a part"
 )
-STATELESS = "stateful=False, or one device"
+STATELESS = (
+    "stateful=False, with windows so long that no state need pass from one batch to the next; or "
+    "train on one device"
+)
 
 
 def stateful_layers(model: Any) -> list[Any]:

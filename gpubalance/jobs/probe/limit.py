@@ -170,6 +170,9 @@ def _why_max(bench: Bench) -> str:
     """Why no larger batch than the largest is tried."""
     asked_for = bench.request.max_batch
     if bench.max_batch is None or bench.max_batch == asked_for:
+        multiple = bench.request.batch_multiple
+        if asked_for and asked_for > multiple and asked_for % multiple:
+            return f"the largest multiple of {multiple} up to {asked_for}, which was asked for"
         return ASKED_FOR
     return f"the data has {bench.max_batch} samples"
 
