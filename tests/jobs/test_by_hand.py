@@ -1,0 +1,209 @@
+"""Rates of an input pipeline, machines that are too slow for a profile, and what a probe still takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpubalance.jobs.events import TimeLeft
+from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
+from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.too_slow import FIRST, too_slow, too_slow_windows
+from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
+from gpubalance.results.common import Throughput
+from gpubalance.results.run import InputPipeline
+from gpubalance.results.timing import Pulled, Remedy, Timing
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.device import JointProfile
+from gpubalance.workers.messages import Pull, PulledAll
+from gpubalance.workers.party import Party
+from tests.jobs.drawn import quiet, windows_of
+from tests.jobs.probes import QUICK, SMALL, devices_of, point_of
+from tests.support.known import known
+
+FAST = Remedy(where="data.py:3", what="prefetch")
+
+
+def pulled(*rounds: tuple[float, ...]) -> tuple[InputPipeline, list[Pull]]:
+    """What is measured of rounds of pulls of two batches in so many seconds, and what is asked."""
+    asked: list[Pull] = []
+
+    def replies(pull: Pull, *_: object) -> Iterator[Any]:
+        asked.append(pull)
+        if len(asked) > 1:  # after the warm-up
+            for seconds in rounds[len(asked) - 2]:
+                yield Pulled(batches=2, seconds=seconds, cpu_s=seconds / 2)
+        yield PulledAll(remedies=(FAST,), joined_from=7)
+
+    worker = SimpleNamespace(replies=replies)
+    party = cast("Party", SimpleNamespace(worker=lambda: nullcontext(worker)))
+    return measure_input_pipeline(party, 100, quiet), asked
+
+
+def test_a_pipeline_is_measured_until_its_rate_is_known() -> None:
+    found, asked = pulled((0.5,) * 5)
+    assert found.alone.median == pytest.approx(400)
+    assert found.processor_use == pytest.approx(0.5 / (os.cpu_count() or 1))
+    assert (found.held, found.binds) == (None, False)
+    assert (found.remedies, found.joined_from) == ((FAST,), 7)
+    assert [(pull.seconds, pull.at_least) for pull in asked] == [(2.0, 1), (2.0, 5)]
+    assert {pull.global_batch for pull in asked} == {100}
+    found, asked = pulled((0.5, 0.6), (0.5, 0.4, 0.5), (0.5,) * 90)
+    assert [pull.at_least for pull in asked[1:]] == [5, 3, 1]
+    assert found.alone.median == pytest.approx(400)
+    _, asked = pulled(*[(0.3, 0.9)] * 9)
+    assert len(asked) == 6  # with the warm-up
+
+
+@pytest.mark.parametrize(
+    ("held", "solo", "binds"),
+    [
+        (None, None, False),
+        (400.0, None, False),
+        (403.0, None, False),  # within its interval
+        (407.0, None, False),  # by less than 2 %
+        (409.0, None, True),
+        (None, 409.0, True),
+        (300.0, 409.0, True),
+        (300.0, 300.0, False),
+    ],
+)
+def test_a_pipeline_binds_where_it_clearly_gives_less(
+    held: float | None, solo: float | None, binds: bool
+) -> None:
+    alone = Throughput(median=400.0, ci95=(396.0, 404.0))
+    found = InputPipeline(
+        alone=alone, processor_use=0.5, held=None, binds=False, remedies=(FAST,)
+    )
+    told = Throughput(median=held, ci95=None) if held else None
+    record = held_against(found, told, solo)
+    assert (record.binds, record.held) == (binds, told)
+    assert record.remedies == ((FAST,) if binds else ())
+
+
+# 20 and 35 ms of compute; with contention 30 and 52.5 ms, an update of 5 ms and sync of 2.5 ms
+SLOWER = QUICK.model_copy(
+    update={"alpha_s": 0.015, "update_s": 0.005, "xla_factor": 0.5}
+)
+PAIR = devices_of(QUICK, SLOWER)
+JOINT = JointProfile(contention=1.5, sync_s=0.0025)
+SPLIT = BatchSplit((50, 100))
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "more", "times"),
+    [
+        (91.0, {}, "1.52"),
+        (89.0, {}, None),  # up to 1.5 times as long
+        (67.0, {"allowed": FIRST}, "1.12"),
+        (65.0, {"allowed": FIRST}, None),
+        (91.0, {"late_part": 0.5}, None),  # not of most steps
+        # Half of the second device's compute: 26.25 and 5 ms, and the first one's 30 ms
+        (56.0, {"settings": SMALL.model_copy(update={"xla": True})}, "1.66"),
+        (
+            91.0,
+            {"devices": (PAIR[0], PAIR[1].model_copy(update={"profile": None}))},
+            None,
+        ),
+        (
+            91.0,
+            {
+                "devices": [
+                    d.model_copy(update={"host": d.name + str(d.index)}) for d in PAIR
+                ]
+            },
+            None,
+        ),
+        # Alone: no contention and no sync
+        (41.0, {"devices": PAIR[1:], "split": BatchSplit((100,))}, None),
+        (61.0, {"devices": PAIR[1:], "split": BatchSplit((100,))}, "1.52"),
+    ],
+    ids=str,
+)
+def test_a_machine_is_too_slow_by_the_profile(
+    step_ms: float, more: dict[str, Any], times: str | None
+) -> None:
+    usual = {"devices": PAIR, "split": SPLIT, "settings": SMALL, "joint": JOINT}
+    asked = {**usual, "step_s": step_ms / 1e3, "late_part": 0.51, **more}
+    fault = too_slow(**asked)
+    assert (fault is not None) == (times is not None)
+    if fault is not None:
+        assert f"{times} times as long" in fault.message
+        assert "--time-scale 4 slows the profile" in fault.remedy
+
+
+def test_a_wait_for_data_does_not_make_a_machine_slow() -> None:
+    subject = Subject(SPLIT, PAIR)
+    for wait_s, is_slow in ((0.0, True), (0.02, False)):
+        usual = [Timing(steps=2, seconds=0.2, input_wait_s=2 * wait_s)]
+        windows = windows_of(usual, late_part=0.9)
+        fault = too_slow_windows(subject, windows, SMALL, JOINT)
+        assert (fault is not None) == is_slow
+
+
+def test_how_long_the_rest_of_a_curve_takes() -> None:
+    """Each point takes three steps of warm-up, and five timings of 0.2 s or of a step each."""
+    rule = StoppingRule.of_point(None)
+    one = [point_of(QUICK, 8, 0.1)]
+    # 16, 32 and twice 40 samples of 12.5 ms each
+    sizes = (16, 32, 40, 40)
+    wanted_s = sum(8 * 0.0125 * size for size in sizes)
+    assert curve_left_s(one, 40, rule, factor=2) == pytest.approx(wanted_s)
+    two = [*one, point_of(QUICK, 16, 0.15)]
+    # On a line of 50 ms and 6.25 ms a sample: 32 and twice 64
+    wanted_s = sum(8 * (0.05 + 0.00625 * size) for size in (64, 64, 64))
+    assert curve_left_s(two, 64, rule, factor=4) == pytest.approx(wanted_s)
+    short = [point_of(QUICK, 8, 0.001), point_of(QUICK, 16, 0.002)]
+    wanted_s = 2 * (3 * 0.002 + 5 * 0.2)
+    assert curve_left_s(short, 16, rule, factor=2) == pytest.approx(wanted_s)
+    unlike = short[1].model_copy(
+        update={
+            "unlike": True,
+            "step_time_s": short[1].step_time_s.model_copy(
+                update={"steps_per_sample": 200}
+            ),
+        }
+    )
+    wanted_s = 2 * (3 * 200 * 0.002 + 5 * 200 * 0.002)
+    left_s = curve_left_s([short[0], unlike], 16, rule, factor=2)
+    assert left_s == pytest.approx(wanted_s)
+
+
+def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:
+    """Of the first queue's devices 0 and 2 are probed, of the second's only device 1."""
+    now_s = 100.0
+    told: list[TimeLeft] = []
+    left = QueuesLeft(
+        [[0, 2, 4], [1, 3]], {0, 1, 2}, cast("Any", told.append), lambda: now_s
+    )
+    left.begin(0)
+    left.begin(1)
+    now_s = 110.0
+    left.tell(0, 30.0, 0.5)
+    assert not told  # nobody knows of the other queue
+    left.tell(1, 50.0, 0.25)
+    # Device 0 takes 40 s in all, and device 2 about as long.
+    assert (told[-1].seconds, told[-1].step_s) == (pytest.approx(70.0), 0.5)
+    now_s = 140.0
+    left.end(0)
+    left.begin(2)
+    now_s = 150.0
+    left.tell(2, 1.0, 0.1)
+    assert (told[-1].seconds, told[-1].step_s) == (pytest.approx(10.0), 0.5)
+    left.end(1)
+    assert told[-1].seconds == pytest.approx(1.0)
+    count = len(told)
+    left.end(2)
+    assert len(told) == count  # with nothing left nothing is told
+    alone = QueuesLeft([[0, 1]], {0, 1}, cast("Any", told.append), lambda: now_s)
+    alone.begin(0)
+    alone.tell(0, 7.0, 0.1)
+    assert known(told[-1]).seconds == pytest.approx(7.0)
+    alone.end(0)
+    assert len(told) == count + 1

@@ -1,0 +1,409 @@
+"""What `layers` computes of blocks and cuts: against numbers by hand, and against what is simulated.
+
+A worker trains a cut as the simulated schedule says, of blocks that may be slower in the pipeline,
+or take more memory, than alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpubalance.errors import NothingFits, OutOfMemory, PartialResult, UsageError
+from gpubalance.jobs.events import CutDone, Doing, Event
+from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.layers import cut as cuts
+from gpubalance.jobs.layers.blocks import MeasuredBlocks, time_blocks
+from gpubalance.jobs.layers.costs import BlockCosts
+from gpubalance.jobs.layers.device_costs import DeviceCosts
+from gpubalance.jobs.layers.result import result_of
+from gpubalance.jobs.layers.rounds import CutRounds
+from gpubalance.jobs.layers.uncut import uncut
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.planning.pipeline.place import Placement, place
+from gpubalance.planning.pipeline.problem import (
+    Block,
+    BlockLoad,
+    Cut,
+    CutProblem,
+    Edge,
+    Graph,
+    Segment,
+)
+from gpubalance.planning.pipeline.schedule import simulate
+from gpubalance.planning.pipeline.timeline import Timed, Timeline, Updated
+from gpubalance.results.layers import LayersBaselines, SplitBaseline
+from gpubalance.results.timing import BlockTimed, Timing
+from gpubalance.settings.device import JointProfile
+from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.requests import LayersRequest
+from gpubalance.system.deadlines import NO_LIMIT
+from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
+from gpubalance.workers.party import Party
+from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, holding_nothing, probe_of
+from tests.support.known import known
+
+GRAPH = Graph(
+    tuple(Block(f"b{n}", n, 1000 * n, 1000 * (5 - n), n / 10) for n in range(1, 5)),
+    tuple(Edge(n, (n + 1,), 1024) for n in range(3)),
+)
+ONE = QUICK.model_copy(
+    update={
+        "beta_s": 0.0005,
+        "update_s": 0.002,
+        "base_memory": 400 * MIB,
+        "memory_per_sample": MIB,
+    }
+)
+PAIR = devices_of(ONE, ONE.model_copy(update={"name": "other", "beta_s": 0.001}))
+LINK = JointProfile(link_latency_s=0.001, link_bytes_per_s=1e8)
+
+
+def asked(**more: Any) -> LayersRequest:
+    usual = {"micro_batch": 16, "micro_batches": 4, "round_s": 0.1}
+    measuring = Measuring(windows=1, duration_s=0.5)
+    fields = {"joint": LINK, "measuring": measuring, **usual, **more}
+    return LayersRequest(devices=PAIR, settings=SMALL, **fields)
+
+
+def load_of(device: int, micro_batch: int, slower: float = 1.0) -> BlockLoad:
+    profile = known(PAIR[device].profile)
+    whole_s = slower * profile.compute_s(micro_batch)
+    return BlockLoad.by_profile(GRAPH, profile, micro_batch, whole_s)
+
+
+class CutWorker:
+    """Times blocks, and trains with cuts; `slower` and `held` are by device, in the pipeline."""
+
+    def __init__(
+        self,
+        devices: Sequence[int],
+        slower: Mapping[int, float] | None = None,
+        held: Mapping[int, int] | None = None,
+        latency_s: float = LINK.link_latency_s,
+    ) -> None:
+        self._devices = devices
+        self._slower = slower or {}
+        self._held = held or {}
+        self._latency_s = latency_s
+        self.settings = SMALL
+        limits = tuple(PAIR[number].memory_bytes for number in devices)
+        told = {"graph": GRAPH, "memory_limit_bytes": limits}
+        self.facts = ready(2).model_copy(update=told)
+        self.warm_pipeline: dict[Any, int] = {}
+
+    def replies(self, request: TimeBlocks, *_: object) -> Iterator[Any]:
+        size = request.micro_batch
+        load = load_of(self._devices[0], size)
+        for block in request.blocks:
+            if not load.holds(block):
+                raise OutOfMemory("full", replica=0)
+            yield BlockTimed(
+                block=block,
+                micro_batch=size,
+                forward_s=(load.forward_s[block],) * request.at_least,
+                backward_s=(load.backward_s[block],) * request.at_least,
+                update_s=(load.update_s[block],) * request.at_least,
+                fixed_bytes=round(load.fixed_bytes[block]),
+                held_bytes=round(load.live_bytes[block]),
+                working_bytes=0,
+            )
+        yield Measured(memory_peak_bytes=(None,), late_part=None)
+
+    def problem(self, micro_batch: int, micro_batches: int) -> CutProblem:
+        loads = [load_of(n, micro_batch, self._slower.get(n, 1.0)) for n in (0, 1)]
+        link = (self._latency_s, LINK.link_bytes_per_s)
+        return CutProblem(GRAPH, tuple(loads), micro_batch, micro_batches, *link)
+
+    def pipe(self, request: Pipe) -> Iterator[Timing | Measured]:
+        problem = self.problem(request.micro_batch, request.micro_batches)
+        cut = Cut(problem, request.segments)
+        peaks = []
+        for number, tasks in enumerate(request.order):
+            peaks.append(round(cut.held(tasks)[0]) + self._held.get(number, 0))
+            if peaks[-1] > known(PAIR[number].memory_bytes):
+                raise OutOfMemory("full", replica=number)
+        timeline = simulate(cut, request.order)
+        step_s = timeline.step_time_s
+        stamps: Any = {"timeline": timeline, "step_s": step_s}
+        steps = 1 if request.stamped else request.steps_per_timing
+        for _ in range(request.at_least):
+            yield Timing(
+                steps=steps,
+                seconds=steps * step_s,
+                input_wait_s=0.0,
+                **(stamps if request.stamped else {}),
+            )
+        yield Measured(memory_peak_bytes=tuple(peaks), late_part=0.0)
+
+
+def party_of(worker: CutWorker) -> Party:
+    party: Any = SimpleNamespace(facts=worker.facts, failures={})
+    party.worker = lambda _=0: nullcontext(worker)
+    party.start = party.end = party.load = lambda **_: None
+    return cast("Party", party)
+
+
+def blocks_of(request: LayersRequest) -> list[MeasuredBlocks]:
+    """What the real job finds of each device's blocks."""
+    parties = [party_of(CutWorker([number])) for number in (0, 1)]
+    return time_blocks(request, 4, nothing_kept(), parties, parties[0], quiet)
+
+
+def rounds_of(worker: CutWorker, events: list[Event], **more: Any) -> CutRounds:
+    request = asked(**more)
+    costs = BlockCosts(request, GRAPH, blocks_of(request))
+    return CutRounds(request, costs, party_of(worker), nothing_kept(), events.append)
+
+
+def timed_block(block: int, micro_batch: int, ms: int, *sizes: int) -> BlockTimed:
+    fixed, held, working = sizes
+    return BlockTimed(
+        block=block,
+        micro_batch=micro_batch,
+        forward_s=(ms / 1e3, ms / 1e3, 9.0),
+        backward_s=(2 * ms / 1e3,),
+        update_s=(ms / 1e4,),
+        fixed_bytes=fixed,
+        held_bytes=held,
+        working_bytes=working,
+    )
+
+
+def test_what_blocks_take_at_a_size_between_those_measured() -> None:
+    """The second block did not fit at the larger size, the third at none."""
+    points = [
+        timed_block(0, 8, 10, 100, 80, 16),
+        timed_block(0, 32, 22, 120, 320, 40),
+        timed_block(1, 8, 5, 50, 24, 48),
+    ]
+    costs = DeviceCosts(points, 3)
+    assert costs.largest == 32
+    load = costs.load(16, 1000.0)
+    assert load.forward_s == (pytest.approx(0.014), 0.005, math.inf)
+    assert load.backward_s == (pytest.approx(0.028), 0.01, math.inf)
+    assert load.update_s == pytest.approx((0.0016, 0.0005, 0.0))
+    assert load.fixed_bytes == (120, 50, 0)
+    assert load.live_bytes == (160, 48, 0)
+    assert load.memory_bytes == 1000 - 96  # twice the second block's 48
+    assert costs.load(32, 1000.0).forward_s == (0.022, math.inf, math.inf)
+    assert costs.load(64, 1000.0).forward_s[0] == pytest.approx(0.038)
+    unknown = timed_block(0, 8, 1, 2, 3, 4).model_copy(
+        update={"held_bytes": None, "working_bytes": None}
+    )
+    load = DeviceCosts([unknown], 1).load(8, 9.0)
+    assert (load.live_bytes, load.memory_bytes) == ((0.0,), 9.0)
+
+
+def test_blocks_are_timed_at_each_size_that_they_fit_at() -> None:
+    """The last block does not fit with 128 samples; where one fails with 8, it is timed with one."""
+    first, second = blocks_of(asked(micro_batch=None))
+    assert first.limit_bytes == PAIR[0].memory_bytes
+    timed = [(point.micro_batch, point.block) for point in first.points]
+    assert timed == [(size, block) for size in (8, 32, 128) for block in range(4)]
+    assert [point.micro_batch for point in blocks_of(asked())[1].points] == [16] * 4
+    heavy = CutWorker([0])
+    small = ready(1).model_copy(update={"memory_limit_bytes": (None,)})
+    heavy.facts = small
+    told: list[Event] = []
+    fits = {1: (0, 1, 2), 8: (0, 2), 32: (2,), 128: ()}
+
+    def replies(request: TimeBlocks, *_: object) -> Iterator[Any]:
+        for block in request.blocks:
+            if block not in fits[request.micro_batch]:
+                raise OutOfMemory("full", replica=0)
+            yield timed_block(block, request.micro_batch, 1, 1, 1, 1)
+        yield Measured(memory_peak_bytes=(None,), late_part=None)
+
+    heavy.replies = replies  # type: ignore[method-assign]
+    parties = [party_of(heavy)] * 2
+    request = asked(micro_batch=None)
+    found = time_blocks(request, 4, nothing_kept(), parties, parties[0], told.append)
+    timed = [(point.micro_batch, point.block) for point in found[0].points]
+    assert timed == [(8, 0), (8, 2), (1, 1), (32, 2)]
+    assert found[0].limit_bytes is None
+    label = PAIR[0].label
+    assert [event.text for event in told[:3] if isinstance(event, Doing)] == [
+        f"{label}: measuring 4 blocks, micro-batches of 8",
+        f"{label}: measuring 2 blocks, micro-batches of 32",
+        f"{label}: measuring 1 blocks, micro-batches of 128",
+    ]
+
+
+def test_the_fewest_samples_that_are_nearly_as_fast_as_any() -> None:
+    request = asked(micro_batch=None)
+    costs = BlockCosts(request, GRAPH, blocks_of(request))
+    rates = {}
+    for power in range(9):  # 512 do not fit
+        rates[2**power] = place(CutWorker([0]).problem(2**power, 4)).throughput
+    best = min(size for size in rates if rates[size] >= 0.95 * max(rates.values()))
+    found = costs.best()
+    assert found.problem.micro_batch == best
+    assert found.throughput == pytest.approx(rates[best])
+    assert costs.best() == found
+
+
+def test_what_a_cut_gave_is_what_the_next_one_is_planned_with() -> None:
+    """In the pipeline the first device is twice as slow, and a transfer takes 3 ms more."""
+    truth = CutWorker([0, 1], {0: 2.0}, latency_s=0.004)
+    request = asked()
+    costs = BlockCosts(request, GRAPH, blocks_of(request))
+    placed = costs.best()
+    assert placed.ci95 is None
+    step = simulate(Cut(truth.problem(16, 4), placed.segments), placed.orders)
+    step_s = step.step_time_s
+    costs.learn(placed, [step.lasting(1.02 * step_s)] * 3, [step_s] * 5)
+    wanted = place(truth.problem(16, 4))
+    again = costs.best()
+    assert again.segments == wanted.segments != placed.segments
+    assert again.step_time_s == pytest.approx(wanted.step_time_s)
+    # Stamped steps are 2 % off, and nothing was promised before.
+    low_s, high_s = known(again.ci95)
+    assert high_s == pytest.approx(1.02 * again.step_time_s)
+    assert low_s == pytest.approx(again.step_time_s / 1.02)
+    same = costs.corrected(placed)
+    assert same.step_time_s == pytest.approx(step_s)
+    costs.learn(
+        replace(again, off=0.0), [again.timeline], [1.1 * again.step_time_s] * 5
+    )
+    assert known(costs.best().off) == pytest.approx(0.1)
+    costs.learn(again, [again.timeline], [again.step_time_s])  # too few to know
+    assert costs.best().ci95 is None
+
+
+def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
+    truth = CutWorker([0, 1], {0: 2.0})
+    events: list[Event] = []
+    rounds = rounds_of(truth, events)
+    cut = rounds.find_and_prove()
+    wanted = place(truth.problem(16, 4))
+    first, second = rounds.records
+    assert (first.number, second.number) == (1, 2)
+    assert first.segments != second.segments == wanted.segments == cut.placed.segments
+    assert known(second.step_time_s) == pytest.approx(wanted.step_time_s)
+    assert second.predicted_s == pytest.approx(wanted.step_time_s)
+    assert known(first.step_time_s) > 1.01 * known(second.step_time_s)
+    told = [event.round for event in events if isinstance(event, CutDone)]
+    assert told == [first, second]
+    split = SplitBaseline(
+        batches=(32, 32), micro_batches=(32, 32), throughput=100.0, measured=True
+    )
+    baselines = LayersBaselines(split=split)
+    result = result_of(rounds, cut, truth.facts, baselines, complete=True)
+    rate = 64 / wanted.step_time_s
+    assert result.throughput.median == pytest.approx(rate)
+    assert result.speedup_over_split == pytest.approx(rate / 100)
+    assert result.bubble_bound == pytest.approx(1 / 5)
+    idle = [stage.bubble_s + stage.transfer_s for stage in result.stages]
+    assert result.bubble == pytest.approx(sum(idle) / 2 / wanted.step_time_s)
+    assert not result.forced
+    for stage in result.stages:
+        assert stage.memory_peak_bytes == round(wanted.peak_bytes[stage.device])
+    times = [block.compute_s[0] for block in result.blocks]
+    passes_s = 2.0 * known(PAIR[0].profile).compute_s(16)
+    assert times == pytest.approx([n / 10 * passes_s for n in range(1, 5)])
+    sent = [block.crossing_bytes for block in result.blocks]
+    assert sent == [0, 1024, 1024, 1024]
+
+
+def test_a_device_that_runs_out_of_memory_is_planned_with_less() -> None:
+    events: list[Event] = []
+    limits = [known(device.memory_bytes) for device in PAIR]
+    rounds = rounds_of(CutWorker([0, 1], held={0: 250 * MIB}), events)
+    cut = rounds.find_and_prove()
+    failed = [record for record in rounds.records if record.step_time_s is None]
+    assert failed
+    assert {record.ran_out for record in failed} == {0}
+    assert {record.outcome for record in failed} == {"oom"}
+    assert cut.placed.peak_bytes[0] + 250 * MIB <= limits[0]
+    rounds = rounds_of(CutWorker([0, 1], held={0: 600 * MIB, 1: 600 * MIB}), events)
+    with pytest.raises((PartialResult, NothingFits)) as caught:
+        rounds.find_and_prove()
+    assert len(rounds.records) <= 5
+    assert "fits" in caught.value.remedy
+
+
+def hand_timed(*rows: tuple[Any, ...]) -> tuple[Timed, ...]:
+    return tuple(sorted((Timed(*row) for row in rows), key=lambda one: one.start_s))
+
+
+HAND = Timeline(
+    hand_timed(
+        (0, "forward", 0, 0, 0.0, 0.0, 0.0, 1.0),
+        (0, "forward", 1, 0, 0.0, 0.0, 1.0, 2.0),
+        (0, "backward", 0, 0, 5.5, 6.0, 6.0, 8.0),
+        (0, "backward", 1, 0, 9.5, 10.0, 10.0, 12.0),
+        (1, "forward", 0, 1, 1.0, 1.5, 1.5, 2.5),
+        (1, "backward", 0, 1, 2.5, 2.5, 2.5, 5.5),
+        # Sent while the device was busy
+        (1, "forward", 1, 1, 2.0, 2.5, 5.5, 6.5),
+        (1, "backward", 1, 1, 6.5, 6.5, 6.5, 9.5),
+    ),
+    (Updated(0, 12.0, 12.5), Updated(1, 9.5, 10.0)),
+)
+
+
+def test_the_parts_of_stages_by_hand() -> None:
+    """Stamped steps take 12.5 s; a step without stamps takes 10 s, so each part four fifths."""
+    segments = (Segment(0, 1, 0), Segment(2, 3, 1))
+    problem = CutWorker([0, 1]).problem(16, 2)
+    orders: Any = [[], []]
+    for timed in HAND.tasks:
+        orders[timed.device].append(timed.task)
+    placed = Placement(
+        problem, segments, tuple(map(tuple, orders)), (10.4, 20.6), (2, 1), HAND
+    )
+    steps = []
+    for step in (HAND.lasting(14.0), HAND, HAND.lasting(12.0)):
+        stamps: Any = {"timeline": step, "step_s": step.step_time_s}
+        steps.append(
+            Timing(steps=1, seconds=step.step_time_s, input_wait_s=0, **stamps)
+        )
+    usual = [Timing(steps=2, seconds=20.0, input_wait_s=0)]
+    (window,) = windows_of(usual, steps, memory_peak_bytes=(5, 7))
+    measurer = Measurer(party_of(CutWorker([0, 1])), nothing_kept(), quiet)
+    subject = cuts.subject_of(placed, PAIR)
+    measurer.windows[subject].append(window)
+    measured = cuts.MeasuredCut(placed, subject, measurer)
+    assert cuts.usual_timeline(measured.windows).step_time_s == pytest.approx(12.5)
+    parts = []
+    for stage in cuts.stages(measured):
+        of_stage = (stage.forward_s, stage.backward_s, stage.transfer_s)
+        parts.append((*of_stage, stage.update_s, stage.bubble_s))
+        assert stage.memory_peak_bytes == (5, 7)[stage.device]
+        assert stage.memory_predicted_bytes == (10, 21)[stage.device]
+        assert stage.in_flight == (2, 1)[stage.device]
+    assert parts[0] == pytest.approx((1.6, 3.2, 0.8, 0.4, 4.0))
+    assert parts[1] == pytest.approx((1.6, 4.8, 0.4, 0.4, 2.8))
+    told = "GPU:0 blocks 0–1, GPU:1 blocks 2–3; 2 micro-batches of 16"
+    assert cuts.cut_text(placed, PAIR) == told
+
+
+def test_a_model_is_cut_only_where_that_can_be_faster() -> None:
+    """Of rates a and b with 16 micro-batches a pipeline gives at most 16/17 · (a + b)."""
+    probe = probe_of(PAIR)
+    save(probe)
+    rates = [known(one.solo_best).throughput for one in probe.probes]
+    request = asked(micro_batches=16)
+    with pytest.raises(UsageError) as caught:
+        uncut(request, NO_LIMIT, quiet, nothing_kept())
+    assert "as 5.9 % of each step is bubble" in caught.value.message
+    assert f"layers would give {16 / 17 * sum(rates):.0f} samples/s" in (
+        caught.value.message
+    )
+    forced = uncut(asked(force=True), NO_LIMIT, quiet, nothing_kept())
+    assert known(forced.solo_best).throughput == pytest.approx(max(rates))
+    assert known(forced.split).throughput > max(rates)
+    assert forced.split_why_not is None
+    save(holding_nothing(probe))
+    one = uncut(request, NO_LIMIT, quiet, nothing_kept())
+    assert known(one.solo_best).device == 0
+    assert one.split is None
+    assert one.split_why_not == "GPU:1 does not hold the whole model"

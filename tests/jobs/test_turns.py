@@ -1,0 +1,190 @@
+"""How many windows are measured, in which order, and what is told of them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from gpubalance.jobs.events import (
+    Doing,
+    Event,
+    PipeWindowDone,
+    TimeLeft,
+    TurnDone,
+    WindowDone,
+)
+from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.subject import Subject, Turn
+from gpubalance.jobs.measure.subject_runner import WarmUp
+from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.window import Window
+from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.measuring import Measuring
+from gpubalance.workers.messages import Pipe
+from gpubalance.workers.party import Party
+from tests.jobs.drawn import nothing_kept, windows_of
+from tests.jobs.probes import QUICK, devices_of
+from tests.support.known import known
+
+PAIR = devices_of(QUICK, QUICK)
+OWN = Subject(BatchSplit((30, 10)), PAIR)
+EVEN = Subject(BatchSplit((20, 20)), PAIR, "even", is_baseline=True)
+
+
+def window(
+    spread: float = 0.0, step_s: float = 0.1, devices: int = 2, **more: Any
+) -> Window:
+    """Five timings of two steps, of which a few are longer or shorter by that part."""
+    factors = (1.0, 1 + spread, 1 - spread, 1 + spread / 2, 1 - spread / 2)
+    timings = []
+    for factor in factors:
+        seconds = 2 * step_s * factor
+        timings.append(Timing(steps=2, seconds=seconds, ended_s=9.0, input_wait_s=0.0))
+    stamps: Any = {"compute_s": (0.05,) * devices, "update_s": (0.0,) * devices}
+    stamped = Timing(
+        steps=1, seconds=0.1, ended_s=8.0, input_wait_s=0.0, step_s=step_s, **stamps
+    )
+    return windows_of(timings, [stamped], devices, **more)[0]
+
+
+class Scripted(Measurer):
+    """Takes each subject's windows from a list, the last one again and again."""
+
+    def __init__(self, windows: dict[Subject, Sequence[Window]]) -> None:
+        self.events: list[Event] = []
+        super().__init__(cast("Party", None), nothing_kept(), self.events.append)
+        self._script = windows
+        self.taken: list[str] = []
+
+    def take(self, turn: Turn, rule: Any, number: int = 1, doing: str = "") -> None:
+        self.taken.append(doing)
+        for subject in turn:
+            windows = self._script[subject]
+            self.windows[subject].append(windows[min(number, len(windows)) - 1])
+
+    def warm_up_of(self, subject: Subject) -> WarmUp:
+        return WarmUp(step_s=0.1 if subject.is_baseline else 0.3)
+
+    @property
+    def told(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Doing)]
+
+
+def measured(
+    windows: dict[Subject, Sequence[Window]], measuring: Measuring | None = None
+) -> Scripted:
+    measurer = Scripted(windows)
+    turns: list[Turn] = [(subject,) for subject in windows]
+    in_turns(measurer, turns, measuring or Measuring(), "{what}: {window}")
+    return measurer
+
+
+LEVEL = window()
+KNOWN = "known within ± 1 % (95 %)"
+
+
+def test_turns_alternate_in_going_first_until_all_are_known() -> None:
+    found = measured({OWN: [LEVEL], EVEN: [LEVEL]})
+    own = "GPU:0 and GPU:1 : window"
+    even = "GPU:0 and GPU:1 even: window"
+    assert found.taken == [
+        *(f"{own} 1 of 3", f"{even} 1 of 3"),
+        *(f"{even} 2 of 3", f"{own} 2 of 3"),
+        *(f"{own} 3 of 3", f"{even} 3 of 3"),
+    ]
+    assert found.told == [f"{KNOWN} after 3 windows"]
+    # By warm-ups: three windows of five timings each, of one step of 0.3 s and two of 0.1 s
+    first, *_ = [event for event in found.events if isinstance(event, TimeLeft)]
+    assert first.seconds == pytest.approx(3 * 5 * 0.3 + 3 * 5 * 0.2)
+    done = [event for event in found.events if isinstance(event, WindowDone)]
+    assert [(event.name, event.number, event.of) for event in done[:3]] == [
+        ("", 1, 3),
+        ("even", 1, 3),
+        ("even", 2, 3),
+    ]
+    assert done[0].measurement.batches == (30, 10)
+    assert done[0].measurement.throughput.median == pytest.approx(400)
+
+
+@pytest.mark.parametrize(
+    ("spread", "windows", "count", "more"),
+    [
+        (0.0, 3, 3, 0),
+        # Known within ± 1 % after the fourth
+        (0.02, 3, 4, 1),
+        (0.03, 3, 5, 2),
+        # Not even within 6 % after all of them
+        (0.5, 3, 3, 0),
+        (0.03, 1, 2, 1),
+    ],
+)
+def test_more_windows_follow_while_they_may_help(
+    spread: float, windows: int, count: int, more: int
+) -> None:
+    found = measured({OWN: [window(spread)]}, Measuring(windows=windows))
+    assert len(found.windows[OWN]) == count
+    assert found.told[:more] == [f"not yet {KNOWN}: one more window"] * more
+    assert (f"{KNOWN} after {count} windows" in found.told) == (spread < 0.03)
+
+
+def test_of_a_given_length_there_are_as_many_as_asked_for_where_known() -> None:
+    found = measured({OWN: [LEVEL]}, Measuring(windows=2, duration_s=1.0))
+    assert len(found.windows[OWN]) == 2
+    assert found.told == []
+
+
+def test_one_more_follows_if_a_gpu_was_throttled_but_for_a_baseline() -> None:
+    hot = window(throttled=((), ("sw-thermal",)))
+    found = measured({OWN: [hot], EVEN: [LEVEL]})
+    assert len(found.windows[OWN]) == len(found.windows[EVEN]) == 4
+    once_more = "GPU:1 was throttled (sw-thermal): measuring once more"
+    assert found.told == [
+        *(f"{KNOWN} after 3 windows", once_more),
+        f"{KNOWN} after 4 windows",
+    ]
+    found = measured({OWN: [LEVEL], EVEN: [hot]})
+    assert len(found.windows[OWN]) == 3
+
+
+def test_windows_from_before_count_and_the_first_ones_are_looked_at() -> None:
+    looked: list[Turn] = []
+    measurer = Scripted({OWN: [LEVEL], EVEN: [LEVEL]})
+    measurer.windows[OWN] += [LEVEL, LEVEL]
+    turns: list[Turn] = [(OWN,), (EVEN,)]
+    in_turns(measurer, turns, Measuring(windows=1), "{window}", looked.append)
+    # Two of its own are there already: of the other as many are asked for.
+    assert measurer.taken == ["window 1 of 2", "window 2 of 2"]
+    assert looked == [(EVEN,)]
+
+
+def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
+    alone = [
+        Subject(BatchSplit((batch,)), (device,), name, group=device.index)
+        for name, batch, device in (("at once", 8, PAIR[0]), ("at once", 4, PAIR[1]))
+    ]
+    one = window(devices=1, memory_peak_bytes=(77,))
+    measurer = Scripted(dict.fromkeys(alone, [one]))
+    in_turns(measurer, [tuple(alone)], Measuring(windows=1), "{what}")
+    assert measurer.taken == ["all 2 devices at once"]
+    (done,) = [event for event in measurer.events if isinstance(event, TurnDone)]
+    assert (done.number, done.of, done.name) == (1, 1, "at once")
+    for part, device, batch in zip(done.parts, PAIR, (8, 4), strict=True):
+        assert (part.device, part.batch, part.memory_peak_bytes) == (device, batch, 77)
+        assert part.throughput.median == pytest.approx(batch / 0.1)
+        assert part.step_time_s.at_s[-1] == pytest.approx(9.0 - 7.9)
+    single = Subject(BatchSplit((8,)), PAIR[:1], "alone")
+    found = measured({single: [one]}, Measuring(windows=1))
+    assert found.taken == ["GPU:0 alone: window 1 of 1"]
+    (done,) = [event for event in found.events if isinstance(event, TurnDone)]
+    assert done.name == "alone"
+    pipe = Pipe(segments=(), order=(), micro_batch=4, micro_batches=2)
+    cut = Subject(BatchSplit((8,), (4,)), PAIR, "4 x", cut=pipe)
+    found = measured({cut: [window(), window(step_s=0.2)]}, Measuring(windows=2))
+    last = [event for event in found.events if isinstance(event, PipeWindowDone)][1]
+    # Of both windows, whose step times are 0.1 and 0.2 s
+    assert last == PipeWindowDone(
+        2, known(last).of, pytest.approx(8 / 0.15), pytest.approx(0.15)
+    )
