@@ -204,7 +204,7 @@ def test_what_blocks_take_at_a_size_between_those_measured() -> None:
 
 def test_blocks_are_timed_at_each_size_that_they_fit_at() -> None:
     """The last block does not fit with 128 samples; where one fails with 8, it is timed with one."""
-    first, second = blocks_of(asked(micro_batch=None))
+    first, _ = blocks_of(asked(micro_batch=None))
     assert first.limit_bytes == PAIR[0].memory_bytes
     timed = [(point.micro_batch, point.block) for point in first.points]
     assert timed == [(size, block) for size in (8, 32, 128) for block in range(4)]

@@ -60,6 +60,7 @@ class Scripted(Measurer):
         self.taken: list[str] = []
 
     def take(self, turn: Turn, rule: Any, number: int = 1, doing: str = "") -> None:
+        del rule
         self.taken.append(doing)
         for subject in turn:
             windows = self._script[subject]
@@ -166,7 +167,7 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
         for name, batch, device in (("at once", 8, PAIR[0]), ("at once", 4, PAIR[1]))
     ]
     one = window(devices=1, memory_peak_bytes=(77,))
-    measurer = Scripted(dict.fromkeys(alone, [one]))
+    measurer = Scripted({subject: [one] for subject in alone})
     in_turns(measurer, [tuple(alone)], Measuring(windows=1), "{what}")
     assert measurer.taken == ["all 2 devices at once"]
     (done,) = [event for event in measurer.events if isinstance(event, TurnDone)]

@@ -8,15 +8,24 @@ The results were made on simulated devices by
     gpubalance layers --simulate configs/gtx1080ti-gtx1080-large-model.toml -o pair-layers.json
     gpubalance balance --simulate configs/four-unlike.toml -o four-balance.json
 
-and the probes, which the two `balance` made, are pair-probe.json and four-probe.json.
+and the probes, which the two `balance` made, are pair-probe.json and four-probe.json. What a report
+says of such results, and what its charts draw, is kept beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import to_hex
 
 from gpubalance.cli.next_command import layers_uses, uses
+from gpubalance.render.report.charts import charts_of
+from gpubalance.render.report.charts.chart import Chart
+from gpubalance.render.report.charts.style import NARROW, WIDE, drawing
+from gpubalance.render.report.text import csv_text, markdown
 from gpubalance.render.report.words import summary_of
 from gpubalance.render.table import summary
 from gpubalance.results.independent import Independent
@@ -25,7 +34,8 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_result
 from gpubalance.results.run import Run
-from gpubalance.results.subject import warnings_of
+from gpubalance.results.subject import ReportSubject, warnings_of
+from tests.render import samples
 
 DATA = Path(__file__).with_name("data")
 GOLDEN = Path(__file__).with_name("golden")
@@ -39,6 +49,10 @@ NAMES = (
     "four-probe",
 )
 WIDTHS = (80, 40)
+REPORTS = (
+    *("pair-on-gpus", "four-balance", "pair-plan", "pair-run", "pair-probe", "goodput"),
+    *("pair-independent", "pair-layers", "queue", "queue-cut-short"),
+)
 
 
 def told(
@@ -72,7 +86,74 @@ def path(name: str, width: int) -> Path:
     return GOLDEN / f"{name}-{width}.txt"
 
 
+def subject(name: str) -> ReportSubject:
+    """The result of a report, by the name of its files."""
+    if name == "pair-on-gpus":
+        return samples.with_telemetry(samples.subject(samples.BALANCE, samples.PROBE))
+    if name == "goodput":
+        return samples.goodput()
+    if name.startswith("queue"):
+        queue = samples.queue(complete=name == "queue")
+        return ReportSubject(f"{name}.json", queue, (None, None))
+    of_four = [samples.FOUR_PROBE] if name == "four-balance" else []
+    return samples.subject(DATA / f"{name}.json", *of_four)
+
+
+def report(name: str) -> dict[str, str]:
+    """What a report has of the result of that name, by the files that keep it."""
+    of = subject(name)
+    charts = charts_of(of)
+    lines = [f"no {title}: {why}" for title, why in charts.missing.items()]
+    for chart in charts.drawn:
+        lines += [f"# {chart.id}: {chart.title}", chart.text, *_drawn(chart, WIDE)]
+        if name == "pair-run":
+            lines += _drawn(chart, NARROW)
+    texts = {f"{name}-charts.txt": "\n".join(lines), f"{name}.md": markdown([of])}
+    if name not in ("four-balance", "pair-plan", "pair-run"):  # in which nothing is new
+        texts[f"{name}.csv"] = csv_text([of])
+    if name not in NAMES:
+        texts[f"{name}-80.txt"] = told(of.result)
+    return texts
+
+
+def _drawn(chart: Chart, width: int) -> Iterator[str]:
+    """What a chart draws, each thing in a line, with three digits."""
+    with drawing("golden"):
+        figure = chart.draw(width)
+    yield f"{width} px, {_numbers(figure.get_size_inches())} inches"
+    for legend in figure.legends:
+        labels = " | ".join(text.get_text() for text in legend.texts)
+        yield f"legend: {labels}"
+    for axes in figure.axes:
+        spans = f"{_numbers(axes.get_xlim())} by {_numbers(axes.get_ylim())}"
+        yield f"axes {axes.get_xlabel()} | {axes.get_ylabel()}: {spans}"
+        for bar in axes.patches:
+            box: Any = bar.get_bbox()  # type: ignore[attr-defined]
+            colour = to_hex(bar.get_facecolor())
+            yield f"bar {_numbers(box.bounds)} {colour} {bar.get_hatch() or ''}"
+        for line in axes.lines:
+            data: Any = line.get_xydata()
+            ends = data[[0, len(data) // 2, -1]] if len(data) else data
+            style = f"{line.get_linestyle()} {line.get_marker()} {line.get_markerfacecolor()}"
+            look = f"{line.get_color()} {style}"
+            yield f"line of {len(data)}: {_numbers(np.ravel(ends))} {look}"
+        for text in axes.texts:
+            place = _numbers(text.get_position())
+            yield f"text {place} {text.get_ha()} {text.get_weight()}: {text.get_text()}"
+        for collection in axes.collections:
+            for path_ in collection.get_paths():
+                corners: Any = path_.vertices
+                yield f"area {_numbers([*corners.min(axis=0), *corners.max(axis=0)])}"
+
+
+def _numbers(values: Any) -> str:
+    return " ".join(f"{float(value):.3g}" for value in values)
+
+
 if __name__ == "__main__":
+    for one in REPORTS:
+        for name, text in report(one).items():
+            (GOLDEN / name).write_text(text + "\n", encoding="utf-8")
     for one in NAMES:
         for columns in WIDTHS:
             path(one, columns).write_text(kept(one, columns) + "\n", encoding="utf-8")

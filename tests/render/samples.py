@@ -7,9 +7,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.report import read_subjects
+from gpubalance.results.probe import Probe
+from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, Try
+from gpubalance.results.records import read_record
 from gpubalance.results.subject import ReportSubject
 from gpubalance.results.telemetry import Moment, Telemetry
+from gpubalance.settings.planning import PlanRequest
 from tests.support.known import known
 
 DATA = Path(__file__).with_name("data")
@@ -57,6 +62,65 @@ def with_telemetry(of: ReportSubject) -> ReportSubject:
         update={"balance": known(plan.balance).model_copy(update={"run": changed})}
     )
     return ReportSubject(of.name, result, of.probes, of.probe_from)
+
+
+def goodput() -> ReportSubject:
+    """The subject of a plan with a noise scale, in up to 8 micro-batches, and its probe."""
+    probe = read_record(PROBE, Probe)
+    wanted = PlanRequest(noise_scale=3000.0, accumulate="auto", sync_s=0.03)
+    made = plan(probe, probe.devices, wanted)
+    made = made.model_copy(update={"created": probe.created})
+    return ReportSubject("goodput.json", made, probe.probes, "pair-probe.json")
+
+
+def queue(*, complete: bool) -> Queue:
+    """The queue of a pair: all commands ended well, or some failed in different ways."""
+
+    def tried(device: int, start_s: float, end_s: float, **how: Any) -> Try:
+        return Try(device=device, start_s=start_s, end_s=end_s, **{"exit": 0, **how})
+
+    commands = [
+        QueuedCommand(number=1, command="train a", tries=(tried(0, 0.5, 60.0),)),
+        QueuedCommand(number=2, command="train b", tries=(tried(1, 0.5, 150.2),)),
+        QueuedCommand(number=3, command="train c", tries=(tried(0, 61.0, 140.0),)),
+    ]
+    if not complete:
+        full = tried(1, 0.5, 9.0, exit=1, out_of_memory=True)
+        failed = tried(0, 141.0, 150.0, exit=3)
+        fault = tried(1, 10.0, 11.0, exit=None, fault="its process was lost")
+        tail = ("Traceback", "", "ValueError")
+        commands[1:] = [
+            QueuedCommand(
+                number=2, command="b" * 90, tries=(full, tried(0, 61.0, 140.0))
+            ),
+            QueuedCommand(
+                number=3, command="c", tries=(failed,), log="3.log", tail=tail
+            ),
+            QueuedCommand(number=4, command="d", tries=(fault,), tail=("e",)),
+            QueuedCommand(
+                number=5, command="e", tries=(tried(1, 0.0, 7.0),), resumed=True
+            ),
+            QueuedCommand(number=6, command="f"),
+        ]
+    shares = []
+    for device, speed in enumerate((1.0, 0.625)):
+        mine = [one for one in commands if one.tries and one.tries[-1].device == device]
+        well = sum(one.ended_well for one in mine)
+        busy_s = sum(one.tries[-1].duration_s for one in mine)
+        shares.append(
+            QueueShare(device=device, ended_well=well, busy_s=busy_s, speed=speed)
+        )
+    probe = read_record(PROBE, Probe)
+    return Queue(
+        created=probe.created,
+        devices=probe.devices,
+        commands=tuple(commands),
+        shares=tuple(shares),
+        makespan_s=150.2,
+        alone_s=232.0 if complete else None,
+        speedup=1.545 if complete else None,
+        complete=complete,
+    )
 
 
 def _telemetry(device: int, end_s: float) -> Telemetry:

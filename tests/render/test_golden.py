@@ -11,7 +11,16 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.results.subject import warnings_of
 from tests.jobs.probes import inside
-from tests.render.golden import DATA, NAMES, WIDTHS, kept, path
+from tests.render.golden import (
+    DATA,
+    GOLDEN,
+    NAMES,
+    REPORTS,
+    WIDTHS,
+    kept,
+    path,
+    report,
+)
 from tests.render.samples import PROBE
 
 
@@ -31,6 +40,14 @@ def test_a_summary_is_as_it_was_looked_at_and_short(name: str, width: int) -> No
             len(text.splitlines()) - len(warning_lines(warnings_of(result)))
             <= 31 + more
         )
+
+
+@pytest.mark.xdist_group("page")
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_and_its_charts_are_as_they_were_looked_at(name: str) -> None:
+    """`python -m tests.render.golden` writes the files, for the next look."""
+    for file, text in report(name).items():
+        assert text + "\n" == (GOLDEN / file).read_text(encoding="utf-8"), file
 
 
 def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> None:
