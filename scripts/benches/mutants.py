@@ -168,8 +168,9 @@ class Tree:
             is_test = path.startswith("tests/") and "/test_" in path
             is_slow = folder in _TRAINING and folder != room
             is_slow |= path.startswith(_NOT_QUICK)
-            if is_test and not is_slow and distance <= _FAR:
-                near[path] = distance - (folder == room)
+            is_mirrored = folder == room
+            if is_test and not is_slow and (distance <= _FAR or is_mirrored):
+                near[path] = distance - is_mirrored
         return near
 
 

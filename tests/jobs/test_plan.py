@@ -10,6 +10,7 @@ import pytest
 from gpubalance.devices.planned import check_model, planned_devices
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
+from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.planning.packs import MOST_BYTES
 from gpubalance.results.common import Model
@@ -17,16 +18,20 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest
 from tests.jobs.probes import (
+    SMALL,
     devices_of,
     holding_nothing,
     inside,
     of_config,
+    point_of,
     probe_of,
     with_second,
 )
 from tests.render.golden import told
 from tests.support.known import known
+from tests.support.machines import Machine
 
 GIB = 1 << 30
 
@@ -371,6 +376,36 @@ def small_of(shape: tuple[int | None, ...]) -> Model:
     return Model(
         name="small", parameters=648, gradient_bytes=2592, input_shapes=(shape,)
     )
+
+
+@pytest.mark.parametrize("seed", [5007, 5009])
+def test_a_plan_after_a_balance_is_by_what_that_measured(seed: int) -> None:
+    machine = Machine(seed, 0.02)
+    made = machine.balanced()
+    before = plan(machine.probe, machine.devices, machine.wanted)
+    asked = BalanceRequest(devices=machine.devices, settings=SMALL, joint=machine.joint)
+    keep_balance(asked, made)
+    after = plan(machine.probe, machine.devices, machine.wanted)
+    assert (before.balanced, after.balanced) == (None, made.created)
+    assert after.batches == made.batches != before.batches
+    assert after.sync_s == pytest.approx(made.sync_s)
+    limits = [[share.limit for share in one.shares] for one in (after, made)]
+    assert limits[0] == limits[1]
+    rates = [one.predicted.throughput for one in (after, made)]
+    assert rates[0] == pytest.approx(rates[1], rel=0.02)
+
+
+def test_one_device_that_is_faster_with_xla_makes_the_sum_one_with_it() -> None:
+    probe = probe_of(PAIR)
+    first, second = probe.probes
+    rate = 1.5 * known(second.solo_best).throughput
+    fast = point_of(known(PAIR[1].profile), 512, 512 / rate)
+    faster = second.model_copy(update={"with_xla": fast})
+    mixed = probe.model_copy(update={"probes": (first, faster)})
+    made = plan(mixed, PAIR, PlanRequest(accumulate=1)).predicted
+    assert made.solo_with_xla
+    assert made.solo_sum == pytest.approx(known(first.solo_best).throughput + rate)
+    assert not plan(probe, PAIR, PlanRequest(accumulate=1)).predicted.solo_with_xla
 
 
 def test_a_device_of_one_size_is_planned_with_that_size() -> None:

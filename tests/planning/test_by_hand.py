@@ -481,6 +481,9 @@ def test_a_change_that_is_too_small_teaches_nothing_and_a_plan_is_kept() -> None
     new = step(BatchSplit((105, 95)), (0.31, 0.29))
     costs.learn([old] * 5, [new] * 5)
     assert costs.compute_s(new, 0, 0, 1) == 0.0
+    new = step(BatchSplit((106, 94)), (0.312, 0.288))
+    costs.learn([old] * 5, [new] * 5)
+    assert costs.compute_s(new, 0, 0, 1) == pytest.approx(0.1)  # of 50 samples
     planned = FixedCosts([50.0, 50.0])
     new = step(BatchSplit((120, 80)), (0.34 * 1.04, 0.26))
     planned.learn([old] * 5, [new] * 5)

@@ -157,6 +157,13 @@ def test_an_order_in_which_each_waits_for_the_other_is_found_out() -> None:
         simulate(placed, [first, second])
 
 
+def test_what_an_order_holds_by_hand() -> None:
+    """The first stage has two micro-batches in flight, of a byte each, and a byte of weights."""
+    (placed, *_) = one_block_each(even_problem(2, 2))
+    held = [placed.held(order) for order in placed.orders]
+    assert held == [(3.0, 2), (2.0, 1)]
+
+
 def test_two_transfers_over_one_line_take_turns() -> None:
     """The second micro-batch arrives 5 s after the first, not 1 s.
 
