@@ -2,8 +2,8 @@
 
 The tests are collected once. For each mutant a fork of the process takes its code over into the
 modules that are loaded, and runs tests until one fails: that takes a moment, and a process of its
-own for each mutant four seconds. What such a process would import anew is missed here: see
-`mutants.py`, which tries a mutant that survives once more.
+own for each mutant four seconds. What a module does when it is imported is missed here: see
+`mutants.py`, which tries a mutant of that once more if it survives.
 
 It reads and writes a file of JSON: `mutants`, each with its `path`, its `source`, or null if it is
 on the disk, and `near`, the files of tests by how near they are; and `costs_s`, by file of tests

@@ -3,7 +3,8 @@
 Each of the 200 mutants, unless N is given, is one change of a line (mutation.py), in the rooms
 whose results are numbers, texts and decisions. In a copy of the checkout the quick tests run that reach
 its module, the nearest and fastest first, until one fails (mutant_tests.py). All mutants share one
-process, and what survives in it is tried once more, from the disk. What survives that is printed.
+process. What survives in it is tried once more, from the disk, unless it is within a function,
+which that process takes over wholly. What survives that is printed.
 Mutants that change nothing that matters are named in equivalent_mutants.toml, each with the reason.
 
 Neither mutmut nor cosmic-ray fits. mutmut 3 first runs all tests in its own process to learn which
@@ -61,6 +62,14 @@ _NOT_QUICK = tuple(
 )
 _TRAINING = ("engine", "training")  # only for mutants of these rooms
 _COSTS = ROOT / "build" / "mutants.json"
+# Decorators whose functions can be taken over
+_PLAIN = {
+    "cached_property",
+    "classmethod",
+    "contextmanager",
+    "property",
+    "staticmethod",
+}
 _FAR = 3  # imports, beyond which a test says little of a module
 
 
@@ -85,7 +94,7 @@ class Tree:
         asked = [(mutant, mutant.source) for mutant in mutants]
         found = self._run(asked)
         for number, mutant in enumerate(mutants):
-            if found[number] is None:
+            if found[number] is None and not _is_taken_over(mutant):
                 with self._mutated(mutant):
                     (found[number],) = self._run([(mutant, None)])
         return found
@@ -172,6 +181,17 @@ class Tree:
             if is_test and not is_slow and (distance <= _FAR or is_mirrored):
                 near[path] = distance - is_mirrored
         return near
+
+
+def _is_taken_over(mutant: Mutant) -> bool:
+    """Whether it is within a plain function, which `mutant_tests.py` takes over wholly."""
+    for node in ast.walk(ast.parse(mutant.source)):
+        if isinstance(node, ast.FunctionDef):
+            names = {ast.unparse(one) for one in node.decorator_list}
+            first = node.body[0].lineno
+            if names <= _PLAIN and first <= mutant.line <= (node.end_lineno or 0):
+                return True
+    return False
 
 
 def _imported(path: Path) -> set[str]:
