@@ -46,6 +46,8 @@ _OTHER_NAMES = {
     "exp": "expm1",
     "sqrt": "log1p",
 }
+# A key is as good in another order, and the other fails at once.
+_UNORDERED = ("content_key", "isinstance")
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def _other_calls(node: ast.Call) -> Iterator[tuple[str, Change]]:
     if (
         len(node.args) >= 2
         and not is_starred
-        and name not in (*_OTHER_NAMES, "isinstance")
+        and name not in (*_OTHER_NAMES, *_UNORDERED)
     ):
         yield "arguments swapped", _with_swapped_arguments
     for place, keyword in enumerate(node.keywords):

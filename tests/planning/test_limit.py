@@ -358,6 +358,40 @@ def test_each_try_says_why() -> None:
     assert reasons([(1, 0)], None, failed=2) == [
         "2: once more, to be sure: 1 fits, 2 does not"
     ]
+    ends = ["98: 97 fits, 103 does not", "99: 98 fits, 103 does not"]
+    assert reasons([(97, 0)], None, failed=103)[:2] == ends
+    afar = reasons([(40, 600), (60, 820)], 1105)
+    cautious = "103: the memory of 3 batches predicts 114; a safe step towards it"
+    assert afar[1:3] == [cautious, "91: 85 fits, 103 does not"]
+
+
+@pytest.mark.parametrize(
+    ("points", "memory_bytes", "failed", "tries"),
+    [
+        # Half of the way where memory is unknown, and one by one at the end
+        ([(80, 0)], None, 130, [105, 92, 98, 101, 99, 100, 101]),
+        ([], None, None, [1, 2, 4, 8, 16, 32, 64, 128, 96, 112, 104, 100, 101, 101]),
+        # A third of the way where it tells too little
+        ([(40, 600)], 3000, None, [200, 93, 128, 104, 96, 98, 99, 100, 101, 101]),
+        ([(40, 600)], 1105, None, [73, 112, 86, 96, 100, 101]),
+        ([], 1105, None, [1, 10, 100, 101]),
+    ],
+)
+def test_which_batches_are_tried_by_hand(
+    points: list[tuple[int, int]],
+    memory_bytes: int | None,
+    failed: int | None,
+    tries: list[int],
+) -> None:
+    """Up to 100 samples fit, of 10 bytes each and 100 more."""
+
+    def try_batch(batch: int, _: str) -> TriedBatch:
+        return TriedBatch(batch, batch <= 100, 100 + 10 * batch)
+
+    found = find_limit(
+        try_batch, points, memory_bytes=memory_bytes, max_batch=10**6, failed=failed
+    )
+    assert [trial.batch for trial in found.trials] == tries
 
 
 def test_a_workspace_that_hides_the_slope_is_seen_through() -> None:

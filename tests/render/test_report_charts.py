@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from gpubalance.render.gap import large_losses
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.chart import Chart
+from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart
 from gpubalance.render.report.charts.style import (
     COMPUTE,
     HATCHES,
@@ -135,6 +136,20 @@ def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> 
         assert long[50][1] == pytest.approx(
             long[50][0] / (model.alpha_s + model.beta_s * long[50][0])
         )
+
+
+@pytest.mark.parametrize("wide", [0.01, 100.0])
+def test_only_what_is_seen_is_in_a_legend(wide: float) -> None:
+    """Bars of a ten-thousandth of the axis or less are not, however long the axis is."""
+    keys = [Key(name, COMPUTE) for name in ("whole", "seen", "hardly", "none")]
+    lengths = (wide, -2e-4 * wide, 0.9e-4 * wide, 0.0)
+    bars = [Bar(key, 0.0, part) for key, part in zip(keys, lengths, strict=True)]
+    mark = Key("mark", SYNC)
+    _, draw = rows_chart([Row("row", "", bars, {mark: 0.5 * wide})], "s")
+    with drawing("test"):
+        (legend,) = draw(WIDE).legends
+    shown = {text.get_text() for text in legend.texts}
+    assert shown == {"whole", "seen", "mark"}
 
 
 def test_step_times_stand_above_telemetry_on_one_clock() -> None:

@@ -95,7 +95,7 @@ class _Tails(NamedTuple):
     def chains(self) -> Iterator[Chain]:
         """Those that begin with the first block."""
         whole = self.rows(np.flatnonzero(self.starts[:, 0] == 0))
-        firsts = whole.starts[:, :-1].tolist()
+        firsts = whole.starts.tolist()  # and the number of blocks, which begins none
         lasts = (whole.starts[:, 1:] - 1).tolist()
         devices = whole.devices.tolist()
         for number, least_s in enumerate(whole.least_s.tolist()):

@@ -44,6 +44,12 @@ def test_only_chains_that_may_be_shorter_are_looked_at() -> None:
         ]
 
 
+def test_no_more_tails_than_asked_for_are_looked_at() -> None:
+    for seed in range(20):
+        problem = drawn(seed)
+        assert len(chains(problem, math.inf, 2)) <= 2 * (len(problem.loads) - 1)
+
+
 def test_few_tails_find_a_chain_wherever_there_is_one() -> None:
     for seed in range(200):
         problem = drawn(seed)
