@@ -22,20 +22,23 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from gpubalance.cli.next_command import layers_uses, uses
+from gpubalance.render.live import LiveSplit, joint_lines, own_lines, probe_lines
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.chart import Chart
 from gpubalance.render.report.charts.style import NARROW, WIDE, drawing
 from gpubalance.render.report.text import csv_text, markdown
 from gpubalance.render.report.words import summary_of
 from gpubalance.render.table import summary
+from gpubalance.render.tensorboard import Summaries
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from gpubalance.results.records import read_result
+from gpubalance.results.records import read_record, read_result
 from gpubalance.results.run import Run
 from gpubalance.results.subject import ReportSubject, warnings_of
 from tests.render import samples
+from tests.support.known import known
 
 DATA = Path(__file__).with_name("data")
 GOLDEN = Path(__file__).with_name("golden")
@@ -150,7 +153,56 @@ def _numbers(values: Any) -> str:
     return " ".join(f"{float(value):.3g}" for value in values)
 
 
+def live() -> Iterator[str]:
+    """Screens of a split, of models of their own and of a probe, of several widths."""
+    plan = known(samples.with_telemetry(samples.subject(samples.BALANCE)).plan)
+    run = known(plan.run)
+    split = LiveSplit(plan.devices, run.batches, run.step_time_s.median)
+    even = LiveSplit(plan.devices, (600, 600))
+    even.rates.extend([1500.0, 1600.0])
+    split.rates.extend([2000.0 + number % 7 for number in range(40)])
+    for row, replica in zip(split.rows, run.replicas, strict=True):
+        row.compute_s = replica.compute_s
+        row.memory_bytes = replica.memory_peak_bytes
+        row.gauges = known(replica.telemetry).course[50]
+        row.rates = {"samples/s": replica.throughput, "alone": 900.0, "at once": 850.0}
+    probes = read_record(samples.PROBE, Probe).probes
+    curves = [(plan.devices[one.device], one.curve) for one in probes]
+    for width in (100, 64, 36):
+        yield f"# {width} columns"
+        for lines in (
+            joint_lines({"": split, "even": even}, width, 24),
+            own_lines(split.rows[::-1], width, 24),
+            probe_lines(curves, width, 14),
+        ):
+            yield from (line.plain.rstrip() for line in lines)
+
+
+def events() -> Iterator[str]:
+    """TensorBoard's events of a balance, each scalar in a line."""
+    plan = known(samples.with_telemetry(samples.subject(samples.BALANCE)).plan)
+    run = known(plan.run)
+    first = plan.devices[0]
+    told = Summaries(plan.settings, "balance")
+    found = []
+    for probe in read_record(samples.PROBE, Probe).probes:
+        found += told.point(first, probe.curve[0], 900.0)
+    found += told.solo_done(first, 950.0)
+    for tried in known(plan.balance).rounds:
+        found += told.round(tried, plan.devices, 1000.0)
+    for name, measured in (("", run), ("even", known(run.baselines.even)), ("", run)):
+        found += told.window(name, plan.devices, measured, 2000.0)
+    for where, wall_s, step, of in [*found, *told.done(3000.0)]:
+        (one,) = of.value
+        yield f"{where} {step} at {wall_s:.3f}: {one.tag} {one.simple_value:.4g}"
+
+
+TEXTS = {"live.txt": live, "events.txt": events}
+
+
 if __name__ == "__main__":
+    for one, lines_of in TEXTS.items():
+        (GOLDEN / one).write_text("\n".join(lines_of()) + "\n", encoding="utf-8")
     for one in REPORTS:
         for name, text in report(one).items():
             (GOLDEN / name).write_text(text + "\n", encoding="utf-8")

@@ -16,6 +16,7 @@ from tests.render.golden import (
     GOLDEN,
     NAMES,
     REPORTS,
+    TEXTS,
     WIDTHS,
     kept,
     path,
@@ -48,6 +49,12 @@ def test_a_report_and_its_charts_are_as_they_were_looked_at(name: str) -> None:
     """`python -m tests.render.golden` writes the files, for the next look."""
     for file, text in report(name).items():
         assert text + "\n" == (GOLDEN / file).read_text(encoding="utf-8"), file
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_screens_and_events_are_as_they_were_looked_at(name: str) -> None:
+    text = "\n".join(TEXTS[name]()) + "\n"
+    assert text == (GOLDEN / name).read_text(encoding="utf-8")
 
 
 def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> None:
