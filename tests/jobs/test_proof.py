@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from gpubalance.jobs.balance import proof
+from gpubalance.jobs.balance.result import result_of
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.planning.problem import Allocation
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.run import InputPipeline, Measurement, Run
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
@@ -83,3 +86,18 @@ def test_the_even_split_is_proven_only_if_all_of_its_interval_is_faster(
     else:
         assert proven == [PLANNED.split]
         assert codes == []
+
+
+def test_a_plan_says_of_what_its_batches_were_made(
+    rounds_and_run: tuple[BalanceRounds, Run],
+) -> None:
+    rounds, run = rounds_and_run
+    rounds.pipeline = InputPipeline(
+        alone=run.throughput, processor_use=0.5, held=None, binds=False, joined_from=7
+    )
+    best = replace(PLANNED, binds=("speed", "speed"))
+    plan = result_of(rounds, MeasuredSplit(best, (run,)))
+    assert plan.pipeline == rounds.pipeline
+    (joined,) = [one for one in plan.warnings if one.code == "batches-joined"]
+    assert "own batches have 7 samples" in joined.message
+    assert f"batches of {run.global_batch} were made" in joined.message

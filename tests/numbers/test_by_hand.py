@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,14 @@ from gpubalance.numbers.stats import (
     spread_of_sum,
     t95,
 )
-from gpubalance.numbers.steady import _shifts, has_trend, is_steady, unquiet
+from gpubalance.numbers.steady import (
+    _clear_cuts,
+    _distances,
+    _shifts,
+    has_trend,
+    is_steady,
+    unquiet,
+)
 from gpubalance.numbers.units import parse_bytes
 from tests.support.known import known
 
@@ -258,3 +267,28 @@ def test_sizes_end_below_8_eib() -> None:
         2**30,
         2**40,
     ]
+
+
+def test_cuts_are_pettitts_and_distances_those_from_the_median() -> None:
+    random = Random(3)
+    cuts = set()
+    for _ in range(300):
+        n = random.randint(4, 40)
+        at = random.randint(1, n)
+        step = random.choice([0, 1, 2, 3])
+        samples = [random.randint(1, 5) + step * (i >= at) for i in range(n)]
+        clear = []
+        for cut in range(1, n):
+            pairs = itertools.product(samples[:cut], samples[cut:])
+            rank = sum((before < after) - (before > after) for before, after in pairs)
+            deviation = math.sqrt(cut * (n - cut) * (n + 1) / 3)
+            if abs(rank) / deviation >= 3.5:
+                clear.append(cut)
+        assert _clear_cuts(samples) == clear
+        cuts.add(len(clear))
+        wanted = []
+        for end in range(1, n + 1):
+            middle = statistics.median(samples[:end])
+            wanted.append(sum(abs(one - middle) for one in samples[:end]))
+        assert _distances(samples) == pytest.approx(wanted)
+    assert len(cuts) > 5

@@ -86,6 +86,13 @@ def test_devices_that_are_as_fast_as_alone_lose_nothing_by_rounding() -> None:
     assert {loss.rate for loss in all_losses(simulated_devices("2")[0], gap)} == {0.0}
 
 
+@pytest.mark.parametrize(("part", "is_lost"), [(0.8e-9, False), (1.2e-9, True)])
+def test_less_than_a_billionth_is_rounding(part: float, is_lost: bool) -> None:
+    took_s = 0.1 * (1 + part)
+    gap = divide_gap([DeviceRun(1000.0, 100, 0.1, took_s)], took_s)
+    assert (gap.slowdown[0] > 0) == is_lost
+
+
 def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
     devices = simulated_devices("4")[0]
     parts = {"left_out": 0.0, "batch_sizes": 50.0, "imbalance": -1e-10, "sync": 0.9}
