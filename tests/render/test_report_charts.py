@@ -152,32 +152,6 @@ def test_only_what_is_seen_is_in_a_legend(wide: float) -> None:
     assert shown == {"whole", "seen", "mark"}
 
 
-def test_step_times_stand_above_telemetry_on_one_clock() -> None:
-    subject = samples.with_telemetry(samples.subject(samples.BALANCE))
-    chart = drawn(subject, "course")
-    figure = figure_of(chart)
-    labels = [axes.get_ylabel() for axes in figure.axes]
-    assert labels == [
-        "step time, ms",
-        "°C",
-        "power, W",
-        "SM, MHz",
-        "memory, MHz",
-        "throttled",
-    ]
-    times = known(subject.run).step_time_s
-    points = figure.axes[0].lines[0]
-    assert list(points.get_xdata()) == pytest.approx(times.at_s)  # type: ignore[arg-type]
-    times_ms = [1e3 * seconds for seconds in times.samples]
-    assert list(points.get_ydata()) == pytest.approx(times_ms)  # type: ignore[arg-type]
-    # Which of them was throttled stands in the table of telemetry
-    assert chart.text == ""
-    assert (
-        "Temperature, power, clocks"
-        in drawn(samples.subject(samples.BALANCE), "course").text
-    )
-
-
 def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
     document = samples.document(samples.RUN)
     times = [0.05 + 0.001 * (i % 7) for i in range(5000)]
@@ -192,23 +166,6 @@ def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
     (band,) = figure_of(chart).axes[0].collections
     heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((50, 56))
-
-
-@pytest.mark.parametrize(
-    ("path", "missing"),
-    [
-        (samples.BALANCE, {"curves"}),
-        (samples.RUN, {"gap", "curves", "rounds"}),
-        (samples.PROBE, {"step", "gap", "memory", "course", "rounds"}),
-        (samples.PLAN, {"gap", "curves", "memory", "course", "rounds"}),
-    ],
-    ids=lambda value: value.stem if isinstance(value, Path) else "",
-)
-def test_what_a_result_has_nothing_for_is_said(path: Path, missing: set[str]) -> None:
-    charts = charts_of(samples.subject(path))
-    assert {one.id for one in charts.drawn} == set(IDS) - missing
-    assert len(charts.missing) == len(missing)
-    assert all(len(why) > 20 for why in charts.missing.values())
 
 
 def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:

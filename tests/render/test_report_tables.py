@@ -14,7 +14,7 @@ import pytest
 from gpubalance.render.cells import exact, rounded, short
 from gpubalance.render.columns import Column
 from gpubalance.render.report.tables import tables_of
-from gpubalance.render.report.text import csv_text, markdown
+from gpubalance.render.report.text import csv_text
 from gpubalance.render.report.words import answer_of, groups
 from gpubalance.results.subject import ReportSubject
 from tests.render import samples
@@ -78,27 +78,6 @@ def test_every_number_of_a_result_is_in_the_csv(path: Path) -> None:
         if not any(abs(value - other) <= 1e-6 * other for other in there):
             missing.add(value)
     assert missing <= _NUMBERS_OF_BLOCKS
-
-
-def test_a_row_of_the_csv_is_the_results() -> None:
-    subject = samples.subject(samples.BALANCE)
-    run = samples.document(samples.BALANCE)["balance"]["run"]
-    parts = [
-        row
-        for row in rows_of(subject)
-        if row["table"] == "parts" and row["split"] == "chosen"
-    ]
-    for row, replica in zip(parts, run["replicas"], strict=True):
-        for name in (
-            "batch",
-            "micro_batch",
-            "throughput",
-            "compute_s",
-            "wait_s",
-            "utilisation",
-            "memory_peak_bytes",
-        ):
-            assert float(row[name]) == replica[name]
 
 
 def test_a_device_that_was_not_probed_is_told_beside_its_figures(
@@ -216,28 +195,6 @@ def test_a_table_of_the_csv_has_no_column_without_a_value() -> None:
         "pair-balance.json",
         "pair-run.json",
     }
-
-
-def test_markdown_has_the_tables_but_for_the_longest() -> None:
-    subject = samples.subject(samples.BALANCE)
-    text = markdown([subject])
-    run = known(subject.run)
-    assert text.startswith(
-        f"## pair-balance.json: batches {' '.join(map(str, run.batches))}: "
-    )
-    assert "### Why not more" in text
-    assert "### Step times" not in text
-    assert (
-        "\n- **stamp cost**, T(timestamped) / T − 1: by what part a timestamped step takes longer"
-        in text
-    )
-    tables = [
-        block.splitlines() for block in text.split("\n\n") if block.startswith("|")
-    ]
-    assert len(tables) > 8
-    for head, rule, *rows in tables:
-        assert set(rule) <= set("|:- ")
-        assert len({line.count("|") for line in (head, rule, *rows)}) == 1
 
 
 def test_a_longer_table_than_a_page_holds_says_so(tmp_path: Path) -> None:
