@@ -178,7 +178,8 @@ class Tree:
             is_slow = folder in _TRAINING and folder != room
             is_slow |= path.startswith(_NOT_QUICK)
             is_mirrored = folder == room
-            if is_test and not is_slow and (distance <= _FAR or is_mirrored):
+            is_near = distance <= _FAR or (is_mirrored and room not in _TRAINING)
+            if is_test and not is_slow and is_near:
                 near[path] = distance - is_mirrored
         return near
 
