@@ -96,6 +96,8 @@ def _found(
             failed = _in_fork(functools.partial(_first_failed, tests, mutant))
         if failed is not None:
             return str(failed)
+        if left_s <= 0:
+            break
     return None
 
 

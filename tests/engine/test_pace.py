@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpubalance.engine import pace
 from gpubalance.engine.pace import (
     QUEUED_WITHIN_S,
     ComputeTimes,
@@ -220,3 +221,55 @@ def test_contention_lengthens_compute_while_other_devices_compute() -> None:
         clock.summed()
         clock.finished()
     assert took_s[0] < 0.5 - 1e-9 <= took_s[1] + 1e-9
+
+
+class CountedTime:
+    """A clock that only counts, in place of Python's."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now_s += seconds
+
+
+def test_a_step_of_two_devices_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 0.2 and 0.3 s alone; together 1.5 times as long, with half of that by XLA for the first."""
+    counted = CountedTime()
+    monkeypatch.setattr(pace, "time", counted)
+    first = paced(0.1, 0.01, update_s=0.03, xla_factor=0.5)
+    second = paced(0.1, 0.02, update_s=0.01, sync_s=0.04)
+    joint = JointProfile(contention=1.5, sync_s=0.02)
+    pair: Any = clocks([first, second], joint, seed=0)
+    assert not any(clock.counts_computed_steps for clock in pair)
+    began = [clock.begin(10, 10, xla=True) for clock in pair]
+    assert began == [100.0, 100.0]
+    assert pair[0].computed() == pytest.approx(100.15)
+    assert pair[1].computed() == pytest.approx(100.45)
+    assert [clock.summed() for clock in pair] == pytest.approx([100.49] * 2)
+    ends = [clock.finished() for clock in pair]
+    assert ends == pytest.approx([100.52, 100.50])
+    # The host comes 10 ms late for the next one, which is queued.
+    counted.now_s = 100.53
+    assert pair[0].begin(10, 10) == ends[0]
+    # Compute that takes longer than by the profile counts in full.
+    counted.now_s += 0.4
+    assert pair[0].computed() == pytest.approx(ends[0] + 0.4)
+    # Half of the longest compute, 0.9 s, a host may be late.
+    counted.now_s = ends[0] + 1.0
+    assert pair[1].begin(20, 10) == pytest.approx(ends[1] + 1.0 - 0.45)
+    counted.now_s += 5.0
+    assert pair[1].computed() == pytest.approx(ends[1] + 0.55 + 5.0)
+    for clock in pair:
+        clock.summed()
+        clock.finished()
+    told = [(clock.steps, clock.late_steps, clock.computed_steps) for clock in pair]
+    assert told == [(2, 1, 2), (2, 1, 2)]
+    assert [clock.lacks(10**9) for clock in pair] == ["", ""]
+    alone: Any = clocks([first], joint, seed=0)[0]
+    alone.begin(10, 10)
+    assert alone.computed() - 0.2 == pytest.approx(alone.summed() - 0.2)
