@@ -55,6 +55,7 @@ WIDTHS = (80, 40)
 REPORTS = (
     *("pair-on-gpus", "four-balance", "pair-plan", "pair-run", "pair-probe", "goodput"),
     *("pair-independent", "pair-layers", "queue", "queue-cut-short"),
+    *("contended", "fed-run", "rough-probe"),
 )
 
 
@@ -93,8 +94,14 @@ def subject(name: str) -> ReportSubject:
     """The result of a report, by the name of its files."""
     if name == "pair-on-gpus":
         return samples.with_telemetry(samples.subject(samples.BALANCE, samples.PROBE))
-    if name == "goodput":
-        return samples.goodput()
+    made = {
+        "goodput": samples.goodput,
+        "contended": samples.contended,
+        "fed-run": samples.fed_run,
+        "rough-probe": samples.rough_probe,
+    }
+    if name in made:
+        return made[name]()
     if name.startswith("queue"):
         queue = samples.queue(complete=name == "queue")
         return ReportSubject(f"{name}.json", queue, (None, None))

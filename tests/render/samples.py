@@ -9,12 +9,17 @@ from typing import Any
 
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.report import read_subjects
-from gpubalance.results.probe import Probe
+from gpubalance.results.common import Throughput
+from gpubalance.results.independent import HeldAgainst, Independent
+from gpubalance.results.probe import Failure, Probe
 from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, Try
 from gpubalance.results.records import read_record
+from gpubalance.results.run import InputPipeline, Run, SoloBest, StepSpread
 from gpubalance.results.subject import ReportSubject
 from gpubalance.results.telemetry import Moment, Telemetry
+from gpubalance.results.timing import Remedy
 from gpubalance.settings.planning import PlanRequest
+from tests.jobs.probes import QUICK, point_of
 from tests.support.known import known
 
 DATA = Path(__file__).with_name("data")
@@ -71,6 +76,114 @@ def goodput() -> ReportSubject:
     made = plan(probe, probe.devices, wanted)
     made = made.model_copy(update={"created": probe.created})
     return ReportSubject("goodput.json", made, probe.probes, "pair-probe.json")
+
+
+def contended() -> ReportSubject:
+    """Two unlike models at once behind pipelines: the first is slower, and the second one failed."""
+    result = read_record(DATA / "pair-independent.json", Independent)
+    first, second = result.replicas
+    ci95 = (0.18, 0.22)
+    heat = _telemetry(1, 9.0)
+    slower = {"contention": 0.2, "contention_ci95": ci95, "input_wait_s": 0.004}
+    failed = {
+        "model": "other.py:build",
+        "failure": Failure(exit_code=6, message="it died"),
+    }
+    replicas = (
+        first.model_copy(update={**slower, "telemetry": heat, "solo_telemetry": heat}),
+        second.model_copy(update=failed),
+    )
+    rate = Throughput(median=1800.0, ci95=(1500.0, 2000.0))
+    joint = HeldAgainst(
+        batches=(820, 568),
+        micro_batches=(410, 568),
+        created=result.created,
+        throughput=rate,
+    )
+    changes = {"replicas": replicas, "joint": joint, "complete": False}
+    changes["settings"] = result.settings.model_copy(update={"data": "data.py:read"})
+    return ReportSubject(
+        "contended.json", result.model_copy(update=changes), (None, None)
+    )
+
+
+def fed_run() -> ReportSubject:
+    """A run in micro-batches that its input pipeline binds, whose batches differ in shape."""
+    run = read_record(RUN, Run)
+    alone = Throughput(median=1900.0, ci95=(1850.0, 1950.0))
+    pipeline = InputPipeline(
+        alone=alone,
+        processor_use=0.75,
+        held=Throughput(median=2160.0, ci95=None),
+        binds=True,
+        remedies=(Remedy(where="data.py:7", what="prefetch"),),
+        joined_from=30,
+    )
+    bests = []
+    for device, throughput, xla_ratio in ((0, 1500.0, 1.2), (1, 900.0, None)):
+        best = SoloBest(
+            device=device,
+            batch=2000,
+            throughput=throughput,
+            samples_per_joule=6.0,
+            at_global_batch=0.8 * throughput,
+            xla_ratio=xla_ratio,
+        )
+        bests.append(best)
+    changes = {
+        "settings": run.settings.model_copy(
+            update={"data": "data.py:read", "gradients": "bf16", "input": "host"}
+        ),
+        "micro_batches": (410, 568),
+        "pipeline": pipeline,
+        "pack_bytes": 4 << 20,
+        "input_wait_s": 0.035,
+        "slow_s": 0.012,
+        "step_spread": StepSpread(p50_s=0.6, p95_s=0.9, steps=14),
+        "baselines": run.baselines.model_copy(
+            update={"solo_best": tuple(bests), "solo_sum": 2400.0}
+        ),
+        "scaling_efficiency": 0.9,
+        "complete": False,
+    }
+    return ReportSubject("fed.json", run.model_copy(update=changes), (None, None))
+
+
+def rough_probe() -> ReportSubject:
+    """A probe whose first device is no line, not steady and faster with XLA, and a failed one."""
+    probe = read_record(PROBE, Probe)
+    first, second = probe.probes
+    rough = {"steady": False, "precise": False, "telemetry": _telemetry(1, 9.0)}
+    curve = (first.curve[0].model_copy(update=rough), *first.curve[1:])
+    model = known(first.step_time_model).model_copy(
+        update={
+            "planned_with": "curve",
+            "residual": 0.08,
+            "curve": ((8, 0.05), (944, 0.71)),
+        }
+    )
+    changes: dict[str, Any] = {
+        "curve": curve,
+        "step_time_model": model,
+        "steady": False,
+    }
+    changes |= {"update_s": 0.03, "with_xla": point_of(QUICK, 944, 0.5)}
+    changes |= {"flops_per_s": 5e12, "mfu": 0.4, "samples_per_joule": 6.25}
+    gpu = probe.devices[0].model_copy(update={"simulated": False, "profile": None})
+    failed = second.model_copy(
+        update={
+            "batch_limit": known(second.batch_limit).model_copy(update={"fails": None}),
+            "failures": (Failure(exit_code=6, message="its worker died"),),
+        }
+    )
+    result = probe.model_copy(
+        update={
+            "devices": (gpu, probe.devices[1]),
+            "probes": (first.model_copy(update=changes), failed),
+            "complete": False,
+        }
+    )
+    return ReportSubject("rough.json", result, result.probes, "rough.json")
 
 
 def queue(*, complete: bool) -> Queue:
