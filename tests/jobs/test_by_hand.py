@@ -10,13 +10,19 @@ from typing import Any, cast
 
 import pytest
 
+from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import TimeLeft
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.too_slow import FIRST, too_slow, too_slow_windows
+from gpubalance.jobs.probe.device_probe import device_probe, taken_over
+from gpubalance.jobs.probe.failures import nothing_fits
 from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
+from gpubalance.jobs.probe.work import Work
+from gpubalance.planning.search import Limit
 from gpubalance.results.common import Throughput
+from gpubalance.results.probe import SoloRate, Trial
 from gpubalance.results.run import InputPipeline
 from gpubalance.results.timing import Pulled, Remedy, Timing
 from gpubalance.settings.batch_split import BatchSplit
@@ -207,3 +213,96 @@ def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:
     assert known(told[-1]).seconds == pytest.approx(7.0)
     alone.end(0)
     assert len(told) == count + 1
+
+
+def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
+    """What a probe has found of a device: a throughput by batch, and its limit."""
+    points = {batch: point_of(QUICK, batch, batch / rate) for batch, rate in rates}
+    failed = [
+        Trial(
+            batch=fits + 8,
+            outcome=outcome,
+            seconds=1.0,
+            reason="",
+            fresh=True,
+            memory_peak_bytes=peak,
+        )
+        for outcome, peak in (("fits", 5), ("oom", 77))
+    ]
+    request = SimpleNamespace(settings=SMALL)
+    bench = SimpleNamespace(
+        usable_bytes=50, party=SimpleNamespace(started=2), request=request
+    )
+    found = {
+        "number": 1,
+        "device": PAIR[1],
+        "points": points,
+        "limit": Limit(fits, fits + 8, ()),
+        "attempts": SimpleNamespace(trials=failed, measured_s=4.0),
+        "bench": bench,
+        "max_batch": 512,
+        "step_work": Work(step_flops=1e6, update_s=0.25),
+        "errors": [],
+        "with_xla": None,
+        "steady": True,
+        "on_line": True,
+        "elapsed_s": 9.0,
+        "ended": True,
+    }
+    return SimpleNamespace(**{**found, **more})
+
+
+def test_what_a_probe_records_of_a_device() -> None:
+    """A batch above the limit trained once: it is on the curve, and in nothing that follows."""
+    rates = ((8, 100.0), (16, 160.0), (32, 200.0), (40, 500.0))
+    record = device_probe(found_of(*rates, fits=32))
+    assert [point.batch for point in record.curve] == [8, 16, 32, 40]
+    assert known(record.solo_best) == SoloRate(batch=32, throughput=200.0)
+    assert known(record.sensible) == SoloRate(batch=32, throughput=200.0)
+    model = known(record.step_time_model)
+    assert model.planned.step_time_s(32) == pytest.approx(32 / 200, rel=0.1)
+    limit = known(record.batch_limit)
+    assert (limit.fits, limit.fails, limit.needed_bytes) == (32, 40, 77)
+    assert (record.flops_per_s, record.update_s) == (200e6, 0.25)
+    assert (record.complete, record.steady, record.children) == (True, True, 2)
+    few = device_probe(found_of((8, 100.0), fits=8, step_work=None))
+    assert few.step_time_model is None
+    assert (few.flops_per_s, few.update_s) == (None, None)
+    fault = OutOfMemory("full")
+    failed = device_probe(found_of(*rates, fits=32, errors=[fault, fault], ended=True))
+    assert not failed.complete
+    assert [one.message for one in failed.failures] == ["full"]
+    other = SimpleNamespace(number=3, device=PAIR[0])
+    taken = taken_over(cast("Any", other), found_of(*rates, fits=32))
+    assert (taken.device, taken.same_as, taken.children) == (3, "GPU:1", 0)
+    assert taken.curve == record.curve
+
+
+@pytest.mark.parametrize(
+    ("trials", "limit_bytes", "told"),
+    [
+        ((("oom", 77 << 20),), 50 << 20, "it needs 77.0 MiB, and 50.0 MiB are free"),
+        ((), None, "what it needs is not known, and an unknown number of bytes are"),
+    ],
+)
+def test_what_a_device_lacks_that_holds_nothing(
+    trials: tuple[Any, ...], limit_bytes: int | None, told: str
+) -> None:
+    found = found_of(fits=0)
+    found.limit = Limit(None, 1, ())
+    found.bench.usable_bytes = limit_bytes
+    found.attempts.trials = []
+    for outcome, peak in trials:
+        trial = {"outcome": outcome, "memory_peak_bytes": peak, "seconds": 1.0}
+        found.attempts.trials.append(Trial(batch=1, reason="", fresh=True, **trial))
+    error = known(nothing_fits(found))
+    assert error.message.startswith("GPU:1 does not hold small with a batch of 1: ")
+    assert told in error.message
+    found.device = PAIR[1].model_copy(update={"profile": None})
+    if trials:
+        assert (
+            "it held 77.0 MiB when it asked for more"
+            in known(nothing_fits(found)).message
+        )
+    found.limit = Limit(8, 16, ())
+    assert nothing_fits(found) is None
