@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from gpubalance.errors import OutOfMemory
+from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.jobs.events import TimeLeft
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.too_slow import FIRST, too_slow, too_slow_windows
+from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.device_probe import device_probe, taken_over
 from gpubalance.jobs.probe.failures import nothing_fits
+from gpubalance.jobs.probe.limit import Explored, explore
 from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
 from gpubalance.jobs.probe.work import Work
 from gpubalance.planning.search import Limit
 from gpubalance.results.common import Throughput
-from gpubalance.results.probe import SoloRate, Trial
+from gpubalance.results.probe import CurvePoint, SoloRate, Trial
 from gpubalance.results.run import InputPipeline
 from gpubalance.results.timing import Pulled, Remedy, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
+from gpubalance.settings.requests import ProbeRequest
+from gpubalance.system.deadlines import NO_LIMIT
 from gpubalance.workers.messages import Pull, PulledAll
 from gpubalance.workers.party import Party
-from tests.jobs.drawn import quiet, windows_of
+from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
 from tests.jobs.probes import QUICK, SMALL, devices_of, point_of
 from tests.support.known import known
 
@@ -306,3 +310,128 @@ def test_what_a_device_lacks_that_holds_nothing(
         )
     found.limit = Limit(8, 16, ())
     assert nothing_fits(found) is None
+
+
+def explored(
+    rate_of: Callable[[int], float],
+    usable_bytes: int | None = None,
+    max_batch: int | None = None,
+    fails: int = 10**9,
+) -> tuple[list[int], Explored]:
+    """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
+    told: list[float] = []
+    bench: Any = SimpleNamespace(
+        request=SimpleNamespace(batch_multiple=8, max_batch=max_batch),
+        max_batch=max_batch,
+        usable_bytes=usable_bytes,
+        facts=ready(1),
+        tell_left=lambda *left: told.append(left[1]),
+    )
+    points: dict[int, CurvePoint] = {}
+
+    def try_batch(batch: int, reason: str, *, within: float) -> Any:
+        assert (reason, within >= 0.01) == ("for the curve", True)
+        if batch >= fails:
+            return SimpleNamespace(point=None)
+        point = point_of(QUICK, batch, batch / rate_of(batch))
+        peak = {"memory_peak_bytes": 100 + 10 * batch}
+        points[batch] = point.model_copy(update=peak)
+        return SimpleNamespace(point=points[batch])
+
+    attempts: Any = SimpleNamespace(
+        bench=bench,
+        points=points,
+        try_batch=try_batch,
+        rule=StoppingRule.of_point(None),
+    )
+    found = explore(attempts)
+    assert all(told)
+    return [*points], found
+
+
+@pytest.mark.parametrize(
+    ("how", "batches", "max_batch", "failed"),
+    [
+        # Memory for 1000 samples: three batches tell that, and then each second octave is enough.
+        ({"usable_bytes": 10_100}, [8, 16, 32, 128], 1 << 20, None),
+        ({"usable_bytes": 20_580}, [8, 16, 32, 128, 512], 1 << 20, None),
+        ({"usable_bytes": 20_580, "fails": 512}, [8, 16, 32, 128], 1 << 20, 512),
+        ({"max_batch": 100}, [8, 16, 32, 64], 100, None),
+        ({"max_batch": 5}, [5], 5, None),
+        # Without memory it ends on a plateau, or at 1024.
+        ({}, [8, 16, 32, 64, 128, 256, 512, 1024], 1024, None),
+        ({"rate_of": lambda batch: min(batch, 64)}, [8, 16, 32, 64, 128], 128, None),
+        ({"rate_of": lambda _: 5.0}, [8, 16, 32], 32, None),
+        ({"fails": 64}, [8, 16, 32], 1 << 20, 64),
+        ({"fails": 8}, [], 1 << 20, 8),
+    ],
+    ids=str,
+)
+def test_which_batches_are_explored(
+    how: dict[str, Any], batches: list[int], max_batch: int, failed: int | None
+) -> None:
+    found = explored(**{"rate_of": float, **how})
+    assert found == (batches, Explored(max_batch, failed))
+
+
+def bench_of(facts: dict[str, Any], **asked: Any) -> tuple[Bench, list[Any]]:
+    """A bench whose party does nothing but to note what is started, and for what."""
+    profile = asked.pop("profile", None)
+    device = PAIR[0].model_copy(update={"profile": profile})
+    request = ProbeRequest(devices=(device,), settings=SMALL, **asked)
+    bench = Bench(
+        device, request, nothing_kept(), None, NO_LIMIT, quiet, lambda *_: None
+    )
+    started: list[Any] = []
+    party: Any = SimpleNamespace(alive=False, drop=lambda: None)
+    party.facts = ready(1).model_copy(update=facts)
+
+    def start(then: Any) -> None:
+        started.append(then)
+        party.alive = True
+
+    party.start = start
+    bench.party = party
+    return bench, started
+
+
+def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
+    bench, started = bench_of({"memory_limit_bytes": (100,)}, margin_bytes=30)
+    assert (bench.usable_bytes, bench.max_batch, bench.fragments) == (None, None, True)
+    bench.next_party = cast("Any", "next")
+    for how in ({}, {}, {"fresh": True}, {"fresh": True, "last": True}):
+        bench.ensure_worker(**how)
+    assert started == [bench.party, bench.party, "next"]
+    assert bench.usable_bytes == 70
+    tight, _ = bench_of({"memory_limit_bytes": (20,)}, margin_bytes=30)
+    tight.ensure_worker()
+    assert tight.usable_bytes == 0
+    counted, started = bench_of(
+        {"samples": 500}, profile=QUICK, max_batch=600, ahead=False
+    )
+    counted.ensure_worker()
+    assert (counted.max_batch, counted.fragments, started) == (500, False, [None])
+    assert counted.usable_bytes is None
+    unlimited = QUICK.model_copy(update={"memory": None})
+    assert bench_of({}, profile=unlimited)[0].fragments
+
+
+@pytest.mark.parametrize(
+    ("samples", "asked", "told"),
+    [
+        (7, {"batch_multiple": 8}, "has 7 samples, and batches are multiples of 8"),
+        (8, {"batch_multiple": 8}, None),
+        (63, {"batch_multiple": 8, "least_samples": 64}, "63"),
+        (64, {"batch_multiple": 8, "least_samples": 64}, None),
+    ],
+)
+def test_data_that_is_too_small_is_refused(
+    samples: int, asked: dict[str, Any], told: str | None
+) -> None:
+    bench, _ = bench_of({"samples": samples}, **asked)
+    if told is None:
+        bench.ensure_worker()
+        return
+    with pytest.raises(BadInput) as caught:
+        bench.ensure_worker()
+    assert told in caught.value.message

@@ -15,13 +15,20 @@ from typing import Any, cast
 
 import pytest
 
-from gpubalance.errors import NothingFits, OutOfMemory, PartialResult, UsageError
+from gpubalance.errors import (
+    GpubalanceError,
+    NothingFits,
+    OutOfMemory,
+    PartialResult,
+    UsageError,
+)
 from gpubalance.jobs.events import CutDone, Doing, Event
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.layers import cut as cuts
 from gpubalance.jobs.layers.blocks import MeasuredBlocks, time_blocks
 from gpubalance.jobs.layers.costs import BlockCosts
 from gpubalance.jobs.layers.device_costs import DeviceCosts
+from gpubalance.jobs.layers.layers import _no_help_of
 from gpubalance.jobs.layers.result import result_of
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.layers.uncut import uncut
@@ -330,6 +337,41 @@ def test_a_device_that_runs_out_of_memory_is_planned_with_less() -> None:
     assert "fits" in caught.value.remedy
 
 
+def test_what_fits_is_told_with_the_margin_that_is_lacking() -> None:
+    """The first device's memory is known, and 64 MiB less than was thought; the other's is not."""
+    request = asked(margin_bytes=8 * MIB)
+    first, second = blocks_of(request)
+    first = first.model_copy(update={"limit_bytes": 210 * MIB})
+    blocks = [first, second.model_copy(update={"limit_bytes": None})]
+    costs = BlockCosts(request, GRAPH, blocks)
+    placed = costs.best()
+    peak = placed.peak_bytes[0]
+    assert costs.what_fits(16).startswith("--micro-batch 8 fits: GPU:0 blocks ")
+    assert "of n/a)" in costs.what_fits(16)
+    costs.ran_out(replace(placed, peak_bytes=(peak, 1.0)), 0)
+    lacking = (210 - 8) * MIB - 0.95 * peak
+    margin = math.ceil((8 * MIB + int(lacking)) / MIB)
+    assert costs.what_fits(16).startswith(f"--margin {margin}MiB --micro-batch ")
+    costs.ran_out(placed, None)
+    nothing = BlockCosts(asked(margin_bytes=300 * MIB), GRAPH, [first, first])
+    with pytest.raises(NothingFits, match="is larger than every device") as caught:
+        nothing.best()
+    assert "no smaller micro-batch fits" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "helps"),
+    [(UsageError, False), (NothingFits, False), (PartialResult, True)],
+)
+def test_a_refused_command_is_not_helped_by_its_journal(
+    error: type[GpubalanceError], helps: bool
+) -> None:
+    journal: Any = SimpleNamespace(helps=True)
+    with pytest.raises(error), _no_help_of(journal):
+        raise error("refused")
+    assert journal.helps == helps
+
+
 def hand_timed(*rows: tuple[Any, ...]) -> tuple[Timed, ...]:
     return tuple(sorted((Timed(*row) for row in rows), key=lambda one: one.start_s))
 
@@ -361,7 +403,8 @@ def test_the_parts_of_stages_by_hand() -> None:
         problem, segments, tuple(map(tuple, orders)), (10.4, 20.6), (2, 1), HAND
     )
     steps = []
-    for step in (HAND.lasting(14.0), HAND, HAND.lasting(12.0)):
+    odd = replace(HAND, updates=(Updated(0, 12.0, 12.4), Updated(1, 9.5, 11.5)))
+    for step in (HAND.lasting(14.0), HAND, odd):
         stamps: Any = {"timeline": step, "step_s": step.step_time_s}
         steps.append(
             Timing(steps=1, seconds=step.step_time_s, input_wait_s=0, **stamps)

@@ -405,7 +405,13 @@ def test_one_device_that_is_faster_with_xla_makes_the_sum_one_with_it() -> None:
     made = plan(mixed, PAIR, PlanRequest(accumulate=1)).predicted
     assert made.solo_with_xla
     assert made.solo_sum == pytest.approx(known(first.solo_best).throughput + rate)
-    assert not plan(probe, PAIR, PlanRequest(accumulate=1)).predicted.solo_with_xla
+    best = known(second.solo_best)
+    same = point_of(known(PAIR[1].profile), best.batch, best.batch / best.throughput)
+    for with_xla in (None, same):
+        no_faster = second.model_copy(update={"with_xla": with_xla})
+        plain = probe.model_copy(update={"probes": (first, no_faster)})
+        made = plan(plain, PAIR, PlanRequest(accumulate=1)).predicted
+        assert not made.solo_with_xla
 
 
 def test_a_device_of_one_size_is_planned_with_that_size() -> None:

@@ -122,6 +122,32 @@ def test_no_memory_breaks_the_bound(
     assert len(found(shape, random, limit, multiple, slope).trials) <= bound(MOST)
 
 
+@pytest.mark.parametrize(
+    ("limit", "failed", "tries"), [(900, 1034, 15), (10**9, None, 20)]
+)
+def test_memory_that_always_promises_one_more_misleads_for_five_tries(
+    limit: int, failed: int | None, tries: int
+) -> None:
+    """Between 10 and 1034 samples bisection takes ten tries; up to 10,000 doubling takes 14."""
+    memory = 10**9
+    before, peak = 10, memory // 2
+    tried = []
+
+    def try_batch(batch: int, _: str) -> TriedBatch:
+        nonlocal before, peak
+        tried.append(batch)
+        if batch > limit:
+            return TriedBatch(batch, False, memory + 1)
+        apart = batch - before
+        before, peak = batch, (memory * apart + peak) // (apart + 1)
+        return TriedBatch(batch, True, peak)
+
+    points = [(before, peak)]
+    find_limit(try_batch, points, memory_bytes=memory, max_batch=10**4, failed=failed)
+    assert tried[:5] == [20, 21, 22, 23, 24]
+    assert len(tried) == tries
+
+
 def bound(rungs: int) -> int:
     return 2 * (rungs - 1).bit_length() + 12
 

@@ -11,6 +11,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.results.subject import warnings_of
 from tests.jobs.probes import inside
+from tests.render import samples
 from tests.render.golden import (
     DATA,
     GOLDEN,
@@ -21,8 +22,10 @@ from tests.render.golden import (
     kept,
     path,
     report,
+    told,
 )
 from tests.render.samples import PROBE
+from tests.support.known import known
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -55,6 +58,13 @@ def test_a_report_and_its_charts_are_as_they_were_looked_at(name: str) -> None:
 def test_screens_and_events_are_as_they_were_looked_at(name: str) -> None:
     text = "\n".join(TEXTS[name]()) + "\n"
     assert text == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_the_course_of_goodput_is_of_several_global_batches() -> None:
+    plan = known(samples.goodput().plan)
+    few = inside(plan, "predicted", by_global_batch=plan.predicted.by_global_batch[:1])
+    course = "goodput at global batches of"
+    assert (course in told(plan), course in told(few)) == (True, False)
 
 
 def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> None:

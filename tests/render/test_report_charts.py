@@ -150,6 +150,19 @@ def test_only_what_is_seen_is_in_a_legend(wide: float) -> None:
         (legend,) = draw(WIDE).legends
     shown = {text.get_text() for text in legend.texts}
     assert shown == {"whole", "seen", "mark"}
+    _, draw = rows_chart([Row("row", "", [Bar(keys[0], 0.0, -wide / 2), *bars])], "s")
+    with drawing("test"):
+        (axes,) = draw(WIDE).axes
+    ends = (-0.53 * wide, 1.03 * wide)  # of 1.5 times that width
+    assert axes.get_xlim() == pytest.approx(ends)
+
+
+def test_the_even_split_s_step_is_shown_if_it_is_another() -> None:
+    subject = samples.subject(samples.RUN)
+    run = known(subject.run)
+    for even, count in ((None, 1), (run, 1), (run.baselines.even, 2)):
+        result = inside(run, "baselines", even=even)
+        assert len(steps_of(replace(subject, result=result))) == count
 
 
 def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.errors import BadInput
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
@@ -52,3 +53,13 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     path = tmp_path / "given.json"
     path.write_bytes(b"\xef\xbb\xbf" + (DATA / "pair-probe.json").read_bytes())
     assert read_record(path, Probe).kind == "probe"
+
+
+def test_a_file_that_is_too_large_for_a_result_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    for size, is_large in ((32 << 20, False), ((32 << 20) + 1, True)):
+        with path.open("wb") as file:
+            file.truncate(size)
+        with pytest.raises(BadInput) as caught:
+            read_result(path)
+        assert ("32" in caught.value.message) == is_large
