@@ -22,12 +22,20 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from gpubalance.cli.next_command import layers_uses, uses
+from gpubalance.devices.gpus import Gpu, GpuProcess, MigSlice, Reading
+from gpubalance.render.check import model_text
+from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
+from gpubalance.render.layers import cut_done_text, pipe_window_text
 from gpubalance.render.live import LiveSplit, joint_lines, own_lines, probe_lines
+from gpubalance.render.plan import round_text
+from gpubalance.render.probe import point_text, trial_text
+from gpubalance.render.queue import begun_text, ended_text
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.chart import Chart
 from gpubalance.render.report.charts.style import NARROW, WIDE, drawing
 from gpubalance.render.report.text import csv_text, markdown
 from gpubalance.render.report.words import summary_of
+from gpubalance.render.run import window_text
 from gpubalance.render.table import summary
 from gpubalance.render.tensorboard import Summaries
 from gpubalance.results.independent import Independent
@@ -37,6 +45,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.results.run import Run
 from gpubalance.results.subject import ReportSubject, warnings_of
+from tests.jobs.probes import QUICK, devices_of
 from tests.render import samples
 from tests.support.known import known
 
@@ -204,7 +213,61 @@ def events() -> Iterator[str]:
         yield f"{where} {step} at {wall_s:.3f}: {one.tag} {one.simple_value:.4g}"
 
 
-TEXTS = {"live.txt": live, "events.txt": events}
+def lines() -> Iterator[str]:
+    """What commands tell of devices, and of each thing that they have measured."""
+    plan = known(samples.subject(samples.BALANCE).plan)
+    balance = known(plan.balance)
+    run = known(plan.run)
+    probe = read_record(samples.PROBE, Probe)
+    layers = read_record(DATA / "pair-layers.json", Layers)
+    for tried in balance.rounds:
+        yield round_text(tried, plan.devices)
+    for name in ("", "even", "held"):
+        yield window_text(2, 3, name, plan.devices, run)
+    for one in probe.probes:
+        device = probe.devices[one.device]
+        yield from (point_text(device, point) for point in one.curve[:2])
+        yield from (
+            trial_text(device, trial) for trial in known(one.batch_limit).trials
+        )
+    for cut in layers.rounds:
+        yield cut_done_text(cut, layers.devices, layers.global_batch)
+    yield pipe_window_text(1, 2, 1234.5, 0.25)
+    left = plan.devices[1]
+    for command in samples.queue(complete=False).commands[:5]:
+        yield begun_text(left, command)
+        yield ended_text(left, command, left if command.number == 2 else None)
+    model = probe.model
+    for data, own, count in (
+        ("d", 32, 9000),
+        ("d", None, 200),
+        ("d", 0, None),
+        (None, None, 1),
+    ):
+        yield model_text(known(model), data, own, count)
+    curved = QUICK.model_copy(update={"curve": ((8, 0.05), (64, 0.2))})
+    plain = left.model_copy(update={"profile": None})
+    yield simulated_text([*plan.devices, *devices_of(curved), plain])
+    used = GpuProcess(pid=7, name="python", memory_bytes=3 << 30)
+    piece = MigSlice(uuid="MIG-1", name=None, memory_bytes=5 << 30)
+    fault = "GPU is lost: reboot"
+    gpus = (
+        Gpu(index=0, uuid="GPU-a", name="A100", bus_id="01:00", memory_bytes=40 << 30),
+        Gpu(
+            index=1,
+            uuid="GPU-b",
+            processes=(used,),
+            mig_slices=(piece,),
+            unusable=fault,
+        ),
+    )
+    reading = Reading(driver_version="550", gpus=gpus)
+    problem = Reading(problem="no driver", remedy="install one")
+    yield hosts_text([("alpha", reading), ("beta", problem)])
+    yield gpus_text(problem)
+
+
+TEXTS = {"live.txt": live, "events.txt": events, "lines.txt": lines}
 
 
 if __name__ == "__main__":
