@@ -186,6 +186,12 @@ def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
     )
 
 
+def exact_point(batch: int, seconds: float, **more: object) -> CurvePoint:
+    """A point whose time is known within ± 0.1 %, with other changes."""
+    point = point_of(QUICK, batch, seconds).model_copy(update=more)
+    return inside(point, "step_time_s", ci95=(0.999 * seconds, 1.001 * seconds))
+
+
 def _once(seconds: float) -> StepTime:
     return StepTime(
         median=seconds,

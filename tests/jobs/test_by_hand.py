@@ -21,11 +21,13 @@ from gpubalance.jobs.probe.device_probe import device_probe, taken_over
 from gpubalance.jobs.probe.failures import nothing_fits
 from gpubalance.jobs.probe.limit import Explored, explore
 from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
+from gpubalance.jobs.probe.warnings import probe_warnings
 from gpubalance.jobs.probe.work import Work
 from gpubalance.planning.search import Limit
-from gpubalance.results.common import Throughput
+from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.probe import CurvePoint, SoloRate, Trial
 from gpubalance.results.run import InputPipeline
+from gpubalance.results.telemetry import Telemetry
 from gpubalance.results.timing import Pulled, Remedy, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
@@ -34,7 +36,7 @@ from gpubalance.system.deadlines import NO_LIMIT
 from gpubalance.workers.messages import Pull, PulledAll
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
-from tests.jobs.probes import QUICK, SMALL, devices_of, point_of
+from tests.jobs.probes import QUICK, SMALL, devices_of, exact_point, point_of
 from tests.support.known import known
 
 FAST = Remedy(where="data.py:3", what="prefetch")
@@ -233,7 +235,7 @@ def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
         )
         for outcome, peak in (("fits", 5), ("oom", 77))
     ]
-    request = SimpleNamespace(settings=SMALL)
+    request = ProbeRequest(devices=PAIR, settings=SMALL)
     bench = SimpleNamespace(
         usable_bytes=50, party=SimpleNamespace(started=2), request=request
     )
@@ -242,7 +244,7 @@ def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
         "device": PAIR[1],
         "points": points,
         "limit": Limit(fits, fits + 8, ()),
-        "attempts": SimpleNamespace(trials=failed, measured_s=4.0),
+        "attempts": SimpleNamespace(trials=failed, measured_s=4.0, skipped=[]),
         "bench": bench,
         "max_batch": 512,
         "step_work": Work(step_flops=1e6, update_s=0.25),
@@ -435,3 +437,104 @@ def test_data_that_is_too_small_is_refused(
     with pytest.raises(BadInput) as caught:
         bench.ensure_worker()
     assert told in caught.value.message
+
+
+def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:
+    """The warnings of a probe of one GPU, which found these points."""
+    found = found_of(fits=64, began=True, trace_warnings=[], largest=64)
+    found.device = PAIR[1].model_copy(update={"simulated": False})
+    found.points = {point.batch: point for point in points}
+    found.attempts.skipped = more.pop("skipped", [])
+    found.bench.request = ProbeRequest(
+        devices=PAIR, settings=SMALL, **more.pop("asked", {})
+    )
+    vars(found.bench).update(facts=ready(1), usable_bytes=more.pop("usable", 1))
+    vars(found).update(more)
+    other = found_of(fits=8, began=False, trace_warnings=[], largest=8)
+    request = found.bench.request
+    return list(probe_warnings(request, [found, other], None))
+
+
+def changed(
+    batch: int, seconds: float, reasons: tuple[str, ...] = (), **of: Any
+) -> CurvePoint:
+    told = Telemetry(readings=1, duration_s=1.0, throttle_reasons=reasons)
+    return exact_point(batch, seconds, telemetry=told, **of)
+
+
+CALM = [changed(batch, 0.01 * batch) for batch in (8, 64)]
+
+
+@pytest.mark.parametrize(
+    ("points", "more", "code", "told"),
+    [
+        (CALM, {"asked": {"parallel": True}}, None, ""),  # the other one did not begin
+        (
+            CALM,
+            {"steady": False},
+            "throttled",
+            "once more after that, but not batch 8, 64",
+        ),
+        (
+            [changed(8, 0.1, ("thermal",), measured_again=True)],
+            {"steady": False},
+            "throttled",
+            "its speed (thermal) while it was measured: batches were measured once more after "
+            "that, and the figures are of the changed speed",
+        ),
+        (
+            [changed(8, 0.1, steady=False), CALM[1]],
+            {},
+            "not-steady",
+            "at batch 8 rose or fell",
+        ),
+        (
+            [changed(8, 0.1, ("power brake", "power cap"), steady=False)],
+            {},
+            "throttled",
+            "at batch 8 was of a throttled device (power brake), and",
+        ),
+        (
+            [changed(8, 0.1, late_part=0.11), CALM[1]],
+            {},
+            "slower-than-profile",
+            "at batch 8 the",
+        ),
+        ([changed(8, 0.1, late_part=0.1), CALM[1]], {}, None, ""),
+        (
+            [changed(8, 0.9), CALM[1]],
+            {},
+            "slower-than-larger",
+            "a step of 8 samples took 900 ms, longer than one of 64 (640",
+        ),
+        (
+            CALM,
+            {"skipped": [1, 2, 3, 4]},
+            "smaller-batch-failed",
+            "batch 1, 2, 3, 4 failed",
+        ),
+        (
+            CALM,
+            {"skipped": [*range(6)]},
+            "smaller-batch-failed",
+            "batch 0, 1, 2, 3 and 2 more",
+        ),
+        (
+            CALM,
+            {"asked": {"margin_bytes": 1 << 30}, "usable": None},
+            "margin-unknown",
+            "GPU:1",
+        ),
+        (CALM, {"usable": None}, None, ""),
+        ([*CALM, point_of(QUICK, 16, 0.2)], {}, "wide-interval", "at batch 16 is not"),
+        ([changed(8, 0.1, unlike=True)], {}, "batches-differ", "differ in shape"),
+    ],
+    ids=str,
+)
+def test_what_a_probe_warns_of(
+    points: list[CurvePoint], more: dict[str, Any], code: str | None, told: str
+) -> None:
+    found = warned(*points, **more)
+    assert [one.code for one in found] == ([] if code is None else [code])
+    if found:
+        assert told in found[0].message

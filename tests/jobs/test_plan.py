@@ -225,6 +225,22 @@ def test_a_plan_predicts_the_largest_even_split_that_fits() -> None:
     ) in text
 
 
+def test_global_batches_are_told_of_a_quarter_octave_apart() -> None:
+    """The pair holds 1040 and 712 samples, in two micro-batches each twice as many."""
+    for accumulate, largest in ((1, 1752), (2, 3504)):
+        made = planned(sync_s=0.01, accumulate=accumulate)
+        assert sum(share.limit for share in made.shares) * accumulate == largest
+        wanted = {int(largest / 2 ** (step / 4)) // 8 * 8 for step in range(24)}
+        told = [one.split.global_batch for one in made.predicted.by_global_batch]
+        assert told == sorted(wanted)
+        for one in made.predicted.by_global_batch:
+            rate = one.split.global_batch / one.step_time_s
+            assert one.throughput == pytest.approx(rate)
+    capped = planned(sync_s=0.01, accumulate=1, max_global_batch=800)
+    assert capped.predicted.by_global_batch[-1].split.global_batch == 800
+    assert not planned(sync_s=0.01, global_batch=800).predicted.by_global_batch
+
+
 def test_an_even_split_that_fits_has_the_same_global_batch() -> None:
     made = planned("quick-pair", sync_s=0.006, global_batch=208)
     assert known(made.predicted.even).split == BatchSplit((104, 104))

@@ -1,0 +1,208 @@
+"""How often a batch is tried on a device, in which worker, and what is kept of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpubalance.errors import (
+    BadInput,
+    DeadlinePassed,
+    GpubalanceError,
+    OutOfMemory,
+    PartialResult,
+)
+from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.probe.attempts import Attempts
+from gpubalance.jobs.probe.slower import measure_slower_again
+from gpubalance.results.probe import CurvePoint
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
+
+(DEVICE,) = devices_of(QUICK)
+DIED = PartialResult("it died")
+FULL = OutOfMemory("full", memory_peak_bytes=(99,))
+
+
+class Scripted(Attempts):
+    """Measures nothing: each try ends as a script says, by default well with 4 MiB a sample."""
+
+    def __init__(self, *ends: GpubalanceError | None, **bench: Any) -> None:
+        self.ends = list(ends)
+        self.workers: list[tuple[bool, bool]] = []  # fresh, last
+        self.kept: dict[str, Any] = {}
+        self.told: list[str] = []
+        self.dropped = 0
+        party = SimpleNamespace(alive=True, drop=self._drop)
+        journal = SimpleNamespace(
+            load=lambda key, _: self.kept.get(key), keep=self.kept.__setitem__
+        )
+        usual = {
+            "device": DEVICE,
+            "request": SimpleNamespace(duration_s=None, settings=SMALL),
+            "usable_bytes": None,
+            "fragments": True,
+            "journal": journal,
+            "deaths": [],
+            "party": party,
+            "time_limit": SimpleNamespace(check=lambda: None),
+            "watch": lambda _: None,
+            "ensure_worker": self._ensure_worker,
+            "get_or_make": lambda what, _, make: self.told.append(what) or make(),
+            "tell": self.told.append,
+            "lose": lambda error: self.told.append(error.message),
+        }
+        super().__init__(SimpleNamespace(**{**usual, **bench}))  # type: ignore[arg-type]
+
+    def _ensure_worker(self, *, fresh: bool = False, last: bool = False) -> None:
+        self.workers.append((fresh, last))
+
+    def _drop(self) -> None:
+        self.dropped += 1
+
+    def measured(self, batch: int, rule: StoppingRule) -> CurvePoint:
+        del rule
+        end = self.ends.pop(0) if self.ends else None
+        if end is not None:
+            raise end
+        peak = {"memory_peak_bytes": 4 * MIB * batch}
+        return point_of(QUICK, batch, QUICK.compute_s(batch)).model_copy(update=peak)
+
+    def tried(self, batch: int, **how: Any) -> str:
+        return self.try_batch(batch, "why", within=0.01, **how).trial.outcome
+
+
+def outcomes(attempts: Attempts) -> list[tuple[int, str, str, bool]]:
+    return [(t.batch, t.outcome, t.reason, t.fresh) for t in attempts.trials]
+
+
+def test_a_point_is_tried_once_and_the_limit_twice_at_most() -> None:
+    attempts = Scripted()
+    assert [attempts.tried(8) for _ in range(3)] == ["fits"] * 3
+    assert attempts.workers == [(False, False)]
+    assert outcomes(attempts) == []  # of the limit
+    assert list(attempts.points) == [8]
+    attempts = Scripted(FULL, None)
+    assert [attempts.tried(8, for_limit=True) for _ in range(3)] == [
+        "oom",
+        "fits",
+        "fits",
+    ]
+    assert attempts.workers == [(False, False), (True, False)]
+    assert outcomes(attempts) == [(8, "oom", "why", False), (8, "fits", "why", True)]
+    assert attempts.trials[0].memory_peak_bytes == 99
+    assert attempts.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("death", "outcome", "doubt"),
+    [
+        (DIED, "crash", "the worker died"),
+        (DeadlinePassed("silent"), "deadline", "the worker fell silent"),
+    ],
+)
+def test_a_death_is_tried_once_more_and_not_kept(
+    death: GpubalanceError, outcome: str, doubt: str
+) -> None:
+    attempts = Scripted(None, death)
+    attempts.tried(8)
+    assert attempts.tried(16) == "fits"
+    assert attempts.workers[1:] == [(False, False), (True, False)]
+    assert outcomes(attempts) == [(16, outcome, "why", False)]
+    assert sorted(attempts.kept) == ["SIM-0 16 0", "SIM-0 8 0"]
+    again = Scripted()
+    again.kept = attempts.kept
+    assert (again.tried(16), again.workers) == ("fits", [])
+    twice = Scripted(None, death, death)
+    twice.tried(8)
+    assert twice.tried(16) == outcome
+    assert outcomes(twice)[1] == (16, outcome, f"once more, as {doubt}", True)
+    assert list(twice.kept) == ["SIM-0 8 0"]
+    assert len(twice.bench.deaths) == 2
+    with pytest.raises(type(death)):
+        Scripted(death, death).tried(8)
+
+
+def test_what_fails_below_a_batch_that_passed_is_tried_in_a_fresh_worker() -> None:
+    attempts = Scripted(None, FULL)
+    attempts.tried(16)
+    assert attempts.tried(8) == "fits"
+    assert outcomes(attempts) == [(8, "oom", "why", False)]
+    assert attempts.workers[-1] == (True, False)
+    above = Scripted(None, FULL)
+    above.tried(8)
+    assert above.tried(16, last=True) == "oom"
+    assert above.workers[-1] == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("usable", "batch", "more", "fresh"),
+    [
+        (128 * MIB, 16, {}, False),  # half of it is enough
+        (128 * MIB, 17, {}, True),
+        (128 * MIB, 17, {"fragments": False}, False),
+        (None, 10**6, {}, False),
+        (60 * MIB, 4, {}, True),  # what 8 took counts
+    ],
+    ids=str,
+)
+def test_a_limit_that_may_need_most_of_the_memory_gets_a_fresh_worker(
+    usable: int | None, batch: int, more: dict[str, Any], fresh: bool
+) -> None:
+    attempts = Scripted(usable_bytes=usable, **more)
+    attempts.tried(8)
+    attempts.tried(batch, for_limit=True)
+    assert attempts.workers[-1][0] == fresh
+
+
+def test_what_takes_more_than_may_be_used_does_not_fit() -> None:
+    attempts = Scripted(usable_bytes=32 * MIB, fragments=False)
+    assert (attempts.tried(8), attempts.tried(9)) == ("fits", "margin")
+    assert attempts.dropped == 0  # memory of simulated devices is only counted
+    assert list(attempts.points) == [8]
+    assert attempts.trials[0].memory_peak_bytes == 36 * MIB
+
+
+def raising(error: GpubalanceError) -> Callable[..., Any]:
+    def worker() -> Any:
+        raise error
+
+    return worker
+
+
+def test_a_fault_may_be_memorys_once_a_smaller_batch_has_passed() -> None:
+    fault = BadInput("odd shape")
+    attempts = Attempts(Scripted(worker=raising(fault)).bench)
+    with pytest.raises(BadInput):
+        attempts.measured(8, attempts.rule)
+    attempts.points[4] = point_of(QUICK, 4, 0.1)
+    with pytest.raises(OutOfMemory, match="odd shape"):
+        attempts.measured(8, attempts.rule)
+    assert attempts.fault is None
+    hidden = OutOfMemory("full", fault=fault)
+    attempts = Attempts(Scripted(worker=raising(hidden)).bench)
+    attempts.points[16] = point_of(QUICK, 16, 0.1)  # which is no smaller one
+    with pytest.raises(BadInput):
+        attempts.measured(8, attempts.rule)
+    plain = Attempts(Scripted(worker=raising(FULL)).bench)
+    with pytest.raises(OutOfMemory) as caught:
+        plain.measured(8, plain.rule)
+    assert caught.value is FULL
+
+
+def test_a_batch_that_took_longer_than_a_larger_one_is_measured_once_more() -> None:
+    attempts = Scripted(None, DIED)
+    slow = {batch: exact_point(batch, 0.5) for batch in (8, 16, 24)}
+    attempts.points = {**slow, 32: exact_point(32, 0.1)}
+    known = {"measured_again": True}
+    attempts.points[24] = slow[24].model_copy(update=known)
+    measure_slower_again(attempts)
+    (took, lost) = (attempts.points[batch] for batch in (8, 16))
+    assert (took.measured_again, lost) == (True, slow[16])
+    assert took.step_time_s.median == pytest.approx(QUICK.compute_s(8))
+    once = "took longer than batch 32: measuring it once more"
+    told = [f"batch 8 {once}", "8 slower", f"batch 16 {once}", "16 slower", "it died"]
+    assert attempts.told == told
+    assert attempts.workers == [(False, True)] * 2
