@@ -226,8 +226,8 @@ def test_a_plan_predicts_the_largest_even_split_that_fits() -> None:
 
 
 def test_global_batches_are_told_of_a_quarter_octave_apart() -> None:
-    """The pair holds 1040 and 712 samples, in two micro-batches each twice as many."""
-    for accumulate, largest in ((1, 1752), (2, 3504)):
+    """The pair holds 1032 and 712 samples, in two micro-batches each twice as many."""
+    for accumulate, largest in ((1, 1744), (2, 3488)):
         made = planned(sync_s=0.01, accumulate=accumulate)
         assert sum(share.limit for share in made.shares) * accumulate == largest
         wanted = {int(largest / 2 ** (step / 4)) // 8 * 8 for step in range(24)}
