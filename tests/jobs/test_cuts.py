@@ -255,6 +255,10 @@ def test_the_fewest_samples_that_are_nearly_as_fast_as_any() -> None:
     assert found.problem.micro_batch == best
     assert found.throughput == pytest.approx(rates[best])
     assert costs.best() == found
+    first, second = blocks_of(request)
+    small = tuple(point for point in second.points if point.micro_batch == 8)
+    unlike = [first, second.model_copy(update={"points": small})]
+    assert BlockCosts(request, GRAPH, unlike)._sizes() == [2**n for n in range(10)]
 
 
 def test_what_a_cut_gave_is_what_the_next_one_is_planned_with() -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 
 from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.events import Doing, Event
+from gpubalance.jobs.measure.fitting import Fitting, _needs_and_has
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.device import DeviceProfile, JointProfile
+from gpubalance.settings.requests import RunRequest
+from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, DrawnWorker
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
 from tests.support.machines import Machine
 
 MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]
@@ -69,3 +77,92 @@ def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
     assert machine.rate(machine.balanced(party_of=Misblaming).split) == pytest.approx(
         expected, rel=0.01
     )
+
+
+THIRTY = QUICK.model_copy(update={"name": "small", "memory": (64 + 4 * 30) * MIB})
+TINY = QUICK.model_copy(update={"memory": 66 * MIB})
+FITS = "this fits, tried: --batches "
+
+
+@pytest.mark.parametrize(
+    ("profiles", "batches", "blamed", "full", "remedy", "tries"),
+    [
+        (
+            (QUICK, THIRTY),
+            (100, 60),
+            1,
+            "GPU:1 (small) at batch 60",
+            f"{FITS}100 30",
+            1,
+        ),
+        # TensorFlow may blame another device, or none.
+        (
+            (QUICK, THIRTY),
+            (100, 60),
+            0,
+            "GPU:1 (small) at batch 60",
+            f"{FITS}100 30",
+            3,
+        ),
+        (
+            (QUICK, THIRTY),
+            (100, 60),
+            None,
+            "GPU:1 (small) at batch 60",
+            f"{FITS}100 30",
+            2,
+        ),
+        ((THIRTY,), (60,), 0, "GPU:0 (small) at batch 60", f"{FITS}30", 1),
+        ((QUICK, THIRTY), (100, 20), 0, "a device", "it fits on a second try", 2),
+        ((TINY, TINY), (8, 8), 1, "GPU:1 (quick) at batch 8", "not even one sample", 7),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_named_with_what_does(
+    profiles: tuple[DeviceProfile, ...],
+    batches: tuple[int, ...],
+    blamed: int | None,
+    full: str,
+    remedy: str,
+    tries: int,
+) -> None:
+    devices = devices_of(*profiles)
+    joint = JointProfile()
+    split = BatchSplit(batches)
+    asked = RunRequest(devices=devices, split=split, settings=SMALL, joint=joint)
+    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
+    told: list[Event] = []
+    failed = OutOfMemory("it ran out", replica=blamed)
+    error = Fitting(party, asked, told.append).error(failed)
+    where = "the joint run" if len(devices) > 1 else "the run"
+    assert error.message == f"out of memory: {full} in {where} of {split}"
+    assert error.remedy.startswith(remedy)
+    assert told[0] == Doing("it ran out; looking for what fits")
+    assert len(told) - 1 == tries
+
+
+@pytest.mark.parametrize(
+    ("replica", "needed", "told"),
+    [
+        (1, (70, 80), ": GPU:1 needs 80.0 MiB, and 75.0 MiB are free"),
+        (0, (70, 80), ": GPU:0 needs 70.0 MiB, and 75.0 MiB are free"),
+        (None, (70, 80), ": GPU:1 needs 80.0 MiB, and 75.0 MiB are free"),
+        (None, (75, 75), ""),
+        (1, (70, None), ""),
+        (0, (), ""),
+    ],
+)
+def test_what_the_device_needs_that_refused(
+    replica: int | None, needed: tuple[int | None, ...], told: str
+) -> None:
+    bytes_ = tuple(size and size * MIB for size in needed)
+    error = OutOfMemory("full", replica=replica, memory_peak_bytes=bytes_)
+    pair = devices_of(QUICK, QUICK)
+    assert _needs_and_has(error, pair, (75 * MIB, 75 * MIB)) == told
+    assert _needs_and_has(error, pair, (None, None)) == ""
+    gpus = [device.model_copy(update={"simulated": False}) for device in pair]
+    if told:
+        real = _needs_and_has(error, gpus, (75 * MIB, 75 * MIB))
+        assert real == told.replace("needs", "held").replace(
+            ", and", " when it asked for more, and"
+        )

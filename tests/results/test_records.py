@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from gpubalance.errors import BadInput
+from gpubalance.results.common import Count, Number, Positive, Samples, Size, Whole
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
@@ -63,3 +66,32 @@ def test_a_file_that_is_too_large_for_a_result_is_not_read(tmp_path: Path) -> No
         with pytest.raises(BadInput) as caught:
             read_result(path)
         assert ("32" in caught.value.message) == is_large
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [
+        (Number, -(10.0**18), 10.0**18),
+        (Whole, -(10**18), 10**18),
+        (Count, 0, 10**18),
+        (Samples, 0, 10**9),
+        (Size, 1, 10**9),
+    ],
+    ids=["number", "whole", "count", "samples", "size"],
+)
+def test_no_number_of_a_file_is_beyond_its_bounds(
+    kind: Any, least: float, most: float
+) -> None:
+    read = TypeAdapter(kind).validate_python
+    assert (read(least), read(most)) == (least, most)
+    for beyond in (least - max(1, abs(least) / 100), most + most / 100):
+        with pytest.raises(ValidationError):
+            read(type(most)(beyond))
+
+
+def test_a_time_is_above_a_trillionth_of_a_second() -> None:
+    read = TypeAdapter(Positive).validate_python
+    assert [read(value) for value in (1.01e-12, 0.99e12)] == [1.01e-12, 0.99e12]
+    for beyond in (1e-12, 1e12, -1.0):
+        with pytest.raises(ValidationError):
+            read(beyond)
