@@ -8,14 +8,16 @@ from typing import cast
 
 import pytest
 
-from gpubalance.errors import OutOfMemory
+from gpubalance.errors import EnvironmentFault, NothingFits, OutOfMemory
+from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.balance.tried import lowered_limits
 from gpubalance.jobs.events import Doing, Event
 from gpubalance.jobs.measure.fitting import Fitting, _needs_and_has
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
-from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, DrawnWorker
+from tests.jobs.drawn import DrawnParty, DrawnWorker, nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
 from tests.support.machines import Machine
 
@@ -166,3 +168,28 @@ def test_what_the_device_needs_that_refused(
         assert real == told.replace("needs", "held").replace(
             ", and", " when it asked for more, and"
         )
+
+
+def limits_of(
+    failed: OutOfMemory, *profiles: DeviceProfile, batches: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    """What a balance plans with after that failure, of devices of which the first has no samples."""
+    devices = devices_of(QUICK, *profiles)
+    joint = JointProfile()
+    asked = BalanceRequest(devices=devices, settings=SMALL, joint=joint)
+    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
+    together = Together(asked, None, party, quiet, nothing_kept())
+    return lowered_limits(together, BatchSplit((0, *batches)), failed, believed=False)
+
+
+def test_a_balance_steps_back_to_what_fits_unless_it_was_chance() -> None:
+    full = OutOfMemory("it ran out", replica=1)
+    assert limits_of(full, QUICK, THIRTY, batches=(100, 60)) == [(2, 30)]
+    assert limits_of(full, THIRTY, THIRTY, batches=(40, 60)) == [(1, 30), (2, 30)]
+    assert limits_of(full, QUICK, THIRTY, batches=(100, 20)) == []
+    with pytest.raises(NothingFits, match="it ran out") as caught:
+        limits_of(full, TINY, TINY, batches=(8, 8))
+    assert "not even one sample a device fits" in caught.value.remedy
+    fault = EnvironmentFault("cuDNN is missing")
+    with pytest.raises(EnvironmentFault):
+        limits_of(OutOfMemory("full", fault=fault), TINY, TINY, batches=(8, 8))

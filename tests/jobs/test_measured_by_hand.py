@@ -11,6 +11,11 @@ import pytest
 from gpubalance.jobs.measure import figures, stamps
 from gpubalance.jobs.measure.memory_lines import limits_by, lines_through
 from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.subject_runner import (
+    WarmUp,
+    step_s_of,
+    steps_per_timing,
+)
 from gpubalance.jobs.measure.window import TakenTurn, Window, largest
 from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
@@ -90,6 +95,14 @@ def test_figures_of_two_windows_by_hand() -> None:
     assert figures.precision(only_timings) == math.inf
     times = figures.step_times_s(both)
     assert figures.precision(both) == known(half_width(times))
+
+
+def test_a_timing_has_as_many_steps_as_take_its_time() -> None:
+    steps = [steps_per_timing(0.5, step_s) for step_s in (0.1, 0.13, 2.0, 0.0)]
+    assert steps == [5, 4, 1, 1]
+    assert steps_per_timing(0.5, WarmUp().step_s) == 1  # unknown
+    assert step_s_of(timing(0.6, 3)) == pytest.approx(0.2)
+    assert step_s_of(timing(0.6, step_s=0.25)) == 0.25
 
 
 def test_a_stamped_step_may_have_begun_first() -> None:
