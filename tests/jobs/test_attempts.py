@@ -11,6 +11,7 @@ import pytest
 from gpubalance.errors import (
     BadInput,
     DeadlinePassed,
+    EnvironmentFault,
     GpubalanceError,
     OutOfMemory,
     PartialResult,
@@ -50,7 +51,7 @@ class Scripted(Attempts):
             "time_limit": SimpleNamespace(check=lambda: None),
             "watch": lambda _: None,
             "ensure_worker": self._ensure_worker,
-            "get_or_make": lambda what, _, make: self.told.append(what) or make(),
+            "get_or_make": self._get_or_make,
             "tell": self.told.append,
             "lose": lambda error: self.told.append(error.message),
         }
@@ -58,6 +59,10 @@ class Scripted(Attempts):
 
     def _ensure_worker(self, *, fresh: bool = False, last: bool = False) -> None:
         self.workers.append((fresh, last))
+
+    def _get_or_make(self, what: str, _: object, make: Callable[[], Any]) -> Any:
+        self.told.append(what)
+        return make()
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -181,11 +186,14 @@ def test_a_fault_may_be_memorys_once_a_smaller_batch_has_passed() -> None:
     with pytest.raises(OutOfMemory, match="odd shape"):
         attempts.measured(8, attempts.rule)
     assert attempts.fault is None
-    hidden = OutOfMemory("full", fault=fault)
+    hidden = OutOfMemory("full", fault=EnvironmentFault("cuDNN failed"))
     attempts = Attempts(Scripted(worker=raising(hidden)).bench)
+    with pytest.raises(EnvironmentFault):
+        attempts.measured(1, attempts.rule)
     attempts.points[16] = point_of(QUICK, 16, 0.1)  # which is no smaller one
-    with pytest.raises(BadInput):
+    with pytest.raises(OutOfMemory, match="cuDNN failed"):
         attempts.measured(8, attempts.rule)
+    assert attempts.fault is hidden.fault
     plain = Attempts(Scripted(worker=raising(FULL)).bench)
     with pytest.raises(OutOfMemory) as caught:
         plain.measured(8, plain.rule)

@@ -194,8 +194,8 @@ def test_what_blocks_take_at_a_size_between_those_measured() -> None:
     costs = DeviceCosts(points, 3)
     assert costs.largest == 32
     load = costs.load(16, 1000.0)
-    assert load.forward_s == (pytest.approx(0.014), 0.005, math.inf)
-    assert load.backward_s == (pytest.approx(0.028), 0.01, math.inf)
+    assert load.forward_s == pytest.approx((0.014, 0.005, math.inf))
+    assert load.backward_s == pytest.approx((0.028, 0.01, math.inf))
     assert load.update_s == pytest.approx((0.0016, 0.0005, 0.0))
     assert load.fixed_bytes == (120, 50, 0)
     assert load.live_bytes == (160, 48, 0)

@@ -38,12 +38,10 @@ from gpubalance.render.report.words import summary_of
 from gpubalance.render.run import window_text
 from gpubalance.render.table import summary
 from gpubalance.render.tensorboard import Summaries
-from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from gpubalance.results.records import read_record, read_result
-from gpubalance.results.run import Run
+from gpubalance.results.records import Reported, read_record, read_result
 from gpubalance.results.subject import ReportSubject, warnings_of
 from tests.jobs.probes import QUICK, devices_of
 from tests.render import samples
@@ -69,7 +67,7 @@ REPORTS = (
 
 
 def told(
-    result: Plan | Probe | Independent | Layers | Run,
+    result: Reported,
     following: str = "",
     script: Sequence[str] = (),
     width: int = 80,
@@ -158,7 +156,8 @@ def _drawn(chart: Chart, width: int) -> Iterator[str]:
             yield f"line of {len(data)}: {_numbers(np.ravel(ends))} {look}"
         for text in axes.texts:
             place = _numbers(text.get_position())
-            yield f"text {place} {text.get_ha()} {text.get_weight()}: {text.get_text()}"
+            look = f"{text.get_horizontalalignment()} {text.get_fontweight()}"
+            yield f"text {place} {look}: {text.get_text()}"
         for collection in axes.collections:
             for path_ in collection.get_paths():
                 corners: Any = path_.vertices
