@@ -148,7 +148,7 @@ def test_what_fails_below_a_batch_that_passed_is_tried_in_a_fresh_worker() -> No
         (128 * MIB, 16, {}, False),  # half of it is enough
         (128 * MIB, 17, {}, True),
         (128 * MIB, 17, {"fragments": False}, False),
-        (None, 10**6, {}, False),
+        (None, 100, {}, False),
         (60 * MIB, 4, {}, True),  # what 8 took counts
     ],
     ids=str,

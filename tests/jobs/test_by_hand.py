@@ -247,6 +247,7 @@ def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
         "attempts": SimpleNamespace(trials=failed, measured_s=4.0, skipped=[]),
         "bench": bench,
         "max_batch": 512,
+        "plateau": None,
         "step_work": Work(step_flops=1e6, update_s=0.25),
         "errors": [],
         "with_xla": None,
@@ -319,11 +320,15 @@ def explored(
     usable_bytes: int | None = None,
     max_batch: int | None = None,
     fails: int = 10**9,
+    *,
+    find_limit: bool = True,
 ) -> tuple[list[int], Explored]:
     """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
     told: list[float] = []
     bench: Any = SimpleNamespace(
-        request=SimpleNamespace(batch_multiple=8, max_batch=max_batch),
+        request=SimpleNamespace(
+            batch_multiple=8, max_batch=max_batch, find_limit=find_limit
+        ),
         max_batch=max_batch,
         usable_bytes=usable_bytes,
         facts=ready(1),
@@ -334,11 +339,11 @@ def explored(
     def try_batch(batch: int, reason: str, *, within: float) -> Any:
         assert (reason, within >= 0.01) == ("for the curve", True)
         if batch >= fails:
-            return SimpleNamespace(point=None)
+            return SimpleNamespace(trains=False)
         point = point_of(QUICK, batch, batch / rate_of(batch))
         peak = {"memory_peak_bytes": 100 + 10 * batch}
         points[batch] = point.model_copy(update=peak)
-        return SimpleNamespace(point=points[batch])
+        return SimpleNamespace(trains=True)
 
     attempts: Any = SimpleNamespace(
         bench=bench,
@@ -374,6 +379,17 @@ def test_which_batches_are_explored(
 ) -> None:
     found = explored(**{"rate_of": float, **how})
     assert found == (batches, Explored(max_batch, failed))
+
+
+def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
+    """From 64 samples on a step takes 15.6 ms a sample; it is a second long there."""
+    roomy = {"rate_of": lambda batch: min(batch, 64.0), "usable_bytes": 10**6 + 100}
+    batches = [8, 16, 32, 128, 512, 2048]
+    assert explored(**roomy, find_limit=False) == (batches, Explored(2048, None, 128))
+    batches += [8192, 32768]
+    assert explored(**roomy) == (batches, Explored(1 << 20, None))
+    fast = {**roomy, "rate_of": lambda batch: min(batch, 64.0) * 1000}
+    assert explored(**fast, find_limit=False)[0] == batches
 
 
 def bench_of(facts: dict[str, Any], **asked: Any) -> tuple[Bench, list[Any]]:
