@@ -109,35 +109,6 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     )
 
 
-def test_the_curve_has_its_points_its_model_its_limit_and_the_chosen_batch() -> None:
-    subject = samples.subject(samples.BALANCE, samples.PROBE)
-    assert subject.probe_from == "pair-probe.json"
-    # Of other devices
-    assert samples.subject(samples.BALANCE, samples.FOUR_PROBE).probe_from == ""
-    axes = figure_of(drawn(subject, "curves")).axes[0]
-    assert axes.get_xlabel() == "batch, samples"
-    assert axes.get_ylabel() == "throughput, samples/s"
-    lines = [np.column_stack(line.get_data()).tolist() for line in axes.lines]
-    for i, one in enumerate(map(known, subject.probes)):
-        limit = known(one.batch_limit)
-        points = [
-            [point.batch, point.throughput.median]
-            for point in sorted(one.curve, key=lambda p: p.batch)
-        ]
-        assert points in lines
-        # Up to 97 % of the axis
-        assert [[limit.fits, 0.0], [limit.fits, 0.97]] in lines
-        model = known(one.step_time_model)
-        batch = known(subject.split).batches[i]
-        assert [batch, batch / (model.alpha_s + model.beta_s * batch)] in [
-            line[0] for line in lines if line
-        ]
-        long = [line for line in lines if len(line) > 100][i]
-        assert long[50][1] == pytest.approx(
-            long[50][0] / (model.alpha_s + model.beta_s * long[50][0])
-        )
-
-
 @pytest.mark.parametrize("wide", [0.01, 100.0])
 def test_only_what_is_seen_is_in_a_legend(wide: float) -> None:
     """Bars of a ten-thousandth of the axis or less are not, however long the axis is."""
