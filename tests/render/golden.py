@@ -64,6 +64,8 @@ REPORTS = (
     *("pair-independent", "pair-layers", "queue", "queue-cut-short"),
     *("contended", "fed-run", "rough-probe"),
 )
+# Of which the CSV is kept too: there is one of each kind.
+CSV = ("pair-on-gpus", "goodput", "pair-layers", "queue", "rough-probe", "contended")
 
 
 def told(
@@ -126,7 +128,7 @@ def report(name: str) -> dict[str, str]:
         if name == "pair-run":
             lines += _drawn(chart, NARROW)
     texts = {f"{name}-charts.txt": "\n".join(lines), f"{name}.md": markdown([of])}
-    if name not in ("four-balance", "pair-plan", "pair-run"):  # in which nothing is new
+    if name in CSV:
         texts[f"{name}.csv"] = csv_text([of])
     if name not in NAMES:
         texts[f"{name}-80.txt"] = told(of.result)
