@@ -545,7 +545,6 @@ CALM = [changed(batch, 0.01 * batch) for batch in (8, 64)]
         ([*CALM, point_of(QUICK, 16, 0.2)], {}, "wide-interval", "at batch 16 is not"),
         ([changed(8, 0.1, unlike=True)], {}, "batches-differ", "differ in shape"),
     ],
-    ids=str,
 )
 def test_what_a_probe_warns_of(
     points: list[CurvePoint], more: dict[str, Any], code: str | None, told: str
