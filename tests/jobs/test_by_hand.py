@@ -383,7 +383,10 @@ def test_which_batches_are_explored(
 
 def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     """From 64 samples on a step takes 15.6 ms a sample; it is a second long there."""
-    roomy = {"rate_of": lambda batch: min(batch, 64.0), "usable_bytes": 10**6 + 100}
+    roomy: dict[str, Any] = {
+        "rate_of": lambda batch: min(batch, 64.0),
+        "usable_bytes": 10**6 + 100,
+    }
     batches = [8, 16, 32, 128, 512, 2048]
     assert explored(**roomy, find_limit=False) == (batches, Explored(2048, None, 128))
     batches += [8192, 32768]
