@@ -62,6 +62,9 @@ _NOT_QUICK = tuple(
 )
 _TRAINING = ("engine", "training")  # only for mutants of these rooms
 _COSTS = ROOT / "build" / "mutants.json"
+# The tests of a command run after all others; its name, if the part has another one.
+_LAST = 99
+_COMMANDS = {"measure": "run", "plan": "balance"}
 # Decorators whose functions can be taken over
 _PLAIN = {
     "cached_property",
@@ -156,7 +159,8 @@ class Tree:
     def _tests_near(self, module: str) -> dict[str, int]:
         """The files of tests that may find a mutant of a module, each by how near it is.
 
-        That is how many imports lead from it to the module; those in the mirrored folder are near.
+        That is how many imports lead from it to the module; those in the mirrored folder are near,
+        and the tests of a part's own command come last: they run it whole, in the tests' process.
         """
         room = module.split("/")[1]
         users: dict[str, list[str]] = {}
@@ -181,6 +185,12 @@ class Tree:
             is_near = distance <= _FAR or (is_mirrored and room not in _TRAINING)
             if is_test and not is_slow and is_near:
                 near[path] = distance - is_mirrored
+        if room in ("jobs", "render", "results"):
+            command = Path(module).stem if room != "jobs" else module.split("/")[2]
+            command = _COMMANDS.get(command, command)
+            own = f"tests/cli/test_{command.removesuffix('.py')}.py"
+            if own in self._imports:
+                near[own] = _LAST
         return near
 
 
