@@ -293,7 +293,9 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     truth = CutWorker([0, 1], {0: 2.0})
     events: list[Event] = []
     rounds = rounds_of(truth, events, force=True)
+    assert rounds.latest is None
     cut = rounds.find_and_prove()
+    assert rounds.latest is rounds.proof is cut
     wanted = place(truth.problem(16, 4))
     first, second = rounds.records
     assert (first.number, second.number) == (1, 2)

@@ -31,9 +31,12 @@ from gpubalance.numbers.stats import (
     t95,
 )
 from gpubalance.numbers.steady import (
+    _TREND_MATTERS,
+    _TREND_Z,
     _clear_cuts,
     _distances,
     _shifts,
+    _trend,
     has_trend,
     is_steady,
     unquiet,
@@ -292,3 +295,20 @@ def test_cuts_are_pettitts_and_distances_those_from_the_median() -> None:
             wanted.append(sum(abs(one - middle) for one in samples[:end]))
         assert _distances(samples) == pytest.approx(wanted)
     assert len(cuts) > 5
+
+
+def test_a_trend_is_kendalls() -> None:
+    random = Random(5)
+    found = set()
+    for _ in range(400):
+        n = random.randint(4, 14)
+        rise = random.choice([0.0, 0.02, 0.05])
+        samples = [1 + rise * i + random.uniform(0, 0.2) for i in range(n)]
+        pairs = itertools.combinations(samples, 2)
+        rank = sum((before < after) - (before > after) for before, after in pairs)
+        z = (abs(rank) - 1) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+        slope = median_slope(np.log(np.array(samples)))
+        is_trend = z >= _TREND_Z and abs(slope) * n > _TREND_MATTERS
+        assert _trend(samples) == (slope if is_trend else None)
+        found.add((n, is_trend))
+    assert len(found) > 15

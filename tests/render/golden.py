@@ -232,6 +232,9 @@ def lines() -> Iterator[str]:
             trial_text(device, trial) for trial in known(one.batch_limit).trials
         )
     for cut in layers.rounds:
+        for ran_out in (None, 1):
+            full = cut.model_copy(update={"step_time_s": None, "ran_out": ran_out})
+            yield cut_done_text(full, layers.devices, layers.global_batch)
         yield cut_done_text(cut, layers.devices, layers.global_batch)
     yield pipe_window_text(1, 2, 1234.5, 0.25)
     left = plan.devices[1]
