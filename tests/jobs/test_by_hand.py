@@ -377,7 +377,7 @@ def explored(
         ({"fails": 64}, [8, 16, 32], 1 << 20, 64),
         ({"fails": 8}, [], 1 << 20, 8),
     ],
-    ids=str,
+    ids=range(10),
 )
 def test_which_batches_are_explored(
     how: dict[str, Any], batches: list[int], max_batch: int, failed: int | None

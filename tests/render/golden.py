@@ -65,7 +65,7 @@ REPORTS = (
     *("contended", "fed-run", "rough-probe"),
 )
 # Of which the CSV is kept too: there is one of each kind.
-CSV = ("pair-on-gpus", "goodput", "pair-layers", "queue", "rough-probe", "contended")
+CSV = ("goodput", "queue")
 
 
 def told(
