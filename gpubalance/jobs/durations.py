@@ -23,15 +23,18 @@ from gpubalance.system.state import state_folder, write_whole
 
 # What is usual, for small models on a machine with two cores.
 _START_S = 10.0  # until the first window: loads TensorFlow, builds the model, warms up
-_PROBE_S = 15.0
+_PROBE_S = 12.0
 # On a GPU. Fresh workers took 8 to 18 s each on an H200, and a search for the limit needs several.
 _GPU_START_S = 20.0
 _GPU_PROBE_S = 120.0
 _SIZES = 10
 _BLOCKS_S = 12.0
 _OWN_CODE_S = 3.0
+# Until the first round: its worker loads TensorFlow while the devices are probed
+_ROUNDS_START_S = 4.0
+_ROUND_S = 3.0
 # The user's input pipeline alone
-_PIPELINE_S = 10.0
+_PIPELINE_S = 6.0
 _WINDOW_S = 5.0
 # Of steps so long that their number decides
 _WARM_UP_STEPS = 10
@@ -96,7 +99,10 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
     splits = 2 if measuring.baseline == "even" and devices > 1 else 1
     match request:
         case BalanceRequest():
-            rounds_s = start_s + _ROUNDS * (request.round_s or window_s)
+            if request.devices[0].simulated:
+                start_s += _ROUNDS_START_S - _START_S
+            round_s = request.round_s or max(_ROUND_S, _WINDOW_STEPS * step_s)
+            rounds_s = start_s + _ROUNDS * round_s
             pipeline_s = _PIPELINE_S if request.settings.data else 0.0
             return {"rounds": rounds_s, "proof": splits * windows_s + pipeline_s}
         case LayersRequest():
