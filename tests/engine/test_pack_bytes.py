@@ -93,3 +93,14 @@ def test_packs_are_for_the_bytes_of_the_trainable_weights(
     small = keras.Sequential([keras.Input((15,)), keras.layers.Dense(1024)])
     assert pack_size.pack_bytes_for(small, replicas) == 0
     assert not asked
+
+
+def test_numbers_come_out_of_a_vector_as_they_went_in_none_of_them_too() -> None:
+    """With a floatx of float16 no metric's variable is summed."""
+    from gpubalance.engine.step.vectors import parted, together
+
+    values = [tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant(5.0)]
+    whole, one = parted(together(values), [(2, 2), ()])
+    assert whole.numpy().tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert one.numpy() == 5.0
+    assert parted(together([]), []) == []
