@@ -122,8 +122,8 @@ def _note(plan: Plan) -> str:
     if not plan.wants_larger_batches:
         return ""
     return (
-        f"    # Its batches of {plan.own_batch} differ in shape, and split.fit uses them so:\n"
-        f"    # make batches of {plan.global_batch} there (batch or padded_batch), the split's.\n"
+        f"    # Its batches of {plan.own_batch} differ in shape, so split.fit leaves them as they "
+        f"are.\n    # Make batches of {plan.global_batch} there (batch or padded_batch).\n"
     )
 
 

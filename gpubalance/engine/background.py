@@ -1,4 +1,4 @@
-"""Threads that nobody waits for, but the program's end for what they do inside TensorFlow."""
+"""Threads for work that may hang: a program that ends waits a second for those in TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WAITED_AT_EXIT_S = 1.0
 
 _changed = threading.Condition()
 _at_work = 0
-_kept: list[Any] = []  # what would else be dropped where that is not safe any more
+_kept: list[Any] = []  # what is not safe to drop any more
 _ending = False
 
 
@@ -35,14 +35,14 @@ def work() -> Iterator[None]:
 
     Before version 3.14 Python ends such a thread where it next needs the interpreter. Within a
     function that TensorFlow traces or drops, this aborts the whole program ("FATAL: exception not
-    rethrown"), after all that it had to do was done.
+    rethrown") though its work is done.
     """
     global _at_work
     with _changed:
         begins = not _ending
         _at_work += begins
     if not begins:
-        threading.Event().wait()  # with which Python ends
+        threading.Event().wait()  # for ever: Python ends meanwhile
     try:
         yield
     finally:

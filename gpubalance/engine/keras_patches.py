@@ -223,7 +223,7 @@ class _KeysOfSums:
     """Gives the sums of one traced function their keys, from one capture for each device.
 
     By a key the devices of a sum find each other, so each sum of each call has a new one.
-    TensorFlow captures each by itself: some 25 µs of the host for each sum on each device. Here a
+    TensorFlow captures each by itself: some 50 µs of the host for each sum on each device. Here a
     call reserves as many as the function has sums; in the function they follow from the first.
     """
 

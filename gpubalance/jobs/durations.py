@@ -91,16 +91,16 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
     if isinstance(request, ProbeRequest):
         return _usual_of_probe_s(request)
     devices = len(request.devices)
-    start_s = _START_S if request.devices[0].simulated else _GPU_START_S
-    start_s += _WARM_UP_STEPS * step_s + _own_s(request)
+    is_simulated = request.devices[0].simulated
+    warm_up_s = _WARM_UP_STEPS * step_s + _own_s(request)
+    start_s = warm_up_s + (_START_S if is_simulated else _GPU_START_S)
     measuring = request.measuring
     window_s = max(_WINDOW_S, _WINDOW_STEPS * step_s)
     windows_s = measuring.windows * (measuring.duration_s or window_s)
     splits = 2 if measuring.baseline == "even" and devices > 1 else 1
     match request:
         case BalanceRequest():
-            if request.devices[0].simulated:
-                start_s += _ROUNDS_START_S - _START_S
+            start_s = warm_up_s + (_ROUNDS_START_S if is_simulated else _GPU_START_S)
             round_s = request.round_s or max(_ROUND_S, _WINDOW_STEPS * step_s)
             rounds_s = start_s + _ROUNDS * round_s
             pipeline_s = _PIPELINE_S if request.settings.data else 0.0

@@ -225,7 +225,7 @@ def test_batches_that_fit_keeps_get_no_learning_rate(
     assert "your batches of 64 differ in shape, so" in " ".join(done.stderr.split())
     assert "SGD" not in done.stdout + done.stderr
     assert (
-        f"    # make batches of {size} there (batch or"
+        f"    # Make batches of {size} there (batch or"
         in (folder / "new.py").read_text()
     )
 

@@ -182,7 +182,7 @@ def test_one_trace_serves_every_split() -> None:
 
 
 def test_python_gives_all_sums_of_a_step_their_keys_at_once() -> None:
-    """A key by itself takes some 25 µs of the host for each pack and replica."""
+    """A key by itself takes some 50 µs of the host for each pack and replica."""
     steps = Steps(dense_model, adam, [None, None])
     launchers = []
     for x, y in samples()[:2]:

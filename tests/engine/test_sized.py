@@ -36,8 +36,8 @@ class Made:
 def test_the_first_split_is_made_at_once_and_later_ones_once_they_have_lasted() -> None:
     made = Made()
     assert made.train(50, 3) == [("of 50", True), ("of 50", False), ("of 50", False)]
-    later = made.train(60, MAKING_S + 3)
-    assert later == [(None, False)] * 10 + [("of 60", True)] + [("of 60", False)] * 2
+    later = made.train(60, MAKING_S + 4)  # and a second for the first step
+    assert later == [(None, False)] * 11 + [("of 60", True)] + [("of 60", False)] * 2
 
 
 def test_of_two_hundred_changes_none_costs_more_than_it_trains() -> None:

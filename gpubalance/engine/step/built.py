@@ -20,8 +20,8 @@ STATEFUL = (
     "a part"
 )
 STATELESS = (
-    "stateful=False, with windows so long that no state need pass from one batch to the next; or "
-    "train on one device"
+    "stateful=False, with windows long enough to need no state from the batch before; or train on "
+    "one device"
 )
 
 

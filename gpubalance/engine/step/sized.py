@@ -34,25 +34,27 @@ class SizedFunctions:
         self._functions: dict[BatchSplit, Any] = {}  # the one used last is last
         self._shares: BatchSplit | None = None
         self._since_s = 0.0
-        self._making_s = 0.0
+        self._making_s = 0.0  # of the last one, with its first step
+        self._made_from_s: float | None = None
 
     def of(self, shares: BatchSplit) -> tuple[Any, bool]:
         """The function for these shares, or None, and whether it was made now."""
+        now_s = self._clock()
+        if self._made_from_s is not None:
+            # TensorFlow optimises a function when it runs first.
+            self._making_s = now_s - self._made_from_s
+            self._made_from_s = None
         if shares != self._shares:
             self._shares = shares
-            self._since_s = self._clock()
+            self._since_s = now_s
         is_new = shares not in self._functions
         if is_new:
-            lasted_s = self._clock() - self._since_s
+            lasted_s = now_s - self._since_s
             if self._awaits_lasting and lasted_s < self._making_s:
                 return None, False
-            self._keep(shares)
+            self._made_from_s = now_s
+            self._functions[shares] = self._make(shares)
+            if len(self._functions) > _KEPT:
+                del self._functions[next(iter(self._functions))]
         self._functions[shares] = self._functions.pop(shares)
         return self._functions[shares], is_new
-
-    def _keep(self, shares: BatchSplit) -> None:
-        began_s = self._clock()
-        self._functions[shares] = self._make(shares)
-        self._making_s = self._clock() - began_s
-        if len(self._functions) > _KEPT:
-            del self._functions[next(iter(self._functions))]

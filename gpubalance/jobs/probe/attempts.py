@@ -34,7 +34,7 @@ from gpubalance.system.os_errors import is_about_files
 
 # A try for the limit that would be measured for longer only shows that the batch trains. Within it
 # the time is measured too: later it would take a fresh worker, which costs more.
-_LONG_S = 5.0
+_LONGEST_TRY_S = 5.0
 
 
 class Attempt(Record):
@@ -247,7 +247,9 @@ class Attempts:
     def _takes_long(self, asked: _Asked) -> bool:
         """Whether the step time of the batch would take long to measure, by smaller ones."""
         points = list(self.points.values())
-        return bool(points) and point_s(points, asked.batch, asked.rule) > _LONG_S
+        return (
+            bool(points) and point_s(points, asked.batch, asked.rule) > _LONGEST_TRY_S
+        )
 
     def _try_steps(self, batch: int) -> int | None:
         with self._memory_or_fault(batch), self.bench.worker() as worker:
