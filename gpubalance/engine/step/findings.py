@@ -27,8 +27,8 @@ _IS_A_MEAN = (
 _UNLIKE = (
     "takes gradients that are not a mean over samples: they are clipped, or something is computed "
     "from the batch as a whole, of which each device has only its own samples. A split adds up the "
-    "gradients of a batch's parts, so the result is not exactly that of one device, and a loss that "
-    "compares samples with each other is another number"
+    "gradients of a batch's parts, so the result is not exactly that of one device, and a loss "
+    "that compares samples with each other is another number"
 )
 _DIVIDED = (
     "is divided by a sum or a mean over the batch, as of weights or a mask: a split divides each "
