@@ -117,12 +117,15 @@ _OF_KERAS = (
 
 @dataclass(frozen=True)
 class DrawnStep:
-    """A model's step on a batch. `truth` is None where it is too near to two of them."""
+    """A model's step on a batch, and what may be said of it.
+
+    `truths` is empty where it is too near to two of them.
+    """
 
     text: str
     model: Any
     batch: tuple[Any, ...]
-    truth: str | None
+    truths: tuple[str, ...]
 
 
 class _Draw:
@@ -365,13 +368,13 @@ def drawn(seed: int, precision: str) -> DrawnStep:
     model = draw.model()
     x, y, weights = draw.data()
     batch = (x, y, weights) if draw.weighted else (x, y)
-    return DrawnStep(draw.text(), model, batch, _truth(draw, model.get_weights()))
+    return DrawnStep(draw.text(), model, batch, _truths(draw, model.get_weights()))
 
 
-def _truth(draw: _Draw, weights: list[Any]) -> str | None:
+def _truths(draw: _Draw, weights: list[Any]) -> tuple[str, ...]:
     """What is true of the gradients with these weights, as computed in float64."""
     if draw.truth == NONE:
-        return NONE
+        return (NONE,)
     model = keras.Sequential(draw.layers("float64", drops=False))
     model.set_weights(weights)  # its own initial ones are others
     whole = _gradient(draw, model, slice(None))
@@ -379,11 +382,14 @@ def _truth(draw: _Draw, weights: list[Any]) -> str | None:
     if draw.truth == OTHER:
         # Where rounding decides which samples a loss chooses, any of them may be right.
         rounded = (_is_clearly_other(draw, model, seed) for seed in range(_ROUNDED))
-        return OTHER if all(rounded) else None
+        if not all(rounded):
+            return ()
+        # This precision may round them away, and then nobody knows.
+        return (OTHER,) if size > _SMALLEST[draw.precision] else (OTHER, NONE)
     if size < _ROUNDING_64:
         # A loss that is a sum may be called one.
-        return NONE if draw.truth == MEAN else None
-    return draw.truth if size > _SMALLEST[draw.precision] else None
+        return (NONE,) if draw.truth == MEAN else ()
+    return (draw.truth,) if size > _SMALLEST[draw.precision] else ()
 
 
 def _is_clearly_other(draw: _Draw, model: Any, seed: int) -> bool:
@@ -449,12 +455,12 @@ def verdict(step: DrawnStep) -> tuple[str, tuple[str, ...]]:
 def judged(seed: int) -> tuple[str, str]:
     """What became of the step with this number, and what was said."""
     step = drawn(seed, precision_of(seed))
-    if step.truth is None:
+    if not step.truths:
         return "undecided", step.text
     found, said = verdict(step)
-    text = f"{step.text}: truly {step.truth}; {' '.join(said) or 'nothing said'}"
-    if found == step.truth:
+    text = f"{step.text}: truly {step.truths[0]}; {' '.join(said) or 'nothing said'}"
+    if found in step.truths:
         return "right", text
     # What is told at all is not missed.
-    is_missed = found == MEAN or (found == NONE and step.truth != MEAN)
+    is_missed = found == MEAN or (found == NONE and MEAN not in step.truths)
     return "miss" if is_missed else "false alarm", text

@@ -44,6 +44,37 @@ def test_only_gradients_that_cancel_are_as_large_as_their_rounding() -> None:
     assert np.all(moved_by_rounding(classifier()()) < 1e-5)
 
 
+def test_sums_in_half_precision_are_taken_in_float32() -> None:
+    """TensorFlow's kernels for CPUs add 4,096 equal terms up to 0.1 and 0.8 of their sum."""
+    from gpubalance.engine.step.half_sums import with_half_sums_in_float32
+
+    of_axis = tf.function(lambda values: tf.reduce_sum(values, axis=0))
+
+    def sums(weight: Any) -> Any:
+        return [
+            tf.raw_ops.BiasAddGrad(
+                out_backprop=tf.fill((64, 8, 8, 2), tf.cast(weight, "bfloat16"))
+            ),
+            of_axis(tf.fill((4096, 2), tf.cast(weight, "float16"))),
+            tf.reduce_mean(tf.fill((4096, 2), tf.cast(weight, "float16")), axis=0),
+        ]
+
+    function = tf.compat.v1.wrap_function(sums, [tf.TensorSpec(())])
+    found = with_half_sums_in_float32(function)(tf.constant(0.01))
+    terms = [float(tf.cast(0.01, dtype)) for dtype in ("bfloat16", "float16")]
+    expected = [4096 * terms[0], 4096 * terms[1], terms[1]]
+    assert [value.dtype.name for value in found] == ["bfloat16", "float16", "float16"]
+    for value, sum_ in zip(found, expected, strict=True):
+        assert np.allclose(tf.cast(value, "float32"), sum_, rtol=2**-8)
+
+
+def test_without_sums_in_half_precision_a_step_stays_as_it_is() -> None:
+    from gpubalance.engine.step.half_sums import with_half_sums_in_float32
+
+    function = tf.compat.v1.wrap_function(tf.reduce_sum, [tf.TensorSpec((3,))])
+    assert with_half_sums_in_float32(function) is function
+
+
 @pytest.mark.parametrize("first", [0, *_FULL])
 def test_of_drawn_models_what_is_said_is_true(first: int) -> None:
     """A small part of `scripts/bench parity`."""
@@ -63,10 +94,26 @@ def test_of_drawn_models_what_is_said_is_true(first: int) -> None:
 def test_what_cancels_has_no_gradients_on_every_processor(
     environment: dict[str, str],
 ) -> None:
+    said = _printed(environment, "said_of_cancelling()")
+    assert len(said) == 4
+    for warnings in said:
+        assert len(warnings) == 1
+        assert "has no gradients for the samples tried" in warnings[0]
+
+
+@pytest.mark.full
+def test_a_variance_in_half_precision_is_called_no_sum() -> None:
+    """Its gradients look like those of a sum there, but its loss does not."""
+    kind, said = _printed({"TF_ENABLE_ONEDNN_OPTS": "0"}, "judged(7001273)")
+    assert kind == "right", said
+
+
+def _printed(environment: dict[str, str], expression: str) -> Any:
+    """What an expression of this module is in a process with this environment."""
     script = (
         "import json\n"
-        "from tests.training.test_parity import said_of_cancelling\n"
-        "print(json.dumps(said_of_cancelling()))"
+        "from tests.training.test_parity import *\n"
+        f"print(json.dumps({expression}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -77,11 +124,7 @@ def test_what_cancels_has_no_gradients_on_every_processor(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert len(said) == 4
-    for warnings in said:
-        assert len(warnings) == 1
-        assert "has no gradients for the samples tried" in warnings[0]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def said_of_cancelling() -> list[list[str]]:

@@ -50,6 +50,7 @@ class Findings:
         self._runs = Runs(step, chooses=bool(own_code) or _has_own_loss_or_step(step))
         self._warnings = list(step.probing.warnings)
         self._is_known = True
+        self._is_neither = False  # a loss, a mean or a sum
 
     def decomposition(self) -> Decomposition:
         """All that the runs tell. Raises BadInput for what a split can't train."""
@@ -145,6 +146,7 @@ class Findings:
         # Else it is what the user's own code gives to it.
         elif power != MEAN and (is_own or not self._own_code):
             self._warnings.append(f"{loss} is {NEITHER}")
+            self._is_neither = True
         elif is_own and self._runs.is_zero(name):
             self._warnings.append(f"{loss} is 0 for the samples tried, {UNKNOWN}")
 
@@ -177,9 +179,7 @@ class Findings:
                 f"{self._training} has no gradients for the samples tried that are more than "
                 f"rounding, {UNKNOWN}"
             )
-        elif power == SUM or (
-            power != MEAN and added_alike and self._runs.is_of_sum("gradient")
-        ):
+        elif power == SUM or (added_alike and self._takes_sum(power)):
             raise BadInput(
                 f"{self._training} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
                 remedy="take the mean over samples, or give self.optimizer.scale_loss a value for "
@@ -193,6 +193,15 @@ class Findings:
             return
         if not self._warnings:
             self._warnings.append(warning)
+
+    def _takes_sum(self, power: int | None) -> bool:
+        """Whether copies of the samples show that gradients of this power are those of a sum.
+
+        Not where a loss was found to be none: losses are known more closely than gradients.
+        """
+        if power == MEAN or self._is_neither:
+            return False
+        return self._runs.is_of_sum("gradient")
 
     def _is_divided(self) -> bool:
         """Whether a loss is divided by what is computed from samples.

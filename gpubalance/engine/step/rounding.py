@@ -10,11 +10,17 @@ shows as rounding. What is not a mean over samples differs by far more than such
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
+
+from gpubalance.engine.step.half_sums import (
+    rename_functions,
+    sum_halves_in_float32,
+    wrapped,
+)
 
 # The distance of 1 to the next number, by dtype.
 SPACINGS = {
@@ -65,23 +71,7 @@ def perturbed(function: Any, but: str) -> Any:
     Operations whose names begin with `but` stay as they are.
     """
     definition = _Definition(function.graph, but).perturbed()
-    captured = function.captured_inputs
-    own = function.inputs[: len(function.inputs) - len(captured)]
-
-    def run(seed: Any, *arguments: Any) -> Any:
-        capture = tf.compat.v1.get_default_graph().capture
-        values = {f"{_SEED}:0": seed}
-        inputs = (*arguments, *map(capture, captured))
-        for tensor, value in zip(function.inputs, inputs, strict=True):
-            values[tensor.name] = value
-        names = [tensor.name for tensor in function.outputs]
-        return tf.graph_util.import_graph_def(
-            definition, input_map=values, return_elements=names, name=""
-        )
-
-    specs = [tf.TensorSpec((), tf.int32)]
-    specs += [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in own]
-    return tf.compat.v1.wrap_function(run, specs)
+    return wrapped(function, definition, first=_SEED)
 
 
 class _Definition:
@@ -97,28 +87,14 @@ class _Definition:
     def perturbed(self) -> Any:
         """The changed definition."""
         library = self._definition.library
-        self._rename(library.function)
+        rename_functions(self._definition, _CHANGED)
         self._perturb(self._definition.node, _name_in_a_graph, self._is_rounded_anew)
         for function in library.function:
             self._perturb(function.node_def, _name_in_a_function, _is_of_a_gradient)
         for function in self._functions.values():
             library.function.append(function.function_def)
+        sum_halves_in_float32(self._definition)
         return self._definition
-
-    def _rename(self, functions: Sequence[Any]) -> None:
-        """Gives the graph's functions other names: TensorFlow keeps one function of a name."""
-        nodes = list(self._definition.node)
-        names = set()
-        for function in functions:
-            nodes += function.node_def
-            names.add(function.signature.name)
-            function.signature.name += _CHANGED
-        for node in nodes:
-            for attribute in node.attr.values():
-                for called in (attribute.func, *attribute.list.func):
-                    if called.name in names:
-                        called.name += _CHANGED
-        del self._definition.library.gradient[:]
 
     def _is_rounded_anew(self, name: str) -> bool:
         """Whether parts of other sizes round what sums in half precision in other ways.

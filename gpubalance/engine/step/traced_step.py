@@ -23,6 +23,7 @@ from gpubalance.engine.sources import dtypes_behind_samples
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.fixed_draws import fixed_draws
 from gpubalance.engine.step.gradients import gradients_of
+from gpubalance.engine.step.half_sums import with_half_sums_in_float32
 from gpubalance.engine.step.logs import Logs
 from gpubalance.engine.step.marks import SCOPE, marks_of
 from gpubalance.engine.step.part import ParityProbe, part_of
@@ -149,7 +150,7 @@ class TracedStep:
     def _perturbed(self) -> Any:
         # The sums of marks are not the step's.
         with tf.device(self._device):
-            return perturbed(self._function, but=SCOPE)
+            return perturbed(self._as_traced, but=SCOPE)
 
     def _trace(self) -> None:
         several = tf.TensorSpec((_MOST,), tf.float32)
@@ -161,7 +162,10 @@ class TracedStep:
         with tf.device(self._device):
             function = tf.compat.v1.wrap_function(self._traced, specs)
         # Without what only changes variables, writes summaries or prints.
-        self._function = function.prune(function.inputs[: len(specs)], function.outputs)
+        pruned = function.prune(function.inputs[: len(specs)], function.outputs)
+        self._as_traced = pruned
+        with tf.device(self._device):
+            self._function = with_half_sums_in_float32(pruned)
         self.operations = dict(_operations(function.graph))  # their numbers, by type
 
     def _traced(
