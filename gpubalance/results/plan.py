@@ -29,6 +29,7 @@ from gpubalance.results.common import (
 )
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.run import InputPipeline, Measurement, Run
+from gpubalance.results.timing import Overhead
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record, Shown
 
@@ -160,12 +161,14 @@ class Round(OfSplit):
 class Balance(Record):
     """How `balance` found the plan: every split that it tried, and the run of the last one.
 
-    `run` is null if `balance` was stopped before that run.
+    `run` is null if `balance` was stopped before that run. `overhead` is that of its probe,
+    unless that is an earlier one, and of its rounds and proofs.
     """
 
     rounds: tuple[Round, ...]
     run: Run | None
     solo_gap: SoloGap | None
+    overhead: Overhead | None = None
 
 
 class Plan(OfSplit, OfModel):

@@ -26,6 +26,7 @@ from gpubalance.results.common import (
 )
 from gpubalance.results.run import InputPipeline
 from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.timing import Overhead
 from gpubalance.settings.record import Record, Shown
 
 # "fits", or why a batch that was tried does not train.
@@ -206,6 +207,7 @@ class DeviceProbe(Record):
     measured_s: Annotated[Number, Shown("in measured steps", "s")]
     elapsed_s: Annotated[Number, Shown("in all", "s")]
     children: Annotated[Count, Shown("workers")]
+    overhead: Overhead | None = None
     failures: tuple[Failure, ...]
     complete: bool
 
@@ -253,6 +255,12 @@ class Probe(OfModel):
     pipeline: InputPipeline | None = None
     complete: bool
     warnings: tuple[Warning_, ...]
+
+    @property
+    def overhead(self) -> Overhead:
+        """Of all devices' workers."""
+        known = [one.overhead for one in self.probes if one.overhead is not None]
+        return sum(known, Overhead())
 
     @property
     def is_of_times(self) -> bool:

@@ -16,6 +16,28 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Times = Annotated[tuple[Duration, ...], Field(min_length=1)]
 
 
+class Overhead(Record):
+    """What workers took of the time beside steps that count.
+
+    `starting_s` is the time until they had loaded TensorFlow and built the model, those that start
+    together once. `traced` counts the batch sizes that a worker ran for the first time, and
+    `tracing_s` the time until the first step of each was over, with the step itself.
+    """
+
+    workers: _Count = 0
+    starting_s: Seconds = 0.0
+    traced: _Count = 0
+    tracing_s: Seconds = 0.0
+
+    def __add__(self, other: Overhead) -> Overhead:
+        return Overhead(
+            workers=self.workers + other.workers,
+            starting_s=self.starting_s + other.starting_s,
+            traced=self.traced + other.traced,
+            tracing_s=self.tracing_s + other.tracing_s,
+        )
+
+
 class Timing(Record):
     """Some consecutive steps timed as one, with the devices idle at both ends.
 

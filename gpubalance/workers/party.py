@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
+from gpubalance.results.timing import Overhead
 from gpubalance.settings.device import Device
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.signals import signals_held
@@ -80,7 +83,7 @@ class Party:
         """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
-        self.started = 0  # how many workers there have been
+        self.overhead = Overhead()  # of all workers that there have been
         self.verdicts = verdicts
         self._builds: Sequence[Build] = ()  # one for each group; none: nothing is built
         if isinstance(build, Build):
@@ -94,6 +97,7 @@ class Party:
         self._workers: dict[int, Worker] = {}
         self._ahead: dict[int, Worker] = {}  # for the next start
         self._killed = False
+        self._noting = Lock()  # workers are asked in threads
 
     def __enter__(self) -> Self:
         return self
@@ -123,18 +127,29 @@ class Party:
                 self._ahead[number] = self._new_worker(number)
 
     def _new_worker(self, number: int) -> Worker:
-        return Worker(self.groups[number], self._purpose, self._deadline_s, self._limit)
+        return Worker(
+            self.groups[number],
+            self._purpose,
+            self._deadline_s,
+            self._limit,
+            self._note,
+        )
+
+    def _note(self, overhead: Overhead) -> None:
+        with self._noting:
+            self.overhead += overhead
 
     def _start(self, numbers: Sequence[int], then: Party | None = None) -> None:
         """Starts the missing workers of these groups; notes every failure."""
         missing = [number for number in numbers if number not in self._workers]
         if not missing:
             return
+        began_s = time.monotonic()
         try:
             for number in missing:
                 ahead = self._ahead.pop(number, None)
                 self._workers[number] = ahead or self._new_worker(number)
-                self.started += 1
+                self._note(Overhead(workers=1))
             if then is not None:
                 then.load()
             if self._killed:
@@ -150,6 +165,7 @@ class Party:
                     unopened[number] = self._workers.pop(number)
             _end(unopened)
             raise
+        self._note(Overhead(starting_s=time.monotonic() - began_s))
 
     def _open(self, numbers: Sequence[int]) -> None:
         """Has the workers build the model, and combines what they report of it."""

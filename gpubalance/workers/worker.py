@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from gpubalance.devices.hosts import are_reached
 from gpubalance.errors import DeadlinePassed, PartialResult, TimeLimitPassed
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Overhead, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device, hosts_of
@@ -47,7 +48,8 @@ class Worker:
 
     It loads TensorFlow as soon as it is started, and touches no device before a request. To train,
     it is opened once, and then measures any number of splits. `deadline_s`, if given, is the
-    longest silence to wait out, instead of what suits the request; `limit` ends every wait.
+    longest silence to wait out, instead of what suits the request; `limit` ends every wait. `note`
+    is called with what each first step of a split took.
 
     Every request raises OutOfMemory (with the device, if TensorFlow names it), EnvironmentFault for
     what the device or the machine can't do, BadInput for a model that can't be trained,
@@ -64,6 +66,7 @@ class Worker:
         purpose: str,
         deadline_s: float | None,
         limit: TimeLimit,
+        note: Callable[[Overhead], None] = lambda _: None,
     ) -> None:
         if len(hosts_of(devices)) > 1:
             self.process = Ranks(devices, purpose, limit)
@@ -72,11 +75,13 @@ class Worker:
         self.devices = tuple(devices)
         self.is_open = False
         self._deadline_s = deadline_s
+        self._note = note
         self._slowest_s: dict[Hashable, float] = {}
         # Peaks by split and `pipeline`
         self.trained: dict[tuple[BatchSplit, bool], tuple[int | None, ...]] = {}
         # Those that are warmed up, as noted by who did it
         self.warm: set[tuple[BatchSplit, bool]] = set()
+        self._traced: set[BatchSplit] = set()
         # The one that it holds, and the steps that warmed it up
         self.warm_pipeline: dict[Hashable, int] = {}
 
@@ -100,8 +105,13 @@ class Worker:
         still come after that are yielded too.
         """
         request = Measure(split=split, at_once=until is not None, **how)
+        began_s = time.monotonic()
         for number, reply in enumerate(self.replies(request, Timing, Measured)):
             self._check(reply, number, request)
+            if split not in self._traced:
+                self._traced.add(split)
+                took_s = time.monotonic() - began_s
+                self._note(Overhead(traced=1, tracing_s=took_s))
             if isinstance(reply, Measured):
                 self.trained[split, request.pipeline] = reply.memory_peak_bytes
             yield reply

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from gpubalance.results.timing import Overhead
 from scripts.benches.wanted import Wanted, judged
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT
 from tests.support.turns import in_turns, measured, seconds
@@ -107,7 +108,7 @@ def _from_nothing(command: tuple[str, ...]) -> tuple[float, str]:
         result = json.loads(measured(*command, XDG_STATE_HOME=folder))
         took_s = time.monotonic() - began
         told = f"; told beforehand: {told_s:.0f} s" if told_s else ""
-        return took_s, told + _known(result)
+        return took_s, told + _known(result) + _overhead(result)
 
 
 def _told_s(command: tuple[str, ...], folder: str) -> float | None:
@@ -117,6 +118,19 @@ def _told_s(command: tuple[str, ...], folder: str) -> float | None:
     done = measured(*command, "--dry-run", XDG_STATE_HOME=folder)
     seconds: float = json.loads(done)["seconds"]
     return seconds
+
+
+def _overhead(result: dict[str, Any]) -> str:
+    """What workers took beside measured steps, for a result that tells."""
+    parts = [result.get("balance") or {}, *result.get("probes", ())]
+    known = [part["overhead"] for part in parts if part.get("overhead")]
+    if not known:
+        return ""
+    total = sum((Overhead(**one) for one in known), Overhead())
+    return (
+        f"; {total.workers} workers started in {total.starting_s:.0f} s, "
+        f"{total.traced} batch sizes traced in {total.tracing_s:.0f} s"
+    )
 
 
 def _known(result: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.window import Window
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement, Run
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Overhead, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring
@@ -237,7 +237,7 @@ class DrawnParty:
         self._joint = joint
         self._seed = seed
         self._offset = offset
-        self.started = 0
+        self.overhead = Overhead()
         self._devices: tuple[Device, ...] = ()
         self.regroup(devices)
 
@@ -247,10 +247,10 @@ class DrawnParty:
             self._worker = DrawnWorker(
                 devices,
                 self._joint,
-                seed=self._seed + self.started,
+                seed=self._seed + self.overhead.workers,
                 offset=self._offset,
             )
-            self.started += 1
+            self.overhead += Overhead(workers=1)
 
     @property
     def facts(self) -> Ready:
@@ -315,7 +315,10 @@ def nothing_kept() -> Journal:
 
 def party_of(worker: DrawnWorker) -> Party:
     """A party that has this worker and never fails."""
-    party = SimpleNamespace(facts=worker.facts, started=1, alive=True, failures={})
+    overhead = Overhead(workers=1)
+    party = SimpleNamespace(
+        facts=worker.facts, overhead=overhead, alive=True, failures={}
+    )
     party.worker = lambda _=0: nullcontext(worker)
     party.each = lambda work, among: {number: work(number, worker) for number in among}
     return cast("Party", party)

@@ -28,7 +28,7 @@ from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.probe import CurvePoint, SoloRate, Trial
 from gpubalance.results.run import InputPipeline
 from gpubalance.results.telemetry import Telemetry
-from gpubalance.results.timing import Pulled, Remedy, Timing
+from gpubalance.results.timing import Overhead, Pulled, Remedy, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import ProbeRequest
@@ -241,7 +241,9 @@ def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
     ]
     request = ProbeRequest(devices=PAIR, settings=SMALL)
     bench = SimpleNamespace(
-        usable_bytes=50, party=SimpleNamespace(started=2), request=request
+        usable_bytes=50,
+        party=SimpleNamespace(overhead=Overhead(workers=2)),
+        request=request,
     )
     found = {
         "number": 1,

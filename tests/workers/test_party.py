@@ -69,15 +69,28 @@ def test_a_worker_is_asked_again_until_its_group_changes() -> None:
         first = asked(party, step)
         party.regroup(PAIR)
         assert asked(party, step) == first
-        assert (party.alive, party.started) == (True, 1)
+        assert (party.alive, party.overhead.workers) == (True, 1)
         assert len(party.facts.memory_limit_bytes) == 2
         party.drop()
         assert gone(first)
         second = asked(party, step)
-        assert party.started == 2
+        assert party.overhead.workers == 2
         party.regroup([SECOND])
         assert gone(second)
         assert asked(party, lambda worker: worker.devices) == (SECOND,)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_first_step_of_each_size_in_each_worker_is_overhead() -> None:
+    with Party([FIRST], [SECOND], build=BUILD) as party:
+        party.each(numbered(step))
+        started = party.overhead
+        assert (started.workers, started.traced) == (2, 2)
+        assert min(started.starting_s, started.tracing_s) > 0
+        party.each(numbered(step))
+        assert party.overhead == started
+        party.each(lambda _, worker: list(worker.measure(BatchSplit((16,)))))
+        assert party.overhead.traced == 4
         third = asked(party, pid)
         assert lives(psutil.Process(third))
     assert gone(third)
@@ -131,7 +144,7 @@ def test_each_failure_is_its_devices_and_the_others_go_on(
         assert gone(before[1])
         with pytest.raises(PartialResult, match="SIGABRT while building small"):
             party.start()
-        assert party.started == 3
+        assert party.overhead.workers == 3
         assert party.each(numbered(step)) == {0: before[0]}
         assert "SIGABRT while building small" in party.failures[1].message
         assert not party.alive

@@ -14,6 +14,7 @@ from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.measure.party import party_for
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.results.plan import Plan
+from gpubalance.results.timing import Overhead
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.system.deadlines import TimeLimit
 
@@ -32,7 +33,15 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
         probe = earlier or new_probe(request, limit, watch, journal, party)
         # A new probe has told what it found of the model.
         model_is_told = earlier is None
-        together = Together(request, probe.model, party, watch, journal, model_is_told)
+        together = Together(
+            request,
+            probe.model,
+            party,
+            watch,
+            journal,
+            model_is_told,
+            probing=Overhead() if earlier else probe.overhead,
+        )
         rounds = BalanceRounds(together, probe)
         with (
             attach_partial(lambda: result_so_far(rounds)),

@@ -39,7 +39,12 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
         "predicted": predicted,
         "settings": rounds.together.settings_for(plan.split),
         "pipeline": rounds.pipeline or plan.pipeline,
-        "balance": Balance(rounds=tuple(rounds.records), run=run, solo_gap=gap),
+        "balance": Balance(
+            rounds=tuple(rounds.records),
+            run=run,
+            solo_gap=gap,
+            overhead=rounds.together.overhead,
+        ),
         "warnings": (*plan.warnings, *_warnings(rounds, plan.global_batch)),
     }
     return plan.model_copy(update=changes)

@@ -13,6 +13,7 @@ from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.measure.party import build_for
 from gpubalance.results.common import Model
+from gpubalance.results.timing import Overhead
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import BalanceRequest, RunRequest
@@ -34,6 +35,7 @@ class Together:
     `model` is the one that was probed, None if unknown. The first worker tells what it found of a
     user's model, unless that is told. `pack_bytes` is by set of devices how they sum gradients:
     what their first worker computed from the link, so that all measurements of a set are alike.
+    `probing` is the overhead of a probe that the balance made.
     """
 
     request: BalanceRequest
@@ -42,8 +44,14 @@ class Together:
     watch: Watch
     journal: Journal
     model_is_told: bool = True
+    probing: Overhead = field(default_factory=Overhead)
     pack_bytes: dict[tuple[int, ...], int] = field(default_factory=dict)
     _timed_sums: bool = False
+
+    @property
+    def overhead(self) -> Overhead:
+        """Of the balance's own probe and of all that its party did."""
+        return self.probing + self.party.overhead
 
     def gather(self, split: BatchSplit) -> Party:
         """The party, with the devices that have samples. Raises PlanMismatch for another model.

@@ -68,7 +68,8 @@ def device_probe(probed: ProbedDevice) -> DeviceProbe:
         on_line=probed.on_line,
         measured_s=probed.attempts.measured_s,
         elapsed_s=probed.elapsed_s,
-        children=probed.bench.party.started,
+        children=probed.bench.party.overhead.workers,
+        overhead=probed.bench.party.overhead,
         failures=tuple(dict.fromkeys(failures)),
         complete=probed.ended and not probed.errors,
     )
@@ -82,6 +83,7 @@ def taken_over(probed: ProbedDevice, equal: ProbedDevice) -> DeviceProbe:
         "measured_s": 0.0,
         "elapsed_s": 0.0,
         "children": 0,
+        "overhead": None,
         "failures": (),
     }
     return device_probe(equal).model_copy(update=changes)
