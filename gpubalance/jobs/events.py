@@ -78,7 +78,7 @@ class TimingDone(NamedTuple):
 
 
 class WindowDone(NamedTuple):
-    """A window of steps is measured.
+    """A window of steps is measured: its `number`, and `of` how many that were planned.
 
     `name` is "even" for the even split and "" for the run's own.
     """

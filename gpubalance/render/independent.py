@@ -12,6 +12,7 @@ from gpubalance.render.rates import half_text, per_s, rate_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part, TextTable, shorten_front
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
 from gpubalance.results.telemetry import Telemetry
+from gpubalance.settings.measuring import window_place
 
 _NAME_WIDTH = 26
 _EXACT = 0.01  # half an interval: wider ones are shown
@@ -25,7 +26,7 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
     if len(rates) > 1:
         rates["total"] = sum(rates.values())
     texts = [f"{whose} {per_s(rate)}" for whose, rate in rates.items()]
-    return f"window {number} of {of}, {name}: {'; '.join(texts)}"
+    return f"{window_place(number, of)}, {name}: {'; '.join(texts)}"
 
 
 def independent_summary(result: Independent) -> Iterator[Part]:

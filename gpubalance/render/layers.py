@@ -13,6 +13,7 @@ from gpubalance.render.table import BLANK, CUT_SHORT, Part, prose
 from gpubalance.results.layers import Layers, LayersRound, Span, Stage
 from gpubalance.settings.batch_split import count_text, run_text
 from gpubalance.settings.device import Device
+from gpubalance.settings.measuring import window_place
 
 # Passes of odd micro-batches are small letters, so that readers can tell them apart.
 _SIGNS = {"forward": "Ff", "backward": "Bb", "update": "U", "transfer": "-"}
@@ -48,7 +49,7 @@ def pipe_window_text(
     number: int, of: int, throughput: float, step_time_s: float
 ) -> str:
     """`window 1 of 3: 775 samples/s, step 661 ms`."""
-    return f"window {number} of {of}: {per_s(throughput)}, step {format_seconds(step_time_s)}"
+    return f"{window_place(number, of)}: {per_s(throughput)}, step {format_seconds(step_time_s)}"
 
 
 def layers_summary(result: Layers) -> Iterator[Part]:

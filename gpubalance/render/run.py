@@ -12,13 +12,14 @@ from gpubalance.render.table import BLANK, CUT_SHORT, Part
 from gpubalance.render.worth import worth_sentences
 from gpubalance.results.run import InputPipeline, Measurement, Run, StepSpread
 from gpubalance.settings.device import Device
+from gpubalance.settings.measuring import window_place
 
 
 def window_text(
     number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement
 ) -> str:
     """`window 1 of 3: GPU:0 [820] 1279 samples/s …`; of another split than the run's its rate."""
-    head = f"window {number} of {of}"
+    head = window_place(number, of)
     if not name:
         return f"{head}: {measured_text(devices, measured)}"
     which = f"the {name} split"

@@ -54,13 +54,14 @@ class Measuring(Limits):
     """How long and how exactly to measure a split.
 
     A window takes `duration_s`; if that is null, it ends when it knows its step time within
-    ± 0.5 %, after 10 s at most. More windows follow until the result is known within ± 1 %, up to
-    5/3 as many.
+    ± 0.5 %, after 10 s at most. More windows follow until the result is known within ± 1 %: at
+    most two thirds as many again.
     """
 
     windows: Repeats = measuring_option(
         "--windows N",
-        "Windows to measure; up to 5/3 as many while the result is not known within ± 1 %.",
+        "Windows to measure. At most two thirds as many more follow while the result is not "
+        "known within ± 1 %: 2 after 3.",
         3,
     )
     duration_s: WithinDay | None = measuring_option(
@@ -95,9 +96,17 @@ class Proof(Measuring):
 
     windows: Repeats = measuring_option(
         "--windows N",
-        "Windows of the proof; up to 5/3 as many while it is not known within ± 1 %.",
+        "Windows of the proof. At most two thirds as many more follow while it is not known "
+        "within ± 1 %: 2 after 2.",
         2,
     )
+
+
+def window_place(number: int, planned: int) -> str:
+    """`window 2 of 3`; of one that follows the planned ones, `window 4, beyond the planned 3`."""
+    if number <= planned:
+        return f"window {number} of {planned}"
+    return f"window {number}, beyond the planned {planned}"
 
 
 class Tracing(Record):

@@ -128,6 +128,13 @@ def test_more_windows_follow_while_they_may_help(
     assert len(found.windows[OWN]) == count
     assert found.told[:more] == [f"not yet {KNOWN}: one more window"] * more
     assert (f"{KNOWN} after {count} windows" in found.told) == (spread < 0.03)
+    beyond = [
+        f": window {n}, beyond the planned {windows}"
+        for n in range(windows + 1, count + 1)
+    ]
+    planned = [f": window {n} of {windows}" for n in range(1, windows + 1)]
+    places = [text.removeprefix("GPU:0 and GPU:1 ") for text in found.taken]
+    assert places == planned + beyond
 
 
 def test_of_a_given_length_there_are_as_many_as_asked_for_where_known() -> None:

@@ -237,6 +237,7 @@ def lines() -> Iterator[str]:
             yield cut_done_text(full, layers.devices, layers.global_batch)
         yield cut_done_text(cut, layers.devices, layers.global_batch)
     yield pipe_window_text(1, 2, 1234.5, 0.25)
+    yield pipe_window_text(3, 2, 1234.5, 0.25)
     left = plan.devices[1]
     for command in samples.queue(complete=False).commands[:5]:
         yield begun_text(left, command)

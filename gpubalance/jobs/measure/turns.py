@@ -33,7 +33,7 @@ from gpubalance.jobs.measure.warnings import throttled_text
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.settings.device import Device
-from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.measuring import Measuring, window_place
 
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
@@ -57,11 +57,12 @@ def in_turns(
     while True:
         number = 1 + min(map(measurer.window_count, turns))
         if number > planned:
+            so_far = number - 1
             half_width = _half_width(measurer, turns)
-            why = _why_more(half_width, planned, measuring.max_windows)
+            why = _why_more(half_width, so_far, measuring.max_windows)
             # With `duration_s` as many windows are measured as were asked for, whatever they tell.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
-                measurer.watch(Doing(f"{_KNOWN} after {planned} windows"))
+                measurer.watch(Doing(f"{_KNOWN} after {so_far} windows"))
             throttled = _throttled(measurer, turns)
             if why is None and throttled and not is_once_more:
                 is_once_more = True
@@ -69,7 +70,6 @@ def in_turns(
             if why is None:
                 return
             measurer.watch(Doing(why))
-            planned = number
         _measure_each(measurer, turns, measuring, number, planned, doing, look)
 
 
@@ -93,14 +93,13 @@ def _measure_each(
         if measurer.window_count(turn) < number:
             if number == 1:
                 measurer.watch(TimeLeft(_expected_s(measurer, turns, rule, planned)))
-            text = doing.format(
-                window=f"window {number} of {planned}", what=_what(turn)
-            )
+            text = doing.format(window=window_place(number, planned), what=_what(turn))
             measurer.take(turn, rule, number, text)
             measurer.watch(_event(measurer, turn, number, planned))
             if number == 1:
                 look(turn)
-    measurer.watch(TimeLeft((planned - number) * (time.monotonic() - round_began_s)))
+    windows_left = max(0, planned - number)
+    measurer.watch(TimeLeft(windows_left * (time.monotonic() - round_began_s)))
 
 
 def _expected_s(
@@ -121,10 +120,10 @@ def _half_width(measurer: Measurer, turns: Sequence[Turn]) -> float:
     return max(precision(measurer.windows[subject]) for subject in subjects)
 
 
-def _why_more(half_width: float, planned: int, most: int) -> str | None:
+def _why_more(half_width: float, windows: int, most: int) -> str | None:
     """Why one more window is worth its time, None if it is not."""
     if half_width <= PRECISE_ENOUGH or not _can_become_precise(
-        half_width, planned, most
+        half_width, windows, most
     ):
         return None
     return f"not yet {_KNOWN}: one more window"
