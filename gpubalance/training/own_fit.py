@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +16,15 @@ import tensorflow as tf
 from gpubalance.engine.keras_patches import OPTIMIZER_APPLY, of_training
 from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
 from gpubalance.errors import BadInput
-from gpubalance.training.scope import LOOP_REMEDY
+from gpubalance.training.scope import LOOP_REMEDY, last_entered, note_unbuilt
 from gpubalance.training.warn import warn_user
 
 # The split that a model was compiled for; a strategy may serve several splits of the same devices.
 _SPLIT = "_gpubalance_split"
 # Whether it was compiled with jit_compile=False
 _WITHOUT_XLA = "_gpubalance_without_xla"
+# Of a model that was built outside the scope, once that was said
+_WARNED_OUTSIDE = "_gpubalance_warned_outside"
 # What does with a batch what Keras' methods for one do on every device
 _SHARED_OUT = {
     "train_on_batch": "fit, whose step is the model's train_step, shares it out",
@@ -32,25 +33,6 @@ _SHARED_OUT = {
 }
 # The latest split of several devices, until a model is compiled for it or it is gone (then None).
 _waiting: list[Callable[[], Any]] = []
-
-
-class _Entered(threading.local):
-    """By strategy the split whose scope this thread entered last: a strategy may serve several."""
-
-    def __init__(self) -> None:
-        self.splits: Any = weakref.WeakKeyDictionary()
-
-
-_entered_here = _Entered()
-
-
-def note_scope(split: Any) -> None:
-    """Notes that the split's scope is entered: what is compiled in there trains with it."""
-    strategy = split.replicas.strategy
-    strategy.split = (
-        split  # for a model without a split, in a thread that has entered no scope
-    )
-    _entered_here.splits[strategy] = split
 
 
 def expect(split: Any) -> None:
@@ -183,6 +165,7 @@ def _compile_and_note(
     split = _split_here(model)
     if split is not None:
         setattr(model, _SPLIT, split)
+        note_unbuilt(model)
         _waiting.clear()
 
 
@@ -207,15 +190,16 @@ def uses_xla(model: Any, plan: Any) -> bool:
 
 
 def _warn_outside(model: Any) -> None:
-    """Warns once of a model built outside the scope, while a split still waits for its model."""
+    """Warns once of each model built outside the scope, while a split still waits for its model."""
     split = _waiting[0]() if _waiting else None
     if (
         split is None
         or hasattr(model, _SPLIT)
+        or hasattr(model, _WARNED_OUTSIDE)
         or model._distribute_strategy is not None
     ):
         return
-    _waiting.clear()
+    setattr(model, _WARNED_OUTSIDE, True)
     warn_user(
         f"the model {model.name} was built outside split.scope(), so it trains on one device, not "
         f"with {split}: build or load it and compile it in `with split.scope():`"
@@ -230,4 +214,4 @@ def _split_here(model: Any) -> Any:
     strategy = getattr(model, "_distribute_strategy", None)
     if strategy is None:
         return None
-    return _entered_here.splits.get(strategy) or getattr(strategy, "split", None)
+    return last_entered(strategy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -18,14 +20,41 @@ LOOP_REMEDY = (
 )
 
 
-class Scope:
-    """The scope of a split's strategy, which says where a training loop in it belongs."""
+# The layers of a model that had no variables yet when it was compiled
+_UNBUILT = "_gpubalance_unbuilt"
 
-    def __init__(self, strategy: Any) -> None:
-        self._scope = strategy.scope()
+
+class _Entered(threading.local):
+    """By strategy the split whose scope this thread entered last: a strategy may serve several."""
+
+    def __init__(self) -> None:
+        self.splits: Any = weakref.WeakKeyDictionary()
+
+
+_entered_here = _Entered()
+
+
+class Scope:
+    """The scope of a split's strategy, which says where a training loop in it belongs.
+
+    It can be entered again, unlike TensorFlow's: each entry is one of TensorFlow's scopes.
+    """
+
+    def __init__(self, split: Any) -> None:
+        self._split = split
+        self._entered: list[Any] = []
 
     def __enter__(self) -> Any:
-        return self._scope.__enter__()
+        """Raises BadInput inside the scope of other devices."""
+        strategy = self._split.replicas.strategy
+        refuse_inside_others(strategy)
+        _entered_here.splits[strategy] = self._split
+        # For a model without a split, in a thread that has entered no scope
+        strategy.split = self._split
+        scope = strategy.scope()
+        entered = scope.__enter__()
+        self._entered.append(scope)
+        return entered
 
     def __exit__(
         self,
@@ -34,13 +63,35 @@ class Scope:
         traceback: TracebackType | None,
     ) -> None:
         """Raises BadInput for gradients that were taken in the scope."""
-        self._scope.__exit__(kind, error, traceback)
+        self._entered.pop().__exit__(kind, error, traceback)
         if isinstance(error, ValueError) and _NO_REPLICA in str(error):
             raise BadInput(
                 "a training loop of your own was run in `with split.scope():`, where no device "
                 f"can take gradients:\n{own_frames(error).rstrip()}",
                 remedy=LOOP_REMEDY,
             ) from None
+
+
+def last_entered(strategy: Any) -> Any:
+    """The split of the strategy whose scope was entered last, in this thread if one was."""
+    return _entered_here.splits.get(strategy) or getattr(strategy, "split", None)
+
+
+def note_unbuilt(model: Any) -> None:
+    """Notes, as the model is compiled, which of its layers get their variables later."""
+    layers = model._flatten_layers(include_self=False)
+    setattr(
+        model, _UNBUILT, frozenset(layer.name for layer in layers if not layer.built)
+    )
+
+
+def refuse_inside_others(strategy: Any) -> None:
+    """Raises BadInput inside the scope of another strategy."""
+    if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not strategy:
+        raise BadInput(
+            "a split's scope was entered inside the scope of other devices",
+            remedy="un-indent it",
+        )
 
 
 def refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
@@ -56,8 +107,15 @@ def refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
     remedy = "with split.scope(): build it, load it and compile it"
     if model._distribute_strategy is not strategy:
         what = f"the model {model.name} was built"
+    elif elsewhere in getattr(model, _UNBUILT, ()):
+        raise BadInput(
+            f"the model {model.name} was compiled in this split's scope(), but first called or "
+            f"built outside: there its layer {elsewhere} got its variables",
+            remedy="make the model anew, and call it before fit in the scope only, "
+            "with split.scope(): model(x[:1]), or not at all",
+        )
     elif elsewhere is not None:
-        what = f"the layer {elsewhere} of the model {model.name} was built"
+        what = f"the layer {elsewhere} of the model {model.name} was built, or first called,"
     elif getattr(inner, "_distribution_strategy", strategy) is not strategy:
         what = (
             f"the optimizer of the model {model.name} was made, or the model compiled,"

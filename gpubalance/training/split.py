@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from gpubalance.errors import BadInput, GpubalanceError, UsageError
+from gpubalance.errors import GpubalanceError, UsageError
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce, Gradients, Precision
 from gpubalance.settings.cluster import Cluster
@@ -134,24 +134,14 @@ class Split(DeviceSplit):
         except GpubalanceError as error:
             # The message says it all: without the lines of ours and TensorFlow's in between.
             raise error.with_traceback(None) from None
-        import tensorflow as tf
-
         from gpubalance.training import own_fit
         from gpubalance.training.measured import use_measured
-        from gpubalance.training.scope import Scope
+        from gpubalance.training.scope import Scope, refuse_inside_others
 
-        if (
-            tf.distribute.has_strategy()
-            and tf.distribute.get_strategy() is not strategy
-        ):
-            raise BadInput(
-                "a split's scope was entered inside the scope of other devices",
-                remedy="un-indent it",
-            )
+        refuse_inside_others(strategy)
         own_fit.take_over()
         use_measured(self.precision)
-        own_fit.note_scope(self)
-        return Scope(strategy)
+        return Scope(self)
 
     def monitor(
         self,

@@ -52,6 +52,55 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
         split.fit(model, X, Y)
 
 
+@pytest.mark.parametrize("before", ["call", "nothing", "predict", "call in the scope"])
+def test_a_subclass_gets_its_variables_in_the_scope_or_is_refused(before: str) -> None:
+    class Late(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name="late")
+            self.hidden = layers.Dense(5, name="hidden")
+            self.last = layers.Dense(3, "softmax")
+
+        def call(self, x: object) -> object:
+            return self.last(self.hidden(x))
+
+    split = simulated((70, 30))
+    with split.scope():
+        model = compiled(Late())
+        if before == "call in the scope":
+            model(X[:1])
+    if before == "predict":
+        model.predict(X[:1], verbose=0)
+    if before != "call":
+        model.fit(X, Y, verbose=0)
+        return
+    model(X[:1])
+    with pytest.raises(BadInput) as caught:
+        model.fit(X, Y, verbose=0)
+    assert str(caught.value) == (
+        "the model late was compiled in this split's scope(), but first called or built outside: "
+        "there its layer hidden got its variables\n"
+        "  → make the model anew, and call it before fit in the scope only, with split.scope(): "
+        "model(x[:1]), or not at all"
+    )
+
+
+def test_a_scope_is_entered_again_and_its_models_are_its_splits() -> None:
+    first, second = simulated((70, 30)), simulated((30, 70))
+    of_first, of_second = first.scope(), second.scope()
+    with of_first, of_first:
+        before = classifier()()
+    with of_first:
+        model = classifier()()
+    assert not tf.distribute.has_strategy()
+    assert all(first.functions_of(one) == [] for one in (before, model))
+    for one in (before, model):
+        one.fit(X, Y, verbose=0)
+        assert (len(first.functions_of(one)), second.functions_of(one)) == (1, [])
+    three = simulated((10, 60, 30))
+    with of_second, pytest.raises(BadInput, match="inside the scope of other devices"):
+        three.scope()
+
+
 def test_a_model_of_other_simulated_devices_is_refused_as_on_gpus() -> None:
     """A model of other simulated devices is refused as it would be on GPUs."""
     first, others = (

@@ -163,8 +163,8 @@ def test_a_single_sample_is_not_all_that_is_tried() -> None:
         split.fit(model, X, Y, verbose=0)
 
 
-def test_a_model_from_outside_the_scope_is_told_once() -> None:
-    model = classifier()()
+def test_each_model_from_outside_the_scope_is_told_once() -> None:
+    model, second = classifier()(), classifier()()
     split = simulated((70, 30))
     (text,) = told(lambda: model.fit(X, Y, verbose=0))
     assert (
@@ -172,6 +172,9 @@ def test_a_model_from_outside_the_scope_is_told_once() -> None:
         "CPU: 70, CPU:1"
     ) in text
     assert told(lambda: model.fit(X, Y, verbose=0)) == []
+    (text,) = told(lambda: second.fit(X, Y, verbose=0))
+    assert text.startswith(f"the model {second.name} was built outside")
+    model = classifier()()
     another = simulated((50, 50))
     with another.scope():
         classifier()()
