@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.numbers.units import format_percent, format_seconds
+from gpubalance.planning.parts import SLOW
 from gpubalance.results.plan import Predicted, Share
 from gpubalance.results.run import Replica, Run
 
@@ -49,5 +50,15 @@ def _measured_terms(run: Run) -> list[str]:
         part = format_percent(input_s / run.step_time_s.median, 1)
         terms.append(f"waiting for input {format_seconds(input_s)} ({part})")
     if run.slow_s:
-        terms.append(f"rare slow steps {format_seconds(run.slow_s)}")
+        terms.append(f"rare slow steps {format_seconds(run.slow_s)}{_how_rare(run)}")
     return terms
+
+
+def _how_rare(run: Run) -> str:
+    """` (2 of 27 steps timed alone took over 1.5 × the median)`; empty where that is not known."""
+    steps = run.slow_steps
+    if steps is None:
+        return ""
+    if not steps.count:
+        return f" (none of {steps.timed} steps timed alone, but steps between them)"
+    return f" ({steps.count} of {steps.timed} steps timed alone took over {SLOW:g} × the median)"

@@ -67,12 +67,20 @@ class StepSpread(Record):
     steps: Count
 
 
+class SlowSteps(Record):
+    """How many steps took over 1.5 times the median, of `timed` that were each timed alone."""
+
+    count: Count
+    timed: Count
+
+
 class Measurement(OfSplit):
     """A measured split, with the batches of its replicas.
 
     A replica's `device` is its place in the result's devices. `step_spread` is null if all batches
     have one shape; otherwise `step_time_s` is of means over several batches. `slow_s` is what rare
-    slow steps add to the step time. `excess_s` is how much longer the slowest compute and update
+    slow steps add to the step time, `slow_steps` how many there were, null if they add nothing or
+    an earlier version measured. `excess_s` is how much longer the slowest compute and update
     took in the stamped steps than a whole unstamped step; it is above 0 only if stamping slows the
     step down.
     """
@@ -85,6 +93,7 @@ class Measurement(OfSplit):
     sync_s: Number
     input_wait_s: Number
     slow_s: Annotated[Number, Shown("rare slow steps")]
+    slow_steps: SlowSteps | None = None
     excess_s: Number
     imbalance: Ratio
 

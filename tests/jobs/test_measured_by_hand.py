@@ -19,6 +19,7 @@ from gpubalance.jobs.measure.subject_runner import (
 from gpubalance.jobs.measure.window import TakenTurn, Window, largest
 from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
+from gpubalance.results.run import SlowSteps
 from gpubalance.results.timing import Timing
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import ProbeRequest
@@ -195,7 +196,7 @@ def test_slow_steps_and_what_stamping_costs() -> None:
     steps = [stamped(0.1, 0.0, 0.11) for _ in range(4)] + [stamped(0.1, 0.0, 0.5)]
     usual = [timing(0.12) for _ in range(3)]
     windows = [window(usual, steps)]
-    assert stamps.slow_step_count(windows) == 1
+    assert stamps.slow_steps_in(windows) == SlowSteps(count=1, timed=5)
     assert stamps.slow_s(windows) == pytest.approx(0.01)
     assert stamps.stamp_cost(windows) == pytest.approx(0.0)
     even = [window([timing(0.10)] * 3, steps[:4])]

@@ -14,7 +14,7 @@ from gpubalance.results.independent import HeldAgainst, Independent
 from gpubalance.results.probe import Failure, Probe
 from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, Try
 from gpubalance.results.records import read_record
-from gpubalance.results.run import InputPipeline, Run, SoloBest, StepSpread
+from gpubalance.results.run import InputPipeline, Run, SlowSteps, SoloBest, StepSpread
 from gpubalance.results.subject import ReportSubject
 from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.results.timing import Remedy
@@ -139,6 +139,7 @@ def fed_run() -> ReportSubject:
         "pack_bytes": 4 << 20,
         "input_wait_s": 0.035,
         "slow_s": 0.012,
+        "slow_steps": SlowSteps(count=3, timed=240),
         "step_spread": StepSpread(p50_s=0.6, p95_s=0.9, steps=14),
         "baselines": run.baselines.model_copy(
             update={"solo_best": tuple(bests), "solo_sum": 2400.0}

@@ -25,7 +25,7 @@ from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import LeftOut, Plan
 from gpubalance.results.probe import BatchLimit, Trial
-from gpubalance.results.run import InputPipeline, Run
+from gpubalance.results.run import InputPipeline, Run, SlowSteps
 from gpubalance.results.timing import Remedy
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS
@@ -249,6 +249,16 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     slow = step_text(of_steps(run, slow_s=0.004, excess_s=0.00021), both)
     assert (
         "+ rare slow steps 4.00 ms − 210 µs (steps that were timed were slower)" in slow
+    )
+    seen = SlowSteps(count=3, timed=240)
+    assert (
+        "+ rare slow steps 4.00 ms (3 of 240 steps timed alone took over 1.5 × the median);"
+        in step_text(of_steps(run, slow_s=0.004, slow_steps=seen), both)
+    )
+    between = SlowSteps(count=0, timed=9)
+    assert (
+        "4.00 ms (none of 9 steps timed alone, but steps between them);"
+        in step_text(of_steps(run, slow_s=0.004, slow_steps=between), both)
     )
     assert "−" not in step_text(of_steps(run, excess_s=0.00019), both)
     alone = second.model_copy(update={"update_s": 0.0})

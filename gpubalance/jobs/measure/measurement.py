@@ -59,6 +59,7 @@ def measurement(
         sync_s=parts.sync_s,
         input_wait_s=parts.input_wait_s,
         slow_s=slow_s,
+        slow_steps=stamps.slow_steps_in(windows) if slow_s else None,
         excess_s=parts.excess_s,
         imbalance=parts.imbalance,
     )

@@ -19,7 +19,7 @@ from gpubalance.jobs.measure.figures import (
 )
 from gpubalance.numbers.stats import mean, median, part95
 from gpubalance.planning.parts import slow_steps, slow_time
-from gpubalance.results.run import StepSpread
+from gpubalance.results.run import SlowSteps, StepSpread
 
 
 def averaging(windows: Windows) -> Callable[[Sequence[float]], float]:
@@ -65,6 +65,11 @@ def rare_waits_s(windows: Windows) -> float:
 def slow_step_count(windows: Windows) -> int:
     """How many stamped steps take over 1.5 times their median; 0 if batches differ in shape."""
     return 0 if are_unlike(windows) else slow_steps(single_steps_s(windows))
+
+
+def slow_steps_in(windows: Windows) -> SlowSteps:
+    """The slow ones among the stamped steps."""
+    return SlowSteps(count=slow_step_count(windows), timed=len(stamped_in(windows)))
 
 
 def slow_s(windows: Windows) -> float:
