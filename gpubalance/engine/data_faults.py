@@ -21,6 +21,10 @@ _SPARSE = "must have rank (ndim) `target.ndim - 1`"
 _DENSE = "must have the same rank (ndim)"
 _SHAPES = re.compile(r"target\.shape=\((.*?)\), output\.shape=\((.*?)\)")
 
+_NO_CLASS = re.compile(
+    r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"
+)
+
 
 def of_labels(error: BaseException) -> BadInput | None:
     """The error for labels of another loss than the model was compiled with; None for any other."""
@@ -44,6 +48,19 @@ def of_labels(error: BaseException) -> BadInput | None:
             remedy="use sparse_categorical_crossentropy, or keras.utils.to_categorical(y)",
         )
     return None
+
+
+def of_class_number(text: str) -> BadInput | None:
+    """The error for a label that is no class of the model, by TensorFlow's text; else None."""
+    found = _NO_CLASS.search(text)
+    if found is None:
+        return None
+    label, count = found[1], int(found[2])
+    return BadInput(
+        f"the data has the label (y) {label}, and the model has {count} classes: 0 to {count - 1}",
+        remedy="number the classes from 0, in validation_data too, or give the model as many "
+        "outputs as there are",
+    )
 
 
 def of_unlike_shapes(model: Any, batch: Any) -> BadInput | None:

@@ -47,6 +47,10 @@ _ALONE = "read all of it once without gpubalance to find the sample: for batch i
 _FORMS = "return a tf.data.Dataset, a PyDataset or arrays, as (x, y) or (x, y, sample_weight)"
 
 
+def _is_dataset(given: Any) -> bool:
+    return isinstance(given, tf.data.Dataset | keras.utils.PyDataset)
+
+
 class UserData(Pool):
     """A user's dataset for a model.
 
@@ -69,10 +73,14 @@ class UserData(Pool):
             raise BadInput(f"{self.where} failed:\n{own_traceback(error)}") from None
         self._is_arrays = _is_arrays(self._given)
         self._check_arrays()
-        is_dataset = isinstance(self._given, (tf.data.Dataset, keras.utils.PyDataset))
-        if not self._is_arrays and not is_dataset:
+        if not self._is_arrays and not _is_dataset(self._given):
             gave = f"{self.where} gave a value of type {type(self._given).__name__}"
-            raise BadInput(f"{gave}, which is not a dataset", remedy=_FORMS)
+            remedy = _FORMS
+            if isinstance(self._given, tuple | list) and any(
+                map(_is_dataset, self._given)
+            ):
+                remedy = "return one dataset, the one to train with"
+            raise BadInput(f"{gave}, which is not a dataset", remedy=remedy)
         super().__init__(
             lambda: self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1
         )

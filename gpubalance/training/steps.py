@@ -89,6 +89,9 @@ class Steps(KerasFunctions):
                 raise self._out_of_memory(error, trains=name == "fit") from error
             # An error of a graph, whose own text is a hundred lines.
             if isinstance(error, tf.errors.InvalidArgumentError):
+                fault = data_faults.of_class_number(str(error))
+                if fault is not None:
+                    raise fault from None
                 failed = f"{name} of the model {self.model.name} failed"
                 raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
             raise
@@ -253,6 +256,9 @@ class Steps(KerasFunctions):
             self._tries_left[what] = 0
         self._feed.least = max(self._feed.least, decomposition.least)
         for text in decomposition.warned:
+            fault = data_faults.of_class_number(text)
+            if fault is not None:
+                raise fault
             self._warn(text)
         if what == "train":
             self._decomposition = decomposition

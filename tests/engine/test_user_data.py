@@ -48,6 +48,7 @@ def quits():
     raise SystemExit("set DATA_DIR")
 
 nothing = lambda: None
+with_validation = lambda: (one_by_one(), one_by_one())
 without_labels = lambda: sliced(IMAGES)
 empty = lambda: one_by_one().take(0)
 short_arrays = lambda: (IMAGES, LABELS[:20])
@@ -110,6 +111,7 @@ WRONG = {
     "fails": "fails failed:\n  File ",
     "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
     "nothing": "gave a value of type NoneType, which is not a dataset",
+    "with_validation": "of type tuple, which is not a dataset\n  → return one dataset, the one",
     "without_labels": "a sample's parts must be two or three, and are 1",
     "empty": "the dataset is empty",
     "short_arrays": "x has 30 samples, and y has 20",

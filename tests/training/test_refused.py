@@ -52,6 +52,20 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
         split.fit(model, X, Y)
 
 
+def test_a_label_that_is_no_class_is_refused_without_a_warning(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    split = simulated((70, 30))
+    with split.scope():
+        model, validated = classifier()(), classifier()()
+    text = r"has the label \(y\) 3, and the model has 3 classes: 0 to 2\n  → number the classes"
+    with pytest.raises(BadInput, match=text):
+        model.fit(X, Y + 1, verbose=0)
+    with pytest.raises(BadInput, match=text):
+        validated.fit(X, Y, validation_data=(X, Y + 1), verbose=0)
+    assert not [one for one in recwarn if "can't be tried" in str(one.message)]
+
+
 @pytest.mark.parametrize("before", ["call", "nothing", "predict", "call in the scope"])
 def test_a_subclass_gets_its_variables_in_the_scope_or_is_refused(before: str) -> None:
     class Late(keras.Model):
