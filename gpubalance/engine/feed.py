@@ -23,8 +23,8 @@ from gpubalance.settings.batch_split import BatchSplit, proportional_split
 
 WEIGHTS = 3  # of a replica in a step: see `_weights`
 # Batches that are on their way while a step trains on another.
-_AHEAD = 2
-AT_ONCE = 1 + _AHEAD  # batches on the devices in training
+AHEAD = 2
+AT_ONCE = 1 + AHEAD  # batches on the devices in training
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ class Feed:
         self._arranging = threading.Lock()
         # A copy to a GPU waits for all that is queued there when it begins. So the next one begins
         # before the last one has ended, or each would wait for one more step.
-        self._copies = ThreadPoolExecutor(_AHEAD, "copies")
+        self._copies = ThreadPoolExecutor(AHEAD, "copies")
         # Training and validation each have an iterator, and training continues after validation.
         self._ahead: WeakKeyDictionary[Iterator[Any], _Ahead] = WeakKeyDictionary()
 
@@ -125,7 +125,7 @@ class Feed:
         batch, copying = taken
         return batch, copying.result()
 
-    def look_ahead(self, iterator: Iterator[Any], batches: int = _AHEAD) -> None:
+    def look_ahead(self, iterator: Iterator[Any], batches: int = AHEAD) -> None:
         """Has so many of the next global batches brought to the devices, while these compute."""
         ahead = self._ahead.get(iterator)
         if ahead is None:
@@ -147,7 +147,7 @@ class Feed:
         for ahead in self._ahead.values():
             asked += [future for future in ahead.batches if not future.cancel()]
         self._copies.shutdown()
-        self._copies = ThreadPoolExecutor(_AHEAD, "copies")
+        self._copies = ThreadPoolExecutor(AHEAD, "copies")
         self._ahead.clear()
         self._reader = None
         return asked

@@ -83,6 +83,10 @@ class CompiledSteps:
         self._tell(f"… it took {took}")
         return logs, stamps, True
 
+    def most_in_a_row(self, dealt: Dealt) -> int:
+        """On how many batches like this one `train_in_a_row` is worth a call; 1 for none."""
+        return 1 if self.functions.xla else self.functions.most_in_a_row(dealt)
+
     def trace_again(self, what: str) -> None:
         """As `Functions.trace_again`, which compiles again, too."""
         self.functions.trace_again(what)

@@ -15,9 +15,11 @@ import tensorflow as tf
 
 from gpubalance.engine import data_faults
 from gpubalance.engine.datasets import cleaned
-from gpubalance.engine.feed import Dealt, Feed
+from gpubalance.engine.feed import AHEAD, Dealt, Feed
+from gpubalance.engine.iterators import Batches
 from gpubalance.engine.local_layers import unsynchronised_text
 from gpubalance.engine.step import built
+from gpubalance.engine.step.several import are_alike
 from gpubalance.engine.users_errors import own_code_named, own_traceback
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.results.decomposition import UNTRIED
@@ -59,6 +61,7 @@ class Steps(KerasFunctions):
         self._is_built = False
         self._has_labels = True
         self._last_shares: BatchSplit | None = None  # of the last step that began
+        self._in_a_row = 1  # steps in one call, at most
         self._epoch_samples: int | None = None
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -71,6 +74,7 @@ class Steps(KerasFunctions):
         self._is_built = False
         self._has_labels = True
         self._last_shares = None
+        self._in_a_row = 1
         self._feed.begin()
         self._make_optimizer()
         try:
@@ -139,14 +143,76 @@ class Steps(KerasFunctions):
             outputs.append(self._functions.predict(self._feed.deal(cleaned(batch))))
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
+    def train(self, iterator: Iterator[Any]) -> Any:
+        """Trains `steps_per_execution` steps, several in one call where that is worth it."""
+        left = self.model.steps_per_execution
+        logs = None
+        while left:
+            batches = self._next_ones(iterator, self._count_in_a_row(left))
+            if not batches:
+                break
+            left -= len(batches)
+            if len(batches) > 1 and are_alike(batches):
+                logs = self._train_in_a_row(batches)
+            else:
+                for dealt in batches:
+                    logs = self._train_on_dealt(dealt)
+            if left and self._in_a_row == 1 and self._is_tried("train", batches[-1]):
+                self._in_a_row = self._most_in_a_row(iterator, batches[-1])
+        if logs is None:
+            raise StopIteration
+        return logs
+
+    def _next_ones(self, iterator: Iterator[Any], most: int) -> list[Dealt]:
+        """So many of the next batches, fewer at the end."""
+        batches: list[Dealt] = []
+        try:
+            while len(batches) < most:
+                batches.append(self._next(iterator, "train"))
+        except StopIteration:
+            pass
+        return batches
+
+    def _most_in_a_row(self, iterator: Iterator[Any], dealt: Dealt) -> int:
+        """How many steps one call may have, once one was traced.
+
+        A generator is asked for no batches that are not needed yet. Processes train alike only as
+        long as each step is theirs.
+        """
+        if self._replicas.cluster is not None or not isinstance(iterator, Batches):
+            return 1
+        return self._compiled_steps.most_in_a_row(dealt)
+
+    def _count_in_a_row(self, left: int) -> int:
+        """How many of the steps that are left the next call has: none that is stamped beside one.
+
+        A power of two, as each number takes a function of its own.
+        """
+        most = min(left, self._in_a_row)
+        if self.monitor is not None:
+            every = self.monitor.every
+            until_stamped = every - self._trained_steps % every - 1
+            most = 1 if self._stamps_next else min(most, until_stamped)
+        return 1 << max(0, most.bit_length() - 1)
+
+    def _train_in_a_row(self, batches: list[Dealt]) -> Any:
+        for dealt in batches:
+            self._note_training(dealt)
+        return self._functions.train_in_a_row(batches)
+
     def _train_on(self, iterator: Iterator[Any]) -> Any:
-        dealt = self._next(iterator, "train")
+        return self._train_on_dealt(self._next(iterator, "train"))
+
+    def _note_training(self, dealt: Dealt) -> None:
         self._last_shares = dealt.shares
         launched.reports.note_step(trains=True)
         # A last micro-batch may be too small.
         if self._split.shares.accumulates and not dealt.replicated:
             self._decomposition.refuse_small(dealt.shares.smallest, self.model)
         self._trained_steps += 1
+
+    def _train_on_dealt(self, dealt: Dealt) -> Any:
+        self._note_training(dealt)
         monitor = self.monitor
         if monitor is None:
             logs, _, _ = self._compiled_steps.train(dealt)
@@ -193,15 +259,18 @@ class Steps(KerasFunctions):
         self._processes.compare_batch(batch, self.model)
         if not self._is_built:
             self._build(batch, dealt, trains=what == "train")
-        if self._tries_left[what] and (
-            self._replicas.count > 1 or dealt.shares.accumulates
-        ):
+        if not self._is_tried(what, dealt):
             if self._may_tell(what):
                 self._try(what, batch, dealt.shares)
                 return self._feed.deal(batch)  # once more, by what that found
             return dealt
-        self._feed.look_ahead(iterator)
+        self._feed.look_ahead(iterator, max(AHEAD, self._in_a_row))
         return dealt
+
+    def _is_tried(self, what: str, dealt: Dealt) -> bool:
+        """Whether it is known how parts make a whole, or there is but one part."""
+        has_parts = self._replicas.count > 1 or dealt.shares.accumulates
+        return not (has_parts and self._tries_left[what])
 
     def _may_tell(self, what: str) -> bool:
         """Whether trying the step may tell anything: not once the loss has made its weights NaN.

@@ -23,6 +23,7 @@ from gpubalance.engine.step.compiled import refuse_uncompiled
 from gpubalance.engine.step.known_sum import check_sum
 from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.read_later import read_later
+from gpubalance.engine.step.several import TracedFunction
 from gpubalance.engine.step.sized import SizedFunctions
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace
@@ -52,7 +53,7 @@ class Functions:
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
-        self._traced: dict[tuple[str, str, StepKind], tuple[Any, Any]] = {}
+        self._traced: dict[tuple[str, str, StepKind], tuple[Any, TracedFunction]] = {}
         # By the same the functions for usual shares alone.
         self._usual: dict[tuple[str, str, StepKind], SizedFunctions] = {}
         # By the same the shapes that its function has run with.
@@ -123,8 +124,43 @@ class Functions:
         With XLA, unless this batch is not to be `compiled`. Raises ResourceExhaustedError if a
         device's memory does not hold it, and NotCompiled.
         """
+        kind = self._kind_of_training(
+            dealt, stamped=stamped, noisy=noisy, compiled=compiled
+        )
+        self._refuse_beyond_memory(dealt.shares.micro_batches)
+        try:
+            (logs, numbers, stamps), is_new = self._call("train", dealt, kind)
+        except tf.errors.InvalidArgumentError as error:
+            refuse_uncompiled(error, self._model)
+        return read_later(logs, numbers), stamps, is_new
+
+    def train_in_a_row(self, all_dealt: list[Dealt]) -> dict[str, Any]:
+        """Trains on batches that are alike, without stamps, in one call: the last one's logs."""
+        first = all_dealt[0]
+        kind = self._kind_of_training(first)
+        self._refuse_beyond_memory(first.shares.micro_batches)
+        function, _ = self._function_for("train", first, kind)
+        in_a_row = function.in_a_row(len(all_dealt))
+        all_values = tuple(dealt.values for dealt in all_dealt)
+        logs, numbers, _ = self._called(in_a_row, all_values, first.shares)
+        return read_later(logs, numbers)
+
+    def most_in_a_row(self, dealt: Dealt) -> int:
+        """On how many batches like this one it is worth to train in one call."""
+        kind = self._kind_of_training(dealt)
+        function, _ = self._function_for("train", dealt, kind)
+        return function.most_for(dealt)
+
+    def _kind_of_training(
+        self,
+        dealt: Dealt,
+        *,
+        stamped: bool = False,
+        noisy: bool = False,
+        compiled: bool = True,
+    ) -> StepKind:
         refused = self._decompositions["train"].refused
-        kind = StepKind(
+        return StepKind(
             replicated=dealt.replicated,
             micro=dealt.shares.accumulates,
             stamped=stamped,
@@ -133,12 +169,6 @@ class Functions:
             as_it_is=refused is not None and self._replicas.count == 1,
             pack_bytes=self.pack_bytes,
         )
-        self._refuse_beyond_memory(dealt.shares.micro_batches)
-        try:
-            (logs, numbers, stamps), is_new = self._call("train", dealt, kind)
-        except tf.errors.InvalidArgumentError as error:
-            refuse_uncompiled(error, self._model)
-        return read_later(logs, numbers), stamps, is_new
 
     def _refuse_beyond_memory(self, sizes: tuple[int, ...]) -> None:
         """Raises for a simulated device before the step, in all processes of a cluster alike.
@@ -164,7 +194,21 @@ class Functions:
         return outputs
 
     def _call(self, what: str, dealt: Dealt, kind: StepKind) -> tuple[Any, bool]:
-        """What the step gives, and whether it was traced for it.
+        """What the step gives, and whether it was traced for it."""
+        function, is_new = self._function_for(what, dealt, kind)
+        self._note_first((what, dealt.layout.like, kind), dealt, is_new=is_new)
+        return self._called(function.once, dealt.values, dealt.shares), is_new
+
+    def _called(self, function: Any, values: Any, shares: BatchSplit) -> Any:
+        arguments = values, self._micro_batches(shares.micro_batches)
+        # Where what has no device of its own is put, as what is returned.
+        with tf.device(self._replicas.names[0]), step_lock(self._replicas.strategy):
+            return called_flat(function, arguments)
+
+    def _function_for(
+        self, what: str, dealt: Dealt, kind: StepKind
+    ) -> tuple[TracedFunction, bool]:
+        """The function for such a batch, and whether it was traced now.
 
         It is traced again for a wider layout of batches than before, and optimised again for other
         usual shares that last.
@@ -186,11 +230,7 @@ class Functions:
             sized, is_made = self._usual[key].of(dealt.shares)
             function = sized or function
             is_new = is_new or is_made
-        self._note_first(key, dealt, is_new=is_new)
-        arguments = dealt.values, self._micro_batches(dealt.shares.micro_batches)
-        # Where what has no device of its own is put, as what is returned.
-        with tf.device(self._replicas.names[0]), step_lock(self._replicas.strategy):
-            return called_flat(function, arguments), is_new
+        return function, is_new
 
     def _note_first(
         self, key: tuple[str, str, StepKind], dealt: Dealt, *, is_new: bool
@@ -202,7 +242,7 @@ class Functions:
             self._ran[key].add(shapes)
             self.first_steps += 1
 
-    def _trace(self, what: str, kind: StepKind, signature: Any) -> Any:
+    def _trace(self, what: str, kind: StepKind, signature: Any) -> TracedFunction:
         """The traced function.
 
         The concrete one: a tf.function takes half a millisecond to find its only trace.
@@ -219,7 +259,7 @@ class Functions:
         )
         try:
             with tracing_lock:
-                return step.get_concrete_function()
+                return TracedFunction(step.get_concrete_function())
         except Exception as error:
             # Of a variable that is made while a step is traced.
             if type(error).__name__ != "UnliftableError":
@@ -231,7 +271,9 @@ class Functions:
                 "seed=seed",
             ) from error
 
-    def _for_these(self, signature: Any, function: Any, shares: BatchSplit) -> Any:
+    def _for_these(
+        self, signature: Any, function: TracedFunction, shares: BatchSplit
+    ) -> TracedFunction:
         """The traced function for shares of these sizes only, without tracing the model again."""
         values = []
         for batch in shares.batches[self._replicas.own_slice]:
@@ -239,12 +281,12 @@ class Functions:
             values.append((spec, tf.TensorSpec((WEIGHTS,), tf.float64)))
         micro_batches = tf.TensorSpec((self._replicas.count,), tf.int32)
         sized = tf.function(
-            lambda *arguments: function(*arguments),
+            lambda *arguments: function.once(*arguments),
             input_signature=[tuple(values), micro_batches],
             autograph=False,
         )
         with tracing_lock:
-            return sized.get_concrete_function()
+            return TracedFunction(sized.get_concrete_function(), function.operations)
 
     def _step(self, what: str, kind: StepKind) -> Any:
         if what == "predict":
