@@ -19,7 +19,7 @@ _MOST = 8
 # more takes longer than what is saved.
 _MOST_OPERATIONS = 10_000
 # Of the batches that are on the devices at once: those of a call and of the next.
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 16 << 20
 
 
 class TracedFunction:
