@@ -91,6 +91,9 @@ LOSS_SCALE_APPLY = Method.of_all(keras.optimizers.LossScaleOptimizer, "apply")
 # Sums gradients over the replicas after it has clipped them and looked for infinities, which is a
 # replica's own part then. Here the sum comes first, and must not come again.
 OPTIMIZER_SUM = Method.of_all(keras.optimizers.Optimizer, "_all_reduce_sum_gradients")
+# Update a variable with many elementwise operations. TensorFlow has one kernel for each.
+ADAM_UPDATE = Method.of_all(keras.optimizers.Adam, "update_step")
+SGD_UPDATE = Method.of_all(keras.optimizers.SGD, "update_step")
 # Tell the parity check whose gradients a step takes.
 ENTER_TAPE = Method.of_all(tf.GradientTape, "__enter__")
 TAPE_GRADIENT = Method.of_all(tf.GradientTape, "gradient")
@@ -203,6 +206,11 @@ def of_training_method(model: Any, name: str) -> Method:
 
 
 # ---- What is called ----
+
+
+def slot_of(optimizer: Any, slots: str, variable: Any) -> Any:
+    """The value of an optimizer's variable that goes with a trained one, on that one's device."""
+    return getattr(optimizer, slots)[optimizer._get_variable_index(variable)].value
 
 
 def called_flat(function: Any, arguments: Any) -> Any:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from gpubalance.engine import keras_patches
 from gpubalance.engine.keras_patches import check_optimizer
 from gpubalance.engine.replacing import Method, acting
+from gpubalance.engine.step.fused_updates import fused_updates
 from gpubalance.engine.step.part import Part, PartReplacements
 from gpubalance.engine.step.problems import changed_by_samples, refuse_problems
 from gpubalance.errors import BadInput
@@ -75,8 +76,11 @@ def taking_gradients(model: Any) -> PartReplacements:
 
 
 def applying_sums() -> contextlib.AbstractContextManager[None]:
-    """Makes optimizers apply gradients as they are: they are summed over the replicas already."""
-    return acting({keras_patches.OPTIMIZER_SUM: _as_they_are})
+    """Makes optimizers apply gradients as they are: they are summed over the replicas already.
+
+    Those of which TensorFlow has a kernel use it.
+    """
+    return acting({keras_patches.OPTIMIZER_SUM: _as_they_are, **fused_updates()})
 
 
 def _as_they_are(_: Any, __: Any, gradients_and_variables: Any) -> Any:
