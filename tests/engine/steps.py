@@ -85,7 +85,7 @@ class Steps:
     def traces(self, *, micro: bool) -> list[Any]:
         """The traced steps, those in micro-batches or the others."""
         return [
-            made
+            made.once
             for (_, _, kind), (_, made) in self.functions._traced.items()
             if kind.micro == micro
         ]

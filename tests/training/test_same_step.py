@@ -29,7 +29,9 @@ for model in MODELS:
 def operations(functions: Any) -> Counter[Any]:
     """The operations of the step that was traced, with the types and shapes of what they give."""
     (step,) = [
-        made for (what, _, _), (_, made) in functions._traced.items() if what == "train"
+        made.once
+        for (what, _, _), (_, made) in functions._traced.items()
+        if what == "train"
     ]
     return Counter(
         (op.type, tuple((one.dtype, str(one.shape)) for one in op.outputs))
