@@ -15,26 +15,25 @@ from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, here, typed
 from tests.jobs.probes import probe_of, proof_of
+from tests.support.cases import cases
 from tests.support.known import known
 
 SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "code", "told"),
-    [
-        (
-            "--global-batch 128 --max-global-batch 64",
-            2,
-            "batch of 128\n  → the nearest that is possible: 64",
-        ),
-        ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
-        (
-            "--global-batch 100000",
-            2,
-            "a global batch of 100,000 is too large: at most ",
-        ),
-    ],
+@cases(
+    "wanted, code, told",
+    (
+        "--global-batch 128 --max-global-batch 64",
+        2,
+        "batch of 128\n  → the nearest that is possible: 64",
+    ),
+    ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
+    (
+        "--global-batch 100000",
+        2,
+        "a global batch of 100,000 is too large: at most ",
+    ),
 )
 def test_what_is_not_possible_is_told_before_anything_is_measured(
     wanted: str, code: int, told: str
@@ -46,13 +45,11 @@ def test_what_is_not_possible_is_told_before_anything_is_measured(
         assert "round 1" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        (("run", "--batches", "8", "8"), "about 40 s in all; nothing was run"),
-        (("independent", "--batches", "8", "8"), "s in all; nothing was run"),
-        (("queue",), "2 commands, one at a time on GPU:0 Quick 3, GPU:1 Quick 2"),
-    ],
+@cases(
+    "command, told",
+    (("run", "--batches", "8", "8"), "about 40 s in all; nothing was run"),
+    (("independent", "--batches", "8", "8"), "s in all; nothing was run"),
+    (("queue",), "2 commands, one at a time on GPU:0 Quick 3, GPU:1 Quick 2"),
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_a_dry_run_runs_nothing(
@@ -258,12 +255,10 @@ THESE = {KIB256: 0.002, MIB: 0.004, MIB4: 0.006}
 NOT_WORTH_IT = {0: 0.2, KIB512: 0.002, 2 * MIB: 0.006}
 
 
-@pytest.mark.parametrize(
-    ("usual", "sync_s", "chosen", "said"),
-    [
-        (MIB, THESE, KIB256, "smaller and larger packs than 1.00 MiB"),
-        (0, NOT_WORTH_IT, KIB512, "packs of gradients instead of all at once"),
-    ],
+@cases(
+    "usual, sync_s, chosen, said",
+    (MIB, THESE, KIB256, "smaller and larger packs than 1.00 MiB"),
+    (0, NOT_WORTH_IT, KIB512, "packs of gradients instead of all at once"),
     ids=["much sync", "all at once is worse than a device alone"],
 )
 def test_other_packs_are_tried_where_sync_is_much_of_a_step(

@@ -9,6 +9,7 @@ import pytest
 
 from gpubalance.results.check import ModelCheck
 from tests.cli.program import QUICK_PAIR, SHORT, TINY, gpubalance, here
+from tests.support.cases import cases
 
 forked = pytest.mark.usefixtures("forked")
 
@@ -150,16 +151,14 @@ def test_it_says_what_a_model_that_is_not_compiled_is_measured_with(
 
 
 @forked
-@pytest.mark.parametrize(
-    ("model", "data", "what", "remedy"),
-    [
-        ("reading", "arrays", "input keras_tensor is text", "vectorise in dataset()"),
-        ("build", "one_hot", "one-hot, and the loss", "use categorical_crossentropy"),
-        ("build", "named", "the labels (y) are text", "number them"),
-        ("build", "unlike", "x has 64 samples, and y has 50", "give as many"),
-        ("enlarging", "cropped", "sample are 3x6, and the model gives 4x6", "bring"),
-        ("without_optimizer", "arrays", "compiled without an optimizer", "compile it"),
-    ],
+@cases(
+    "model, data, what, remedy",
+    ("reading", "arrays", "input keras_tensor is text", "vectorise in dataset()"),
+    ("build", "one_hot", "one-hot, and the loss", "use categorical_crossentropy"),
+    ("build", "named", "the labels (y) are text", "number them"),
+    ("build", "unlike", "x has 64 samples, and y has 50", "give as many"),
+    ("enlarging", "cropped", "sample are 3x6, and the model gives 4x6", "bring"),
+    ("without_optimizer", "arrays", "compiled without an optimizer", "compile it"),
 )
 def test_what_does_not_fit_is_named_with_its_remedy(
     tmp_path: Path, model: str, data: str, what: str, remedy: str

@@ -15,6 +15,7 @@ import pytest
 from gpubalance.cli.complete import offers
 from tests.cli.program import PROGRAM, ROOT, broken
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
+from tests.support.cases import cases
 from tests.support.known import known
 
 BASH = shutil.which("bash") or pytest.skip("no bash here", allow_module_level=True)
@@ -78,28 +79,26 @@ def completed(
     return said(asked, {"SCRIPT": str(script), **(more or {})}).splitlines()
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (("--config", "x.toml", "pl"), ["plan"]),
-        (("run", "--gpus", "0", "1", "--mi"), ["--micro-batches"]),
-        (("run", "--precision", "mixed_b"), ["mixed_bfloat16"]),
-        (("balance", "--accumulate", "=", "o"), ["off"]),
-        (("run", "--model", "MobileNetV3"), ["MobileNetV3Large", "MobileNetV3Small"]),
-        (("run", "--simulate", "=", "3", "--gpus", "=", ""), ["0", "1", "2"]),
-        (("run", "--simulate", "4", "--gpus", "0", "2", ""), ["1", "3"]),
-        (("run", "--simulate", "4", "--gpus", "0,2,"), ["0,2,1", "0,2,3"]),
-        (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
-        (
-            ("run", "--simulate", TWO_HOSTS, "--hosts", "alpha,beta", "--gpus", "al"),
-            ["alpha:0", "alpha:1"],
-        ),
-        (("run", "--gpus", ""), []),  # without a driver
-        (("run", "--gpus", "0", ""), []),
-        (("run", "--batches", "820", ""), []),
-        (("run", "--output", ""), []),
-        (("guide", "tr"), ["train", "troubles"]),
-    ],
+@cases(
+    "words, offered",
+    (("--config", "x.toml", "pl"), ["plan"]),
+    (("run", "--gpus", "0", "1", "--mi"), ["--micro-batches"]),
+    (("run", "--precision", "mixed_b"), ["mixed_bfloat16"]),
+    (("balance", "--accumulate", "=", "o"), ["off"]),
+    (("run", "--model", "MobileNetV3"), ["MobileNetV3Large", "MobileNetV3Small"]),
+    (("run", "--simulate", "=", "3", "--gpus", "=", ""), ["0", "1", "2"]),
+    (("run", "--simulate", "4", "--gpus", "0", "2", ""), ["1", "3"]),
+    (("run", "--simulate", "4", "--gpus", "0,2,"), ["0,2,1", "0,2,3"]),
+    (("run", "--simulate", "nowhere.toml", "--gpus", ""), []),
+    (
+        ("run", "--simulate", TWO_HOSTS, "--hosts", "alpha,beta", "--gpus", "al"),
+        ["alpha:0", "alpha:1"],
+    ),
+    (("run", "--gpus", ""), []),  # without a driver
+    (("run", "--gpus", "0", ""), []),
+    (("run", "--batches", "820", ""), []),
+    (("run", "--output", ""), []),
+    (("guide", "tr"), ["train", "troubles"]),
 )
 def test_what_bash_offers(
     script: Path, words: tuple[str, ...], offered: list[str]
@@ -130,7 +129,7 @@ def test_gpus_are_those_of_nvml_with_their_names(script: Path, tmp_path: Path) -
     assert '"1":"NVIDIA GeForce GTX 1080"' in ask_program("complete_zsh", **asked)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@cases("shell", "bash", "zsh", "fish")
 def test_nothing_is_said_of_a_line_that_makes_no_sense(shell: str) -> None:
     line = "gpubalance run --gpus --plan 'x"
     asked = {
@@ -165,7 +164,7 @@ def test_it_installs_itself(tmp_path: Path) -> None:
     assert completed(tmp_path / ".bash_completions" / "gpubalance.sh", "pl") == ["plan"]
 
 
-@pytest.mark.parametrize("flag", ["--install-completion", "--show-completion"])
+@cases("flag", "--install-completion", "--show-completion")
 def test_a_word_beside_it_changes_nothing(flag: str, tmp_path: Path) -> None:
     refused = said(
         [BASH, "--norc", "-c", f"{PROGRAM} {flag} false 2>&1; true"],

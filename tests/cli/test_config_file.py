@@ -19,6 +19,7 @@ from tests.cli.program import QUICK_PAIR, here, start
 from tests.guide.documents import COMMANDS, PROGRAM
 from tests.jobs.probes import probe_of
 from tests.render.samples import BALANCE
+from tests.support.cases import cases
 from tests.support.in_process import Program
 
 FLAGS = [
@@ -102,9 +103,7 @@ def test_the_command_line_is_above_it_and_a_commands_own_table(
     assert parsed("probe", ["--config", str(path)])["model"] == "probe"
 
 
-@pytest.mark.parametrize(
-    "text", ["gpus = [0, 1]", "gpus = ['0', '1']", "gpus = '0 1'", "gpus = '0,1'"]
-)
+@cases("text", "gpus = [0, 1]", "gpus = ['0', '1']", "gpus = '0 1'", "gpus = '0,1'")
 def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(f"[run]\n{text}\n")
@@ -114,35 +113,33 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "says", "remedy"),
-    [
-        (
-            "[balance]\nglobal_bach = 3",
-            ": [balance] global-bach: there is no such",
-            "did you mean global-batch?",
-        ),
-        (
-            "windows = 1\nglobal-bach = 3",
-            ": global-bach: there is no such",
-            "did you mean global-batch?",
-        ),
-        ("[rum]\nwindows = 3", ": rum: there is no such command", "did you mean run?"),
-        (
-            "[devices]\nzzz = 3",
-            ": [devices] zzz: there is no such",
-            "there are: hosts, json, quiet, simulate, time-scale, verbose, via",
-        ),
-        ("config = 'other.toml'", ": config: there is no such", "there are: "),
-        (
-            "[run]\nno-xla = true",
-            ": [run] no-xla: there is no such",
-            "did you mean xla?",
-        ),
-        ("[run", " is not TOML", ""),
-        ("x = " + "[" * 100_000, " is not TOML", ""),
-        ("#" * (1 << 20) + "\n", " is larger than 1 MiB", ""),
-    ],
+@cases(
+    "text, says, remedy",
+    (
+        "[balance]\nglobal_bach = 3",
+        ": [balance] global-bach: there is no such",
+        "did you mean global-batch?",
+    ),
+    (
+        "windows = 1\nglobal-bach = 3",
+        ": global-bach: there is no such",
+        "did you mean global-batch?",
+    ),
+    ("[rum]\nwindows = 3", ": rum: there is no such command", "did you mean run?"),
+    (
+        "[devices]\nzzz = 3",
+        ": [devices] zzz: there is no such",
+        "there are: hosts, json, quiet, simulate, time-scale, verbose, via",
+    ),
+    ("config = 'other.toml'", ": config: there is no such", "there are: "),
+    (
+        "[run]\nno-xla = true",
+        ": [run] no-xla: there is no such",
+        "did you mean xla?",
+    ),
+    ("[run", " is not TOML", ""),
+    ("x = " + "[" * 100_000, " is not TOML", ""),
+    ("#" * (1 << 20) + "\n", " is larger than 1 MiB", ""),
     ids=lambda text: text[:30],
 )
 def test_what_is_wrong_is_told_with_its_place(
@@ -172,7 +169,7 @@ def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
         defaults(tmp_path / "missing", COMMANDS)
 
 
-@pytest.mark.parametrize("before", [True, False])
+@cases("before", True, False)
 def test_a_plan_with_the_flags_of_a_file(tmp_path: Path, before: bool) -> None:
     """Paths in it are what they would be on the command line: relative to the folder one is in."""
     folder = tmp_path / "elsewhere"

@@ -21,6 +21,7 @@ from gpubalance.settings.code import code_key
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
+from tests.support.cases import cases
 from tests.support.tiny import net
 
 BRIEF: dict[str, Any] = {
@@ -129,28 +130,26 @@ def typed() -> Callable[[], Any]:
     return place["build"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(
-    ("build", "options", "kind", "says"),
-    [
-        (lambda: None, {}, BadInput, "<lambda> is not"),
-        (_outer(), {}, BadInput, "_outer.<locals>.inner is not"),
-        (typed(), {}, BadInput, "and build is not"),
-        (net, {"data": 3}, BadInput, "a value of type int is not"),
-        (net, {"gpus": {0: 1}}, UsageError, "there is no device"),
-        (
-            net,
-            {"windows": 0},
-            UsageError,
-            "--windows '0' should be greater than or equal to 1",
-        ),
-        (net, {"margin": "x"}, UsageError, "'x' is not a size"),
-        (
-            net,
-            {"windoes": 3},
-            TypeError,
-            "windoes: there is no such command or option: did you mean windows?",
-        ),
-    ],
+@cases(
+    "build, options, kind, says",
+    (lambda: None, {}, BadInput, "<lambda> is not"),
+    (_outer(), {}, BadInput, "_outer.<locals>.inner is not"),
+    (typed(), {}, BadInput, "and build is not"),
+    (net, {"data": 3}, BadInput, "a value of type int is not"),
+    (net, {"gpus": {0: 1}}, UsageError, "there is no device"),
+    (
+        net,
+        {"windows": 0},
+        UsageError,
+        "--windows '0' should be greater than or equal to 1",
+    ),
+    (net, {"margin": "x"}, UsageError, "'x' is not a size"),
+    (
+        net,
+        {"windoes": 3},
+        TypeError,
+        "windoes: there is no such command or option: did you mean windows?",
+    ),
 )
 def test_what_can_not_be_balanced_is_said_in_a_sentence(
     build: Any, options: dict[str, Any], kind: type[Exception], says: str

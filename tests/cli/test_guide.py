@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from gpubalance.guide.chapters import names
 from tests.cli.program import PROGRAM, broken, gpubalance, here, start
 from tests.cli.terminal import command_in_terminal
+from tests.support.cases import cases
 from tests.support.in_process import Program
 
 
@@ -27,7 +26,7 @@ def test_a_pipe_gets_the_markdown() -> None:
     assert "<!--" not in done.stdout
 
 
-@pytest.mark.parametrize("command", [("guide", "results"), ("run", "--help")])
+@cases("command", ("guide", "results"), ("run", "--help"))
 def test_a_reader_who_closes_the_pipe_is_no_error(command: tuple[str, ...]) -> None:
     program = start(*command)
     assert program.stdout is not None
@@ -45,15 +44,13 @@ def test_an_unknown_chapter_is_named_without_its_escapes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("torch", "did you mean gpubalance guide pytorch?"),
-        ("PyTorch", "did you mean gpubalance guide pytorch?"),
-        ("blanace", "did you mean gpubalance guide balance?"),
-        ("GradientTape", "gpubalance guide --search GradientTape finds it in train"),
-        ("xyzzy", "gpubalance guide lists them"),
-    ],
+@cases(
+    "word, remedy",
+    ("torch", "did you mean gpubalance guide pytorch?"),
+    ("PyTorch", "did you mean gpubalance guide pytorch?"),
+    ("blanace", "did you mean gpubalance guide balance?"),
+    ("GradientTape", "gpubalance guide --search GradientTape finds it in train"),
+    ("xyzzy", "gpubalance guide lists them"),
 )
 def test_a_chapter_that_is_not_there_names_the_one_that_was_meant(
     word: str, remedy: str, in_process: Program

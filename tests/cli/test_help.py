@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.guide.documents import COMMANDS
+from tests.support.cases import cases
 from tests.support.in_process import Program
 
 
@@ -55,13 +56,11 @@ def _flags_of(command: Any) -> set[str]:
     return {flag for param in command.params for flag in param.opts}
 
 
-@pytest.mark.parametrize(
-    ("line", "command"),
-    [
-        ("run --windows x", "run --help"),
-        ("plan --simulate 2", "probe --simulate 2 --gpus 0 1"),
-        ("run --simulate 2 --plan none.json", "balance -o none.json"),
-    ],
+@cases(
+    "line, command",
+    ("run --windows x", "run --help"),
+    ("plan --simulate 2", "probe --simulate 2 --gpus 0 1"),
+    ("run --simulate 2 --plan none.json", "balance -o none.json"),
 )
 def test_a_command_in_an_error_is_typed_as_the_program_was_started(
     in_process: Program, monkeypatch: pytest.MonkeyPatch, line: str, command: str

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.cli.program import ROOT, heed_signals
+from tests.support.cases import cases
 
 # It is sent when that module is loaded.
 CODE = """
@@ -50,9 +51,7 @@ def test_an_interrupt_while_it_is_loaded_is_no_traceback(
     assert interrupted("gpubalance.cli.app", "SIGINT", before) == (code, "")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
-)
+@cases("number, code", ("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129))
 def test_an_interrupt_before_the_stage_begins_has_its_own_exit_code(
     number: str, code: int
 ) -> None:

@@ -25,6 +25,7 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.training.load import load_plan
 from gpubalance.workers.lines import lines_of
 from tests.cli.program import ROOT, children_of, here, lines_until, start
+from tests.support.cases import cases
 from tests.support.in_process import Program
 from tests.training.test_hosts import TWO_HOSTS, write_plan
 from tests.workers.test_process import gone
@@ -69,9 +70,7 @@ def test_a_dry_run_starts_nothing(
 
 
 @pytest.mark.usefixtures("stand_in")
-@pytest.mark.parametrize(
-    ("via", "on"), [((), ()), (VIA, ("alpha", "beta"))], ids=["here", "on other hosts"]
-)
+@cases("via, on", ((), ()), (VIA, ("alpha", "beta")), ids=["here", "on other hosts"])
 def test_each_device_has_a_process_that_knows_its_place(
     via: tuple[str, ...], on: tuple[str, ...], script: str, tmp_path: Path
 ) -> None:
@@ -109,7 +108,7 @@ def test_one_that_fails_ends_all_with_its_exit_code(
     assert done.returncode == 5, done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@cases("number", signal.SIGTERM, signal.SIGKILL)
 def test_no_process_outlives_the_command(
     number: int, script: str, tmp_path: Path
 ) -> None:
@@ -229,46 +228,44 @@ LOST = "steps lost since the beginning: 2; it was in step 2 of epoch 1"
 ANEW = "fit has no BackupAndRestore among its callbacks: a restart begins anew"
 
 
-@pytest.mark.parametrize(
-    ("how", "options", "code", "says"),
-    [
-        (
-            "once",
-            ("--restarts", "1"),
-            0,
-            [
-                ANEW,
-                KILLED,
-                LOST,
-                "restart 1 of 1: alpha:0 80, alpha:1 40, beta:0 24, the global batch of 144 as "
-                "before",
-                "it goes on with epoch 1",
-            ],
-        ),
-        (
-            "mistake",
-            ("--restarts", "3"),
-            3,
-            ["ended with exit code 3", "it had not begun to train"],
-        ),
-        pytest.param(
-            "always",
-            ("--restarts", "1"),
-            137,
-            [
-                ANEW,
-                KILLED,
-                LOST,
-                "restart 1 of 1: ",
-                "it goes on with epoch 1",
-                KILLED,
-                LOST,
-            ],
-            marks=pytest.mark.full,
-        ),
-        ("end", ("--deadline", "1"), 0, []),
-        ("hang", ("--deadline", "1"), 8, []),
-    ],
+@cases(
+    "how, options, code, says",
+    (
+        "once",
+        ("--restarts", "1"),
+        0,
+        [
+            ANEW,
+            KILLED,
+            LOST,
+            "restart 1 of 1: alpha:0 80, alpha:1 40, beta:0 24, the global batch of 144 as "
+            "before",
+            "it goes on with epoch 1",
+        ],
+    ),
+    (
+        "mistake",
+        ("--restarts", "3"),
+        3,
+        ["ended with exit code 3", "it had not begun to train"],
+    ),
+    pytest.param(
+        "always",
+        ("--restarts", "1"),
+        137,
+        [
+            ANEW,
+            KILLED,
+            LOST,
+            "restart 1 of 1: ",
+            "it goes on with epoch 1",
+            KILLED,
+            LOST,
+        ],
+        marks=pytest.mark.full,
+    ),
+    ("end", ("--deadline", "1"), 0, []),
+    ("hang", ("--deadline", "1"), 8, []),
 )
 def test_a_script_is_started_again_as_often_as_may_be(
     how: str, options: tuple[str, ...], code: int, says: list[str], tmp_path: Path

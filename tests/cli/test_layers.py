@@ -28,6 +28,7 @@ from tests.cli.program import (
 )
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
+from tests.support.cases import cases
 from tests.support.in_process import Program
 from tests.support.known import known
 
@@ -279,16 +280,14 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
     assert known(splits[0]).measured
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "message"),
-    [
-        ("raise TaskFailedError(1, 'the update')", 8, "GPU:1 hangs in the update"),
-        (
-            "os.kill(os.getpid(), 9)",
-            6,
-            "memory ran out while training in segments on GPU:0, GPU:1",
-        ),
-    ],
+@cases(
+    "end, code, message",
+    ("raise TaskFailedError(1, 'the update')", 8, "GPU:1 hangs in the update"),
+    (
+        "os.kill(os.getpid(), 9)",
+        6,
+        "memory ran out while training in segments on GPU:0, GPU:1",
+    ),
 )
 def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(
     tmp_path: Path, end: str, code: int, message: str

@@ -15,6 +15,7 @@ from gpubalance.cli.remaining import Remaining
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, TimeLeft, TimingDone
 from tests.cli.program import ROOT
 from tests.cli.terminal import Seen, command_in_terminal
+from tests.support.cases import cases
 
 SCRIPT = f"""
 import time
@@ -72,7 +73,7 @@ def shown(
     return seen
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@cases("columns", 40, 80, 120)
 def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(
     columns: int,
 ) -> None:
@@ -126,7 +127,7 @@ def test_quiet_shows_nothing() -> None:
     assert shown(80, quiet=True).written.decode().splitlines() == ["the result"]
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@cases("columns", 40, 80)
 def test_devices_with_own_models_stand_alone_beside_at_once(
     columns: int,
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import here
+from tests.support.cases import cases
 
 TRAIN = """
 from functools import partial
@@ -21,41 +22,39 @@ raise RuntimeError("it is read, not run")
 """
 
 
-@pytest.mark.parametrize(
-    ("named", "code", "told"),
-    [
-        (
-            "--model train.py",
-            4,
-            "name the function: --model train.py:build; it has: build, dataset, of",
-        ),
-        (
-            "--model train.py:",
-            4,
-            "name the function: --model train.py:build; it has: build, dataset, of",
-        ),
-        (
-            "--model train.py:build --data train.py",
-            4,
-            "name the function: --data train.py:dataset; it has:",
-        ),
-        (
-            "--model train.py:biuld",
-            4,
-            "train.py has no function 'biuld'\n  → it has: build, dataset, of",
-        ),
-        (
-            "--model train.py:of",
-            4,
-            "--model train.py:of needs arguments: path, size\n  → it must be callable without",
-        ),
-        (
-            "--model trian.py",
-            2,
-            "there is no file trian.py\n  → give its path: --model folder/train.py:function",
-        ),
-        ("--model broken.py:build", 4, "broken.py, line 1: "),
-    ],
+@cases(
+    "named, code, told",
+    (
+        "--model train.py",
+        4,
+        "name the function: --model train.py:build; it has: build, dataset, of",
+    ),
+    (
+        "--model train.py:",
+        4,
+        "name the function: --model train.py:build; it has: build, dataset, of",
+    ),
+    (
+        "--model train.py:build --data train.py",
+        4,
+        "name the function: --data train.py:dataset; it has:",
+    ),
+    (
+        "--model train.py:biuld",
+        4,
+        "train.py has no function 'biuld'\n  → it has: build, dataset, of",
+    ),
+    (
+        "--model train.py:of",
+        4,
+        "--model train.py:of needs arguments: path, size\n  → it must be callable without",
+    ),
+    (
+        "--model trian.py",
+        2,
+        "there is no file trian.py\n  → give its path: --model folder/train.py:function",
+    ),
+    ("--model broken.py:build", 4, "broken.py, line 1: "),
 )
 @pytest.mark.usefixtures("in_process")
 def test_a_name_that_is_wrong_is_told_before_tensorflow_starts(

@@ -28,6 +28,7 @@ from tests.cli.program import (
     start,
 )
 from tests.stand_in import engine
+from tests.support.cases import cases
 from tests.support.known import known
 
 QUICK = ("--duration", "0.2")
@@ -64,7 +65,7 @@ def step(devices, batches, number):
 """
 
 
-@pytest.mark.parametrize(("times", "is_told"), [(9, False), (10**6, True)])
+@cases("times, is_told", (9, False), (10**6, True))
 def test_a_batch_that_took_longer_than_a_larger_one_is_measured_again(
     times: int, is_told: bool, engine_that: Callable[[str], None]
 ) -> None:
@@ -139,12 +140,10 @@ def test_the_pair_is_probed_kept_and_then_held_against(
     assert run.scaling_efficiency == pytest.approx(run.throughput.median / solo_sum)
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (signal.SIGINT, 130),
-        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full),
-    ],
+@cases(
+    "number, code",
+    (signal.SIGINT, 130),
+    pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full),
 )
 def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     number: signal.Signals, code: int, own_state: Path, tmp_path: Path

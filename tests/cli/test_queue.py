@@ -31,6 +31,7 @@ from tests.cli.program import (
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS, engine, environment
+from tests.support.cases import cases
 from tests.workers.test_process import gone
 
 PAIR = ("--simulate", QUICK_PAIR)
@@ -61,7 +62,7 @@ def result_of(
     return Queue.model_validate_json(done.stdout)
 
 
-@pytest.mark.parametrize(("options", "last"), [((), "GPU:0"), (("--pull",), "GPU:1")])
+@cases("options, last", ((), "GPU:0"), (("--pull",), "GPU:1"))
 def test_the_slow_card_leaves_the_last_command_to_the_fast_one(
     options: tuple[str, ...], last: str, tmp_path: Path
 ) -> None:
@@ -325,46 +326,44 @@ def test_a_command_that_is_killed_takes_its_children_along(
     assert "with exit code 4" in out
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "code", "says"),
-    [
-        (None, PAIR, 2, "can't read trials.txt: No such file or directory"),
-        ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
-        (
-            "echo fine\necho 'not\n",
-            PAIR,
-            4,
-            "trials.txt: the shell can't read `echo 'not`",
-        ),
-        (
-            "for n in 1 2; do\necho $n\ndone\n",
-            PAIR,
-            4,
-            "trials.txt: the shell can't read `for n in 1 2; do`",
-        ),
-        (
-            "train \\\n --lr 1\n",
-            PAIR,
-            4,
-            "trials.txt: the shell can't read `train \\`: it continues on the next line",
-        ),
-        (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
-        (b"a\0b", PAIR, 4, "trials.txt is not text"),
-        ("true", (), 3, "no NVIDIA driver"),
-        ("true", (*PAIR, "--gpus", "7"), 2, "there is no device '7'"),
-        (
-            "true",
-            (*PAIR, "--logs", "/proc/logs"),
-            3,
-            "can't write to --logs /proc/logs",
-        ),
-        (
-            "true",
-            (*PAIR, "--logs", "trials.txt"),
-            3,
-            "can't write to --logs trials.txt: it is a file",
-        ),
-    ],
+@cases(
+    "content, options, code, says",
+    (None, PAIR, 2, "can't read trials.txt: No such file or directory"),
+    ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
+    (
+        "echo fine\necho 'not\n",
+        PAIR,
+        4,
+        "trials.txt: the shell can't read `echo 'not`",
+    ),
+    (
+        "for n in 1 2; do\necho $n\ndone\n",
+        PAIR,
+        4,
+        "trials.txt: the shell can't read `for n in 1 2; do`",
+    ),
+    (
+        "train \\\n --lr 1\n",
+        PAIR,
+        4,
+        "trials.txt: the shell can't read `train \\`: it continues on the next line",
+    ),
+    (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
+    (b"a\0b", PAIR, 4, "trials.txt is not text"),
+    ("true", (), 3, "no NVIDIA driver"),
+    ("true", (*PAIR, "--gpus", "7"), 2, "there is no device '7'"),
+    (
+        "true",
+        (*PAIR, "--logs", "/proc/logs"),
+        3,
+        "can't write to --logs /proc/logs",
+    ),
+    (
+        "true",
+        (*PAIR, "--logs", "trials.txt"),
+        3,
+        "can't write to --logs trials.txt: it is a file",
+    ),
 )
 def test_what_is_wrong_is_said_before_anything_runs(
     content: str | bytes | None,

@@ -39,6 +39,7 @@ from tests.cli.program import (
 from tests.faults.machine import Machine
 from tests.jobs.probes import probe_of, with_second
 from tests.stand_in import TWO_UNLIKE_GPUS, engine
+from tests.support.cases import cases
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 # In the time that these take, not at once.
@@ -65,19 +66,17 @@ def test_devices_are_those_named_in_their_order_with_samples() -> None:
     assert "GPU:0: no samples, left out" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("options", "even"),
-    [
-        ("--gpus 0 --batches 8", None),
-        ("--gpus 1 --batches 300 --micro-batches 110", None),
-        ("--batches 30 20 --baseline none", None),
-        ("--batches 20 20", [20, 20]),
-        ("--batches 60 60 --micro-batches 60 30", [60, 60]),
-        # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
-        ("--batches 200 100", [112, 112]),
-        ("--batches 336 336 --micro-batches 112 112", [112, 112]),
-        ("--batches 200 150 --micro-batches 200 40", [112, 112]),
-    ],
+@cases(
+    "options, even",
+    ("--gpus 0 --batches 8", None),
+    ("--gpus 1 --batches 300 --micro-batches 110", None),
+    ("--batches 30 20 --baseline none", None),
+    ("--batches 20 20", [20, 20]),
+    ("--batches 60 60 --micro-batches 60 30", [60, 60]),
+    # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
+    ("--batches 200 100", [112, 112]),
+    ("--batches 336 336 --micro-batches 112 112", [112, 112]),
+    ("--batches 200 150 --micro-batches 200 40", [112, 112]),
 )
 def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> None:
     """The even split of its global batch, or the largest that fits in one piece."""
@@ -295,13 +294,11 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
     assert "--resume" not in err
 
 
-@pytest.mark.parametrize(
-    ("streams", "code"),
-    [
-        (">&- 2>&- <&-", 0),
-        ("2>&1 >/dev/null | true", 0),
-        ("-q >/dev/full 2>error.txt", 3),
-    ],
+@cases(
+    "streams, code",
+    (">&- 2>&- <&-", 0),
+    ("2>&1 >/dev/null | true", 0),
+    ("-q >/dev/full 2>error.txt", 3),
 )
 def test_streams_that_nobody_reads_lose_no_file(
     tmp_path: Path, streams: str, code: int
@@ -348,7 +345,7 @@ def test_a_plan_for_another_model_names_the_command_for_this_one(
     )
 
 
-@pytest.mark.parametrize(("number", "advised"), [(3, False), (4, True)])
+@cases("number, advised", (3, False), (4, True))
 def test_a_balance_that_would_be_refused_is_not_advised(
     number: int, advised: bool
 ) -> None:

@@ -16,6 +16,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of
+from tests.support.cases import cases
 
 TRAIN = """
 import keras, numpy as np, tensorflow as tf
@@ -65,37 +66,35 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("model", "data", "lines"),
-    [
+@cases(
+    "model, data, lines",
+    (
+        "my/code/train.py:build",
+        "my/code/train.py:arrays",
+        ["build()  # of my/code/train.py,", "arrays()"],
+    ),
+    (
+        "my/code/train.py:build",
+        "my/code/train.py:made",
+        ["build()  # of my/code/train.py,", "made,"],
+    ),
+    *(
         (
             "my/code/train.py:build",
-            "my/code/train.py:arrays",
-            ["build()  # of my/code/train.py,", "arrays()"],
-        ),
-        (
-            "my/code/train.py:build",
-            "my/code/train.py:made",
-            ["build()  # of my/code/train.py,", "made,"],
-        ),
-        *(
-            (
-                "my/code/train.py:build",
-                f"my/code/train.py:{name}",
-                ["build()  # of my/code/train.py,", given],
-            )
-            for name, given in (
-                ("typed", "typed,"),
-                ("train", "train,"),
-                ("val", "val,"),
-                ("chosen", "chosen,"),
-                ("late", "late(),"),
-                ("of_a_try", "of_a_try(),"),
-            )
-        ),
-        ("my.module:build", "my.module:data", ["build()  # of my.module,", "data()"]),
-        ("small", None, ["build_model()  # balance yours first,", "dataset,"]),
-    ],
+            f"my/code/train.py:{name}",
+            ["build()  # of my/code/train.py,", given],
+        )
+        for name, given in (
+            ("typed", "typed,"),
+            ("train", "train,"),
+            ("val", "val,"),
+            ("chosen", "chosen,"),
+            ("late", "late(),"),
+            ("of_a_try", "of_a_try(),"),
+        )
+    ),
+    ("my.module:build", "my.module:data", ["build()  # of my.module,", "data()"]),
+    ("small", None, ["build_model()  # balance yours first,", "dataset,"]),
 )
 @pytest.mark.usefixtures("project")
 def test_the_printed_lines_have_the_names_that_were_given(
@@ -108,13 +107,11 @@ def test_the_printed_lines_have_the_names_that_were_given(
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize(
-    ("build", "data", "ends"),
-    [
-        ("build", "arrays", ""),
-        pytest.param("build", "made", "", marks=pytest.mark.full),
-        ("bare", "made", "compile the model in bare"),
-    ],
+@cases(
+    "build, data, ends",
+    ("build", "arrays", ""),
+    pytest.param("build", "made", "", marks=pytest.mark.full),
+    ("bare", "made", "compile the model in bare"),
 )
 def test_the_script_runs_as_it_is_written(
     project: Path, build: str, data: str, ends: str

@@ -12,6 +12,7 @@ import pytest
 import gpubalance
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, here
+from tests.support.cases import cases
 
 # Steps take 2.6 times as long as by the profile, at its first size or at a later one
 SLOW = """
@@ -25,7 +26,7 @@ def late_part():
 SCALED = (*TINY_PAIR, "--time-scale", "8")
 
 
-@pytest.mark.parametrize(("least", "tried"), [(1, 0), (32, 2)])
+@cases("least, tried", (1, 0), (32, 2))
 def test_a_machine_slower_than_the_profile_is_told_at_once(
     least: int, tried: int, engine_that: Callable[[str], None]
 ) -> None:
@@ -46,15 +47,13 @@ def test_a_machine_slower_than_the_profile_is_told_at_once(
     assert "--resume" not in error
 
 
-@pytest.mark.parametrize(
-    ("command", "which"),
-    [
-        (("run", *TINY_PAIR, "--batches", "24", "16"), "a step of the split 24/16"),
-        (
-            ("independent", *TINY_PAIR, "--batches", "24", "16"),
-            "on GPU:0 a step of 24 samples",
-        ),
-    ],
+@cases(
+    "command, which",
+    (("run", *TINY_PAIR, "--batches", "24", "16"), "a step of the split 24/16"),
+    (
+        ("independent", *TINY_PAIR, "--batches", "24", "16"),
+        "on GPU:0 a step of 24 samples",
+    ),
 )
 def test_a_run_slower_than_the_profile_stops_at_its_first_window(
     command: tuple[str, ...], which: str, engine_that: Callable[[str], None]
@@ -103,16 +102,14 @@ def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
 
 
 @pytest.mark.usefixtures("stand_in")
-@pytest.mark.parametrize(
+@cases(
     "command",
-    [
-        ("devices",),
-        ("probe", "--max-batch", "16", "--duration", "0.1"),
-        ("run", *SHORT),
-        ("check", "--model", "small"),
-        ("independent", "--duration", "0.1"),
-        ("doctor",),
-    ],
+    ("devices",),
+    ("probe", "--max-batch", "16", "--duration", "0.1"),
+    ("run", *SHORT),
+    ("check", "--model", "small"),
+    ("independent", "--duration", "0.1"),
+    ("doctor",),
 )
 def test_every_command_that_takes_a_profile_takes_its_time_scale(
     command: tuple[str, ...],

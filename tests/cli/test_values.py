@@ -5,28 +5,24 @@ from __future__ import annotations
 import re
 import shlex
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.cli.command import spread
 from tests.cli.program import PROGRAM, QUICK_PAIR, here
 from tests.cli.terminal import command_in_terminal
+from tests.support.cases import cases
 from tests.support.in_process import Program
 
 LISTS = ("--gpus", "--batches")
 
 
-@pytest.mark.parametrize(
+@cases(
     "written",
-    [
-        *("--gpus 0 1", "--gpus 0,1", "--gpus=0,1", "--gpus 0, 1"),
-        *("--gpus=0 1", "--gpus 0 --gpus 1", "--gpus '0 1'"),
-    ],
+    *("--gpus 0 1", "--gpus 0,1", "--gpus=0,1", "--gpus 0, 1"),
+    *("--gpus=0 1", "--gpus 0 --gpus 1", "--gpus '0 1'"),
 )
-@pytest.mark.parametrize(
-    "after", [[], ["--json"], ["-o", "out.json"], ["--batches", "820", "568"]]
-)
+@cases("after", [], ["--json"], ["-o", "out.json"], ["--batches", "820", "568"])
 def test_all_spellings_are_one(written: str, after: list[str]) -> None:
     found = spread(["run", *shlex.split(written), *after], LISTS)
     values = [word.partition("=")[2] for word in found if word.startswith("--gpus=")]
@@ -38,22 +34,18 @@ def test_all_spellings_are_one(written: str, after: list[str]) -> None:
         assert found[-len(after) :] == after
 
 
-@pytest.mark.parametrize(
-    "bad", ["x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10"]
-)
+@cases("bad", "x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10")
 def test_what_is_no_whole_number_is_named(in_process: Program, bad: str) -> None:
     done = in_process(["run", "--simulate", "2", "--batches", "820", bad])
     assert done.code == 2
     assert done.err.startswith(f"error: --batches '{bad[:12]}")
 
 
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [
-        ("3,2", "write 3.2 with a decimal point, or 32"),
-        ("3,200", "write 3.200 with a decimal point, or 3200"),
-        ("1,234,567.5", "write 1234567.5"),
-    ],
+@cases(
+    "number, remedy",
+    ("3,2", "write 3.2 with a decimal point, or 32"),
+    ("3,200", "write 3.200 with a decimal point, or 3200"),
+    ("1,234,567.5", "write 1234567.5"),
 )
 def test_a_noise_scale_with_a_comma_is_refused(
     in_process: Program, number: str, remedy: str

@@ -10,6 +10,7 @@ import pytest
 from gpubalance.devices import alike
 from gpubalance.devices.nvml import read
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
+from tests.support.cases import cases
 
 TWO_EQUAL_GPUS = (
     TWO_UNLIKE_GPUS.replace("GTX 1080\n", "GTX 1080 Ti\n")
@@ -39,15 +40,13 @@ def test_cards_of_one_name_and_memory_are_equal_whatever_is_free(
     assert first_alike(tmp_path, gpus=TWO_UNLIKE_GPUS) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("told", "differs"),
-    [
-        ("gpu 1 power_limit 250000", "gpu 1 power_limit 200000"),
-        ("gpu 1 max_clock_sm 1911", "gpu 1 max_clock_sm 2000"),
-        ("gpu 1 capability 6 1", "gpu 1 capability 7 5"),
-        ("gpu 1 cores 2560", "gpu 1 max_link_width 4"),
-        ("gpu 1 max_clock_sm 1911", "gpu 1 error max_clock_sm 3"),
-    ],
+@cases(
+    "told, differs",
+    ("gpu 1 power_limit 250000", "gpu 1 power_limit 200000"),
+    ("gpu 1 max_clock_sm 1911", "gpu 1 max_clock_sm 2000"),
+    ("gpu 1 capability 6 1", "gpu 1 capability 7 5"),
+    ("gpu 1 cores 2560", "gpu 1 max_link_width 4"),
+    ("gpu 1 max_clock_sm 1911", "gpu 1 error max_clock_sm 3"),
 )
 def test_what_makes_a_card_slower_makes_it_another(
     tmp_path: Path, told: str, differs: str

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gpubalance.devices.readings import Counters
 from gpubalance.devices.telemetry import TelemetryRecorder
 from gpubalance.results.telemetry import Moment, Telemetry, throttling
+from tests.support.cases import cases
 from tests.support.known import known
 
 CALM = Moment(
@@ -82,15 +83,13 @@ def test_a_power_holds_until_the_next_that_is_told() -> None:
     assert told(untold, first=at(0.0), last=at(1.0)).samples_per_joule(1000.0) is None
 
 
-@pytest.mark.parametrize(
-    ("counted", "energy_j"),
-    [
-        ((5, 5), 200.0),
-        ((5, 4), 200.0),
-        ((None, 5), 200.0),
-        ((5, None), 200.0),
-        ((5_000, 185_500), 180.5),
-    ],
+@cases(
+    "counted, energy_j",
+    ((5, 5), 200.0),
+    ((5, 4), 200.0),
+    ((None, 5), 200.0),
+    ((5, None), 200.0),
+    ((5_000, 185_500), 180.5),
 )
 def test_the_gpu_s_own_counter_comes_first_if_it_tells_anything(
     counted: tuple[int | None, int | None], energy_j: float
@@ -100,9 +99,7 @@ def test_the_gpu_s_own_counter_comes_first_if_it_tells_anything(
     assert telemetry.samples_per_joule(1000.0) == 1000.0 * 2.0 / energy_j
 
 
-@pytest.mark.parametrize(
-    ("counted", "rise"), [((3, 3), 0), ((3, 5), 2), ((3, 0), None), ((None, 3), None)]
-)
+@cases("counted, rise", ((3, 3), 0), ((3, 5), 2), ((3, 0), None), ((None, 3), None))
 def test_uncorrected_errors(
     counted: tuple[int | None, int | None], rise: int | None
 ) -> None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from gpubalance.devices.health import nvidia_cards, peak_flops
 from gpubalance.settings.choices import Precision
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
+from tests.support.cases import cases
 
 FIRST = "GPU-1080aaaa-0000-4000-8000-000000000001"
 PRECISIONS: tuple[Precision, ...] = (
@@ -43,14 +42,12 @@ def test_the_peak_is_two_operations_a_core_and_cycle(
         assert peaks(tmp_path, gpus=newer) == [peak, tf32, None, None]
 
 
-@pytest.mark.parametrize(
+@cases(
     "fault",
-    [
-        "gpu 0 error cores 13",
-        "gpu 0 cores 0",
-        "gpu 0 error max_clock_sm 3",
-        "gpu 0 error max_clock_sm 15",
-    ],
+    "gpu 0 error cores 13",
+    "gpu 0 cores 0",
+    "gpu 0 error max_clock_sm 3",
+    "gpu 0 error max_clock_sm 15",
 )
 def test_a_peak_that_is_not_told_is_null(tmp_path: Path, fault: str) -> None:
     assert peaks(tmp_path, fault) == [None] * 4

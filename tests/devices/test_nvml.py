@@ -1,11 +1,10 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gpubalance.devices.gpus import Gpu
 from gpubalance.devices.nvml import kernel_module_version, read
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment, loaded
+from tests.support.cases import cases
 
 
 def reading(folder: Path, script: str) -> dict[str, Any]:
@@ -116,26 +115,24 @@ UNKNOWN = {"index": 0, "uuid": "unknown-0"}
 FIRST = {"index": 0, "uuid": "GPU-1080aaaa-0000-4000-8000-000000000001"}
 
 
-@pytest.mark.parametrize(
-    ("fault", "told", "reason"),
-    [
-        ("handle 15", UNKNOWN, "lost"),
-        ("all 15", UNKNOWN | {"name": None}, "lost"),
-        ("handle 4", UNKNOWN, "no permission"),
-        ("handle 999", UNKNOWN, "Unknown Error"),
-        ("uuid 3", UNKNOWN, "UUID"),
-        (
-            "memory 15",
-            FIRST
-            | {
-                "bus_id": "0000:01:00.0",
-                "memory_bytes": None,
-                "memory_free_bytes": None,
-            },
-            "lost",
-        ),
-        ("capability 16", FIRST | {"compute_capability": None}, "reset"),
-    ],
+@cases(
+    "fault, told, reason",
+    ("handle 15", UNKNOWN, "lost"),
+    ("all 15", UNKNOWN | {"name": None}, "lost"),
+    ("handle 4", UNKNOWN, "no permission"),
+    ("handle 999", UNKNOWN, "Unknown Error"),
+    ("uuid 3", UNKNOWN, "UUID"),
+    (
+        "memory 15",
+        FIRST
+        | {
+            "bus_id": "0000:01:00.0",
+            "memory_bytes": None,
+            "memory_free_bytes": None,
+        },
+        "lost",
+    ),
+    ("capability 16", FIRST | {"compute_capability": None}, "reset"),
 )
 def test_a_gpu_with_a_fault_keeps_what_it_told_and_the_others_go_on(
     tmp_path: Path, fault: str, told: dict[str, Any], reason: str
@@ -176,14 +173,12 @@ gpu 1 mig 0
     )
 
 
-@pytest.mark.parametrize(
-    ("written", "shown"),
-    [
-        (r"\x1b[31;1mGTX\x1b[0m\x07 1080\x0aTi [red]", "GTX 1080 Ti [red]"),
-        ("G" * 10_000, "G" * 95),
-        ("é" * 100, "é" * 47 + "\ufffd"),
-        (r"\x1b[0m", None),
-    ],
+@cases(
+    "written, shown",
+    (r"\x1b[31;1mGTX\x1b[0m\x07 1080\x0aTi [red]", "GTX 1080 Ti [red]"),
+    ("G" * 10_000, "G" * 95),
+    ("é" * 100, "é" * 47 + "\ufffd"),
+    (r"\x1b[0m", None),
     ids=["escapes", "long", "cut within a character", "nothing left"],
 )
 def test_names_are_made_safe(tmp_path: Path, written: str, shown: str | None) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gpubalance.devices.profile import load_profile, simulated_devices
 from gpubalance.errors import BadInput
 from gpubalance.settings.device import DeviceProfile
+from tests.support.cases import cases
 from tests.support.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -74,7 +75,7 @@ def test_a_curve_is_linear_between_its_points_and_goes_on_beyond_them() -> None:
     assert falling.compute_s(32) == 0.009
 
 
-@pytest.mark.parametrize("source", ["3", 3])
+@cases("source", "3", 3)
 def test_a_number_makes_plain_cpu_devices(source: int | str) -> None:
     devices, joint = simulated_devices(source)
     assert [d.label for d in devices] == ["CPU:0", "CPU:1", "CPU:2"]
@@ -94,53 +95,51 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
     assert all(device.profile is None for device in devices)
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("", "device"),
-        (
-            "[[device]]\nname = 'a'\nalpha_s = 0.1\n",
-            "device 1: alpha_s and beta_s are needed",
-        ),
-        (
-            DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n",
-            "device 1: curve: it takes the place of",
-        ),
-        (CURVE + "[[8, 0.1]]\n", "device 1: curve: it has two points or more"),
-        (
-            CURVE + "[[16, 0.1], [8, 0.2]]\n",
-            "device 1: curve: it has two points or more",
-        ),
-        (
-            CURVE + "[[8, 0.1], [8, 0.2]]\n",
-            "device 1: curve: it has two points or more",
-        ),
-        (
-            CURVE + "[[8, 0.0], [16, 0.2]]\n",
-            "device 1: curve: its seconds must be above 0",
-        ),
-        (CURVE + "[[0, 0.1], [16, 0.2]]\n", "device 1: curve.0.0"),
-        (CURVE + "[[8], [16]]\n", "device 1: curve.0"),
-        (CURVE + "[[true, 0.1], [16, 0.2]]\n", "device 1: curve.0.0"),
-        (CURVE + "[[8, true], [16, 2]]\n", "device 1: curve.0.1"),
-        (DEVICE + "speed = 3\n", "device 1: speed: unknown key"),
-        (DEVICE + DEVICE.replace("name", "nmae"), "device 2: nmae: unknown key"),
-        (DEVICE + "memory = '8 GB'\n", "device 1: memory"),
-        (DEVICE + "memory = 0\n", "device 1: memory"),
-        (DEVICE + "noise = -0.1\n", "device 1: noise"),
-        (DEVICE + "drift = [[20.0]]\n", "device 1: drift"),
-        (DEVICE + "drift = [[20.0, 1.4], [10.0, 1.0]]\n", "device 1"),
-        (DEVICE + "drift = 3\n", "device 1: drift"),
-        (DEVICE.replace("0.1", "nan"), "device 1: alpha_s"),
-        (DEVICE.replace("0.1", "-1"), "device 1: alpha_s"),
-        (DEVICE.replace("0.1", "inf"), "device 1: alpha_s"),
-        (DEVICE + "[joint]\nsync = 1\n", "joint.sync: unknown key"),
-        (DEVICE.replace("device", "devices"), "toml: devices: unknown key"),
-        ("device = 3\n", "device"),
-        ("[[device]\n", "is not TOML"),
-        ("\udcff", "is not TOML"),
-        ("x = " + "[" * 100_000, "is not TOML"),
-    ],
+@cases(
+    "text, place",
+    ("", "device"),
+    (
+        "[[device]]\nname = 'a'\nalpha_s = 0.1\n",
+        "device 1: alpha_s and beta_s are needed",
+    ),
+    (
+        DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n",
+        "device 1: curve: it takes the place of",
+    ),
+    (CURVE + "[[8, 0.1]]\n", "device 1: curve: it has two points or more"),
+    (
+        CURVE + "[[16, 0.1], [8, 0.2]]\n",
+        "device 1: curve: it has two points or more",
+    ),
+    (
+        CURVE + "[[8, 0.1], [8, 0.2]]\n",
+        "device 1: curve: it has two points or more",
+    ),
+    (
+        CURVE + "[[8, 0.0], [16, 0.2]]\n",
+        "device 1: curve: its seconds must be above 0",
+    ),
+    (CURVE + "[[0, 0.1], [16, 0.2]]\n", "device 1: curve.0.0"),
+    (CURVE + "[[8], [16]]\n", "device 1: curve.0"),
+    (CURVE + "[[true, 0.1], [16, 0.2]]\n", "device 1: curve.0.0"),
+    (CURVE + "[[8, true], [16, 2]]\n", "device 1: curve.0.1"),
+    (DEVICE + "speed = 3\n", "device 1: speed: unknown key"),
+    (DEVICE + DEVICE.replace("name", "nmae"), "device 2: nmae: unknown key"),
+    (DEVICE + "memory = '8 GB'\n", "device 1: memory"),
+    (DEVICE + "memory = 0\n", "device 1: memory"),
+    (DEVICE + "noise = -0.1\n", "device 1: noise"),
+    (DEVICE + "drift = [[20.0]]\n", "device 1: drift"),
+    (DEVICE + "drift = [[20.0, 1.4], [10.0, 1.0]]\n", "device 1"),
+    (DEVICE + "drift = 3\n", "device 1: drift"),
+    (DEVICE.replace("0.1", "nan"), "device 1: alpha_s"),
+    (DEVICE.replace("0.1", "-1"), "device 1: alpha_s"),
+    (DEVICE.replace("0.1", "inf"), "device 1: alpha_s"),
+    (DEVICE + "[joint]\nsync = 1\n", "joint.sync: unknown key"),
+    (DEVICE.replace("device", "devices"), "toml: devices: unknown key"),
+    ("device = 3\n", "device"),
+    ("[[device]\n", "is not TOML"),
+    ("\udcff", "is not TOML"),
+    ("x = " + "[" * 100_000, "is not TOML"),
     ids=lambda text: text.strip().splitlines()[-1][:30] if text.strip() else "empty",
 )
 def test_what_is_wrong_is_named_with_its_place(

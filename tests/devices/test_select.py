@@ -3,6 +3,7 @@ import pytest
 from gpubalance.devices.select import select
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device
+from tests.support.cases import cases
 
 
 def gpu(
@@ -29,20 +30,18 @@ def test_none_means_all_in_their_order_and_a_choice_has_the_users() -> None:
     assert select(["1", "GPU-1080a"], BOTH) == (PLAIN, TI)
 
 
-@pytest.mark.parametrize(
+@cases(
     "token",
-    [
-        *(
-            "1",
-            " 1 ",
-            "GPU-1080bbbb-02",
-            "gpu-1080BBBB-02",
-            "GPU-1080b",
-            "1080b",
-            "1080bbbb-02",
-        ),
-        *("0000:0a:00.0", "0000:0A:00.0", "00000000:0A:00.0", "0a:00.0"),
-    ],
+    *(
+        "1",
+        " 1 ",
+        "GPU-1080bbbb-02",
+        "gpu-1080BBBB-02",
+        "GPU-1080b",
+        "1080b",
+        "1080bbbb-02",
+    ),
+    *("0000:0a:00.0", "0000:0A:00.0", "00000000:0A:00.0", "0a:00.0"),
 )
 def test_the_spellings_of_one_device(token: str) -> None:
     assert select([token], BOTH) == (PLAIN,)
@@ -62,18 +61,16 @@ def test_an_unknown_device_is_answered_with_the_candidates(token: str) -> None:
 SLICES = (gpu(0, "MIG-aaaa"), gpu(0, "MIG-bbbb"))
 
 
-@pytest.mark.parametrize(
-    ("tokens", "devices", "says"),
-    [
-        (["GPU-1080"], (*BOTH, gpu(2, "GPU-ffff")), "'GPU-1080' names 2 devices"),
-        (["0"], SLICES, "'0' names 2 devices"),
-        (["0", "0"], BOTH, "GPU:0 is named twice"),
-        (["0", "1", "GPU-1080a"], BOTH, "GPU:0 is named twice"),
-        (["0000:01:00.0", "0"], BOTH, "GPU:0 is named twice"),
-        ([], BOTH, "no device is named"),
-        (["0"], (), "there is no device '0'"),
-        (["\x1b[31m7\n"], BOTH, "there is no device '7'"),
-    ],
+@cases(
+    "tokens, devices, says",
+    (["GPU-1080"], (*BOTH, gpu(2, "GPU-ffff")), "'GPU-1080' names 2 devices"),
+    (["0"], SLICES, "'0' names 2 devices"),
+    (["0", "0"], BOTH, "GPU:0 is named twice"),
+    (["0", "1", "GPU-1080a"], BOTH, "GPU:0 is named twice"),
+    (["0000:01:00.0", "0"], BOTH, "GPU:0 is named twice"),
+    ([], BOTH, "no device is named"),
+    (["0"], (), "there is no device '0'"),
+    (["\x1b[31m7\n"], BOTH, "there is no device '7'"),
 )
 def test_no_choice_is_answered_with_those_that_match(
     tokens: list[str], devices: tuple[Device, ...], says: str

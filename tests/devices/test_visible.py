@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.visible import mark_hidden
+from tests.support.cases import cases
 
 UNLIKE = Reading(
     gpus=(
@@ -24,17 +23,15 @@ def shown(reading: Reading, **environment: str) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("listed", "indices"),
-    [
-        *(
-            ("GPU-bbb1", [1]),
-            ("GPU-bb", [1]),
-            ("GPU-bbb1,GPU-aaa0", [0, 1]),
-            ("GPU-bbb1,nonsense,GPU-aaa0", [1]),
-        ),
-        *(("", []), ("-1", []), ("NoDevFiles", []), ("GPU-", [])),
-    ],
+@cases(
+    "listed, indices",
+    *(
+        ("GPU-bbb1", [1]),
+        ("GPU-bb", [1]),
+        ("GPU-bbb1,GPU-aaa0", [0, 1]),
+        ("GPU-bbb1,nonsense,GPU-aaa0", [1]),
+    ),
+    *(("", []), ("-1", []), ("NoDevFiles", []), ("GPU-", [])),
 )
 def test_uuids_are_exact_and_nothing_set_hides_nothing(
     listed: str, indices: list[int]

@@ -19,6 +19,7 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.cli.program import ROOT
 from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of, read
 from tests.guide.generate import generated
+from tests.support.cases import cases
 
 # pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's, torchrun's
 _FLAGS_OF_OTHERS = {
@@ -161,9 +162,7 @@ def test_the_config_and_the_profile_that_are_shown_are_such(tmp_path: Path) -> N
     assert load_profile(shown("profiles", tmp_path)).device[0].drift[0].factor == 1.4
 
 
-@pytest.mark.parametrize(
-    "key", [*DeviceProfile.model_fields, *JointProfile.model_fields]
-)
+@cases("key", *DeviceProfile.model_fields, *JointProfile.model_fields)
 def test_each_key_of_a_profile_is_documented(key: str) -> None:
     assert re.search(rf"(?m)^\| .*`{key}`.* \| .* \| .* \|$", read("profiles"))
 

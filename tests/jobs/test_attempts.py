@@ -21,6 +21,7 @@ from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.slower import measure_slower_again
 from gpubalance.results.probe import CurvePoint
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
+from tests.support.cases import cases
 
 (DEVICE,) = devices_of(QUICK)
 DIED = PartialResult("it died")
@@ -101,12 +102,10 @@ def test_a_point_is_tried_once_and_the_limit_twice_at_most() -> None:
     assert attempts.dropped == 1
 
 
-@pytest.mark.parametrize(
-    ("death", "outcome", "doubt"),
-    [
-        (DIED, "crash", "the worker died"),
-        (DeadlinePassed("silent"), "deadline", "the worker fell silent"),
-    ],
+@cases(
+    "death, outcome, doubt",
+    (DIED, "crash", "the worker died"),
+    (DeadlinePassed("silent"), "deadline", "the worker fell silent"),
 )
 def test_a_death_is_tried_once_more_and_not_kept(
     death: GpubalanceError, outcome: str, doubt: str
@@ -142,15 +141,13 @@ def test_what_fails_below_a_batch_that_passed_is_tried_in_a_fresh_worker() -> No
     assert above.workers[-1] == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("usable", "batch", "more", "fresh"),
-    [
-        (128 * MIB, 16, {}, False),  # half of it is enough
-        (128 * MIB, 17, {}, True),
-        (128 * MIB, 17, {"fragments": False}, False),
-        (None, 100, {}, False),
-        (60 * MIB, 4, {}, True),  # what 8 took counts
-    ],
+@cases(
+    "usable, batch, more, fresh",
+    (128 * MIB, 16, {}, False),  # half of it is enough
+    (128 * MIB, 17, {}, True),
+    (128 * MIB, 17, {"fragments": False}, False),
+    (None, 100, {}, False),
+    (60 * MIB, 4, {}, True),  # what 8 took counts
     ids=str,
 )
 def test_a_limit_that_may_need_most_of_the_memory_gets_a_fresh_worker(

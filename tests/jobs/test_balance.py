@@ -26,6 +26,7 @@ from tests.jobs.probes import (
     probe_of,
 )
 from tests.render.golden import told
+from tests.support.cases import cases
 from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("either_engine")
@@ -135,9 +136,7 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
     assert known(how.run).throughput.median > 1.02 * first.throughput.median
 
 
-@pytest.mark.parametrize(
-    ("wrong", "rounds"), [((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5)]
-)
+@cases("wrong, rounds", ((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5))
 def test_four_unlike_devices_finish_together(
     wrong: tuple[float, ...], rounds: int
 ) -> None:

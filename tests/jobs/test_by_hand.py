@@ -37,6 +37,7 @@ from gpubalance.workers.messages import Pull, PulledAll
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
 from tests.jobs.probes import QUICK, SMALL, devices_of, exact_point, point_of
+from tests.support.cases import cases
 from tests.support.known import known
 
 FAST = Remedy(where="data.py:3", what="prefetch")
@@ -73,18 +74,16 @@ def test_a_pipeline_is_measured_until_its_rate_is_known() -> None:
     assert len(asked) == 6  # with the warm-up
 
 
-@pytest.mark.parametrize(
-    ("held", "solo", "binds"),
-    [
-        (None, None, False),
-        (400.0, None, False),
-        (403.0, None, False),  # within its interval
-        (407.0, None, False),  # by less than 2 %
-        (409.0, None, True),
-        (None, 409.0, True),
-        (300.0, 409.0, True),
-        (300.0, 300.0, False),
-    ],
+@cases(
+    "held, solo, binds",
+    (None, None, False),
+    (400.0, None, False),
+    (403.0, None, False),  # within its interval
+    (407.0, None, False),  # by less than 2 %
+    (409.0, None, True),
+    (None, 409.0, True),
+    (300.0, 409.0, True),
+    (300.0, 300.0, False),
 )
 def test_a_pipeline_binds_where_it_clearly_gives_less(
     held: float | None, solo: float | None, binds: bool
@@ -112,34 +111,32 @@ JOINT = JointProfile(contention=1.5, sync_s=0.0025)
 SPLIT = BatchSplit((50, 100))
 
 
-@pytest.mark.parametrize(
-    ("step_ms", "more", "times"),
-    [
-        (91.0, {}, "1.52"),
-        (89.0, {}, None),  # up to 1.5 times as long
-        (67.0, {"allowed": FIRST}, "1.12"),
-        (65.0, {"allowed": FIRST}, None),
-        (91.0, {"late_part": 0.5}, None),  # not of most steps
-        # Half of the second device's compute: 26.25 and 5 ms, and the first one's 30 ms
-        (56.0, {"settings": SMALL.model_copy(update={"xla": True})}, "1.66"),
-        (
-            91.0,
-            {"devices": (PAIR[0], PAIR[1].model_copy(update={"profile": None}))},
-            None,
-        ),
-        (
-            91.0,
-            {
-                "devices": [
-                    d.model_copy(update={"host": d.name + str(d.index)}) for d in PAIR
-                ]
-            },
-            None,
-        ),
-        # Alone: no contention and no sync
-        (41.0, {"devices": PAIR[1:], "split": BatchSplit((100,))}, None),
-        (61.0, {"devices": PAIR[1:], "split": BatchSplit((100,))}, "1.52"),
-    ],
+@cases(
+    "step_ms, more, times",
+    (91.0, {}, "1.52"),
+    (89.0, {}, None),  # up to 1.5 times as long
+    (67.0, {"allowed": FIRST}, "1.12"),
+    (65.0, {"allowed": FIRST}, None),
+    (91.0, {"late_part": 0.5}, None),  # not of most steps
+    # Half of the second device's compute: 26.25 and 5 ms, and the first one's 30 ms
+    (56.0, {"settings": SMALL.model_copy(update={"xla": True})}, "1.66"),
+    (
+        91.0,
+        {"devices": (PAIR[0], PAIR[1].model_copy(update={"profile": None}))},
+        None,
+    ),
+    (
+        91.0,
+        {
+            "devices": [
+                d.model_copy(update={"host": d.name + str(d.index)}) for d in PAIR
+            ]
+        },
+        None,
+    ),
+    # Alone: no contention and no sync
+    (41.0, {"devices": PAIR[1:], "split": BatchSplit((100,))}, None),
+    (61.0, {"devices": PAIR[1:], "split": BatchSplit((100,))}, "1.52"),
     ids=str,
 )
 def test_a_machine_is_too_slow_by_the_profile(
@@ -291,12 +288,10 @@ def test_what_a_probe_records_of_a_device() -> None:
     assert taken.curve == record.curve
 
 
-@pytest.mark.parametrize(
-    ("trials", "limit_bytes", "told"),
-    [
-        ((("oom", 77 << 20),), 50 << 20, "it needs 77.0 MiB, and 50.0 MiB are free"),
-        ((), None, "what it needs is not known, and an unknown number of bytes are"),
-    ],
+@cases(
+    "trials, limit_bytes, told",
+    ((("oom", 77 << 20),), 50 << 20, "it needs 77.0 MiB, and 50.0 MiB are free"),
+    ((), None, "what it needs is not known, and an unknown number of bytes are"),
 )
 def test_what_a_device_lacks_that_holds_nothing(
     trials: tuple[Any, ...], limit_bytes: int | None, told: str
@@ -363,22 +358,20 @@ def explored(
     return [*points], found
 
 
-@pytest.mark.parametrize(
-    ("how", "batches", "max_batch", "failed"),
-    [
-        # Memory for 1000 samples: three batches tell that, and then each second octave is enough.
-        ({"usable_bytes": 10_100}, [8, 16, 32, 128], 1 << 20, None),
-        ({"usable_bytes": 20_580}, [8, 16, 32, 128, 512], 1 << 20, None),
-        ({"usable_bytes": 20_580, "fails": 512}, [8, 16, 32, 128], 1 << 20, 512),
-        ({"max_batch": 100}, [8, 16, 32, 64], 100, None),
-        ({"max_batch": 5}, [5], 5, None),
-        # Without memory it ends on a plateau, or at 1024.
-        ({}, [8, 16, 32, 64, 128, 256, 512, 1024], 1024, None),
-        ({"rate_of": lambda batch: min(batch, 64)}, [8, 16, 32, 64, 128], 128, None),
-        ({"rate_of": lambda _: 5.0}, [8, 16, 32], 32, None),
-        ({"fails": 64}, [8, 16, 32], 1 << 20, 64),
-        ({"fails": 8}, [], 1 << 20, 8),
-    ],
+@cases(
+    "how, batches, max_batch, failed",
+    # Memory for 1000 samples: three batches tell that, and then each second octave is enough.
+    ({"usable_bytes": 10_100}, [8, 16, 32, 128], 1 << 20, None),
+    ({"usable_bytes": 20_580}, [8, 16, 32, 128, 512], 1 << 20, None),
+    ({"usable_bytes": 20_580, "fails": 512}, [8, 16, 32, 128], 1 << 20, 512),
+    ({"max_batch": 100}, [8, 16, 32, 64], 100, None),
+    ({"max_batch": 5}, [5], 5, None),
+    # Without memory it ends on a plateau, or at 1024.
+    ({}, [8, 16, 32, 64, 128, 256, 512, 1024], 1024, None),
+    ({"rate_of": lambda batch: min(batch, 64)}, [8, 16, 32, 64, 128], 128, None),
+    ({"rate_of": lambda _: 5.0}, [8, 16, 32], 32, None),
+    ({"fails": 64}, [8, 16, 32], 1 << 20, 64),
+    ({"fails": 8}, [], 1 << 20, 8),
     ids=range(10),
 )
 def test_which_batches_are_explored(
@@ -444,14 +437,12 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     assert bench_of({}, profile=unlimited)[0].fragments
 
 
-@pytest.mark.parametrize(
-    ("samples", "asked", "told"),
-    [
-        (7, {"batch_multiple": 8}, "has 7 samples, and batches are multiples of 8"),
-        (8, {"batch_multiple": 8}, None),
-        (63, {"batch_multiple": 8, "least_samples": 64}, "63"),
-        (64, {"batch_multiple": 8, "least_samples": 64}, None),
-    ],
+@cases(
+    "samples, asked, told",
+    (7, {"batch_multiple": 8}, "has 7 samples, and batches are multiples of 8"),
+    (8, {"batch_multiple": 8}, None),
+    (63, {"batch_multiple": 8, "least_samples": 64}, "63"),
+    (64, {"batch_multiple": 8, "least_samples": 64}, None),
 )
 def test_data_that_is_too_small_is_refused(
     samples: int, asked: dict[str, Any], told: str | None
@@ -491,70 +482,68 @@ def changed(
 CALM = [changed(batch, 0.01 * batch) for batch in (8, 64)]
 
 
-@pytest.mark.parametrize(
-    ("points", "more", "code", "told"),
-    [
-        (CALM, {"asked": {"parallel": True}}, None, ""),  # the other one did not begin
-        (
-            CALM,
-            {"steady": False},
-            "throttled",
-            "once more after that, but not batch 8, 64",
-        ),
-        (
-            [changed(8, 0.1, ("thermal",), measured_again=True)],
-            {"steady": False},
-            "throttled",
-            "its speed (thermal) while it was measured: batches were measured once more after "
-            "that, and the figures are of the changed speed",
-        ),
-        (
-            [changed(8, 0.1, steady=False), CALM[1]],
-            {},
-            "not-steady",
-            "at batch 8 rose or fell",
-        ),
-        (
-            [changed(8, 0.1, ("power brake", "power cap"), steady=False)],
-            {},
-            "throttled",
-            "at batch 8 was of a throttled device (power brake), and",
-        ),
-        (
-            [changed(8, 0.1, late_part=0.11), CALM[1]],
-            {},
-            "slower-than-profile",
-            "at batch 8 the",
-        ),
-        ([changed(8, 0.1, late_part=0.1), CALM[1]], {}, None, ""),
-        (
-            [changed(8, 0.9), CALM[1]],
-            {},
-            "slower-than-larger",
-            "a step of 8 samples took 900 ms, longer than one of 64 (640",
-        ),
-        (
-            CALM,
-            {"skipped": [1, 2, 3, 4]},
-            "smaller-batch-failed",
-            "batch 1, 2, 3, 4 failed",
-        ),
-        (
-            CALM,
-            {"skipped": [*range(6)]},
-            "smaller-batch-failed",
-            "batch 0, 1, 2, 3 and 2 more",
-        ),
-        (
-            CALM,
-            {"asked": {"margin_bytes": 1 << 30}, "usable": None},
-            "margin-unknown",
-            "GPU:1",
-        ),
-        (CALM, {"usable": None}, None, ""),
-        ([*CALM, point_of(QUICK, 16, 0.2)], {}, "wide-interval", "at batch 16 is not"),
-        ([changed(8, 0.1, unlike=True)], {}, "batches-differ", "differ in shape"),
-    ],
+@cases(
+    "points, more, code, told",
+    (CALM, {"asked": {"parallel": True}}, None, ""),  # the other one did not begin
+    (
+        CALM,
+        {"steady": False},
+        "throttled",
+        "once more after that, but not batch 8, 64",
+    ),
+    (
+        [changed(8, 0.1, ("thermal",), measured_again=True)],
+        {"steady": False},
+        "throttled",
+        "its speed (thermal) while it was measured: batches were measured once more after "
+        "that, and the figures are of the changed speed",
+    ),
+    (
+        [changed(8, 0.1, steady=False), CALM[1]],
+        {},
+        "not-steady",
+        "at batch 8 rose or fell",
+    ),
+    (
+        [changed(8, 0.1, ("power brake", "power cap"), steady=False)],
+        {},
+        "throttled",
+        "at batch 8 was of a throttled device (power brake), and",
+    ),
+    (
+        [changed(8, 0.1, late_part=0.11), CALM[1]],
+        {},
+        "slower-than-profile",
+        "at batch 8 the",
+    ),
+    ([changed(8, 0.1, late_part=0.1), CALM[1]], {}, None, ""),
+    (
+        [changed(8, 0.9), CALM[1]],
+        {},
+        "slower-than-larger",
+        "a step of 8 samples took 900 ms, longer than one of 64 (640",
+    ),
+    (
+        CALM,
+        {"skipped": [1, 2, 3, 4]},
+        "smaller-batch-failed",
+        "batch 1, 2, 3, 4 failed",
+    ),
+    (
+        CALM,
+        {"skipped": [*range(6)]},
+        "smaller-batch-failed",
+        "batch 0, 1, 2, 3 and 2 more",
+    ),
+    (
+        CALM,
+        {"asked": {"margin_bytes": 1 << 30}, "usable": None},
+        "margin-unknown",
+        "GPU:1",
+    ),
+    (CALM, {"usable": None}, None, ""),
+    ([*CALM, point_of(QUICK, 16, 0.2)], {}, "wide-interval", "at batch 16 is not"),
+    ([changed(8, 0.1, unlike=True)], {}, "batches-differ", "differ in shape"),
 )
 def test_what_a_probe_warns_of(
     points: list[CurvePoint], more: dict[str, Any], code: str | None, told: str

@@ -24,6 +24,7 @@ from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import inside, probe_of
+from tests.support.cases import cases
 from tests.support.known import known
 
 PAIR = ROOT / "configs" / "gtx1080ti-gtx1080.toml"
@@ -118,38 +119,36 @@ def _first_device(**changed: Any) -> Callable[[Run], Run]:
 PROFILE = known(DEVICES[0].profile)
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (
-            _changed("settings", model="train.py:build"),
-            ("model", "small", "train.py:build"),
-        ),
-        (
-            _changed("settings", precision="mixed_float16"),
-            ("precision", "tf32", "mixed_float16"),
-        ),
-        (_changed("settings", xla=True), ("xla", "no", "yes")),
-        (_changed("settings", input="host"), ("input", "device", "host")),
-        (_changed("settings", all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
-        (_changed("environment", gpubalance="9.9"), ("gpubalance", None, "9.9")),
-        (
-            _changed("environment", tensorflow="2.20.0"),
-            ("tensorflow", "2.21.0", "2.20.0"),
-        ),
-        (_changed("environment", driver="580.1"), ("driver", None, "580.1")),
-        (
-            _first_device(uuid="GPU-0123456789"),
-            ("GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None),
-        ),
-        (_first_device(name="Other"), ("GPU:0 name", "GeForce GTX 1080 Ti", "Other")),
-        (_first_device(profile=None), ("GPU:0 has a profile", "yes", "no")),
-        (
-            _first_device(profile=PROFILE.model_copy(update={"noise": 0.5})),
-            ("GPU:0 noise", "0.02", "0.5"),
-        ),
-        (_changed("model", parameters=7), ("the model's parameters", "648", "7")),
-    ],
+@cases(
+    "change, told",
+    (
+        _changed("settings", model="train.py:build"),
+        ("model", "small", "train.py:build"),
+    ),
+    (
+        _changed("settings", precision="mixed_float16"),
+        ("precision", "tf32", "mixed_float16"),
+    ),
+    (_changed("settings", xla=True), ("xla", "no", "yes")),
+    (_changed("settings", input="host"), ("input", "device", "host")),
+    (_changed("settings", all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
+    (_changed("environment", gpubalance="9.9"), ("gpubalance", None, "9.9")),
+    (
+        _changed("environment", tensorflow="2.20.0"),
+        ("tensorflow", "2.21.0", "2.20.0"),
+    ),
+    (_changed("environment", driver="580.1"), ("driver", None, "580.1")),
+    (
+        _first_device(uuid="GPU-0123456789"),
+        ("GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None),
+    ),
+    (_first_device(name="Other"), ("GPU:0 name", "GeForce GTX 1080 Ti", "Other")),
+    (_first_device(profile=None), ("GPU:0 has a profile", "yes", "no")),
+    (
+        _first_device(profile=PROFILE.model_copy(update={"noise": 0.5})),
+        ("GPU:0 noise", "0.02", "0.5"),
+    ),
+    (_changed("model", parameters=7), ("the model's parameters", "648", "7")),
 )
 def test_what_is_not_the_same_is_named(
     compared: Compared,

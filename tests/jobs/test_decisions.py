@@ -21,6 +21,7 @@ from gpubalance.settings.measuring import Measuring
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS, proof_of
 from tests.render.golden import told
+from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.machines import Machine
 from tests.support.outcomes import outcome
@@ -65,7 +66,7 @@ def test_no_balance_ends_below_what_it_measured_or_could_know(
     assert (found.below_known or 0.0) <= 0.01
 
 
-@pytest.mark.parametrize("seed", [*range(6), 42, 55, 1578])
+@cases("seed", *range(6), 42, 55, 1578)
 def test_with_links_of_their_own_a_balance_ends_with_the_best_of_all_sets(
     seed: int,
 ) -> None:
@@ -134,7 +135,7 @@ def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven(
     assert "not yet proven by a run" in " ".join(told(left).split())
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@cases("number", 1, 2)
 def test_a_proof_that_runs_out_of_memory_leaves_what_was_proven(
     number: int,
 ) -> None:
@@ -187,7 +188,7 @@ def test_what_another_split_takes_is_no_change_of_speed() -> None:
         assert "throttled" not in {warning.code for warning in ended.warnings}, seed
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.004, 0.3])
+@cases("noise", 0.0, 0.004, 0.3)
 def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(
     noise: float,
 ) -> None:

@@ -40,6 +40,7 @@ from tests.cli.program import here
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
+from tests.support.cases import cases
 
 # The build info and metadata of TensorFlow 2.21 from PyPI say this, with all its libraries loaded.
 BUILD = Inspected(
@@ -76,18 +77,16 @@ def gpu(index: int, capability: str) -> Gpu:
     return Gpu(index=index, uuid=f"GPU-{index}", compute_capability=capability)
 
 
-@pytest.mark.parametrize(
-    ("script", "code", "says"),
-    [
-        ("init_error 9\nnvml 12.550.54.14", "driver-not-loaded", "550.54.14"),
-        ("init_error 18\nnvml 12.560.35.03", "driver-mismatch", "560.35.03"),
-        ("init_error 18", "driver-mismatch", "but its library is of unknown version"),
-        ("init_error 4", "no-permission", "no permission"),
-        ("init_error 999", "nvml-broken", "NVML does not work: Unknown Error"),
-        ("init_error 27", "nvml-broken", "NVML does not work: stand-in error 27"),
-        ("error count 999", "nvml-broken", "NVML does not work: Unknown Error"),
-        ("driver 550.54.14", "no-gpu-seen", "sees no GPU"),
-    ],
+@cases(
+    "script, code, says",
+    ("init_error 9\nnvml 12.550.54.14", "driver-not-loaded", "550.54.14"),
+    ("init_error 18\nnvml 12.560.35.03", "driver-mismatch", "560.35.03"),
+    ("init_error 18", "driver-mismatch", "but its library is of unknown version"),
+    ("init_error 4", "no-permission", "no permission"),
+    ("init_error 999", "nvml-broken", "NVML does not work: Unknown Error"),
+    ("init_error 27", "nvml-broken", "NVML does not work: stand-in error 27"),
+    ("error count 999", "nvml-broken", "NVML does not work: Unknown Error"),
+    ("driver 550.54.14", "no-gpu-seen", "sees no GPU"),
 )
 def test_a_driver_that_does_not_work_is_one_failure(
     tmp_path: Path, script: str, code: str, says: str
@@ -123,13 +122,11 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     assert found["nvml"][0].next == known_error("driver-mismatch").remedy
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        ("handle 15", "gpu-lost"),
-        ("all 16", "gpu-needs-reset"),
-        ("handle 4", "no-permission"),
-    ],
+@cases(
+    "error, code",
+    ("handle 15", "gpu-lost"),
+    ("all 16", "gpu-needs-reset"),
+    ("handle 4", "no-permission"),
 )
 def test_a_gpu_that_is_lost_or_forbidden_is_named_and_the_other_is_read(
     tmp_path: Path, error: str, code: str
@@ -255,18 +252,16 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
     assert [c.status for c in software.software_checks(found, None, [])] == ["ok"]
 
 
-@pytest.mark.parametrize(
-    ("loaded", "capability", "status", "row"),
-    [
-        ("9.10.2", "6.1", "ok", None),
-        ("9.11.0", "6.1", "failure", "cudnn-without-this-gpu"),
-        ("9.21.0", "7.0", "failure", "cudnn-without-this-gpu"),
-        ("9.21.0", "7.5", "ok", None),
-        ("8.9.4", "8.6", "failure", "cudnn-too-old"),
-        ("9.1.0", "8.6", "failure", "cudnn-too-old"),
-        ("9.3.0", "8.6", "ok", None),
-        (None, "8.6", "skipped", None),
-    ],
+@cases(
+    "loaded, capability, status, row",
+    ("9.10.2", "6.1", "ok", None),
+    ("9.11.0", "6.1", "failure", "cudnn-without-this-gpu"),
+    ("9.21.0", "7.0", "failure", "cudnn-without-this-gpu"),
+    ("9.21.0", "7.5", "ok", None),
+    ("8.9.4", "8.6", "failure", "cudnn-too-old"),
+    ("9.1.0", "8.6", "failure", "cudnn-too-old"),
+    ("9.3.0", "8.6", "ok", None),
+    (None, "8.6", "skipped", None),
 )
 def test_cudnn_is_held_against_each_gpu(
     loaded: str | None, capability: str, status: str, row: str | None
@@ -285,16 +280,14 @@ def test_cudnn_is_held_against_each_gpu(
         assert "GPU:0" not in check.detail
 
 
-@pytest.mark.parametrize(
-    ("capability", "status"),
-    [
-        ("6.1", "ok"),
-        ("8.6", "ok"),
-        ("9.0", "ok"),
-        ("10.0", "warning"),
-        ("5.2", "failure"),
-        ("3.5", "failure"),
-    ],
+@cases(
+    "capability, status",
+    ("6.1", "ok"),
+    ("8.6", "ok"),
+    ("9.0", "ok"),
+    ("10.0", "warning"),
+    ("5.2", "failure"),
+    ("3.5", "failure"),
 )
 def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(
     capability: str, status: str
@@ -476,18 +469,16 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize(
-    ("release", "command"),
-    [
-        ({"ID": "debian"}, "sudo apt-get install nvidia-driver"),
-        (
-            {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"},
-            "sudo ubuntu-drivers install",
-        ),
-        ({"ID": "fedora"}, "sudo dnf install akmod-nvidia"),
-        ({"ID": "void"}, ""),
-        ({}, ""),
-    ],
+@cases(
+    "release, command",
+    ({"ID": "debian"}, "sudo apt-get install nvidia-driver"),
+    (
+        {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"},
+        "sudo ubuntu-drivers install",
+    ),
+    ({"ID": "fedora"}, "sudo dnf install akmod-nvidia"),
+    ({"ID": "void"}, ""),
+    ({}, ""),
 )
 def test_a_driver_is_installed_by_the_distribution_s_own_command(
     release: dict[str, str], command: str

@@ -27,6 +27,7 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, devices_of
+from tests.support.cases import cases
 from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("either_engine")
@@ -57,7 +58,7 @@ def measured_on(events: Sequence[Event]) -> set[int]:
     return {event.device.index for event in events if isinstance(event, PointDone)}
 
 
-@pytest.mark.parametrize("parallel", [False, True])
+@cases("parallel", False, True)
 def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> None:
     result, events = probed(request_of(QUICK, QUICK, parallel=parallel))
     assert measured_on(events) == {0}
@@ -75,7 +76,7 @@ def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> N
     assert not result.warnings  # nothing was measured beside another device
 
 
-@pytest.mark.parametrize("parallel", [False, True])
+@cases("parallel", False, True)
 def test_each_is_probed_if_that_is_asked_for_and_unlike_ones_are(
     *, parallel: bool
 ) -> None:

@@ -19,6 +19,7 @@ from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, DrawnWorker, nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
+from tests.support.cases import cases
 from tests.support.machines import Machine
 
 MACHINES = [Machine(seed, 0.0) for seed in range(5000, 5060)]
@@ -72,7 +73,7 @@ class Misblaming(DrawnParty):
             raise
 
 
-@pytest.mark.parametrize("seed", [5009, 5026])
+@cases("seed", 5009, 5026)
 def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
     machine = Machine(seed, 0.0)
     expected = machine.rate(machine.balanced().split)
@@ -86,38 +87,36 @@ TINY = QUICK.model_copy(update={"memory": 66 * MIB})
 FITS = "this fits, tried: --batches "
 
 
-@pytest.mark.parametrize(
-    ("profiles", "batches", "blamed", "full", "remedy", "tries"),
-    [
-        (
-            (QUICK, THIRTY),
-            (100, 60),
-            1,
-            "GPU:1 (small) at batch 60",
-            f"{FITS}100 30",
-            1,
-        ),
-        # TensorFlow may blame another device, or none.
-        (
-            (QUICK, THIRTY),
-            (100, 60),
-            0,
-            "GPU:1 (small) at batch 60",
-            f"{FITS}100 30",
-            3,
-        ),
-        (
-            (QUICK, THIRTY),
-            (100, 60),
-            None,
-            "GPU:1 (small) at batch 60",
-            f"{FITS}100 30",
-            2,
-        ),
-        ((THIRTY,), (60,), 0, "GPU:0 (small) at batch 60", f"{FITS}30", 1),
-        ((QUICK, THIRTY), (100, 20), 0, "a device", "it fits on a second try", 2),
-        ((TINY, TINY), (8, 8), 1, "GPU:1 (quick) at batch 8", "not even one sample", 7),
-    ],
+@cases(
+    "profiles, batches, blamed, full, remedy, tries",
+    (
+        (QUICK, THIRTY),
+        (100, 60),
+        1,
+        "GPU:1 (small) at batch 60",
+        f"{FITS}100 30",
+        1,
+    ),
+    # TensorFlow may blame another device, or none.
+    (
+        (QUICK, THIRTY),
+        (100, 60),
+        0,
+        "GPU:1 (small) at batch 60",
+        f"{FITS}100 30",
+        3,
+    ),
+    (
+        (QUICK, THIRTY),
+        (100, 60),
+        None,
+        "GPU:1 (small) at batch 60",
+        f"{FITS}100 30",
+        2,
+    ),
+    ((THIRTY,), (60,), 0, "GPU:0 (small) at batch 60", f"{FITS}30", 1),
+    ((QUICK, THIRTY), (100, 20), 0, "a device", "it fits on a second try", 2),
+    ((TINY, TINY), (8, 8), 1, "GPU:1 (quick) at batch 8", "not even one sample", 7),
     ids=str,
 )
 def test_what_does_not_fit_is_named_with_what_does(
@@ -143,16 +142,14 @@ def test_what_does_not_fit_is_named_with_what_does(
     assert len(told) - 1 == tries
 
 
-@pytest.mark.parametrize(
-    ("replica", "needed", "told"),
-    [
-        (1, (70, 80), ": GPU:1 needs 80.0 MiB, and 75.0 MiB are free"),
-        (0, (70, 80), ": GPU:0 needs 70.0 MiB, and 75.0 MiB are free"),
-        (None, (70, 80), ": GPU:1 needs 80.0 MiB, and 75.0 MiB are free"),
-        (None, (75, 75), ""),
-        (1, (70, None), ""),
-        (0, (), ""),
-    ],
+@cases(
+    "replica, needed, told",
+    (1, (70, 80), ": GPU:1 needs 80.0 MiB, and 75.0 MiB are free"),
+    (0, (70, 80), ": GPU:0 needs 70.0 MiB, and 75.0 MiB are free"),
+    (None, (70, 80), ": GPU:1 needs 80.0 MiB, and 75.0 MiB are free"),
+    (None, (75, 75), ""),
+    (1, (70, None), ""),
+    (0, (), ""),
 )
 def test_what_the_device_needs_that_refused(
     replica: int | None, needed: tuple[int | None, ...], told: str

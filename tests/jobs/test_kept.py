@@ -47,6 +47,7 @@ from tests.jobs.drawn import (
 )
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
 from tests.stand_in import engine
+from tests.support.cases import cases
 from tests.support.known import known
 
 DEVICES, JOINT = noisy_devices(CONFIGS / "quick-pair.toml", noise=0.0)
@@ -108,13 +109,11 @@ def as_kept(one: Round) -> tuple[tuple[int, ...], str | None]:
     return one.batches, None if one.measured is None else one.measured.model_dump_json()
 
 
-@pytest.mark.parametrize(
-    ("last", "left"),
-    [
-        ((1, ""), [(1, "even"), (2, "even"), (2, ""), (3, ""), (3, "even")]),
-        ((2, "even"), [(2, ""), (3, ""), (3, "even")]),
-        ((3, "even"), []),
-    ],
+@cases(
+    "last, left",
+    ((1, ""), [(1, "even"), (2, "even"), (2, ""), (3, ""), (3, "even")]),
+    ((2, "even"), [(2, ""), (3, ""), (3, "even")]),
+    ((3, "even"), []),
 )
 def test_a_run_goes_on_after_its_last_whole_window(
     last: tuple[int, str], left: list[tuple[int, str]]
@@ -265,7 +264,7 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     assert Journal.left_at("old-109")
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
+@cases("interrupted", False, True)
 def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
     interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,7 +310,7 @@ def test_a_users_model_is_part_of_the_key(
     assert not set(before[:4]) & {software_key(name) for name in names}
 
 
-@pytest.mark.parametrize("fresh", [True, False])
+@cases("fresh", True, False)
 def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=fresh)
     had, other = (

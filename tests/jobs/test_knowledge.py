@@ -19,6 +19,7 @@ from gpubalance.settings.device import JointProfile
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, inside, measurement_of, of_config, probe_of
+from tests.support.cases import cases
 from tests.support.known import known as sure
 
 PAIR, _ = of_config("quick-pair")
@@ -127,17 +128,15 @@ def test_no_device_is_slower_than_alone_for_its_update() -> None:
     assert run.sync_s == pytest.approx(0.004)
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "changed"),
-    [
-        (((64, 32), 1.0), ((64, 32), 1.04), []),
-        (((64, 32), 1.0), ((64, 32), 1.08), [(0, pytest.approx(0.08))]),
-        (((64, 32), 1.0), ((64, 32), 0.9), [(0, pytest.approx(-0.1))]),
-        # With another batch the step-time model is wrong, however much the time changes.
-        (((64, 32), 1.0), ((32, 32), 1.4), []),
-        # A probe that was wrong all along is no change.
-        (((64, 32), 1.3), ((64, 32), 1.3), []),
-    ],
+@cases(
+    "first, then, changed",
+    (((64, 32), 1.0), ((64, 32), 1.04), []),
+    (((64, 32), 1.0), ((64, 32), 1.08), [(0, pytest.approx(0.08))]),
+    (((64, 32), 1.0), ((64, 32), 0.9), [(0, pytest.approx(-0.1))]),
+    # With another batch the step-time model is wrong, however much the time changes.
+    (((64, 32), 1.0), ((32, 32), 1.4), []),
+    # A probe that was wrong all along is no change.
+    (((64, 32), 1.3), ((64, 32), 1.3), []),
 )
 def test_a_device_has_changed_its_speed_if_the_same_split_takes_it_longer(
     first: tuple[tuple[int, int], float],
@@ -170,16 +169,14 @@ WIDE = (0.99, 1.01, 1.0, 0.99, 1.01)
 NARROW = (0.9999, 1.0001, 1.0, 0.9999, 1.0001)
 
 
-@pytest.mark.parametrize(
-    ("spreads", "slower", "doubtful"),
-    [
-        ((WIDE, NARROW), 1.002, (64, 48)),
-        ((NARROW, WIDE), 1.002, (56, 48)),
-        ((NARROW, NARROW), 1.002, None),
-        ((NARROW, NARROW), 1.0, None),  # no more is open than is worth a round
-        ((WIDE, WIDE), 1.015, (56, 48)),
-        ((WIDE, WIDE), 1.02, None),  # it may be faster, but by less than that
-    ],
+@cases(
+    "spreads, slower, doubtful",
+    ((WIDE, NARROW), 1.002, (64, 48)),
+    ((NARROW, WIDE), 1.002, (56, 48)),
+    ((NARROW, NARROW), 1.002, None),
+    ((NARROW, NARROW), 1.0, None),  # no more is open than is worth a round
+    ((WIDE, WIDE), 1.015, (56, 48)),
+    ((WIDE, WIDE), 1.02, None),  # it may be faster, but by less than that
 )
 def test_of_two_splits_too_close_to_tell_the_less_exact_is_doubtful(
     spreads: tuple[tuple[float, ...], tuple[float, ...]],
@@ -239,9 +236,7 @@ def test_what_no_device_gave_alone_is_promised_of_none() -> None:
     assert max(rates) == pytest.approx(most)
 
 
-@pytest.mark.parametrize(
-    ("batches", "step_s"), [((64, 0), 0.05), ((64, 0), 0.09), ((64, 32), 0.05)]
-)
+@cases("batches, step_s", ((64, 0), 0.05), ((64, 0), 0.09), ((64, 32), 0.05))
 def test_a_device_alone_has_no_sync_and_no_split_has_less_than_none(
     batches: tuple[int, int], step_s: float
 ) -> None:

@@ -11,11 +11,10 @@ from gpubalance.jobs.plan.left import check_curves, split_over
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.probes import of_config, probe_of
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("config", "global_batch"), [("two-hosts", 144), ("gtx1070-m40-gtx750", 200)]
-)
+@cases("config, global_batch", ("two-hosts", 144), ("gtx1070-m40-gtx750", 200))
 def test_it_is_the_split_that_a_plan_of_these_devices_alone_has(
     config: str, global_batch: int
 ) -> None:

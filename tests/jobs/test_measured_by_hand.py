@@ -26,6 +26,7 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
 from tests.jobs.drawn import measured
 from tests.jobs.probes import MIB, QUICK, devices_of
+from tests.support.cases import cases
 from tests.support.known import known
 
 SMALL = Settings(model="small")
@@ -228,20 +229,18 @@ def noisy(count: int, seconds: float, noise: float) -> list[Timing]:
     return [timing(seconds * (1 + noise * (n % 3 - 1))) for n in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("rule", "timings", "is_reached"),
-    [
-        (StoppingRule(2.0, 10.0, 0.5, math.inf), noisy(4, 1.0, 0.0), False),  # of five
-        (StoppingRule(2.0, 10.0, 0.5, math.inf), noisy(5, 1.0, 0.0), True),
-        (StoppingRule(6.0, 10.0, 0.5, math.inf), noisy(5, 1.0, 0.0), False),
-        (StoppingRule(5.0, 10.0, 0.5, math.inf), noisy(5, 1.0, 0.0), True),
-        (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(9, 1.0, 0.05), False),
-        (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(11, 1.0, 0.05), True),  # it is over
-        (StoppingRule(0.0, 99.0, 0.5, 0.01), noisy(30, 1.0, 0.001), True),
-        # Half of it shows that all of it would not help
-        (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(6, 1.0, 0.5), True),
-        (StoppingRule(0.0, 12.1, 0.5, 0.01), noisy(6, 1.0, 0.5), False),
-    ],
+@cases(
+    "rule, timings, is_reached",
+    (StoppingRule(2.0, 10.0, 0.5, math.inf), noisy(4, 1.0, 0.0), False),  # of five
+    (StoppingRule(2.0, 10.0, 0.5, math.inf), noisy(5, 1.0, 0.0), True),
+    (StoppingRule(6.0, 10.0, 0.5, math.inf), noisy(5, 1.0, 0.0), False),
+    (StoppingRule(5.0, 10.0, 0.5, math.inf), noisy(5, 1.0, 0.0), True),
+    (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(9, 1.0, 0.05), False),
+    (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(11, 1.0, 0.05), True),  # it is over
+    (StoppingRule(0.0, 99.0, 0.5, 0.01), noisy(30, 1.0, 0.001), True),
+    # Half of it shows that all of it would not help
+    (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(6, 1.0, 0.5), True),
+    (StoppingRule(0.0, 12.1, 0.5, 0.01), noisy(6, 1.0, 0.5), False),
 )
 def test_when_something_was_measured_long_enough(
     rule: StoppingRule, timings: list[Timing], is_reached: bool

@@ -27,6 +27,7 @@ from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, DrawnWorker, nothing_kept, quiet, ready
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, measurement_of, probe_of
+from tests.support.cases import cases
 from tests.support.known import known
 
 PROFILED = devices_of(QUICK, QUICK)
@@ -94,20 +95,18 @@ def chosen(together: Together, split: BatchSplit = SPLIT) -> Measurement | None:
     return choose_packs(together, split, before, None)
 
 
-@pytest.mark.parametrize(
-    ("own", "syncs_ms", "fastest"),
-    [
-        (0, {0: 8, MIB: 4, 4 * MIB: 6}, MIB),
-        (0, {0: 8, MIB: 6, 4 * MIB: 4}, 4 * MIB),
-        # Less than 1 % faster than what is known
-        (0, {0: 8, MIB: 7.9, 4 * MIB: 7.8}, 0),
-        (0, {0: 8, MIB: 7, 4 * MIB: 6.9}, MIB),
-        (0, {0: 8, MIB: None, 4 * MIB: 7}, 4 * MIB),
-        # Four times as large is all gradients at once.
-        (4 * MIB, {4 * MIB: 8, MIB: 9, 0: 5}, 0),
-        (4 * MIB, {4 * MIB: 8, MIB: 5, 0: None}, MIB),
-        (4 * MIB, {4 * MIB: 8, MIB: None, 0: None}, 4 * MIB),
-    ],
+@cases(
+    "own, syncs_ms, fastest",
+    (0, {0: 8, MIB: 4, 4 * MIB: 6}, MIB),
+    (0, {0: 8, MIB: 6, 4 * MIB: 4}, 4 * MIB),
+    # Less than 1 % faster than what is known
+    (0, {0: 8, MIB: 7.9, 4 * MIB: 7.8}, 0),
+    (0, {0: 8, MIB: 7, 4 * MIB: 6.9}, MIB),
+    (0, {0: 8, MIB: None, 4 * MIB: 7}, 4 * MIB),
+    # Four times as large is all gradients at once.
+    (4 * MIB, {4 * MIB: 8, MIB: 9, 0: 5}, 0),
+    (4 * MIB, {4 * MIB: 8, MIB: 5, 0: None}, MIB),
+    (4 * MIB, {4 * MIB: 8, MIB: None, 0: None}, 4 * MIB),
     ids=str,
 )
 def test_the_fastest_of_three_sizes_is_gone_on_with(
@@ -143,17 +142,15 @@ def test_the_fastest_of_three_sizes_is_gone_on_with(
             assert told == f"{names[size]}: {rate:.0f} samples/s"
 
 
-@pytest.mark.parametrize(
-    ("sync_ms", "split", "settings"),
-    [
-        (0.8, SPLIT, {}),  # less than 5 % of a step
-        (8.0, BatchSplit((64, 0)), {}),
-        (8.0, SPLIT, {"xla": True}),
-        (8.0, SPLIT, {"pack_bytes": 0}),
-        (8.0, SPLIT, {"devices": PROFILED}),
-        (8.0, SPLIT, {"devices": (PLAIN[0], PROFILED[1])}),
-        (8.0, SPLIT, {"model": LARGE.model_copy(update={"gradient_bytes": MIB // 16})}),
-    ],
+@cases(
+    "sync_ms, split, settings",
+    (0.8, SPLIT, {}),  # less than 5 % of a step
+    (8.0, BatchSplit((64, 0)), {}),
+    (8.0, SPLIT, {"xla": True}),
+    (8.0, SPLIT, {"pack_bytes": 0}),
+    (8.0, SPLIT, {"devices": PROFILED}),
+    (8.0, SPLIT, {"devices": (PLAIN[0], PROFILED[1])}),
+    (8.0, SPLIT, {"model": LARGE.model_copy(update={"gradient_bytes": MIB // 16})}),
     ids=str,
 )
 def test_no_other_size_is_tried_where_it_could_not_help(

@@ -30,6 +30,7 @@ from tests.jobs.probes import (
     with_second,
 )
 from tests.render.golden import told
+from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.machines import Machine
 
@@ -153,7 +154,7 @@ def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
             assert fits <= known(profile.memory) < fails
 
 
-@pytest.mark.parametrize("accumulate", ["auto", 1])
+@cases("accumulate", "auto", 1)
 def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(
     accumulate: object,
 ) -> None:
@@ -394,7 +395,7 @@ def small_of(shape: tuple[int | None, ...]) -> Model:
     )
 
 
-@pytest.mark.parametrize("seed", [5007, 5009])
+@cases("seed", 5007, 5009)
 def test_a_plan_after_a_balance_is_by_what_that_measured(seed: int) -> None:
     machine = Machine(seed, 0.02)
     made = machine.balanced()

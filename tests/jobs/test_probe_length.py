@@ -19,6 +19,7 @@ from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import devices_of
 from tests.stand_in import engine
+from tests.support.cases import cases
 from tests.support.known import known
 
 _LONGEST_S = 180.0
@@ -82,9 +83,7 @@ def test_a_probe_takes_at_most_three_minutes(seed: int, seconds: Path) -> None:
 
 
 @pytest.mark.usefixtures("seconds")
-@pytest.mark.parametrize(
-    "asked", [{"find_limit": True}, {"max_batch": 70_000}], ids=str
-)
+@cases("asked", {"find_limit": True}, {"max_batch": 70_000}, ids=str)
 def test_a_limit_is_looked_for_where_it_is_asked_for(asked: dict[str, Any]) -> None:
     profile = card(5)
     limit = known(probed(profile, **asked).batch_limit)

@@ -21,6 +21,7 @@ from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, drawn_run, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of
+from tests.support.cases import cases
 from tests.support.known import known
 
 PLANNED = Allocation(BatchSplit((80, 48)), (0.03, 0.03), 0.03, ())
@@ -43,18 +44,16 @@ def rounds_and_run() -> tuple[BalanceRounds, Run]:
     return BalanceRounds(together, probe_of(devices)), run
 
 
-@pytest.mark.parametrize(
-    ("speedup", "interval", "is_proven"),
-    [
-        (0.90, (0.88, 0.92), True),
-        (0.99, (0.985, 0.9955), True),
-        # It may be as fast, but for what is worth no round.
-        (0.99, (0.985, 0.9965), False),
-        (0.95, (0.90, 1.01), False),
-        (0.90, None, False),
-        (1.0, (1.0, 1.0), False),
-        (1.2, (1.1, 1.3), False),
-    ],
+@cases(
+    "speedup, interval, is_proven",
+    (0.90, (0.88, 0.92), True),
+    (0.99, (0.985, 0.9955), True),
+    # It may be as fast, but for what is worth no round.
+    (0.99, (0.985, 0.9965), False),
+    (0.95, (0.90, 1.01), False),
+    (0.90, None, False),
+    (1.0, (1.0, 1.0), False),
+    (1.2, (1.1, 1.3), False),
 )
 def test_the_even_split_is_proven_only_if_all_of_its_interval_is_faster(
     monkeypatch: pytest.MonkeyPatch,

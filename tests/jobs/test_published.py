@@ -25,6 +25,7 @@ from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 from tests.jobs.probes import of_config
 from tests.support.asked import asked
+from tests.support.cases import cases
 from tests.support.known import known
 
 pytestmark = pytest.mark.campaign
@@ -44,15 +45,13 @@ def worker() -> Iterator[Worker]:
         yield opened
 
 
-@pytest.mark.parametrize(
-    ("split", "published"),
-    [
-        (BatchSplit((512, 512)), 1810),
-        (BatchSplit((512, 355)), 2030),
-        (BatchSplit((820, 568)), 2123),
-        # This is past memory, so each half takes the time that such a batch takes.
-        (BatchSplit((1100, 710), (550, 355)), None),
-    ],
+@cases(
+    "split, published",
+    (BatchSplit((512, 512)), 1810),
+    (BatchSplit((512, 355)), 2030),
+    (BatchSplit((820, 568)), 2123),
+    # This is past memory, so each half takes the time that such a batch takes.
+    (BatchSplit((1100, 710), (550, 355)), None),
 )
 def test_a_published_split(
     worker: Worker, split: BatchSplit, published: float | None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import pytest
-
 from gpubalance.jobs.balance.course import find_and_prove
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
@@ -18,6 +16,7 @@ from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of, proof_of
+from tests.support.cases import cases
 from tests.support.known import known
 
 PAIR = CONFIGS / "quick-pair.toml"
@@ -70,9 +69,7 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best() -> None:
     assert "and the even split 64/64 beside it" in warning.message
 
 
-@pytest.mark.parametrize(
-    "asked", [{}, {"batch_multiple": 8}, {"global_batch": 312}], ids=str
-)
+@cases("asked", {}, {"batch_multiple": 8}, {"global_batch": 312}, ids=str)
 def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster(
     asked: dict[str, int],
 ) -> None:

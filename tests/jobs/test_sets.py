@@ -20,6 +20,7 @@ from gpubalance.settings.requests import BalanceRequest
 from tests.jobs.drawn import nothing_kept
 from tests.jobs.probes import QUICK, SMALL, devices_of, of_config, probe_of, proof_of
 from tests.render.golden import told
+from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.machines import Machine
 
@@ -54,7 +55,7 @@ def line(plan: Plan) -> str:
     return " ".join(told(plan).split())
 
 
-@pytest.mark.parametrize("global_batch", [None, 512])
+@cases("global_batch", None, 512)
 def test_the_published_four_cards_are_better_off_as_three(
     global_batch: int | None,
 ) -> None:
@@ -122,28 +123,26 @@ def _published_balanced(watch: Watch) -> Plan:
     return balance(request, watch, nothing_kept())
 
 
-@pytest.mark.parametrize(
-    ("sums", "rounds"),
-    [
-        # The last card's slow link shows, and a round proves it.
-        ("", ["GPU:3"]),
-        # A sum takes as long without it: so no round is spent.
-        ("def sum_s(devices): return 0.1", []),
-        # Nothing is known then, and the round tells.
-        pytest.param(
-            "import tensorflow as tf\n"
-            "def sum_s(devices):\n"
-            "    raise tf.errors.ResourceExhaustedError(0, 0, 'OOM on device:GPU:0')",
-            ["GPU:3", "GPU:2"],
-            marks=pytest.mark.full,
-        ),
-        (
-            "import tensorflow as tf\n"
-            "def sum_s(devices):\n"
-            "    raise tf.errors.InternalError(0, 0, 'NCCL: unhandled system error')",
-            ["GPU:3", "GPU:2"],
-        ),
-    ],
+@cases(
+    "sums, rounds",
+    # The last card's slow link shows, and a round proves it.
+    ("", ["GPU:3"]),
+    # A sum takes as long without it: so no round is spent.
+    ("def sum_s(devices): return 0.1", []),
+    # Nothing is known then, and the round tells.
+    pytest.param(
+        "import tensorflow as tf\n"
+        "def sum_s(devices):\n"
+        "    raise tf.errors.ResourceExhaustedError(0, 0, 'OOM on device:GPU:0')",
+        ["GPU:3", "GPU:2"],
+        marks=pytest.mark.full,
+    ),
+    (
+        "import tensorflow as tf\n"
+        "def sum_s(devices):\n"
+        "    raise tf.errors.InternalError(0, 0, 'NCCL: unhandled system error')",
+        ["GPU:3", "GPU:2"],
+    ),
     ids=["told", "as long", "out of memory", "no sum"],
 )
 def test_a_round_without_a_device_is_spent_where_a_sum_is_faster_so(

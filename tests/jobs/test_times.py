@@ -12,6 +12,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.plan.times import probe_of_times
 from gpubalance.results.plan import Plan
 from gpubalance.settings.planning import PlanRequest
+from tests.support.cases import cases
 from tests.support.in_process import Program
 
 HEAD = "device,batch,seconds\n"
@@ -92,34 +93,32 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
     assert probe.probes[0].curve[-1].step_time_s.median == 0.172
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "no column device"),
-        ("device,size,seconds\n", "no column batch"),
-        (HEAD + "a,64,fast\n", "line 2: seconds 'fast' should be a valid number"),
-        (HEAD + "a,64,0.1\na,0,0.1\n", "line 3: batch '0' should be greater"),
-        (HEAD + "a,64,0.1\na,128\n", "line 3: seconds"),
-        (HEAD + "a,64,nan\n", "line 2: seconds 'nan' should be"),
-        (HEAD + "a,64,1e-7\n", "line 2: seconds '1e-7' should be greater than"),
-        (HEAD + "a,64,2e6\n", "line 2: seconds '2e6' should be less than"),
-        (HEAD + "a,2000000,1\n", "line 2: batch '2000000' should be less than"),
-        (HEAD + "\n  \n,64,1\n", "line 4: device: String should have at least 1"),
-        (HEAD + "\x1b[2J,64,1\n", "line 2: device: String should have at least 1"),
-        (HEAD + "a" * 201 + ",64,1\n", "line 2: device: String should have at most"),
-        (HEAD + "a,64,0.1\n", "a has only one batch"),
-        (HEAD + "a,64,0.1\nb,64,0.2\n", "a has only one batch"),
-        (HEAD + '"a,64,0.1\n', "no CSV table"),
-        (HEAD.replace(",", ";") + "a;64;0,1\n", "has semicolons between its columns"),
-        (HEAD + 'a,64,"0,1"\n', "line 2: 0,1 has a decimal comma"),
-        (HEAD + "a,64,0,1\n", "line 2 has more columns than the head"),
-        (
-            HEAD + "a,64,50\na,128,80.5\n",
-            "every step takes 50 s or more, up to 80.5 s: are these",
-        ),
-        ("\udcff", "no CSV table"),
-        (HEAD, "has no line below its head"),
-    ],
+@cases(
+    "text, why",
+    ("", "no column device"),
+    ("device,size,seconds\n", "no column batch"),
+    (HEAD + "a,64,fast\n", "line 2: seconds 'fast' should be a valid number"),
+    (HEAD + "a,64,0.1\na,0,0.1\n", "line 3: batch '0' should be greater"),
+    (HEAD + "a,64,0.1\na,128\n", "line 3: seconds"),
+    (HEAD + "a,64,nan\n", "line 2: seconds 'nan' should be"),
+    (HEAD + "a,64,1e-7\n", "line 2: seconds '1e-7' should be greater than"),
+    (HEAD + "a,64,2e6\n", "line 2: seconds '2e6' should be less than"),
+    (HEAD + "a,2000000,1\n", "line 2: batch '2000000' should be less than"),
+    (HEAD + "\n  \n,64,1\n", "line 4: device: String should have at least 1"),
+    (HEAD + "\x1b[2J,64,1\n", "line 2: device: String should have at least 1"),
+    (HEAD + "a" * 201 + ",64,1\n", "line 2: device: String should have at most"),
+    (HEAD + "a,64,0.1\n", "a has only one batch"),
+    (HEAD + "a,64,0.1\nb,64,0.2\n", "a has only one batch"),
+    (HEAD + '"a,64,0.1\n', "no CSV table"),
+    (HEAD.replace(",", ";") + "a;64;0,1\n", "has semicolons between its columns"),
+    (HEAD + 'a,64,"0,1"\n', "line 2: 0,1 has a decimal comma"),
+    (HEAD + "a,64,0,1\n", "line 2 has more columns than the head"),
+    (
+        HEAD + "a,64,50\na,128,80.5\n",
+        "every step takes 50 s or more, up to 80.5 s: are these",
+    ),
+    ("\udcff", "no CSV table"),
+    (HEAD, "has no line below its head"),
     ids=str,
 )
 def test_what_is_wrong_is_named_with_its_line(
@@ -132,9 +131,7 @@ def test_what_is_wrong_is_named_with_its_line(
     assert why in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("column", "seconds"), [("ms", 0.05), ("Milliseconds", 0.05), ("s", 50.0)]
-)
+@cases("column, seconds", ("ms", 0.05), ("Milliseconds", 0.05), ("s", 50.0))
 def test_the_name_of_the_column_says_the_unit(
     tmp_path: Path, column: str, seconds: float
 ) -> None:

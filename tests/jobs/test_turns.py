@@ -27,6 +27,7 @@ from gpubalance.workers.messages import Pipe
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import nothing_kept, windows_of
 from tests.jobs.probes import QUICK, devices_of
+from tests.support.cases import cases
 
 PAIR = devices_of(QUICK, QUICK)
 OWN = Subject(BatchSplit((30, 10)), PAIR)
@@ -109,17 +110,15 @@ def test_turns_alternate_in_going_first_until_all_are_known() -> None:
     assert done[0].measurement.throughput.median == pytest.approx(400)
 
 
-@pytest.mark.parametrize(
-    ("spread", "windows", "count", "more"),
-    [
-        (0.0, 3, 3, 0),
-        # Known within ± 1 % after the fourth
-        (0.02, 3, 4, 1),
-        (0.03, 3, 5, 2),
-        # Not even within 6 % after all of them
-        (0.5, 3, 3, 0),
-        (0.03, 1, 2, 1),
-    ],
+@cases(
+    "spread, windows, count, more",
+    (0.0, 3, 3, 0),
+    # Known within ± 1 % after the fourth
+    (0.02, 3, 4, 1),
+    (0.03, 3, 5, 2),
+    # Not even within 6 % after all of them
+    (0.5, 3, 3, 0),
+    (0.03, 1, 2, 1),
 )
 def test_more_windows_follow_while_they_may_help(
     spread: float, windows: int, count: int, more: int

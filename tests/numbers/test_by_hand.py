@@ -42,6 +42,7 @@ from gpubalance.numbers.steady import (
     unquiet,
 )
 from gpubalance.numbers.units import parse_bytes
+from tests.support.cases import cases
 from tests.support.known import known
 
 series = st.lists(st.floats(0.5, 2.0), min_size=3, max_size=40)
@@ -164,16 +165,14 @@ def test_too_few_samples_and_none_that_vary() -> None:
     assert known(spread([1.0, 1.0, 1.1])).freedom >= 1
 
 
-@pytest.mark.parametrize(
-    ("interval", "verdict"),
-    [
-        ((1.0051, 1.1), "faster"),
-        ((1.005, 1.1), "no difference"),
-        ((0.9, 1.1), "no difference"),
-        ((0.9, 1 / 1.005), "no difference"),
-        ((0.9, 0.9949), "slower"),
-        (None, None),
-    ],
+@cases(
+    "interval, verdict",
+    ((1.0051, 1.1), "faster"),
+    ((1.005, 1.1), "no difference"),
+    ((0.9, 1.1), "no difference"),
+    ((0.9, 1 / 1.005), "no difference"),
+    ((0.9, 0.9949), "slower"),
+    (None, None),
 )
 def test_a_difference_is_more_than_half_a_percent(
     interval: tuple[float, float] | None, verdict: str | None
@@ -187,7 +186,7 @@ def test_the_slope_is_theil_and_sens(samples: list[float]) -> None:
     assert median_slope(np.log(samples)) == pytest.approx(expected, abs=2e-9)
 
 
-@pytest.mark.parametrize("count", [4, 5, 10, 30])
+@cases("count", 4, 5, 10, 30)
 @given(data=st.data())
 def test_a_trend_is_mann_and_kendalls_at_99_percent(
     count: int, data: st.DataObject
@@ -219,20 +218,18 @@ def level(first: float, second: float, cut: int, count: int) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("samples", "shifts"),
-    [
-        (level(1.0, 1.05, 15, 30), True),
-        (level(1.05, 1.0, 15, 30), True),
-        (level(1.0, 1.05, 9, 30), True),
-        (level(1.0, 1.05, 2, 30), False),
-        (level(1.0, 1.029, 15, 30), False),
-        (level(1.0, 1.031, 15, 30), True),
-        (level(1.0, 1.0, 15, 30), False),
-        (level(1.0, 2.0, 3, 6), False),
-        ([], False),
-        ([1.0], False),
-    ],
+@cases(
+    "samples, shifts",
+    (level(1.0, 1.05, 15, 30), True),
+    (level(1.05, 1.0, 15, 30), True),
+    (level(1.0, 1.05, 9, 30), True),
+    (level(1.0, 1.05, 2, 30), False),
+    (level(1.0, 1.029, 15, 30), False),
+    (level(1.0, 1.031, 15, 30), True),
+    (level(1.0, 1.0, 15, 30), False),
+    (level(1.0, 2.0, 3, 6), False),
+    ([], False),
+    ([1.0], False),
 )
 def test_another_level_is_three_percent_and_clear(
     samples: list[float], shifts: bool

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gpubalance.numbers.order import falling_pairs, median_slope
 from gpubalance.numbers.stats import median, spread
 from gpubalance.numbers.steady import has_trend, is_steady
+from tests.support.cases import cases
 
 LONG = 100_000
 
@@ -117,13 +118,11 @@ def test_falling_pairs_and_the_median_slope_are_those_of_all_pairs(
     assert slope == pytest.approx(slope_of_all_pairs(samples), abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("rise", "shift", "steady"),
-    [
-        (0.0, 0.0, True),
-        pytest.param(0.2, 0.0, False, marks=pytest.mark.full),
-        pytest.param(0.0, 0.1, False, marks=pytest.mark.full),
-    ],
+@cases(
+    "rise, shift, steady",
+    (0.0, 0.0, True),
+    pytest.param(0.2, 0.0, False, marks=pytest.mark.full),
+    pytest.param(0.0, 0.1, False, marks=pytest.mark.full),
 )
 def test_a_night_of_timings_is_judged(rise: float, shift: float, steady: bool) -> None:
     """Of five thousand million pairs, which nothing may go through."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpubalance.numbers.ratio import MATTERS, mean_ratio, ratio, ratio_of_sums
 from gpubalance.numbers.stats import interval_of_sum
+from tests.support.cases import cases
 from tests.support.comparisons import called_different
 from tests.support.known import known
 
@@ -70,7 +71,7 @@ def zigzag(values: list[float]) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize(("first", "second"), [(10, 10), (4, 9), (40, 12)])
+@cases("first, second", (10, 10), (4, 9), (40, 12))
 def test_for_independent_samples_it_is_scipys_welch_test_of_medians(
     first: int, second: int
 ) -> None:

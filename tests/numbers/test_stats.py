@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpubalance.numbers.stats import half_width, interval95, mad, median, spread
 from gpubalance.numbers.steady import has_trend, is_steady
+from tests.support.cases import cases
 from tests.support.comparisons import promises
 from tests.support.known import known
 
@@ -40,9 +41,7 @@ def test_scaling_the_samples_scales_everything(
         assert other == pytest.approx(width, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("count", "correlation"), [(12, 0.0), (12, 0.7), (24, 0.5), (54, 0.7)]
-)
+@cases("count, correlation", (12, 0.0), (12, 0.7), (24, 0.5), (54, 0.7))
 def test_what_is_promised_of_correlated_samples_holds(
     count: int, correlation: float
 ) -> None:
@@ -94,7 +93,7 @@ def test_steady_noise_is_no_trend_and_a_warm_up_is() -> None:
     assert not has_trend([1 + i * 1e-5 for i in range(10)])
 
 
-@pytest.mark.parametrize(("before", "after"), [(7, 29), (29, 7), (18, 18)])
+@cases("before, after", (7, 29), (29, 7), (18, 18))
 def test_another_level_is_not_steady_and_noise_is(before: int, after: int) -> None:
     source = random.Random(3)
 

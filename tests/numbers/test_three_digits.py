@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from gpubalance.numbers.units import (
     format_seconds,
     three_digits,
 )
+from tests.support.cases import cases
 
 
 def shown(value: float) -> str:
@@ -42,24 +42,22 @@ def test_three_digits_or_all_of_a_whole_number(value: float, sign: int) -> None:
     assert three_digits(sign * value) == shown(sign * value)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.99949, "999 ms"),
-        (0.9996, "1.00 s"),
-        (9.996e-4, "1.00 ms"),
-        (9.994e-4, "999 µs"),
-        (99.97, "100 s"),
-        (1e-6, "1.00 µs"),
-        (9.996e-7, "1.00 µs"),
-        (4.87e-7, "0.49 µs"),
-        (1.1e-9, "0.0011 µs"),
-        (9e-10, "0 s"),
-        (-9e-10, "0 s"),
-        (-0.25, "-250 ms"),
-        (-2e-9, "-0.002 µs"),
-        (1234.5, "1234 s"),
-    ],
+@cases(
+    "seconds, text",
+    (0.99949, "999 ms"),
+    (0.9996, "1.00 s"),
+    (9.996e-4, "1.00 ms"),
+    (9.994e-4, "999 µs"),
+    (99.97, "100 s"),
+    (1e-6, "1.00 µs"),
+    (9.996e-7, "1.00 µs"),
+    (4.87e-7, "0.49 µs"),
+    (1.1e-9, "0.0011 µs"),
+    (9e-10, "0 s"),
+    (-9e-10, "0 s"),
+    (-0.25, "-250 ms"),
+    (-2e-9, "-0.002 µs"),
+    (1234.5, "1234 s"),
 )
 def test_a_time_is_in_the_largest_unit_of_which_it_is_one(
     seconds: float, text: str
@@ -67,20 +65,18 @@ def test_a_time_is_in_the_largest_unit_of_which_it_is_one(
     assert format_seconds(seconds) == text
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (2**20 - 1, "1.00 MiB"),
-        (1023 * 2**10, "1023 KiB"),
-        (2**30, "1.00 GiB"),
-        (10 * 2**30, "10.0 GiB"),
-        (2**40, "1.00 TiB"),
-        (3000 * 2**40, "3000 TiB"),
-        (None, "n/a"),
-    ],
+@cases(
+    "size, text",
+    (0, "0 B"),
+    (1023, "1023 B"),
+    (1024, "1.00 KiB"),
+    (2**20 - 1, "1.00 MiB"),
+    (1023 * 2**10, "1023 KiB"),
+    (2**30, "1.00 GiB"),
+    (10 * 2**30, "10.0 GiB"),
+    (2**40, "1.00 TiB"),
+    (3000 * 2**40, "3000 TiB"),
+    (None, "n/a"),
 )
 def test_bytes_are_in_the_largest_unit_of_which_they_are_one(
     size: int | None, text: str
@@ -88,17 +84,15 @@ def test_bytes_are_in_the_largest_unit_of_which_they_are_one(
     assert format_bytes(size) == text
 
 
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [
-        (0.5, "0.500 FLOP/s"),
-        (1e3, "1000 FLOP/s"),
-        (2.5e6, "2.50 MFLOP/s"),
-        (9.997e8, "1.00 GFLOP/s"),
-        (11.34e12, "11.3 TFLOP/s"),
-        (3e15, "3.00 PFLOP/s"),
-        (None, "n/a"),
-    ],
+@cases(
+    "rate, text",
+    (0.5, "0.500 FLOP/s"),
+    (1e3, "1000 FLOP/s"),
+    (2.5e6, "2.50 MFLOP/s"),
+    (9.997e8, "1.00 GFLOP/s"),
+    (11.34e12, "11.3 TFLOP/s"),
+    (3e15, "3.00 PFLOP/s"),
+    (None, "n/a"),
 )
 def test_operations_are_in_the_largest_unit_of_which_they_are_one(
     rate: float | None, text: str

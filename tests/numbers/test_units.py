@@ -15,19 +15,18 @@ from gpubalance.numbers.units import (
     format_seconds,
     parse_bytes,
 )
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("10.5 GiB", 11274289152),
-        ("9.1MiB", 9542042),
-        ("512", 512),
-        (512, 512),
-        ("1 kib", 1024),
-        ("0", 0),
-        ("3 B", 3),
-    ],
+@cases(
+    "text, size",
+    ("10.5 GiB", 11274289152),
+    ("9.1MiB", 9542042),
+    ("512", 512),
+    (512, 512),
+    ("1 kib", 1024),
+    ("0", 0),
+    ("3 B", 3),
 )
 def test_sizes_are_read(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
@@ -47,7 +46,7 @@ NO_NUMBERS: tuple[object, ...] = (
 )
 
 
-@pytest.mark.parametrize("text", [*NO_TEXTS, *NO_NUMBERS])
+@cases("text", *NO_TEXTS, *NO_NUMBERS)
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="size"):
         parse_bytes(text)

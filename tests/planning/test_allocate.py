@@ -38,6 +38,7 @@ from tests.planning.splits import (
     time_s,
     with_required,
 )
+from tests.support.cases import cases
 
 
 @given(problems())
@@ -54,7 +55,7 @@ def test_none_with_a_device_forced_in_is_better(
     )
 
 
-@pytest.mark.parametrize("global_batch", [1, None])
+@cases("global_batch", 1, None)
 def test_a_device_is_forced_in_where_another_is_done_before_it(
     global_batch: int | None,
 ) -> None:
@@ -178,7 +179,7 @@ def test_never_slower_than_a_feasible_even_split(
     assert found.throughput >= total / step_s * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("micro", [1, 2])
+@cases("micro", 1, 2)
 @pytest.mark.parametrize("seed", range(12))
 def test_an_integer_program_finds_no_shorter_step(seed: int, micro: int) -> None:
     random = Random(seed)
@@ -195,7 +196,7 @@ def test_an_integer_program_finds_no_shorter_step(seed: int, micro: int) -> None
     assert found.step_time_s <= by_integer_program(problem, None) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("micro", [1, 2])
+@cases("micro", 1, 2)
 @pytest.mark.parametrize("seed", range(12))
 def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) -> None:
     """Σb/T is at most r if and only if Σb − r·T is at most 0 (Dinkelbach 1967)."""

@@ -12,6 +12,7 @@ from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Load, NoSplitError, Problem, TooFineError
 from gpubalance.planning.sync import Syncs
 from tests.planning.splits import assert_split
+from tests.support.cases import cases
 
 FAST = Load(Line(0.01, 0.001, 0.0), 256)
 SLOW = Load(Line(0.01, 0.004, 0.0), 256)
@@ -146,17 +147,15 @@ def test_no_device_gets_a_batch_that_a_larger_one_outruns() -> None:
     assert alone.split.batches == (48,)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "below", "above"),
-    [
-        ({"global_batch": 600}, 512, None),
-        ({"global_batch": 4, "multiple": 8}, None, 8),
-        ({"global_batch": 100, "multiple": 8}, 96, 104),
-        ({"global_batch": 100, "max_global_batch": 64}, 64, None),
-        ({"max_global_batch": 4, "multiple": 8}, None, 8),
-        ({"multiple": 300}, None, None),
-        ({"global_batch": 1025, "micro_batches": 2}, 1024, None),
-    ],
+@cases(
+    "wanted, below, above",
+    ({"global_batch": 600}, 512, None),
+    ({"global_batch": 4, "multiple": 8}, None, 8),
+    ({"global_batch": 100, "multiple": 8}, 96, 104),
+    ({"global_batch": 100, "max_global_batch": 64}, 64, None),
+    ({"max_global_batch": 4, "multiple": 8}, None, 8),
+    ({"multiple": 300}, None, None),
+    ({"global_batch": 1025, "micro_batches": 2}, 1024, None),
 )
 def test_what_is_not_possible_says_what_is(
     wanted: dict[str, Any], below: int | None, above: int | None

@@ -48,6 +48,7 @@ from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.planning.step_times import StepTimes, parts_of
 from gpubalance.planning.sync import Syncs
 from gpubalance.settings.batch_split import BatchSplit
+from tests.support.cases import cases
 from tests.support.known import known
 
 TIMED = st.lists(
@@ -151,18 +152,16 @@ def test_the_monotone_curve_is_the_nearest(points: list[tuple[int, float]]) -> N
     assert monotone_curve(points).step_times_s == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("smallest", "largest", "multiple", "sizes"),
-    [
-        (8, 64, 8, [8, 16, 32, 64]),
-        (8, 72, 8, [8, 16, 32, 72]),
-        (8, 80, 8, [8, 16, 32, 64, 80]),
-        (8, 73, 1, [8, 16, 32, 64, 73]),
-        (8, 8, 8, [8]),
-        (8, 9, 1, [8, 9]),
-        (3, 5, 8, [8]),
-        (20, 100, 8, [16, 32, 64, 96]),
-    ],
+@cases(
+    "smallest, largest, multiple, sizes",
+    (8, 64, 8, [8, 16, 32, 64]),
+    (8, 72, 8, [8, 16, 32, 72]),
+    (8, 80, 8, [8, 16, 32, 64, 80]),
+    (8, 73, 1, [8, 16, 32, 64, 73]),
+    (8, 8, 8, [8]),
+    (8, 9, 1, [8, 9]),
+    (3, 5, 8, [8]),
+    (20, 100, 8, [16, 32, 64, 96]),
 )
 def test_octaves_by_hand(
     smallest: int, largest: int, multiple: int, sizes: list[int]
@@ -170,21 +169,19 @@ def test_octaves_by_hand(
     assert octaves(smallest, largest, multiple) == sizes
 
 
-@pytest.mark.parametrize(
-    ("points", "multiple", "sizes"),
-    [
-        ([(64, 100.0), (128, 150.0)], 1, [81, 102]),
-        ([(64, 100.0), (128, 150.0)], 8, [80, 104]),
-        ([(64, 74.9), (128, 150.0)], 1, [81, 102]),
-        ([(64, 100.0), (128, 108.6)], 1, []),
-        ([(64, 100.0), (128, 108.8)], 1, [81, 102]),
-        ([(64, 108.8), (128, 100.0)], 1, [81, 102]),
-        ([(8, 30.0), (16, 49.0), (32, 98.1), (64, 100.0)], 1, [20, 25]),
-        ([(8, 30.0), (16, 50.0), (32, 98.1), (64, 100.0)], 1, [10, 13, 20, 25]),
-        ([(64, 100.0), (96, 150.0)], 1, [81]),
-        ([(64, 100.0), (95, 150.0)], 1, []),
-        ([], 1, []),
-    ],
+@cases(
+    "points, multiple, sizes",
+    ([(64, 100.0), (128, 150.0)], 1, [81, 102]),
+    ([(64, 100.0), (128, 150.0)], 8, [80, 104]),
+    ([(64, 74.9), (128, 150.0)], 1, [81, 102]),
+    ([(64, 100.0), (128, 108.6)], 1, []),
+    ([(64, 100.0), (128, 108.8)], 1, [81, 102]),
+    ([(64, 108.8), (128, 100.0)], 1, [81, 102]),
+    ([(8, 30.0), (16, 49.0), (32, 98.1), (64, 100.0)], 1, [20, 25]),
+    ([(8, 30.0), (16, 50.0), (32, 98.1), (64, 100.0)], 1, [10, 13, 20, 25]),
+    ([(64, 100.0), (96, 150.0)], 1, [81]),
+    ([(64, 100.0), (95, 150.0)], 1, []),
+    ([], 1, []),
 )
 def test_the_knee_by_hand(
     points: list[tuple[int, float]], multiple: int, sizes: list[int]
@@ -282,15 +279,13 @@ def test_memory_that_bends_downward_is_the_line_through_the_last_two() -> None:
     assert MemoryCurve.through([(10, 200), (40, 100)], 1 << 40) is None
 
 
-@pytest.mark.parametrize(
-    ("memory", "middle"),
-    [
-        # 75 is a quarter below 100, and 76 is not
-        (10_000, 75),
-        # Where the memory has 48 left, 24 fewer are enough
-        (1048, 76),
-        (1049, 75),
-    ],
+@cases(
+    "memory, middle",
+    # 75 is a quarter below 100, and 76 is not
+    (10_000, 75),
+    # Where the memory has 48 left, 24 fewer are enough
+    (1048, 76),
+    (1049, 75),
 )
 def test_a_curve_goes_through_points_well_apart(memory: int, middle: int) -> None:
     points = [(10, 100), (75, 750), (76, 976), (100, 1000)]
@@ -321,17 +316,15 @@ def test_a_forecast_by_hand() -> None:
     assert predict_limit(list(reversed(points)), 2000) == 40 + 1500 // 15
 
 
-@pytest.mark.parametrize(
-    ("fits", "memory", "extra", "limit"),
-    [
-        (40, 500, 0, 40),
-        (40, 500, 75, 35),
-        (40, 500, 500, 6),
-        (40, 500, 5000, 0),
-        (20, 500, 50, 20),
-        (5, 500, 50, 5),
-        (40, None, 50, 40),
-    ],
+@cases(
+    "fits, memory, extra, limit",
+    (40, 500, 0, 40),
+    (40, 500, 75, 35),
+    (40, 500, 500, 6),
+    (40, 500, 5000, 0),
+    (20, 500, 50, 20),
+    (5, 500, 50, 5),
+    (40, None, 50, 40),
 )
 def test_a_joint_limit_by_hand(
     fits: int, memory: int | None, extra: int, limit: int
@@ -455,16 +448,14 @@ def test_what_a_device_takes_by_a_plan_and_without() -> None:
     assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize(
-    ("before_s", "after_s", "samples"),
-    [
-        # 20 samples more took 40 ms more: 2 ms each, so that 100 ms are fixed
-        (0.30, 0.34, 50.0),
-        # As many as they should
-        (0.20, 0.24, 0.0),
-        # Not even that
-        (0.10, 0.14, 0.0),
-    ],
+@cases(
+    "before_s, after_s, samples",
+    # 20 samples more took 40 ms more: 2 ms each, so that 100 ms are fixed
+    (0.30, 0.34, 50.0),
+    # As many as they should
+    (0.20, 0.24, 0.0),
+    # Not even that
+    (0.10, 0.14, 0.0),
 )
 def test_a_fixed_cost_is_learned_from_a_change(
     before_s: float, after_s: float, samples: float

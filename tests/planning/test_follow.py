@@ -13,6 +13,7 @@ from gpubalance.planning.step_times import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from tests.jobs.probes import devices_of, of_config
+from tests.support.cases import cases
 from tests.support.drawn_training import (
     DrawnTraining,
     drawn_pair,
@@ -63,7 +64,7 @@ def true_gain(training: DrawnTraining, devices: Sequence[Device], steps: int) ->
     return in_first_s / took_s
 
 
-@pytest.mark.parametrize("every", [1, 50])
+@cases("every", 1, 50)
 def test_within_ten_stamped_steps_of_a_throttle_the_split_is_near_the_best(
     every: int,
 ) -> None:
@@ -102,7 +103,7 @@ def test_the_split_is_as_before_where_most_of_a_step_is_a_fixed_cost() -> None:
     assert trained(training, 40).split.batches == (100, 100)
 
 
-@pytest.mark.parametrize("factor", [1.3, 1.7, 1.9])
+@cases("factor", 1.3, 1.7, 1.9)
 def test_a_step_in_which_a_card_slows_down_tells_nothing_of_its_fixed_cost(
     factor: float,
 ) -> None:
@@ -188,7 +189,7 @@ def least_compute_s(device: Device, batch: int, limit: int) -> float:
     return min(known(device.profile).compute_s(batch, size) for size in sizes)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01])
+@cases("noise", 0.0, 0.01)
 def test_a_steady_machine_keeps_its_micro_batches(noise: float) -> None:
     """A device waits, but a further micro-batch on it would cost more than the wait."""
     cards = [
@@ -224,9 +225,7 @@ def test_micro_batches_follow_a_throttle_and_come_back() -> None:
     assert len(training.changes) == 3
 
 
-@pytest.mark.parametrize(
-    ("start", "limit"), [(EVEN, None), (BatchSplit((100, 100), (50, 50)), 60)]
-)
+@cases("start, limit", (EVEN, None), (BatchSplit((100, 100), (50, 50)), 60))
 def test_by_a_plan_one_change_is_enough_and_gains_what_it_tells(
     start: BatchSplit, limit: int | None
 ) -> None:
@@ -251,7 +250,7 @@ def test_by_a_plan_one_change_is_enough_and_gains_what_it_tells(
     assert min(told) >= 1.02
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.2, 5.0])
+@cases("factor", 0.0, 0.2, 5.0)
 def test_what_a_plan_has_wrong_is_learnt_from_the_first_change(factor: float) -> None:
     devices = pair([(5, HOT)])
     alpha_s, beta_s = CARD.alpha_s, CARD.beta_s
@@ -363,7 +362,7 @@ def test_where_the_global_batch_grows_another_training_begins() -> None:
     assert follower.gain is None
 
 
-@pytest.mark.parametrize(("rest_s", "follows"), [(0.01, True), (5.0, False)])
+@cases("rest_s, follows", (0.01, True), (5.0, False))
 def test_a_training_that_waits_for_its_data_keeps_its_split(
     rest_s: float, follows: bool
 ) -> None:

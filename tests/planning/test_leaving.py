@@ -14,6 +14,7 @@ from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
 from tests.planning.splits import random_loads, subsets
+from tests.support.cases import cases
 
 FAST, SLOW, SLOWEST = (
     Load(Line(0.02, beta_s, 0.0), 100) for beta_s in (0.001, 0.01, 0.02)
@@ -42,19 +43,17 @@ def by_set(**seconds: float) -> dict[Devices, float]:
 ALL_12_MS = by_set(_012=0.012)
 
 
-@pytest.mark.parametrize(
-    ("measured_s", "sums_s", "expected"),
-    [
-        (by_set(_012=0.002), {}, ""),  # each adds more than that
-        (ALL_12_MS, {}, "time 01"),  # the weakest adds less
-        (ALL_12_MS, by_set(_012=0.02, _01=0.02), ""),  # a sum takes as long without it
-        (ALL_12_MS, by_set(_012=0.02, _01=0.019), ""),  # it adds more than that
-        (ALL_12_MS, by_set(_012=0.02, _01=0.009), "measure 01"),
-        # It did not help
-        (by_set(_012=0.012, _01=0.0119), by_set(_012=0.02, _01=0.009), ""),
-        # It did; others add at least 1 ms
-        (by_set(_012=0.012, _01=0.001), by_set(_012=0.02, _01=0.009), ""),
-    ],
+@cases(
+    "measured_s, sums_s, expected",
+    (by_set(_012=0.002), {}, ""),  # each adds more than that
+    (ALL_12_MS, {}, "time 01"),  # the weakest adds less
+    (ALL_12_MS, by_set(_012=0.02, _01=0.02), ""),  # a sum takes as long without it
+    (ALL_12_MS, by_set(_012=0.02, _01=0.019), ""),  # it adds more than that
+    (ALL_12_MS, by_set(_012=0.02, _01=0.009), "measure 01"),
+    # It did not help
+    (by_set(_012=0.012, _01=0.0119), by_set(_012=0.02, _01=0.009), ""),
+    # It did; others add at least 1 ms
+    (by_set(_012=0.012, _01=0.001), by_set(_012=0.02, _01=0.009), ""),
 )
 def test_a_device_that_adds_less_than_sync_could_fall_by_is_left_out_once(
     measured_s: dict[Devices, float], sums_s: dict[Devices, float], expected: str

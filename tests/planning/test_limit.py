@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpubalance.planning.grid import Grid
 from gpubalance.planning.search import Limit, TriedBatch, find_limit
+from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.memory_functions import (
     MOST,
@@ -92,9 +93,7 @@ def test_linear_memory_with_few_points_too(
     assert failures(result) <= 2
 
 
-@pytest.mark.parametrize(
-    "shape", ["rounded", "rounded_parts", "convex", "falling", "doubling"]
-)
+@cases("shape", "rounded", "rounded_parts", "convex", "falling", "doubling")
 @measured
 @given(randoms, limits, multiples, st.integers(1 << 10, 1 << 32))
 def test_other_memory_takes_at_most_8_tries(
@@ -122,9 +121,7 @@ def test_no_memory_breaks_the_bound(
     assert len(found(shape, random, limit, multiple, slope).trials) <= bound(MOST)
 
 
-@pytest.mark.parametrize(
-    ("limit", "failed", "tries"), [(900, 1034, 15), (10**9, None, 20)]
-)
+@cases("limit, failed, tries", (900, 1034, 15), (10**9, None, 20))
 def test_memory_that_always_promises_one_more_misleads_for_five_tries(
     limit: int, failed: int | None, tries: int
 ) -> None:
@@ -291,18 +288,16 @@ def test_without_memory_one_failure_by_chance_changes_no_limit(
     assert len(quiet.trials) - len({trial.batch for trial in quiet.trials}) == 1
 
 
-@pytest.mark.parametrize(
-    ("fits", "per_sample", "points", "memory", "most", "multiple", "wanted", "tries"),
-    [
-        (0, 900, (), 500, 100, 8, (None, 1), 1),  # nothing
-        (5, 10, (), 55, 100, 8, (5, 6), None),  # below the multiple every batch counts
-        # No limit up to the largest
-        (1000, 10, (8, 16, 32), 10**9, 1000, 8, (1000, None), 1),
-        # A point that is no multiple is no end
-        (23, 100, (5, 10, 20), 2399, 999, 8, (16, 24), 2),
-        # A failure without a word of memory
-        (77, 10, (4, 8, 16), 2000, 4096, 1, (77, 78), None),
-    ],
+@cases(
+    "fits, per_sample, points, memory, most, multiple, wanted, tries",
+    (0, 900, (), 500, 100, 8, (None, 1), 1),  # nothing
+    (5, 10, (), 55, 100, 8, (5, 6), None),  # below the multiple every batch counts
+    # No limit up to the largest
+    (1000, 10, (8, 16, 32), 10**9, 1000, 8, (1000, None), 1),
+    # A point that is no multiple is no end
+    (23, 100, (5, 10, 20), 2399, 999, 8, (16, 24), 2),
+    # A failure without a word of memory
+    (77, 10, (4, 8, 16), 2000, 4096, 1, (77, 78), None),
 )
 def test_the_ends(
     fits: int,
@@ -391,17 +386,15 @@ def test_each_try_says_why() -> None:
     assert afar[1:3] == [cautious, "91: 85 fits, 103 does not"]
 
 
-@pytest.mark.parametrize(
-    ("points", "memory_bytes", "failed", "tries"),
-    [
-        # Half of the way where memory is unknown, and one by one at the end
-        ([(80, 0)], None, 130, [105, 92, 98, 101, 99, 100, 101]),
-        ([], None, None, [1, 2, 4, 8, 16, 32, 64, 128, 96, 112, 104, 100, 101, 101]),
-        # A third of the way where it tells too little
-        ([(40, 600)], 3000, None, [200, 93, 128, 104, 96, 98, 99, 100, 101, 101]),
-        ([(40, 600)], 1105, None, [73, 112, 86, 96, 100, 101]),
-        ([], 1105, None, [1, 10, 100, 101]),
-    ],
+@cases(
+    "points, memory_bytes, failed, tries",
+    # Half of the way where memory is unknown, and one by one at the end
+    ([(80, 0)], None, 130, [105, 92, 98, 101, 99, 100, 101]),
+    ([], None, None, [1, 2, 4, 8, 16, 32, 64, 128, 96, 112, 104, 100, 101, 101]),
+    # A third of the way where it tells too little
+    ([(40, 600)], 3000, None, [200, 93, 128, 104, 96, 98, 99, 100, 101, 101]),
+    ([(40, 600)], 1105, None, [73, 112, 86, 96, 100, 101]),
+    ([], 1105, None, [1, 10, 100, 101]),
 )
 def test_which_batches_are_tried_by_hand(
     points: list[tuple[int, int]],

@@ -15,6 +15,7 @@ from gpubalance.planning.noise import (
     learning_rate_factor,
     noise_scale,
 )
+from tests.support.cases import cases
 from tests.support.known import known as certain
 
 DIMENSIONS = 40
@@ -44,9 +45,7 @@ def drawn(
     return found
 
 
-@pytest.mark.parametrize(
-    "batches", [(820, 568), (99, 1), (1, 1, 98), (2048, 512, 512, 128)]
-)
+@cases("batches", (820, 568), (99, 1), (1, 1, 98), (2048, 512, 512, 128))
 def test_it_has_no_bias_for_any_split(batches: tuple[int, ...]) -> None:
     """φ = noise²/signal² is a quarter of the global batch, so that chance is small."""
     total = sum(batches)
@@ -68,27 +67,25 @@ def test_its_interval_holds_nineteen_times_in_twenty() -> None:
     assert held / known >= 0.92
 
 
-@pytest.mark.parametrize(
-    ("steps", "why"),
-    [
-        ([], "0 steps say too little"),
-        (drawn((70, 30), 2, signal=1, noise=10), "2 steps say too little"),
-        # One part tells nothing
-        (drawn((100,), 50, signal=1, noise=10), "0 steps say too little"),
-        # float16 ran over
-        ([Norms(100, 2, math.inf, math.nan)] * 9, "0 steps say too little"),
-        # It vanishes
-        ([Norms(100, 2, 0.0, 0.0)] * 9, "do not tell the gradient from its noise"),
-        (
-            drawn((70, 30), 50, signal=0, noise=10),
-            "do not tell the gradient from its noise",
-        ),
-        (
-            drawn((70, 30), 10, signal=0.01, noise=10),
-            "do not tell the gradient from its noise",
-        ),
-        ([Norms(100, 2, 0.0099, 1.0)] * 9, "the gradients of all parts are alike"),
-    ],
+@cases(
+    "steps, why",
+    ([], "0 steps say too little"),
+    (drawn((70, 30), 2, signal=1, noise=10), "2 steps say too little"),
+    # One part tells nothing
+    (drawn((100,), 50, signal=1, noise=10), "0 steps say too little"),
+    # float16 ran over
+    ([Norms(100, 2, math.inf, math.nan)] * 9, "0 steps say too little"),
+    # It vanishes
+    ([Norms(100, 2, 0.0, 0.0)] * 9, "do not tell the gradient from its noise"),
+    (
+        drawn((70, 30), 50, signal=0, noise=10),
+        "do not tell the gradient from its noise",
+    ),
+    (
+        drawn((70, 30), 10, signal=0.01, noise=10),
+        "do not tell the gradient from its noise",
+    ),
+    ([Norms(100, 2, 0.0099, 1.0)] * 9, "the gradients of all parts are alike"),
 )
 def test_what_is_no_noise_scale_is_told_as_such(steps: list[Norms], why: str) -> None:
     found = noise_scale(steps)

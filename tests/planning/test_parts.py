@@ -13,6 +13,7 @@ from gpubalance.planning.parts import slow_steps, slow_time, split_step
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Timing
 from tests.jobs.drawn import measured, windows_of
+from tests.support.cases import cases
 
 seconds = st.floats(0.001, 10.0)
 
@@ -122,9 +123,9 @@ def drawn(
     )
 
 
-@pytest.mark.parametrize(("windows", "timings", "least"), [(2, 5, 0.9), (3, 18, 0.95)])
-@pytest.mark.parametrize("slow", [0.0, 0.03, 0.1])
-@pytest.mark.parametrize("step_s", [0.02, 0.1, 0.6])
+@cases("windows, timings, least", (2, 5, 0.9), (3, 18, 0.95))
+@cases("slow", 0.0, 0.03, 0.1)
+@cases("step_s", 0.02, 0.1, 0.6)
 def test_sync_is_what_it_is_beside_rare_slow_steps(
     step_s: float, slow: float, windows: int, timings: int, least: float
 ) -> None:

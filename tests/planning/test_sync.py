@@ -14,6 +14,7 @@ from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
 from tests.planning.splits import assert_best, problems, random_loads, subsets
+from tests.support.cases import cases
 
 _DRAWN = 300
 
@@ -30,16 +31,14 @@ def devices(names: str) -> set[int]:
     return {"abcde".index(name) for name in names}
 
 
-@pytest.mark.parametrize(
-    ("used", "seconds"),
-    [
-        ("abcd", 0.1),
-        ("abc", 0.08),  # measured
-        ("ab", 0.08),  # abc and abd are the smallest around it
-        ("ad", 0.09),
-        ("cd", 0.1),
-        ("a", 0.0),  # waits for nobody
-    ],
+@cases(
+    "used, seconds",
+    ("abcd", 0.1),
+    ("abc", 0.08),  # measured
+    ("ab", 0.08),  # abc and abd are the smallest around it
+    ("ad", 0.09),
+    ("cd", 0.1),
+    ("a", 0.0),  # waits for nobody
 )
 def test_a_set_not_measured_takes_what_the_smallest_one_around_it_does(
     used: str, seconds: float
@@ -57,18 +56,16 @@ def test_a_set_that_no_measured_one_is_around_is_taken_for_the_longest() -> None
 SUMS_S = {"abcd": 0.30, "abc": 0.28, "ab": 0.21, "cd": 0.05}
 
 
-@pytest.mark.parametrize(
-    ("told", "used", "seconds"),
-    [
-        ("", "abc", 0.0),  # it may be nothing
-        ("abc", "abc", 0.0),  # over all of them a sum may take as long
-        # 20 ms of the sum are gone, so no more of sync is; each may be 3 % off
-        ("abcd abc", "abc", 0.2 - 0.02 - 0.03 * (0.30 + 0.28)),
-        ("abcd ab", "abc", 0.2 - 0.09 - 0.03 * (0.30 + 0.21)),  # at least as its part
-        ("abcd ab", "abd", 0.2 - 0.09 - 0.03 * (0.30 + 0.21)),
-        ("abcd ab", "acd", 0.0),
-        ("abcd cd", "acd", 0.0),  # a sum is faster by more than there is of sync
-    ],
+@cases(
+    "told, used, seconds",
+    ("", "abc", 0.0),  # it may be nothing
+    ("abc", "abc", 0.0),  # over all of them a sum may take as long
+    # 20 ms of the sum are gone, so no more of sync is; each may be 3 % off
+    ("abcd abc", "abc", 0.2 - 0.02 - 0.03 * (0.30 + 0.28)),
+    ("abcd ab", "abc", 0.2 - 0.09 - 0.03 * (0.30 + 0.21)),  # at least as its part
+    ("abcd ab", "abd", 0.2 - 0.09 - 0.03 * (0.30 + 0.21)),
+    ("abcd ab", "acd", 0.0),
+    ("abcd cd", "acd", 0.0),  # a sum is faster by more than there is of sync
 )
 def test_sync_falls_by_no_more_than_a_sum_over_fewer_devices_is_faster(
     told: str, used: str, seconds: float
@@ -78,13 +75,11 @@ def test_sync_falls_by_no_more_than_a_sum_over_fewer_devices_is_faster(
     assert syncs.least(devices(used)) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    ("sync_s", "seconds"),
-    [
-        (0.309, 0.97 * 0.05),  # as long as a sum may be: no less than one over them
-        (0.6, 0.6 * 0.97 * 0.05 / (1.03 * 0.30)),
-        (6.0, 6.0 * 0.97 * 0.05 / (1.03 * 0.30)),
-    ],
+@cases(
+    "sync_s, seconds",
+    (0.309, 0.97 * 0.05),  # as long as a sum may be: no less than one over them
+    (0.6, 0.6 * 0.97 * 0.05 / (1.03 * 0.30)),
+    (6.0, 6.0 * 0.97 * 0.05 / (1.03 * 0.30)),
 )
 def test_sync_in_packs_that_is_longer_than_a_sum_falls_by_as_large_a_part(
     sync_s: float, seconds: float
@@ -94,14 +89,12 @@ def test_sync_in_packs_that_is_longer_than_a_sum_falls_by_as_large_a_part(
     assert syncs.least(devices("cd")) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    ("used", "seconds"),
-    [
-        ("abc", 0.07),  # as ab at least
-        ("abe", 0.07),  # in no measured set
-        ("ac", 0.0),
-        ("bcd", 0.1),  # no more than abcd, whatever cd took once
-    ],
+@cases(
+    "used, seconds",
+    ("abc", 0.07),  # as ab at least
+    ("abe", 0.07),  # in no measured set
+    ("ac", 0.0),
+    ("bcd", 0.1),  # no more than abcd, whatever cd took once
 )
 def test_a_set_takes_no_less_than_a_measured_part_of_it(
     used: str, seconds: float

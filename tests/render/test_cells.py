@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpubalance.render.cells import exact, rounded, short
 from gpubalance.render.columns import Cell, Column, columns_of, named
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.settings.record import Shown
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("unit", "cell", "as_exact", "as_rounded", "as_short"),
-    [
-        ("ms", 0.0547512345, "54.75123", "54.75", "54.8 ms"),
-        ("ms", 12.3456, "12345.6", "12346", "12.3 s"),
-        ("µs", 0.0000123456, "12.3456", "12.35", "12.3 µs"),
-        ("s", 12.3456, "12.3456", "12.35", "12.3 s"),
-        ("GiB", 3 * 2**29, "1.5", "1.5", "1.50 GiB"),
-        ("GiB", 0, "0", "0", "0 B"),
-        ("%", 0.98765, "98.765", "98.77", "98.8 %"),
-        ("×", 1.23456, "1.23456", "1.235", "1.235"),
-        ("samples/s", 5882.35, "5882.35", "5882", "5882"),
-        ("samples/s", 99.97, "99.97", "99.97", "100"),
-        ("samples/s", 0.0, "0", "0", "0"),
-        ("samples/s", 0, "0", "0", "0"),
-        ("W", 999.96, "999.96", "1000", "1000"),
-        ("W", 170.25, "170.25", "170.2", "170.2"),
-        ("", 123456, "123456", "123456", "123456"),
-        ("", 12345678.9, "12345679", "12345679", "1.235e+07"),
-        ("", 1e7, "10000000", "10000000", "1e+07"),
-        ("", 9999999.0, "9999999", "9999999", "1e+07"),
-        ("", -1e7, "-10000000", "-10000000", "-1e+07"),
-        ("", 1000.4, "1000.4", "1000", "1000"),
-        ("", -1234.5, "-1234.5", "-1234", "-1234"),
-        ("", -0.0, "0", "0", "0"),
-        ("", None, "n/a", "n/a", "n/a"),
-        ("ms", None, "n/a", "n/a", "n/a"),
-        ("", True, "yes", "yes", "yes"),
-        ("", False, "no", "no", "no"),
-        ("text", "a card", "a card", "a card", "a card"),
-        ("s", "a card", "a card", "a card", "a card"),
-    ],
+@cases(
+    "unit, cell, as_exact, as_rounded, as_short",
+    ("ms", 0.0547512345, "54.75123", "54.75", "54.8 ms"),
+    ("ms", 12.3456, "12345.6", "12346", "12.3 s"),
+    ("µs", 0.0000123456, "12.3456", "12.35", "12.3 µs"),
+    ("s", 12.3456, "12.3456", "12.35", "12.3 s"),
+    ("GiB", 3 * 2**29, "1.5", "1.5", "1.50 GiB"),
+    ("GiB", 0, "0", "0", "0 B"),
+    ("%", 0.98765, "98.765", "98.77", "98.8 %"),
+    ("×", 1.23456, "1.23456", "1.235", "1.235"),
+    ("samples/s", 5882.35, "5882.35", "5882", "5882"),
+    ("samples/s", 99.97, "99.97", "99.97", "100"),
+    ("samples/s", 0.0, "0", "0", "0"),
+    ("samples/s", 0, "0", "0", "0"),
+    ("W", 999.96, "999.96", "1000", "1000"),
+    ("W", 170.25, "170.25", "170.2", "170.2"),
+    ("", 123456, "123456", "123456", "123456"),
+    ("", 12345678.9, "12345679", "12345679", "1.235e+07"),
+    ("", 1e7, "10000000", "10000000", "1e+07"),
+    ("", 9999999.0, "9999999", "9999999", "1e+07"),
+    ("", -1e7, "-10000000", "-10000000", "-1e+07"),
+    ("", 1000.4, "1000.4", "1000", "1000"),
+    ("", -1234.5, "-1234.5", "-1234", "-1234"),
+    ("", -0.0, "0", "0", "0"),
+    ("", None, "n/a", "n/a", "n/a"),
+    ("ms", None, "n/a", "n/a", "n/a"),
+    ("", True, "yes", "yes", "yes"),
+    ("", False, "no", "no", "no"),
+    ("text", "a card", "a card", "a card", "a card"),
+    ("s", "a card", "a card", "a card", "a card"),
 )
 def test_a_cell_by_its_unit(
     unit: str, cell: Cell, as_exact: str, as_rounded: str, as_short: str
@@ -52,29 +49,27 @@ def test_a_cell_by_its_unit(
     assert short(cell, column) == as_short
 
 
-@pytest.mark.parametrize(
-    ("key", "shown", "label", "unit", "has_ratio"),
-    [
-        ("input_wait_s", Shown(), "input wait", "ms", True),
-        ("memory_peak_bytes", Shown(), "memory peak", "GiB", True),
-        ("sm_clock_mhz", Shown(), "sm clock", "MHz", True),
-        ("temperature_c", Shown(), "temperature", "°C", True),
-        ("power_w", Shown(), "power", "W", True),
-        ("energy_j", Shown(), "energy", "J", True),
-        ("micro_batch", Shown(), "micro-batch", "", True),
-        ("predicted_throughput", Shown(), "predicted throughput", "samples/s", True),
-        ("throughput_s", Shown(), "throughput", "ms", True),
-        ("gain", Shown(unit="%"), "gain", "%", False),
-        ("speedup", Shown("faster", "×"), "faster", "×", False),
-        ("wait_s", Shown(unit="s"), "wait", "s", True),
-        (
-            "steps",
-            Shown("measured steps", has_ratio=False),
-            "measured steps",
-            "",
-            False,
-        ),
-    ],
+@cases(
+    "key, shown, label, unit, has_ratio",
+    ("input_wait_s", Shown(), "input wait", "ms", True),
+    ("memory_peak_bytes", Shown(), "memory peak", "GiB", True),
+    ("sm_clock_mhz", Shown(), "sm clock", "MHz", True),
+    ("temperature_c", Shown(), "temperature", "°C", True),
+    ("power_w", Shown(), "power", "W", True),
+    ("energy_j", Shown(), "energy", "J", True),
+    ("micro_batch", Shown(), "micro-batch", "", True),
+    ("predicted_throughput", Shown(), "predicted throughput", "samples/s", True),
+    ("throughput_s", Shown(), "throughput", "ms", True),
+    ("gain", Shown(unit="%"), "gain", "%", False),
+    ("speedup", Shown("faster", "×"), "faster", "×", False),
+    ("wait_s", Shown(unit="s"), "wait", "s", True),
+    (
+        "steps",
+        Shown("measured steps", has_ratio=False),
+        "measured steps",
+        "",
+        False,
+    ),
 )
 def test_a_column_is_called_as_its_field_says(
     key: str, shown: Shown, label: str, unit: str, has_ratio: bool

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from gpubalance.render.compare import comparison_text, file_names
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.run import Run
@@ -22,6 +20,7 @@ from tests.jobs.test_compare import (
     sampled,
     slower,
 )
+from tests.support.cases import cases
 
 GOLDEN = Path(__file__).parent / "compare.txt"
 
@@ -43,7 +42,7 @@ def several(folder: Path) -> Comparison:
     return compared_in(folder, {**proven, "alone": alone, "plan": plan_of()})
 
 
-@pytest.mark.parametrize("width", [80, 40])
+@cases("width", 80, 40)
 def test_the_whole_text(tmp_path: Path, width: int) -> None:
     """A changed one is accepted by writing it to the golden file, after a look at it."""
     old = sampled(probe_of(DEVICES))
@@ -81,18 +80,16 @@ def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     assert "\x07" not in text
 
 
-@pytest.mark.parametrize(
-    ("files", "names"),
-    [
-        (["a.json", "x/b.json"], ["a.json", "b.json"]),
-        (["old/run.json", "new/run.json"], ["old", "new"]),
-        (["old/1/run.json", "new/1/run.json"], ["old", "new"]),
-        (
-            ["old/a.json", "new/a.json", "new/b.json"],
-            ["old/a.json", "new/a.json", "new/b.json"],
-        ),
-        (["a.json", "a.json"], ["a.json", "a.json"]),
-    ],
+@cases(
+    "files, names",
+    (["a.json", "x/b.json"], ["a.json", "b.json"]),
+    (["old/run.json", "new/run.json"], ["old", "new"]),
+    (["old/1/run.json", "new/1/run.json"], ["old", "new"]),
+    (
+        ["old/a.json", "new/a.json", "new/b.json"],
+        ["old/a.json", "new/a.json", "new/b.json"],
+    ),
+    (["a.json", "a.json"], ["a.json", "a.json"]),
 )
 def test_files_are_told_apart(files: list[str], names: list[str]) -> None:
     assert file_names(files) == names

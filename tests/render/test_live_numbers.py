@@ -13,6 +13,7 @@ from gpubalance.render.live import (
     own_lines,
 )
 from tests.render.measurements import PAIR
+from tests.support.cases import cases
 
 
 def split_of(
@@ -28,16 +29,14 @@ def texts(split: LiveSplit, width: int = 80, height: int = 24) -> list[str]:
     return [line.plain for line in joint_lines({"": split}, width, height)]
 
 
-@pytest.mark.parametrize(
-    ("first_s", "second_s", "step_s", "bars"),
-    [
-        (0.05, 0.10, 0.20, ("█████░░░░░··········", "██████████··········")),
-        (0.20, 0.10, 0.20, ("█" * 20, "██████████░░░░░░░░░░")),
-        # Stamped steps may be slower than the others.
-        (0.20, 0.10, 0.10, ("█" * 20, "██████████░░░░░░░░░░")),
-        (0.10, 0.10, None, (" " * 20, " " * 20)),
-        (None, 0.10, 0.20, (" " * 20, "██████████··········")),
-    ],
+@cases(
+    "first_s, second_s, step_s, bars",
+    (0.05, 0.10, 0.20, ("█████░░░░░··········", "██████████··········")),
+    (0.20, 0.10, 0.20, ("█" * 20, "██████████░░░░░░░░░░")),
+    # Stamped steps may be slower than the others.
+    (0.20, 0.10, 0.10, ("█" * 20, "██████████░░░░░░░░░░")),
+    (0.10, 0.10, None, (" " * 20, " " * 20)),
+    (None, 0.10, 0.20, (" " * 20, "██████████··········")),
 )
 def test_a_bar_is_a_step_from_left_to_right(
     first_s: float | None,
@@ -57,14 +56,12 @@ def test_an_update_counts_as_busy() -> None:
     assert _bar(split, split.rows[0], 20).plain == "████████░░··········"
 
 
-@pytest.mark.parametrize(
-    ("first_s", "second_s", "told"),
-    [
-        (0.05, 0.14, "GPU:0 waits 90.0 ms of each step for GPU:1"),
-        (0.14, 0.05, "GPU:1 waits 90.0 ms of each step for GPU:0"),
-        (0.1000, 0.1019, "they finish together"),
-        (0.1000, 0.1021, "GPU:0 waits 2.10 ms of each step for GPU:1"),
-    ],
+@cases(
+    "first_s, second_s, told",
+    (0.05, 0.14, "GPU:0 waits 90.0 ms of each step for GPU:1"),
+    (0.14, 0.05, "GPU:1 waits 90.0 ms of each step for GPU:0"),
+    (0.1000, 0.1019, "they finish together"),
+    (0.1000, 0.1021, "GPU:0 waits 2.10 ms of each step for GPU:1"),
 )
 def test_who_waits_for_whom(first_s: float, second_s: float, told: str) -> None:
     assert told in texts(split_of(first_s, second_s, 0.2))
@@ -105,13 +102,11 @@ def test_the_rates_at_once_are_added_up() -> None:
     assert "90.0" in lines[2]
 
 
-@pytest.mark.parametrize(
-    ("width", "lines"),
-    [
-        (30, ["measuring           2 min left"]),
-        (21, ["measuring  2 min left"]),
-        (20, ["measuring", "2 min left"]),
-    ],
+@cases(
+    "width, lines",
+    (30, ["measuring           2 min left"]),
+    (21, ["measuring  2 min left"]),
+    (20, ["measuring", "2 min left"]),
 )
 def test_what_is_left_stands_at_the_right_if_there_is_room(
     width: int, lines: list[str]

@@ -34,6 +34,7 @@ from gpubalance.results.subject import ReportSubject
 from tests.cli.program import ROOT
 from tests.jobs.probes import inside
 from tests.render import samples
+from tests.support.cases import cases
 from tests.support.known import known
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -109,7 +110,7 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     )
 
 
-@pytest.mark.parametrize("wide", [0.01, 100.0])
+@cases("wide", 0.01, 100.0)
 def test_only_what_is_seen_is_in_a_legend(wide: float) -> None:
     """Bars of a ten-thousandth of the axis or less are not, however long the axis is."""
     keys = [Key(name, COMPUTE) for name in ("whole", "seen", "hardly", "none")]
@@ -165,7 +166,7 @@ def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
     assert drawn(given, "curves")
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
+@cases("width", WIDE, NARROW)
 def test_each_svg_is_whole_and_its_text_is_text(
     subjects: tuple[ReportSubject, ...], html: str, width: int
 ) -> None:

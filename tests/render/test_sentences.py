@@ -31,6 +31,7 @@ from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS
 from tests.render.measurements import PAIR
 from tests.render.samples import PLAN, subject
+from tests.support.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -46,30 +47,26 @@ def run() -> Run:
     return drawn_run(devices, joint, (80, 48), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("part", "text"),
-    [
-        (0.0531, "5.3 %"),
-        (0.0994, "9.9 %"),
-        (0.0996, "10 %"),
-        (0.1249, "12 %"),
-        (2.0, "200 %"),
-    ],
+@cases(
+    "part, text",
+    (0.0531, "5.3 %"),
+    (0.0994, "9.9 %"),
+    (0.0996, "10 %"),
+    (0.1249, "12 %"),
+    (2.0, "200 %"),
 )
 def test_a_gain_has_a_decimal_below_ten_per_cent(part: float, text: str) -> None:
     assert gain_percent(part) == text
 
 
-@pytest.mark.parametrize(
-    ("gain", "others", "alone"),
-    [
-        (0.0, "no faster with it", "no faster with it"),
-        (0.1, "no faster with it", "no faster with it"),
-        (-0.05, "5.3 % faster without it", "GPU:0 is 5.3 % faster alone"),
-        (-0.2, "25 % faster without it", "GPU:0 is 25 % faster alone"),
-        (-0.5, "2.0 times as fast without it", "GPU:0 is 2.0 times as fast alone"),
-        (-0.75, "4.0 times as fast without it", "GPU:0 is 4.0 times as fast alone"),
-    ],
+@cases(
+    "gain, others, alone",
+    (0.0, "no faster with it", "no faster with it"),
+    (0.1, "no faster with it", "no faster with it"),
+    (-0.05, "5.3 % faster without it", "GPU:0 is 5.3 % faster alone"),
+    (-0.2, "25 % faster without it", "GPU:0 is 25 % faster alone"),
+    (-0.5, "2.0 times as fast without it", "GPU:0 is 2.0 times as fast alone"),
+    (-0.75, "4.0 times as fast without it", "GPU:0 is 4.0 times as fast alone"),
 )
 def test_what_leaving_a_device_out_gains(
     plan: Plan, gain: float, others: str, alone: str
@@ -83,15 +80,13 @@ def of_first(plan: Plan) -> Plan:
     return plan.model_copy(update={"batches": batches, "micro_batches": batches})
 
 
-@pytest.mark.parametrize(
-    ("with_it_s", "without_s", "text"),
-    [
-        (None, 0.01, ""),
-        (0.01, 0.01, ""),
-        (0.009, 0.01, ""),
-        (0.02, 0.01, " (sync 20.0 ms with it, 10.0 ms without)"),
-        (0.02, 0.0, " (sync 20.0 ms with it)"),
-    ],
+@cases(
+    "with_it_s, without_s, text",
+    (None, 0.01, ""),
+    (0.01, 0.01, ""),
+    (0.009, 0.01, ""),
+    (0.02, 0.01, " (sync 20.0 ms with it, 10.0 ms without)"),
+    (0.02, 0.0, " (sync 20.0 ms with it)"),
 )
 def test_sync_is_told_where_it_is_longer_with_the_device(
     plan: Plan, with_it_s: float | None, without_s: float, text: str
@@ -265,22 +260,20 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     assert step_text(of_steps(run), (alone,)) == "step 200 ms = slowest compute 110 ms"
 
 
-@pytest.mark.parametrize(
-    ("rates", "most", "text"),
-    [
-        ({"GPU:0 alone": 1000.0}, math.inf, "50.0 s with GPU:0 alone"),
-        ({"this split": 500.0}, math.inf, "100 s with this split"),
-        ({"this split": 420.0}, math.inf, "119 s with this split"),
-        ({"this split": 50_000 / 120}, math.inf, "2.00 min with this split"),
-        ({"this split": 50_000 / 7199}, math.inf, "120 min with this split"),
-        ({"this split": 50_000 / 7200}, math.inf, "2.00 h with this split"),
-        (
-            {"a": 1000.0, "b": 500.0},
-            800.0,
-            "62.5 s with a, 100 s with b; your input pipeline gives them no faster",
-        ),
-        ({"a": 800.0}, 800.0, "62.5 s with a"),
-    ],
+@cases(
+    "rates, most, text",
+    ({"GPU:0 alone": 1000.0}, math.inf, "50.0 s with GPU:0 alone"),
+    ({"this split": 500.0}, math.inf, "100 s with this split"),
+    ({"this split": 420.0}, math.inf, "119 s with this split"),
+    ({"this split": 50_000 / 120}, math.inf, "2.00 min with this split"),
+    ({"this split": 50_000 / 7199}, math.inf, "120 min with this split"),
+    ({"this split": 50_000 / 7200}, math.inf, "2.00 h with this split"),
+    (
+        {"a": 1000.0, "b": 500.0},
+        800.0,
+        "62.5 s with a, 100 s with b; your input pipeline gives them no faster",
+    ),
+    ({"a": 800.0}, 800.0, "62.5 s with a"),
 )
 def test_how_long_an_epoch_takes(
     rates: dict[str, float], most: float, text: str
@@ -288,24 +281,22 @@ def test_how_long_an_epoch_takes(
     assert epoch_text(50_000, rates, most) == f"an epoch of 50,000 samples: {text}"
 
 
-@pytest.mark.parametrize(
-    ("median", "interval", "text"),
-    [
-        (1340.0, None, ("34 % more", "worth it")),
-        (1051.0, None, ("5 % more", "worth it")),
-        (1049.0, None, ("5 % more", "hardly worth it")),
-        (1004.0, None, ("no more", "hardly worth it")),
-        (1000.0, None, ("no more", "not worth it")),
-        (950.0, None, ("5 % less", "not worth it")),
-        (
-            1020.0,
-            (980.0, 1060.0),
-            ("2 % more", "measured too roughly to say whether it is worth it"),
-        ),
-        (1020.0, (980.0, 1049.0), ("2 % more", "hardly worth it")),
-        (1100.0, (1001.0, 1200.0), ("10 % more", "worth it")),
-        (950.0, (900.0, 999.0), ("5 % less", "not worth it")),
-    ],
+@cases(
+    "median, interval, text",
+    (1340.0, None, ("34 % more", "worth it")),
+    (1051.0, None, ("5 % more", "worth it")),
+    (1049.0, None, ("5 % more", "hardly worth it")),
+    (1004.0, None, ("no more", "hardly worth it")),
+    (1000.0, None, ("no more", "not worth it")),
+    (950.0, None, ("5 % less", "not worth it")),
+    (
+        1020.0,
+        (980.0, 1060.0),
+        ("2 % more", "measured too roughly to say whether it is worth it"),
+    ),
+    (1020.0, (980.0, 1049.0), ("2 % more", "hardly worth it")),
+    (1100.0, (1001.0, 1200.0), ("10 % more", "worth it")),
+    (950.0, (900.0, 999.0), ("5 % less", "not worth it")),
 )
 def test_what_a_gain_is_worth(
     median: float, interval: tuple[float, float] | None, text: tuple[str, str]
@@ -360,21 +351,19 @@ def test_what_an_input_pipeline_gives() -> None:
     assert list(pipeline_sentences(None, 900.0)) == []
 
 
-@pytest.mark.parametrize(
-    ("found", "text"),
-    [
-        (
-            {"fits": 224, "fails": 232},
-            "224 trains, 232 does not (leaves less than the margin)",
-        ),
-        ({"fits": None, "fails": 1}, "not even 1 fits"),
-        ({"fits": 224}, "none found up to batch 224"),
-        (
-            {"fits": 224, "plateau": 16},
-            "at least 224 trains; not looked for further, as throughput stopped rising at 16: "
-            "probe --find-limit does",
-        ),
-    ],
+@cases(
+    "found, text",
+    (
+        {"fits": 224, "fails": 232},
+        "224 trains, 232 does not (leaves less than the margin)",
+    ),
+    ({"fits": None, "fails": 1}, "not even 1 fits"),
+    ({"fits": 224}, "none found up to batch 224"),
+    (
+        {"fits": 224, "plateau": 16},
+        "at least 224 trains; not looked for further, as throughput stopped rising at 16: "
+        "probe --find-limit does",
+    ),
 )
 def test_what_a_batch_limit_is_called(found: dict[str, int], text: str) -> None:
     trials = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpubalance.render.table import (
     BLANK,
     Part,
@@ -18,6 +16,7 @@ from gpubalance.render.table import (
     warning_lines,
 )
 from gpubalance.results.common import Warning_
+from tests.support.cases import cases
 
 ROWS = [("device", "name", "rate"), ("GPU:0", "A", "1000"), ("GPU:1", "", "80")]
 
@@ -43,19 +42,17 @@ def test_a_table_that_does_not_fit_becomes_sentences() -> None:
     assert table(without_head, width=3) == ["GPU:0 A: rate 1000"]
 
 
-@pytest.mark.parametrize(
-    ("values", "least", "ticks"),
-    [
-        ([], None, ""),
-        ([0, 1, 2, 3, 4, 5, 6, 7], None, "▁▂▃▄▅▆▇█"),
-        ([0, 10], None, "▁█"),
-        ([5, 10], 0, "▅█"),
-        ([100, 98], None, "▅▅"),
-        ([100, 97.9], None, "█▁"),
-        ([-100, -102], None, "▅▅"),
-        ([0, 0], None, "▅▅"),
-        ([3], 0, "█"),
-    ],
+@cases(
+    "values, least, ticks",
+    ([], None, ""),
+    ([0, 1, 2, 3, 4, 5, 6, 7], None, "▁▂▃▄▅▆▇█"),
+    ([0, 10], None, "▁█"),
+    ([5, 10], 0, "▅█"),
+    ([100, 98], None, "▅▅"),
+    ([100, 97.9], None, "█▁"),
+    ([-100, -102], None, "▅▅"),
+    ([0, 0], None, "▅▅"),
+    ([3], 0, "█"),
 )
 def test_ticks_are_as_high_as_their_values(
     values: list[float], least: float | None, ticks: str
@@ -63,14 +60,12 @@ def test_ticks_are_as_high_as_their_values(
     assert sparkline(values, least=least) == ticks
 
 
-@pytest.mark.parametrize(
-    ("width", "end", "front"),
-    [
-        (6, "abcdef", "abcdef"),
-        (5, "abcd…", "…cdef"),
-        (2, "a…", "…f"),
-        (7, "abcdef", "abcdef"),
-    ],
+@cases(
+    "width, end, front",
+    (6, "abcdef", "abcdef"),
+    (5, "abcd…", "…cdef"),
+    (2, "a…", "…f"),
+    (7, "abcdef", "abcdef"),
 )
 def test_texts_are_cut_to_a_width(width: int, end: str, front: str) -> None:
     assert shorten("abcdef", width) == end

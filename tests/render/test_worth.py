@@ -15,6 +15,7 @@ from gpubalance.results.warnings import warning
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, inside
+from tests.support.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -46,45 +47,41 @@ def test_there_is_no_verdict_where_most_steps_were_late(
     assert said.endswith("so nobody knows whether another device is worth it")
 
 
-@pytest.mark.parametrize(
-    ("alone", "says"),
-    [
-        (1000, "100 % more than GPU:1 alone at its best (1000 at batch 100): worth it"),
-        (
-            1960,
-            "2 % more than GPU:1 alone at its best (1960 at batch 100): hardly worth it",
-        ),
-        (
-            1999,
-            "no more than GPU:1 alone at its best (1999 at batch 100): hardly worth it",
-        ),
-        (
-            4000,
-            "50 % less than GPU:1 alone at its best (4000 at batch 100): not worth it, use "
-            "GPU:1 alone",
-        ),
-    ],
+@cases(
+    "alone, says",
+    (1000, "100 % more than GPU:1 alone at its best (1000 at batch 100): worth it"),
+    (
+        1960,
+        "2 % more than GPU:1 alone at its best (1960 at batch 100): hardly worth it",
+    ),
+    (
+        1999,
+        "no more than GPU:1 alone at its best (1999 at batch 100): hardly worth it",
+    ),
+    (
+        4000,
+        "50 % less than GPU:1 alone at its best (4000 at batch 100): not worth it, use "
+        "GPU:1 alone",
+    ),
 )
 def test_a_second_device_is_worth_it_or_not(run: Run, alone: float, says: str) -> None:
     assert run.throughput.median == pytest.approx(2000)
     assert list(worth_sentences(with_best(run, alone))) == [says]
 
 
-@pytest.mark.parametrize(
-    ("same", "says", "larger"),
-    [
-        (
-            1600,
-            "25 % more than GPU:1 alone (1600), both with a global batch of 200: worth it at this size",
-            "a larger global batch may give more",
-        ),
-        (
-            2500,
-            "20 % less than GPU:1 alone (2500), both with a global batch of 200: not worth it at "
-            "this size",
-            "with a larger global batch it may be worth it",
-        ),
-    ],
+@cases(
+    "same, says, larger",
+    (
+        1600,
+        "25 % more than GPU:1 alone (1600), both with a global batch of 200: worth it at this size",
+        "a larger global batch may give more",
+    ),
+    (
+        2500,
+        "20 % less than GPU:1 alone (2500), both with a global batch of 200: not worth it at "
+        "this size",
+        "with a larger global batch it may be worth it",
+    ),
 )
 def test_a_device_better_alone_is_also_compared_at_the_same_batch(
     run: Run, same: float, says: str, larger: str

@@ -44,6 +44,7 @@ from gpubalance.results.subject import warnings_of
 from gpubalance.results.telemetry import Telemetry, passing, throttling
 from gpubalance.results.warnings import warning
 from tests.render.samples import BALANCE, DATA, PLAN, PROBE, RUN, document, subject
+from tests.support.cases import cases
 from tests.support.known import known
 
 
@@ -85,14 +86,12 @@ def test_peaks_are_in_the_order_of_batches() -> None:
     assert peaks_by_batch(points) == [(8, 200), (16, 300)]
 
 
-@pytest.mark.parametrize(
-    ("shapes", "text"),
-    [
-        (((28, 28, 1),), "28×28×1"),
-        (((None, 80), (3,)), "any×80 and 3"),
-        (((None,),), "any length"),
-        (((),), "1"),
-    ],
+@cases(
+    "shapes, text",
+    (((28, 28, 1),), "28×28×1"),
+    (((None, 80), (3,)), "any×80 and 3"),
+    (((None,),), "any length"),
+    (((),), "1"),
 )
 def test_shapes_as_text(shapes: tuple[tuple[int | None, ...], ...], text: str) -> None:
     assert shapes_text(shapes) == text
@@ -117,22 +116,20 @@ def test_models_are_alike_as_far_as_both_are_known() -> None:
     assert str(adam.optimizer) == "Adam, which holds 2 numbers for a weight"
 
 
-@pytest.mark.parametrize(
-    ("masks", "reasons"),
-    [
-        ([], ()),
-        ([0x1, 0x2, 0x100], ()),
-        ([0x4], ("power cap",)),
-        ([0x8], ("hardware slowdown",)),
-        ([0x10], ("sync boost",)),
-        ([0x20], ("software thermal",)),
-        ([0x40], ("thermal",)),
-        ([0x80], ("power brake",)),
-        ([0x200], ("board limit",)),
-        ([0x400], ("reliability",)),
-        ([0x41, 0x4], ("power cap", "thermal")),
-        ([0x1000], ("reason 0x1000",)),
-    ],
+@cases(
+    "masks, reasons",
+    ([], ()),
+    ([0x1, 0x2, 0x100], ()),
+    ([0x4], ("power cap",)),
+    ([0x8], ("hardware slowdown",)),
+    ([0x10], ("sync boost",)),
+    ([0x20], ("software thermal",)),
+    ([0x40], ("thermal",)),
+    ([0x80], ("power brake",)),
+    ([0x200], ("board limit",)),
+    ([0x400], ("reliability",)),
+    ([0x41, 0x4], ("power cap", "thermal")),
+    ([0x1000], ("reason 0x1000",)),
 )
 def test_reasons_are_nvmls_bits(masks: list[int], reasons: tuple[str, ...]) -> None:
     assert throttling(masks) == reasons
@@ -255,14 +252,12 @@ def test_the_best_alone_is_with_xla_if_that_is_faster(
     assert (unknown.xla_ratio, unknown.alone) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"alpha_s": 0.0, "beta_s": 0.0}, "a step that takes no time"),
-        ({"curve": ((8, 0.1), (8, 0.2))}, "its batches must rise"),
-        ({"curve": ((9, 0.1), (8, 0.2))}, "its batches must rise"),
-        ({"curve": None, "planned_with": "curve"}, "there is none"),
-    ],
+@cases(
+    "fields, told",
+    ({"alpha_s": 0.0, "beta_s": 0.0}, "a step that takes no time"),
+    ({"curve": ((8, 0.1), (8, 0.2))}, "its batches must rise"),
+    ({"curve": ((9, 0.1), (8, 0.2))}, "its batches must rise"),
+    ({"curve": None, "planned_with": "curve"}, "there is none"),
 )
 def test_a_model_of_step_times_is_sound(fields: dict[str, Any], told: str) -> None:
     sound: dict[str, Any] = {
@@ -388,16 +383,14 @@ def test_a_plan_is_complete_once_its_run_and_its_data_are() -> None:
     assert known(subject(PLAN).plan).complete
 
 
-@pytest.mark.parametrize(
-    ("path", "change", "told"),
-    [
-        (("global_batch",), 1, "global_batch: 1, where the batches are "),
-        (("batches", 0), 1, "micro_batches: micro-batches must be"),
-        (("shares", 0, "limit"), -1, "shares.0.limit"),
-        (("devices", 1, "uuid"), "first", "devices: two have the same UUID"),
-        (("shares", 0, "device"), 1, "shares: not those of batches"),
-        (("left_out",), [{"device": 2, "gain": None}], "there is no device 2"),
-    ],
+@cases(
+    "path, change, told",
+    (("global_batch",), 1, "global_batch: 1, where the batches are "),
+    (("batches", 0), 1, "micro_batches: micro-batches must be"),
+    (("shares", 0, "limit"), -1, "shares.0.limit"),
+    (("devices", 1, "uuid"), "first", "devices: two have the same UUID"),
+    (("shares", 0, "device"), 1, "shares: not those of batches"),
+    (("left_out",), [{"device": 2, "gain": None}], "there is no device 2"),
 )
 def test_what_is_unsound_in_a_plan_is_told_with_its_place(
     tmp_path: Path, path: tuple[str | int, ...], change: Any, told: str

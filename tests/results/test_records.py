@@ -19,6 +19,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.results.run import Run
 from tests.cli.program import ROOT
+from tests.support.cases import cases
 
 DATA = ROOT / "tests" / "render" / "data"
 
@@ -68,15 +69,13 @@ def test_a_file_that_is_too_large_for_a_result_is_not_read(tmp_path: Path) -> No
         assert ("32" in caught.value.message) == is_large
 
 
-@pytest.mark.parametrize(
-    ("kind", "least", "most"),
-    [
-        (Number, -(10.0**18), 10.0**18),
-        (Whole, -(10**18), 10**18),
-        (Count, 0, 10**18),
-        (Samples, 0, 10**9),
-        (Size, 1, 10**9),
-    ],
+@cases(
+    "kind, least, most",
+    (Number, -(10.0**18), 10.0**18),
+    (Whole, -(10**18), 10**18),
+    (Count, 0, 10**18),
+    (Samples, 0, 10**9),
+    (Size, 1, 10**9),
     ids=["number", "whole", "count", "samples", "size"],
 )
 def test_no_number_of_a_file_is_beyond_its_bounds(

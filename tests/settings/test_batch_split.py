@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from gpubalance.settings.batch_split import BatchSplit, pieces, pieces_text, share_text
+from tests.support.cases import cases
 
 SHARE = st.integers(0, 10**6).flatmap(
     lambda batch: st.tuples(st.just(batch), st.integers(min(1, batch), batch))
@@ -62,20 +63,18 @@ def test_a_message_carries_a_split_unchanged(split: BatchSplit) -> None:
     assert adapter.validate_json(adapter.dump_json(split)) == split
 
 
-@pytest.mark.parametrize(
-    ("batches", "micro_batches", "why"),
-    [
-        ((), (), "at least one device"),
-        ((0, 0), (), "at least one device"),
-        ((10, -1), (), "below 0"),
-        ((1640, 568), (820,), "one micro-batch, not 1 for 2"),
-        ((1640, 568), (820, 568, 1), "one micro-batch, not 3 for 2"),
-        ((1640, 568), (0, 568), "micro-batch"),
-        ((1640, 568), (820, 600), "micro-batch"),
-        ((1640, 568), (-1, 568), "micro-batch"),
-        ((1640, 0), (820, 1), "micro-batch"),
-        ((0.6, 0.4), (), "whole numbers"),
-    ],
+@cases(
+    "batches, micro_batches, why",
+    ((), (), "at least one device"),
+    ((0, 0), (), "at least one device"),
+    ((10, -1), (), "below 0"),
+    ((1640, 568), (820,), "one micro-batch, not 1 for 2"),
+    ((1640, 568), (820, 568, 1), "one micro-batch, not 3 for 2"),
+    ((1640, 568), (0, 568), "micro-batch"),
+    ((1640, 568), (820, 600), "micro-batch"),
+    ((1640, 568), (-1, 568), "micro-batch"),
+    ((1640, 0), (820, 1), "micro-batch"),
+    ((0.6, 0.4), (), "whole numbers"),
 )
 def test_what_no_step_could_have_is_refused(
     batches: tuple[int, ...], micro_batches: tuple[int, ...], why: str

@@ -38,6 +38,7 @@ from gpubalance.settings.requests import (
 )
 from gpubalance.settings.settings import Settings
 from tests.jobs.probes import QUICK, devices_of
+from tests.support.cases import cases
 
 PAIR = devices_of(QUICK, QUICK)
 SMALL = Settings(model="small")
@@ -57,9 +58,7 @@ def gpus(count: int, *, uuid: str = "GPU", host: str | None = None) -> list[Devi
     ]
 
 
-@pytest.mark.parametrize(
-    ("windows", "most"), [(1, 2), (2, 4), (3, 5), (4, 7), (5, 9), (6, 10), (30, 50)]
-)
+@cases("windows, most", (1, 2), (2, 4), (3, 5), (4, 7), (5, 9), (6, 10), (30, 50))
 def test_five_thirds_as_many_windows_may_follow(windows: int, most: int) -> None:
     assert Measuring(windows=windows).max_windows == most
 
@@ -77,14 +76,12 @@ def test_a_trace_of_one_device_has_its_label() -> None:
     assert tracing.steps == 10
 
 
-@pytest.mark.parametrize(
-    ("typed", "read"), [("off", 1), ("auto", "auto"), ("8", 8), (1024, 1024), (1, 1)]
-)
+@cases("typed, read", ("off", 1), ("auto", "auto"), ("8", 8), (1024, 1024), (1, 1))
 def test_micro_batches_are_read(typed: object, read: object) -> None:
     assert PlanRequest(accumulate=typed).accumulate == read
 
 
-@pytest.mark.parametrize("typed", ["on", "0", 0, 1025, "1025", "123456", -1, 2.5, None])
+@cases("typed", "on", "0", 0, 1025, "1025", "123456", -1, 2.5, None)
 def test_what_are_no_micro_batches_is_refused(typed: object) -> None:
     with pytest.raises(ValueError, match="auto, off or a number from 1 to 1024"):
         PlanRequest(accumulate=typed)
@@ -121,16 +118,14 @@ def test_a_step_of_layers_has_eight_micro_batches_a_device() -> None:
     assert (uncut.round_s, uncut.rounds) == (3.0, 10)
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "least", "most"),
-    [
-        (LayersRequest, "micro_batches", 1, 1024),
-        (LayersRequest, "micro_batch", 1, 10**6),
-        (ProbeRequest, "seed", 0, 2**31 - 1),
-        (ProbeRequest, "max_batch", 1, 10**9),
-        (ProbeRequest, "batch_multiple", 1, 10**6),
-        (BalanceRequest, "rounds", 1, 10_000),
-    ],
+@cases(
+    "kind, field, least, most",
+    (LayersRequest, "micro_batches", 1, 1024),
+    (LayersRequest, "micro_batch", 1, 10**6),
+    (ProbeRequest, "seed", 0, 2**31 - 1),
+    (ProbeRequest, "max_batch", 1, 10**9),
+    (ProbeRequest, "batch_multiple", 1, 10**6),
+    (BalanceRequest, "rounds", 1, 10_000),
 )
 def test_the_bounds_of_numbers(
     kind: type[ProbeRequest], field: str, least: int, most: int
@@ -153,21 +148,19 @@ def test_a_run_without_idle_devices() -> None:
     assert used.split == BatchSplit((8, 6), (4, 6))
 
 
-@pytest.mark.parametrize(
-    ("devices", "all_reduce", "named", "told"),
-    [
-        (gpus(2, uuid="MIG"), "auto", (), "only one MIG slice"),
-        (PAIR, "nccl", (), "nccl needs GPUs"),
-        (gpus(3), "hierarchical", (), "and there are 3"),
-        (gpus(3), "hierarchical", gpus(4), "3 of 4 have samples"),
-        (gpus(2), "ring", (), "the devices are on one"),
-        (
-            [*gpus(1, host="a"), *gpus(1, host="b")],
-            "one-device",
-            (),
-            "the devices are on a, b",
-        ),
-    ],
+@cases(
+    "devices, all_reduce, named, told",
+    (gpus(2, uuid="MIG"), "auto", (), "only one MIG slice"),
+    (PAIR, "nccl", (), "nccl needs GPUs"),
+    (gpus(3), "hierarchical", (), "and there are 3"),
+    (gpus(3), "hierarchical", gpus(4), "3 of 4 have samples"),
+    (gpus(2), "ring", (), "the devices are on one"),
+    (
+        [*gpus(1, host="a"), *gpus(1, host="b")],
+        "one-device",
+        (),
+        "the devices are on a, b",
+    ),
 )
 def test_what_devices_cannot_do_together_is_refused(
     devices: list[Device], all_reduce: str, named: list[Device], told: str
@@ -176,18 +169,16 @@ def test_what_devices_cannot_do_together_is_refused(
         refuse_together(devices, all_reduce, named)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("devices", "all_reduce", "named"),
-    [
-        (gpus(1, uuid="MIG"), "auto", ()),
-        (gpus(2), "nccl", ()),
-        (gpus(1), "hierarchical", ()),
-        (gpus(4), "hierarchical", ()),
-        (gpus(3), "one-device", ()),
-        (gpus(2, host="a"), "ring", [*gpus(2, host="a"), *gpus(1, host="b")]),
-        ([*gpus(1, host="a"), *gpus(1, host="b")], "ring", ()),
-        ([*gpus(1, host="a"), *gpus(1, host="b")], "nccl", ()),
-    ],
+@cases(
+    "devices, all_reduce, named",
+    (gpus(1, uuid="MIG"), "auto", ()),
+    (gpus(2), "nccl", ()),
+    (gpus(1), "hierarchical", ()),
+    (gpus(4), "hierarchical", ()),
+    (gpus(3), "one-device", ()),
+    (gpus(2, host="a"), "ring", [*gpus(2, host="a"), *gpus(1, host="b")]),
+    ([*gpus(1, host="a"), *gpus(1, host="b")], "ring", ()),
+    ([*gpus(1, host="a"), *gpus(1, host="b")], "nccl", ()),
 )
 def test_what_devices_can_do_together_is_not(
     devices: list[Device], all_reduce: str, named: list[Device]
@@ -270,24 +261,22 @@ CURVE = DeviceProfile(name="c", curve=((8, 0.02), (16, 0.03), (64, 0.06)))
 FALLING = DeviceProfile(name="c", curve=((8, 0.02), (16, 0.03), (64, 0.01)))
 
 
-@pytest.mark.parametrize(
-    ("profile", "batch", "micro_batch", "seconds"),
-    [
-        (QUICK, 10, None, 0.010 + 0.002),
-        (QUICK, 10, 4, 3 * 0.010 + 0.002),
-        (QUICK, 8, 4, 2 * 0.010 + 0.0016),
-        (CURVE, 8, None, 0.02),
-        (CURVE, 12, None, 0.025),
-        (CURVE, 16, None, 0.03),
-        (CURVE, 40, None, 0.045),
-        (CURVE, 64, None, 0.06),
-        (CURVE, 128, None, 0.10),
-        # From the first piece on to the left, 0.01 at none
-        (CURVE, 4, None, 0.015),
-        (CURVE, 20, 8, 0.015 + 2 * 0.02),
-        (FALLING, 128, None, 0.01),
-        (FALLING, 40, None, 0.02),
-    ],
+@cases(
+    "profile, batch, micro_batch, seconds",
+    (QUICK, 10, None, 0.010 + 0.002),
+    (QUICK, 10, 4, 3 * 0.010 + 0.002),
+    (QUICK, 8, 4, 2 * 0.010 + 0.0016),
+    (CURVE, 8, None, 0.02),
+    (CURVE, 12, None, 0.025),
+    (CURVE, 16, None, 0.03),
+    (CURVE, 40, None, 0.045),
+    (CURVE, 64, None, 0.06),
+    (CURVE, 128, None, 0.10),
+    # From the first piece on to the left, 0.01 at none
+    (CURVE, 4, None, 0.015),
+    (CURVE, 20, 8, 0.015 + 2 * 0.02),
+    (FALLING, 128, None, 0.01),
+    (FALLING, 40, None, 0.02),
 )
 def test_a_profiles_compute_by_hand(
     profile: DeviceProfile, batch: int, micro_batch: int | None, seconds: float
@@ -322,20 +311,18 @@ def test_memory_drift_and_sync_by_hand() -> None:
     assert joint.contention == 1.0
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"alpha_s": 0.1}, "alpha_s and beta_s are needed"),
-        ({"curve": ((1, 0.1), (2, 0.2)), "beta_s": 0.1}, "takes the place of"),
-        ({"curve": ((1, 0.1),)}, "two points or more"),
-        ({"curve": ((2, 0.1), (1, 0.2))}, "of rising batches"),
-        ({"curve": ((1, 0.1), (1, 0.2))}, "of rising batches"),
-        ({"curve": ((1, 0.0), (2, 0.2))}, "must be above 0"),
-        (
-            {"alpha_s": 0.1, "beta_s": 0.1, "drift": ((3.0, 1.0), (2.0, 2.0))},
-            "in order of time",
-        ),
-    ],
+@cases(
+    "fields, told",
+    ({"alpha_s": 0.1}, "alpha_s and beta_s are needed"),
+    ({"curve": ((1, 0.1), (2, 0.2)), "beta_s": 0.1}, "takes the place of"),
+    ({"curve": ((1, 0.1),)}, "two points or more"),
+    ({"curve": ((2, 0.1), (1, 0.2))}, "of rising batches"),
+    ({"curve": ((1, 0.1), (1, 0.2))}, "of rising batches"),
+    ({"curve": ((1, 0.0), (2, 0.2))}, "must be above 0"),
+    (
+        {"alpha_s": 0.1, "beta_s": 0.1, "drift": ((3.0, 1.0), (2.0, 2.0))},
+        "in order of time",
+    ),
 )
 def test_what_is_no_profile_is_refused(fields: dict[str, object], told: str) -> None:
     with pytest.raises(ValueError, match=told):
@@ -358,26 +345,24 @@ def test_how_devices_are_called() -> None:
     assert by_nvml == [True, False, False, False]
 
 
-@pytest.mark.parametrize(
-    ("progress", "has_trained", "text"),
-    [
-        (TrainingProgress(), False, "it had not begun to train"),
-        (
-            TrainingProgress(epoch=1, step=1, unsaved=1),
-            False,
-            "steps lost since the beginning: 1; it was in step 1 of epoch 1",
-        ),
-        (
-            TrainingProgress(epoch=1, step=2, unsaved=2),
-            True,
-            "steps lost since the beginning: 2; it was in step 2 of epoch 1",
-        ),
-        (
-            TrainingProgress(epoch=2, step=1, unsaved=1200, backs_up=True),
-            True,
-            "steps lost since the last backup: 1,200; it was in step 1 of epoch 2",
-        ),
-    ],
+@cases(
+    "progress, has_trained, text",
+    (TrainingProgress(), False, "it had not begun to train"),
+    (
+        TrainingProgress(epoch=1, step=1, unsaved=1),
+        False,
+        "steps lost since the beginning: 1; it was in step 1 of epoch 1",
+    ),
+    (
+        TrainingProgress(epoch=1, step=2, unsaved=2),
+        True,
+        "steps lost since the beginning: 2; it was in step 2 of epoch 1",
+    ),
+    (
+        TrainingProgress(epoch=2, step=1, unsaved=1200, backs_up=True),
+        True,
+        "steps lost since the last backup: 1,200; it was in step 1 of epoch 2",
+    ),
 )
 def test_what_is_lost_of_a_training(
     progress: TrainingProgress, has_trained: bool, text: str

@@ -22,6 +22,7 @@ from gpubalance.planning.pipeline.problem import (
 )
 from tests.planning.pipeline.brute import shortest
 from tests.planning.pipeline.problems import chain_graph, drawn
+from tests.support.cases import cases
 from tests.support.known import known
 
 # A stem, two arms of two blocks each and a merge, in depth-first order.
@@ -101,9 +102,7 @@ def test_memory_decides_how_deep_an_order_may_be() -> None:
     assert place(tight).in_flight[place(tight).segments[0].device] == 2
 
 
-@pytest.mark.parametrize(
-    ("fixed", "block"), [((1.0, 1.0, 9.0, 1.0, 1.0, 1.0), 2), ((1.0,) * 6, None)]
-)
+@cases("fixed, block", ((1.0, 1.0, 9.0, 1.0, 1.0, 1.0), 2), ((1.0,) * 6, None))
 def test_a_block_that_no_device_holds_is_named(
     fixed: tuple[float, ...], block: int | None
 ) -> None:

@@ -27,6 +27,7 @@ from gpubalance.planning.pipeline.timeline import (
 from gpubalance.planning.sync import Syncs
 from gpubalance.results.layers import StepTimeline
 from tests.planning.pipeline.problems import drawn, even_problem
+from tests.support.cases import cases
 
 # The published pair: its lines (shared/facts.md), and the batches that it holds together.
 CARDS = (Line(0.04898, 0.00069634, 0.0), Line(0.0212, 0.00107, 0.0))
@@ -59,7 +60,7 @@ def recorded(placed: Placement) -> StepTimeline:
     return StepTimeline.model_validate(placed.timeline, from_attributes=True)
 
 
-@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 4), (2, 8), (4, 3), (3, 16)])
+@cases("stages, micro_batches", (1, 4), (2, 8), (4, 3), (3, 16))
 def test_alike_stages_reach_the_bound_of_the_bubble(
     stages: int, micro_batches: int
 ) -> None:
@@ -77,9 +78,7 @@ def test_alike_stages_reach_the_bound_of_the_bubble(
     ]
 
 
-@pytest.mark.parametrize(
-    ("stages", "loses"), [(2, 0.09), pytest.param(4, 0.15, marks=pytest.mark.full)]
-)
+@cases("stages, loses", (2, 0.09), pytest.param(4, 0.15, marks=pytest.mark.full))
 def test_a_deeper_order_hides_transfers(stages: int, loses: float) -> None:
     """Transfers take 10 % of a stage's compute."""
     plain, *_, deeper = one_block_each(even_problem(stages, 16, transfer_s=0.3))
@@ -176,9 +175,7 @@ def test_two_transfers_over_one_line_take_turns() -> None:
     assert ready == {0: 6.0, 1: 11.0}
 
 
-@pytest.mark.parametrize(
-    ("sync_s", "layers_win"), [(0.012, False), (0.05, False), (0.5, True)]
-)
+@cases("sync_s, layers_win", (0.012, False), (0.05, False), (0.5, True))
 def test_the_published_pair_is_for_the_split_unless_its_sync_is_slow(
     sync_s: float, layers_win: bool
 ) -> None:
