@@ -60,12 +60,14 @@ def heed_signals() -> None:
 
 
 def start(
-    *arguments: str,
+    line: str,
+    *more: str,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[str]:
+    """The program with the words of this line, and more that may have spaces in them."""
     return subprocess.Popen(
-        [PROGRAM, *arguments],
+        [PROGRAM, *line.split(), *more],
         stdin=subprocess.DEVNULL,
         preexec_fn=heed_signals,
         stdout=subprocess.PIPE,
@@ -82,20 +84,22 @@ def start(
 
 
 def gpubalance(
-    *arguments: str,
+    line: str,
+    *more: str,
     code: int | None = None,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    process = start(*arguments, environment=environment, cwd=cwd)
+    process = start(line, *more, environment=environment, cwd=cwd)
     out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert "Traceback" not in own(err), err
     assert code in (None, process.returncode), err
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    return subprocess.CompletedProcess([line, *more], process.returncode, out, err)
 
 
 def here(
-    *arguments: str,
+    line: str,
+    *more: str,
     code: int | None = None,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -111,10 +115,10 @@ def here(
     with placed(cwd or Path.cwd(), variables), loaded(variables):
         if "CUDA_VISIBLE_DEVICES" not in variables:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        done = program(arguments)
+        done = program([*line.split(), *more])
     assert "Traceback" not in own(done.err), done.err
     assert code in (None, done.code), done.err
-    return subprocess.CompletedProcess(arguments, done.code, done.out, done.err)
+    return subprocess.CompletedProcess([line, *more], done.code, done.out, done.err)
 
 
 def lines_until(process: subprocess.Popen[str], pattern: str) -> list[str]:

@@ -148,10 +148,8 @@ def test_a_plan_after_a_balance_knows_what_it_found(
     ] == [1]
     uncut = plan_of(*command, "--accumulate", "auto")
     refused = here("layers", "--simulate", QUICK_PAIR)
-    assert (
-        f"batch split {uncut.split} {format_rate(uncut.predicted.throughput)} by prediction"
-        in refused.stderr
-    )
+    says = f"batch split {uncut.split} {format_rate(uncut.predicted.throughput)} by prediction"
+    assert says in refused.stderr
     based = f"based on what the balance of {balance.created} measured of these devices together"
     assert based in " ".join(told.stdout.split())
     learning = plan_of(*command, "--noise-scale", "30").predicted
@@ -193,14 +191,9 @@ def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(
     file = tmp_path / "plan.json"
     scale = 60
     done = here(
-        "balance",
-        "--simulate",
-        QUICK_PAIR,
+        f"balance --simulate {QUICK_PAIR}",
         *SHORT,
-        "--noise-scale",
-        str(scale),
-        "-o",
-        str(file),
+        *typed(f"--noise-scale {scale} -o {file}"),
         code=0,
     )
     plan = Plan.model_validate_json(file.read_text())
@@ -284,9 +277,7 @@ def test_other_packs_are_tried_where_sync_is_much_of_a_step(
     assert proof_of(plan).pack_bytes == chosen
     assert f"trying {said}" in " ".join(done.stderr.split())
     # A run of the plan, and a training with it, have the same.
-    run = here(
-        "run", "--simulate", "2", "--plan", str(path), *SHORT[:4], "--json", code=0
-    )
+    run = here(f"run --simulate 2 --plan {path}", *SHORT[:4], "--json", code=0)
     assert json.loads(run.stdout)["pack_bytes"] == chosen
 
 

@@ -96,10 +96,8 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
         "mine: 21 parameters to train, gradients of 84 B; train.py:arrays gives 64 samples in all, "
         "so a global batch has at most 64 " in " ".join(done.stdout.split())
     )
-    assert (
-        "next: gpubalance balance --simulate 2 --model train.py:build --data train.py:arrays"
-        in done.stdout
-    )
+    says = "next: gpubalance balance --simulate 2 --model train.py:build --data train.py:arrays"
+    assert says in done.stdout
 
     refused = gpubalance(*own, "train.py:summing", "--json", cwd=tmp_path, code=4)
     found = ModelCheck.model_validate(json.loads(refused.stdout))

@@ -46,9 +46,7 @@ def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
         *typed("--max-global-batch 64 --duration 0.2 --windows 1"),
         *typed("--rounds 1 --round-duration 0.2"),
     )
-    gpubalance(
-        "balance", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0
-    )
+    gpubalance(f"balance --simulate {QUICK_PAIR} --model {file}:net", *few, code=0)
     assert len(set((tmp_path / "checked").read_text().split())) == 1
 
 
@@ -60,9 +58,7 @@ def test_of_workers_that_begin_at_the_same_time_one_checks_the_model(
     file = tmp_path / "model.py"
     file.write_text(_MODEL)
     few = ("--max-batch", "8", "--duration", "0.2", "--parallel")
-    gpubalance(
-        "probe", "--simulate", QUICK_PAIR, "--model", f"{file}:net", *few, code=0
-    )
+    gpubalance(f"probe --simulate {QUICK_PAIR} --model {file}:net", *few, code=0)
     assert len(set((tmp_path / "checked").read_text().split())) == 1
 
 

@@ -103,10 +103,8 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     for done in (made, again):
         assert done.stdout.startswith(binds)
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
-        assert (
-            "10.0 s with this split; your input pipeline gives them no faster"
-            in " ".join(done.stdout.split())
-        )
+        says = "10.0 s with this split; your input pipeline gives them no faster"
+        assert says in " ".join(done.stdout.split())
     assert "another device is not worth it until that gives more" in " ".join(
         made.stdout.split()
     )
@@ -118,10 +116,8 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = here("plan", *PAIR, *DATA, code=4, cwd=folder)
-    assert (
-        "no probe of these devices with --model small, as it is now, and these settings is kept"
-        in changed.stderr
-    )
+    says = "no probe of these devices with --model small, as it is now, and these settings is kept"
+    assert says in changed.stderr
 
     run = ("run", *PAIR, "--plan", "plan.json")
     unnamed = here(*run, code=4, cwd=folder)
@@ -201,10 +197,8 @@ def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples(
         "the first samples of --data mine.py:dataset have no NaN, but a later one may: read all of "
         "it once and" in " ".join(told.split())
     )
-    assert (
-        "inputs are random numbers from 0 to 1"
-        in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr
-    )
+    words = "inputs are random numbers from 0 to 1"
+    assert words in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr
 
 
 def test_batches_that_fit_keeps_get_no_learning_rate(
@@ -224,10 +218,8 @@ def test_batches_that_fit_keeps_get_no_learning_rate(
     # The split of the first round may be of another size.
     assert "your batches of 64 differ in shape, so" in " ".join(done.stderr.split())
     assert "SGD" not in done.stdout + done.stderr
-    assert (
-        f"    # Make batches of {size} there (batch or"
-        in (folder / "new.py").read_text()
-    )
+    line = f"    # Make batches of {size} there (batch or"
+    assert line in (folder / "new.py").read_text()
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:

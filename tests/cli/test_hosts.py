@@ -18,7 +18,7 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.checkup import Checkups
 from gpubalance.results.run import Run
 from gpubalance.settings.planning import PlanRequest
-from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start
+from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start, typed
 from tests.faults.machine import PLAIN, TI
 from tests.jobs.probes import probe_of
 from tests.stand_in import environment
@@ -57,16 +57,7 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     path = tmp_path / "run.json"
     (tmp_path / "mine.py").write_text(DATA)
     split = (
-        "--gpus",
-        "alpha:0",
-        "beta:0",
-        "--batches",
-        "120",
-        "24",
-        "--baseline",
-        "none",
-        "-o",
-        str(path),
+        *typed(f"--gpus alpha:0 beta:0 --batches 120 24 --baseline none -o {path}"),
     )
     own = ("--model", TINY, "--data", f"{tmp_path}/mine.py:samples")
     reached = ("--hosts", "alpha,beta", "--via", "env ON={host}")
@@ -123,14 +114,7 @@ def test_some_devices_of_some_hosts() -> None:
         ("alpha", 1),
     ]
     probe = here(
-        "probe",
-        "--simulate",
-        TWO_HOSTS,
-        "--gpus",
-        "beta:0",
-        "--max-batch",
-        "16",
-        "--json",
+        f"probe --simulate {TWO_HOSTS} --gpus beta:0 --max-batch 16 --json",
         code=0,
     )
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
@@ -140,15 +124,9 @@ def test_some_devices_of_some_hosts() -> None:
 def test_a_split_on_one_host_trains_with_the_ring_asked_for_all() -> None:
     """A split that leaves all but one host out trains with the ring that was asked for all."""
     run = (
-        "run",
-        "--simulate",
-        TWO_HOSTS,
-        "--all-reduce",
-        "ring",
-        "--model",
-        TINY,
-        "--baseline",
-        "none",
+        *typed(
+            f"run --simulate {TWO_HOSTS} --all-reduce ring --model {TINY} --baseline none"
+        ),
     )
     done = here(*run, "--batches", "16", "8", "0", *SHORT, "--json", code=0)
     assert json.loads(done.stdout)["batches"] == [16, 8, 0]
@@ -205,9 +183,7 @@ def test_devices_of_hosts_are_listed_and_a_lost_host_is_named(
 
 
 def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -> None:
-    done = here(
-        "doctor", *three_hosts, "--gpus", "alpha:0", "gamma:0", "--json", code=3
-    )
+    done = here("doctor", *three_hosts, *typed("--gpus alpha:0 gamma:0 --json"), code=3)
     assert "error: this failed on alpha: TensorFlow\n" in done.stderr
     found = Checkups.model_validate_json(done.stdout)
     assert [host.host for host in found.hosts] == ["alpha", "gamma"]

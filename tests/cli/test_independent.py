@@ -102,9 +102,7 @@ def test_each_device_gives_at_once_what_contention_leaves(
     longer = "gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer"
     assert [line.count(longer) for line in told] == [0, 2]
 
-    compared = here(
-        "compare", "1.0.json", "1.1.json", "--fail-slower", "5%", code=9, cwd=tmp_path
-    )
+    compared = here("compare 1.0.json 1.1.json --fail-slower 5%", code=9, cwd=tmp_path)
     assert "1.1.json is slower than 1.0.json" in compared.stdout
     csv = here(
         *typed("report 1.0.json 1.1.json --html page.html --csv"),
@@ -151,9 +149,7 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
     (tmp_path / "other.py").write_text("def net(): ...")
     other = f"{tmp_path / 'other.py'}:net"
     done = here(
-        *typed("independent --simulate 2 --model"),
-        TINY,
-        other,
+        f"independent --simulate 2 --model {TINY} {other}",
         *SHORT,
         "--json",
         code=0,

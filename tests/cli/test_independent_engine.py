@@ -22,11 +22,7 @@ def test_contention_of_the_profile_is_found_in_real_steps_at_once(
         text.replace("[joint]", "[joint]\ncontention = 3"), encoding="utf-8"
     )
     asked = (
-        "independent",
-        "--simulate",
-        str(profile),
-        *typed("--batches 120 80 --model"),
-        TINY,
+        *typed(f"independent --simulate {profile} --batches 120 80 --model {TINY}"),
     )
     done = here(*asked, "--windows", "2", "--duration", "0.5", "-o", str(path), code=0)
     result = Independent.model_validate_json(path.read_text())

@@ -24,7 +24,7 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.cluster import Cluster
 from gpubalance.training.load import load_plan
 from gpubalance.workers.lines import lines_of
-from tests.cli.program import ROOT, children_of, here, lines_until, start
+from tests.cli.program import ROOT, children_of, here, lines_until, start, typed
 from tests.support.cases import cases
 from tests.support.in_process import Program
 from tests.training.test_hosts import TWO_HOSTS, write_plan
@@ -77,9 +77,7 @@ def test_each_device_has_a_process_that_knows_its_place(
     done = here(
         "launch",
         *via,
-        str(write_plan(tmp_path)),
-        script,
-        "--gpus",
+        *typed(f"{write_plan(tmp_path)} {script} --gpus"),
         "0 1",
         "-o",
         "x",
@@ -335,9 +333,7 @@ def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(
     )
     ssh.chmod(0o755)
     done = here(
-        "launch",
-        str(plan),
-        script,
+        f"launch {plan} {script}",
         code=0,
         environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )

@@ -84,15 +84,9 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert result.bubble >= result.bubble_bound
     assert Layers.model_validate_json((tmp_path / "layers.json").read_text()) == result
 
+    here(f"compare {tmp_path / 'layers.json'} {tmp_path / 'layers.json'}", code=0)
     here(
-        "compare", str(tmp_path / "layers.json"), str(tmp_path / "layers.json"), code=0
-    )
-    here(
-        "report",
-        str(tmp_path / "layers.json"),
-        "--html",
-        str(tmp_path / "layers.html"),
-        "--csv",
+        f"report {tmp_path / 'layers.json'} --html {tmp_path / 'layers.html'} --csv",
         code=0,
     )
     assert "One step, task by task" in (tmp_path / "layers.html").read_text()
@@ -138,14 +132,10 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     )
     wide = ("layers", "--simulate", profile(tmp_path, *[one.format(40)] * 2), *SHORT)
     done = here(*wide, code=5)
-    assert (
-        "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB, GPU:1 1.00"
-        in done.stderr
-    )
-    assert (
-        "→ --micro-batch 8 fits: GPU:0 blocks 0–3 (934 MiB of 1.00 GiB), GPU:1 blocks 4–7 (774 MiB"
-        in done.stderr
-    )
+    says = "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB, GPU:1 1.00"
+    assert says in done.stderr
+    says = "→ --micro-batch 8 fits: GPU:0 blocks 0–3 (934 MiB of 1.00 GiB), GPU:1 blocks 4–7 (774 MiB"
+    assert says in done.stderr
     found, _ = result_of(*wide[1:], "--micro-batch", "8")
     assert found.segments == ((0, 3, 0), (4, 7, 1))
     assert [(stage.memory_peak_bytes or 0) >> 20 for stage in found.stages] == [
@@ -168,10 +158,8 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
         "error: the block that begins with conv2d is larger than every device (GPU:0 1.00 "
         "GiB, GPU:1"
     ) in done.stderr
-    assert (
-        "→ no smaller micro-batch fits: take more devices, or a smaller model"
-        in done.stderr
-    )
+    says = "→ no smaller micro-batch fits: take more devices, or a smaller model"
+    assert says in done.stderr
     assert "--resume" not in done.stderr
 
 
@@ -198,10 +186,8 @@ def test_named_cuts_are_those(tmp_path: Path) -> None:
     assert [block.calls for block in found.blocks] == [5, 3]
     assert found.micro_batches == 2
     done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9", code=4)
-    assert (
-        "--cuts conv2d_9: a cut is before a layer, and this one is not there"
-        in done.stderr
-    )
+    words = "--cuts conv2d_9: a cut is before a layer, and this one is not there"
+    assert words in done.stderr
 
 
 def test_an_interrupted_proof_goes_on_with_its_blocks_rounds_and_windows(

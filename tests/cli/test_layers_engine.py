@@ -39,11 +39,7 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
         ),
     )
     done = here(
-        "layers",
-        "--simulate",
-        pair,
-        "--model",
-        BRANCHES,
+        f"layers --simulate {pair} --model {BRANCHES}",
         *short,
         *typed("--round-duration 0.1 --json"),
         code=0,

@@ -63,16 +63,12 @@ def test_a_name_that_is_wrong_is_told_before_tensorflow_starts(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(TRAIN)
     Path("broken.py").write_text("def build(:\n")
-    done = here(
-        "run", "--simulate", "2", "--batches", "16", "8", *named.split(), code=code
-    )
+    done = here("run --simulate 2 --batches 16 8", *named.split(), code=code)
     assert told in done.stderr
     assert "starting TensorFlow" not in done.stderr
 
 
 def test_an_option_before_the_command_is_told_where_it_belongs() -> None:
     done = here("--simulate", "2", "run", "--batches", "16", "8", code=2)
-    assert (
-        "put it after the command: gpubalance run --simulate 2 --batches 16 8"
-        in done.stderr
-    )
+    says = "put it after the command: gpubalance run --simulate 2 --batches 16 8"
+    assert says in done.stderr

@@ -26,6 +26,7 @@ from tests.cli.program import (
     interrupted,
     lines_until,
     start,
+    typed,
 )
 from tests.stand_in import engine
 from tests.support.cases import cases
@@ -188,9 +189,7 @@ def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
         "probe",
         *TINY_PAIR,
         *QUICK,
-        "--time-limit",
-        "4",
-        "--json",
+        *typed("--time-limit 4 --json"),
         code=8,
         environment=slowly,
     )
@@ -251,14 +250,7 @@ def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) ->
     # At once: each waits 10 s at an out-of-memory, as TensorFlow's allocator does.
     (tmp_path / "models.py").write_text(MODEL)
     command = (
-        "probe",
-        "--simulate",
-        "1",
-        "--model",
-        "models.py:small",
-        "--duration",
-        "0.1",
-        "--json",
+        *typed("probe --simulate 1 --model models.py:small --duration 0.1 --json"),
     )
     environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(2)]
     both = [

@@ -114,10 +114,8 @@ def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(
     second = gpubalance(
         "queue", "--gpus", "1", trials, code=3, cwd=tmp_path, environment=gpus
     )
-    assert (
-        f"GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
-        in second.stderr
-    )
+    told = f"GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
+    assert told in second.stderr
     log = tmp_path / "logs" / "001.log"
     while not log.read_text():
         time.sleep(0.05)
@@ -295,10 +293,8 @@ def test_no_process_is_left_of_a_queue_that_is_ended(
             True,
             False,
         ]
-        assert (
-            "interrupted: 0 of 3 commands had finished; running ones were stopped"
-            in err
-        )
+        words = "interrupted: 0 of 3 commands had finished; running ones were stopped"
+        assert words in err
 
 
 def test_a_command_that_is_killed_takes_its_children_along(
@@ -387,8 +383,7 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
     (tmp_path / "logs" / "001.log").symlink_to("/dev/full")
     trials = written(tmp_path, "seq 20000; echo end > ended")
     done = here(
-        "queue",
-        trials,
+        f"queue {trials}",
         *PAIR,
         *typed("--logs logs --overwrite -o queue.json"),
         code=0,

@@ -52,12 +52,7 @@ def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> No
     )
     try:
         done = gpubalance(
-            *(
-                *typed("queue --pull workers.txt --simulate"),
-                QUICK_PAIR,
-                "--json",
-                "-q",
-            ),
+            *(*typed(f"queue --pull workers.txt --simulate {QUICK_PAIR} --json -q"),),
             code=0,
             cwd=tmp_path,
             environment=oracle,

@@ -80,9 +80,7 @@ def test_without_the_extra_the_error_says_how_to_install_it(
     assert "pip install matplotlib jinja2" in second
     assert not (tmp_path / "a.html").exists()
     gpubalance(
-        "report",
-        result,
-        "--markdown",
+        f"report {result} --markdown",
         code=0,
         environment=broken(tmp_path, "matplotlib"),
     )

@@ -107,10 +107,7 @@ def test_where_no_equal_shares_fit_there_is_nothing_to_compare_with(
 def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
     profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
     done = here(
-        "run",
-        "--simulate",
-        profile,
-        *typed("--gpus 0 1 --batches 1024 710"),
+        f"run --simulate {profile} --gpus 0 1 --batches 1024 710",
         *SHORT,
         code=5,
     )
@@ -127,10 +124,8 @@ def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
         *SHORT,
         code=5,
     )
-    assert (
-        "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120"
-        in done.stderr
-    )
+    says = "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120"
+    assert says in done.stderr
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
 
 
@@ -182,23 +177,15 @@ def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(
         encoding="utf-8",
     )
     both = here(
-        "run",
-        "--simulate",
-        str(profile),
-        *typed("--batches 120 80 --baseline none"),
+        f"run --simulate {profile} --batches 120 80 --baseline none",
         *SHORT,
         code=0,
     )
-    assert (
-        "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;"
-        in both.stdout
-    )
+    told = "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;"
+    assert told in both.stdout
     assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms;", both.stderr)
     alone = here(
-        "run",
-        "--simulate",
-        str(profile),
-        *typed("--gpus 0 --batches 120"),
+        f"run --simulate {profile} --gpus 0 --batches 120",
         *SHORT,
         code=0,
     )
@@ -339,10 +326,8 @@ def test_a_plan_for_another_model_names_the_command_for_this_one(
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
     done = here("run", *TINY_PAIR, "--plan", str(path), "--quiet", code=7)
-    assert (
-        f"gpubalance balance --model {TINY} makes a plan for this one; --force"
-        in done.stderr
-    )
+    line = f"gpubalance balance --model {TINY} makes a plan for this one; --force"
+    assert line in done.stderr
 
 
 @cases("number, advised", (3, False), (4, True))

@@ -23,12 +23,9 @@ from tests.stand_in import engine
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     into = (
-        "--trace",
-        str(tmp_path / "traces"),
-        "--tensorboard",
-        str(tmp_path / "logs"),
-        "-o",
-        str(path),
+        *typed(
+            f"--trace {tmp_path / 'traces'} --tensorboard {tmp_path / 'logs'} -o {path}"
+        ),
     )
     options = (*SHORT, "--all-reduce", "one-device", *into)
     done = here(

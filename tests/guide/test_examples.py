@@ -73,11 +73,7 @@ def test_the_picture_ends_with_what_balance_prints(folder: Path) -> None:
     shown = "\n".join(line.plain for line in lines())
     pair = "configs/gtx1080ti-gtx1080.toml"
     done = here(
-        "balance",
-        "--simulate",
-        pair,
-        "-o",
-        "plan.json",
+        f"balance --simulate {pair} -o plan.json",
         cwd=folder,
         environment=engine(folder),
     )

@@ -308,10 +308,8 @@ def test_what_a_device_lacks_that_holds_nothing(
     assert told in error.message
     found.device = PAIR[1].model_copy(update={"profile": None})
     if trials:
-        assert (
-            "it held 77.0 MiB when it asked for more"
-            in known(nothing_fits(found)).message
-        )
+        says = "it held 77.0 MiB when it asked for more"
+        assert says in known(nothing_fits(found)).message
     found.limit = Limit(8, 16, ())
     assert nothing_fits(found) is None
 

@@ -191,10 +191,8 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
     assert 1 + offered.gain == pytest.approx(
         within.predicted.throughput / without.predicted.throughput
     )
-    assert (
-        f"for a global batch of {within.global_batch}, not {without.global_batch}"
-        in told(without)
-    )
+    words = f"for a global batch of {within.global_batch}, not {without.global_batch}"
+    assert words in told(without)
     assert within.accumulation is None
     # Accumulation would bring less than 5 %.
     assert planned("gtx1080ti-gtx1080", sync_s=0.012).accumulation is None

@@ -103,10 +103,8 @@ def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster(
     assert "and the even split 115/115 beside it" in warning.message
     if asked:
         assert made.batches != (115, 115)
-        assert (
-            "not what --global-batch, --batch-multiple or --margin asks for"
-            in warning.message
-        )
+        says = "not what --global-batch, --batch-multiple or --margin asks for"
+        assert says in warning.message
         assert warning.next.endswith("gpubalance run --batches 115 115")
     else:
         assert made.batches == (115, 115)

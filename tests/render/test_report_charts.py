@@ -90,10 +90,8 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     alike = inside(
         run, "baselines", even=run.model_copy(update={"batches": run.batches[::-1]})
     )
-    assert (
-        "global batches differ"
-        not in drawn(replace(subject, result=alike), "step").text
-    )
+    says = "global batches differ"
+    assert says not in drawn(replace(subject, result=alike), "step").text
     # The even split is above the chosen one, and each row ends with the step.
     assert found[0].get_y() > found[-1].get_y()
     ends = [bar.get_x() + bar.get_width() for bar in found]
