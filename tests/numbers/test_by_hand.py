@@ -163,6 +163,7 @@ def test_too_few_samples_and_none_that_vary() -> None:
     assert ratio(1.1, RUN, [1.0, 1.1]) == Ratio(1.1, None, None)
     assert ratio(1.1, [1.0] * 3, [2.0] * 3) == Ratio(1.1, (1.1, 1.1), 0.005)
     assert known(spread([1.0, 1.0, 1.1])).freedom >= 1
+    assert interval_of_sum([(1.0, RUN), (1.0, [1.0, 2.0])]) is None
 
 
 @cases(
@@ -261,12 +262,8 @@ def test_sizes_end_below_8_eib() -> None:
     assert parse_bytes("0.5 B") == 0
     assert parse_bytes("1.5 B") == 2
     assert parse_bytes(0) == 0
-    assert [parse_bytes(f"1 {unit}") for unit in ("KiB", "MiB", "GiB", "TiB")] == [
-        2**10,
-        2**20,
-        2**30,
-        2**40,
-    ]
+    ones = [parse_bytes(f"1 {unit}") for unit in ("KiB", "MiB", "GiB", "TiB")]
+    assert ones == [2**10, 2**20, 2**30, 2**40]
 
 
 def test_cuts_are_pettitts_and_distances_those_from_the_median() -> None:

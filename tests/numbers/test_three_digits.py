@@ -58,9 +58,10 @@ def test_three_digits_or_all_of_a_whole_number(value: float, sign: int) -> None:
     (-0.25, "-250 ms"),
     (-2e-9, "-0.002 µs"),
     (1234.5, "1234 s"),
+    (None, "n/a"),
 )
 def test_a_time_is_in_the_largest_unit_of_which_it_is_one(
-    seconds: float, text: str
+    seconds: float | None, text: str
 ) -> None:
     assert format_seconds(seconds) == text
 
@@ -101,7 +102,9 @@ def test_operations_are_in_the_largest_unit_of_which_they_are_one(
 
 
 def test_rates_parts_and_durations_are_rounded_as_said() -> None:
-    assert format_rate(99.97) == "100"
+    rates = [format_rate(rate) for rate in (99.97, 2127.4, 0.5, None)]
+    assert rates == ["100", "2127", "0.500", "n/a"]
+    assert format_percent(None) == "n/a"
     parts = [format_percent(0.12345, 1), format_percent(0.005), format_percent(-0.03)]
     assert parts == ["12.3 %", "0 %", "-3 %"]
     durations = [format_duration(seconds) for seconds in (0.2, 1.6, 99.4, 100, 3600)]

@@ -336,15 +336,13 @@ def test_a_joint_limit_by_hand(
 
 def test_memory_that_does_not_rise_fits_with_what_is_added_or_not() -> None:
     flat = [(10, 300), (20, 300)]
+    assert predict_limit(flat, 500) is None
+    assert joint_limit([], 20, memory_bytes=500, extra_bytes=100) == 20
     for extra, limit in ((200, 20), (201, 0)):
         made = joint_limit(flat, 20, memory_bytes=500, extra_bytes=extra)
         assert made == limit
-    assert [joint_bytes(100, *of) for of in ((1, 0), (2, 0), (2, 10), (2, 50))] == [
-        0,
-        200,
-        120,
-        200,
-    ]
+    parts = [joint_bytes(100, *of) for of in ((1, 0), (2, 0), (2, 10), (2, 50))]
+    assert parts == [0, 200, 120, 200]
 
 
 @given(st.integers(2, 9), st.integers(2, 400), st.floats(0.1, 9), st.floats(0.1, 9))

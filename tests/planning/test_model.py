@@ -15,66 +15,8 @@ from gpubalance.planning.model import (
     fit_line,
     measured_curve,
     monotone_curve,
-    slower_batches,
 )
 from gpubalance.planning.problem import Load, Problem
-
-batches = st.lists(st.integers(1, 10**5), min_size=2, max_size=12, unique=True)
-
-
-@given(batches, st.floats(0, 1), st.floats(1e-6, 1e-2))
-def test_an_exact_line_is_found(sizes: list[int], alpha: float, beta: float) -> None:
-    line = fit_line([(b, alpha + beta * b) for b in sizes])
-    for b in sizes:
-        assert line.step_time_s(b) == pytest.approx(alpha + beta * b, rel=1e-6)
-    assert line.residual < 1e-6
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)),
-        min_size=2,
-        max_size=12,
-        unique_by=lambda p: p[0],
-    )
-)
-def test_no_line_near_it_is_better(points: list[tuple[int, float]]) -> None:
-    def error(alpha: float, beta: float) -> float:
-        return sum(((alpha + beta * b - t) / t) ** 2 for b, t in points)
-
-    line = fit_line(points)
-    assert line.alpha_s >= 0
-    assert line.beta_s >= 0
-    best = error(line.alpha_s, line.beta_s)
-    for alpha in (0.99 * line.alpha_s, 1.01 * line.alpha_s + 1e-9):
-        for beta in (0.99 * line.beta_s, 1.01 * line.beta_s + 1e-12):
-            assert best <= error(alpha, beta) * (1 + 1e-6) + 1e-9
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 10**5), st.floats(1e-4, 10)),
-        min_size=1,
-        max_size=12,
-        unique_by=lambda p: p[0],
-    )
-)
-def test_the_curve_never_falls_and_keeps_what_did_not(
-    points: list[tuple[int, float]],
-) -> None:
-    curve = monotone_curve(points)
-    times = [curve.step_time_s(b) for b in curve.batches]
-    assert all(b >= a * (1 - 1e-9) for a, b in pairwise(times))
-    ordered = [t for _, t in sorted(points)]
-    if ordered == sorted(ordered):
-        assert times == pytest.approx(ordered)
-    assert sum(curve.step_times_s) == pytest.approx(sum(ordered))
-
-
-def test_between_points_it_is_straight_and_past_them_it_goes_on() -> None:
-    curve = monotone_curve([(10, 1.0), (20, 2.0), (40, 3.0)])
-    assert [curve.step_time_s(b) for b in (5, 15, 30, 60)] == [0.5, 1.5, 2.5, 4.0]
-    assert monotone_curve([(10, 1.0)]).step_time_s(99) == 1.0
 
 
 def test_one_batch_makes_no_line() -> None:
@@ -107,27 +49,6 @@ def test_outside_the_measured_points_a_step_takes_what_the_solver_takes(
     assert times == pytest.approx(
         [float(solver.piece_s(np.array([float(count)]))[0]) for count in granules]
     )
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 200), st.floats(1e-3, 10), st.floats(0, 0.03)),
-        min_size=1,
-        max_size=8,
-        unique_by=lambda p: p[0],
-    )
-)
-def test_a_batch_that_is_clearly_slower_than_a_larger_one_keeps_its_time(
-    points: list[tuple[int, float, float]],
-) -> None:
-    """A planner takes it for no slower than the larger one, which may be used in its place."""
-    curve = measured_curve(points)
-    times_s = {batch: time_s for batch, time_s, _ in points}
-    for batch, larger in slower_batches(points):
-        assert curve.measured_s(batch) == pytest.approx(times_s[batch])
-        larger_s = curve.measured_s(larger)  # maybe a mean with others about as fast
-        assert curve.step_time_s(batch) <= larger_s * (1 + 1e-9)
-        assert larger_s >= times_s[batch] or batch in curve.slower_than_larger
 
 
 def test_the_faster_larger_batch_is_used_and_a_slower_one_predicted() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpubalance.jobs.measure.stopping import TIMING_S
 from gpubalance.jobs.measure.subject_runner import STAMPED_PART, STAMPED_STEPS
-from gpubalance.planning.parts import slow_steps, slow_time, split_step
+from gpubalance.planning.parts import split_step
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Timing
 from tests.jobs.drawn import measured, windows_of
@@ -50,37 +50,12 @@ def test_compute_update_wait_sync_and_input_add_up(
     assert parts.imbalance >= 1 - 1e-12
 
 
-def test_noise_that_makes_another_replica_the_slowest_each_step_is_wait() -> None:
-    parts = split_step(
-        1.3, [[1.0, 1.2], [1.2, 1.0], [1.0, 1.2], [1.2, 1.0]], [[0.0, 0.0]] * 4, 0.0
-    )
-    assert parts.compute_s == (1.1, 1.1)
-    assert parts.wait_s == pytest.approx((0.1, 0.1))
-    assert parts.sync_s == pytest.approx(0.1)
-
-
 def test_a_straggler_longer_than_the_step_is_told_as_excess() -> None:
     for replicas in (1, 2):
         parts = split_step(1.0, [[1.2] * replicas], [[0.0] * replicas], 0.0)
         assert parts.sync_s == 0
         assert parts.update_s == (0.0,) * replicas
         assert parts.excess_s == pytest.approx(0.2)
-
-
-def test_the_update_is_not_sync() -> None:
-    """The second device updates 50 ms longer, and so begins as much later than the first."""
-    parts = split_step(1.4, [[1.0, 0.95]] * 3, [[0.2, 0.25]] * 3, 0.0)
-    assert parts.update_s == (0.2, 0.25)
-    assert parts.wait_s == pytest.approx((0.0, 0.0))
-    assert parts.sync_s == pytest.approx(0.2)
-    assert parts.imbalance == pytest.approx(1.0)
-
-
-def test_one_device_alone_has_no_sync() -> None:
-    parts = split_step(1.0, [[0.8]], [[0.15]], 0.02)
-    assert parts.sync_s == parts.wait_s[0] == 0
-    assert parts.compute_s == pytest.approx((0.83,))
-    assert parts.update_s == (0.15,)
 
 
 SYNC = 0.1  # of a step's compute
@@ -146,16 +121,3 @@ def test_the_parts_of_a_step_add_up_beside_slow_steps() -> None:
         )
         assert parts == pytest.approx(one.step_time_s.median)
         assert one.slow_s > 0
-
-
-def test_without_a_slow_step_nothing_is_taken_for_one() -> None:
-    steady = np.random.default_rng(1).normal(1, 0.1, 300).tolist()
-    assert slow_steps(steady) == 0
-    assert slow_time([1.0, 1.01, 1.02], 10, steady) == 0
-    # Longer all the same: what is between steps
-    assert slow_time([1.2, 1.2, 1.2], 10, steady) == 0
-
-
-def test_slow_steps_that_only_the_timings_hold_are_found() -> None:
-    """Of ten steps each, two timings hold a slow one, of which the single steps know nothing."""
-    assert slow_time([1.0, 1.2, 1.2], 10, [1.0, 1.0, 1.0]) == pytest.approx(0.2)

@@ -26,19 +26,6 @@ def _by_brute_force(free_s: list[float], each_s: list[float], left: int) -> floa
     return min(last_ends)
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.0, 10.0), _TIMES), min_size=1, max_size=3),
-    st.integers(0, 8),
-)
-def test_the_last_end_is_the_best_of_all_ways(
-    devices: list[tuple[float, float]], left: int
-) -> None:
-    free_s, each_s = map(list, zip(*devices, strict=True))
-    assert Outlook(free_s, each_s).last_s(left) == pytest.approx(
-        _by_brute_force(free_s, each_s, left)
-    )
-
-
 @given(st.lists(_TIMES, min_size=1, max_size=3), st.integers(1, 8))
 def test_following_the_rule_reaches_it_with_equal_commands(
     each_s: list[float], left: int
@@ -79,31 +66,6 @@ def test_a_known_slow_card_is_left_idle_and_an_unknown_one_is_tried() -> None:
         8.0
     )
     assert makespan_s(Drawn((4.0, 4.0), (1.0, 0.4))) == pytest.approx(10.0)
-
-
-def test_a_fast_card_that_hangs_does_not_keep_a_slow_one_idle_for_ever() -> None:
-    ended = [[4.0, 4.0], [10.0]]
-    times = relative_times(ended)
-    assert outlook(ended, [2.0, None], times).starts([1], 1) is None
-    assert outlook(ended, [60.0, None], times).starts([1], 1) == 1
-
-
-def test_relative_times_follow_the_commands_in_as_far_as_they_agree() -> None:
-    def ratio(*ended: list[float], rates: tuple[float, ...] | None = None) -> float:
-        first, second = relative_times(ended, rates)
-        assert first
-        assert second
-        return second / first
-
-    assert ratio([4.0] * 5, [10.0] * 5) == pytest.approx(2.5, rel=0.1)
-    assert 1.5 < ratio([4.0], [10.0]) < ratio([4.0] * 3, [10.0] * 3) < 2.5
-    # They differ more than the devices
-    assert ratio([1.0, 9.0, 3.0], [2.0, 20.0, 6.0]) < 1.7
-    assert ratio([], [], rates=(3.0, 2.0)) == pytest.approx(1.5)
-    assert 1.5 < ratio([4.0], [10.0], rates=(3.0, 2.0)) < 2.0
-    assert relative_times([[4.0], []])[1] is None
-    times = relative_times([[4.0], []], (3.0, 2.0))
-    assert times[1] == pytest.approx(6.0)
 
 
 @given(

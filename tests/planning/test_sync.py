@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,10 +12,8 @@ from gpubalance.planning.allocate import allocate, gain
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
-from tests.planning.splits import assert_best, problems, random_loads, subsets
+from tests.planning.splits import assert_best, problems, subsets
 from tests.support.cases import cases
-
-_DRAWN = 300
 
 
 def measured(**seconds: float) -> Syncs:
@@ -146,31 +143,6 @@ def test_none_with_some_devices_forced_in_is_better(
         for number, load in enumerate(problem.loads)
     )
     assert_best(replace(problem, loads=tuple(loads)))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_links_of_their_own_are_solved_as_by_brute_force(seed: int) -> None:
-    """Every set takes the longest of its devices' own syncs, or any other time.
-
-    A set has up to four devices.
-    """
-    random = Random(seed)
-    for _ in range(_DRAWN // 4):
-        loads = random_loads(random, random.randint(2, 4), 6)
-        own = [random.uniform(0, 0.1) for _ in loads]
-        sets = [frozenset(used) for used in subsets(len(loads)) if len(used) > 1]
-        by_links = {}
-        for used in sets:
-            by_links[used] = max(own[device] for device in used)
-        at_will = {used: random.uniform(0, 0.1) for used in sets}
-        syncs = Syncs(random.choice([by_links, at_will]))
-        assert_best(
-            Problem(
-                loads,
-                syncs,
-                global_batch=random.choice([None, None, random.randint(1, 9)]),
-            )
-        )
 
 
 def test_a_device_that_costs_more_sync_than_it_adds_is_left_out() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gpubalance.settings.batch_split import BatchSplit, pieces, pieces_text, share_text
+from gpubalance.settings.batch_split import BatchSplit
 from tests.support.cases import cases
 
 SHARE = st.integers(0, 10**6).flatmap(
@@ -42,19 +42,6 @@ def test_devices_without_samples_change_nothing_else(split: BatchSplit) -> None:
         split.accumulates,
     )
     assert used.counts == tuple(split.counts[device] for device in split.used)
-
-
-@given(SPLIT)
-def test_the_pieces_are_the_batch_and_no_larger_than_the_micro_batch(
-    split: BatchSplit,
-) -> None:
-    for batch, micro, count in zip(
-        split.batches, split.micro_batches, split.counts, strict=True
-    ):
-        found = pieces(batch, micro)
-        assert sum(number * size for number, size in found) == batch
-        assert sum(number for number, _ in found) == count
-        assert max((size for _, size in found), default=0) == micro
 
 
 @given(SPLIT)
@@ -104,27 +91,3 @@ def test_the_even_split_is_equal_but_for_one_sample_and_sums_up(
     assert not even.accumulates
     with pytest.raises(ValueError, match=f"{devices - 1} samples"):
         BatchSplit.even(devices - 1, devices)
-
-
-def test_a_split_as_text() -> None:
-    assert str(BatchSplit((1640, 568))) == "1640/568"
-    assert (
-        str(BatchSplit((1640, 568), (820, 568))) == "1640/568 in micro-batches 820/568"
-    )
-    assert BatchSplit((820, 568)).options == "--batches 820 568"
-    assert (
-        BatchSplit((1640, 568), (820, 568)).options
-        == "--batches 1640 568 --micro-batches 820 568"
-    )
-    assert [pieces_text(820, 820), pieces_text(1640, 820), pieces_text(1000, 300)] == [
-        "820",
-        "2×820",
-        "100+3×300",
-    ]
-    shares = [
-        share_text(820, 820),
-        share_text(1640, 820),
-        share_text(1000, 300),
-        share_text(0, 0),
-    ]
-    assert shares == ["820", "1640 = 2×820", "1000 = 100+3×300", "0"]

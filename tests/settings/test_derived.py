@@ -58,6 +58,9 @@ def gpus(count: int, *, uuid: str = "GPU", host: str | None = None) -> list[Devi
     ]
 
 
+AB = [*gpus(1, host="a"), *gpus(1, host="b")]
+
+
 @cases("windows, most", (1, 2), (2, 4), (3, 5), (4, 7), (5, 9), (6, 10), (30, 50))
 def test_five_thirds_as_many_windows_may_follow(windows: int, most: int) -> None:
     assert Measuring(windows=windows).max_windows == most
@@ -155,35 +158,26 @@ def test_a_run_without_idle_devices() -> None:
     (gpus(3), "hierarchical", (), "and there are 3"),
     (gpus(3), "hierarchical", gpus(4), "3 of 4 have samples"),
     (gpus(2), "ring", (), "the devices are on one"),
-    (
-        [*gpus(1, host="a"), *gpus(1, host="b")],
-        "one-device",
-        (),
-        "the devices are on a, b",
-    ),
+    (AB, "one-device", (), "the devices are on a, b"),
+    (gpus(1, uuid="MIG"), "auto", (), ""),
+    (gpus(2), "nccl", (), ""),
+    (gpus(1), "hierarchical", (), ""),
+    (gpus(4), "hierarchical", (), ""),
+    (gpus(3), "one-device", (), ""),
+    (gpus(2, host="a"), "ring", [*gpus(2, host="a"), *gpus(1, host="b")], ""),
+    (AB, "ring", (), ""),
+    (AB, "nccl", (), ""),
 )
 def test_what_devices_cannot_do_together_is_refused(
     devices: list[Device], all_reduce: str, named: list[Device], told: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    refusal = ""
+    try:
         refuse_together(devices, all_reduce, named)  # type: ignore[arg-type]
-
-
-@cases(
-    "devices, all_reduce, named",
-    (gpus(1, uuid="MIG"), "auto", ()),
-    (gpus(2), "nccl", ()),
-    (gpus(1), "hierarchical", ()),
-    (gpus(4), "hierarchical", ()),
-    (gpus(3), "one-device", ()),
-    (gpus(2, host="a"), "ring", [*gpus(2, host="a"), *gpus(1, host="b")]),
-    ([*gpus(1, host="a"), *gpus(1, host="b")], "ring", ()),
-    ([*gpus(1, host="a"), *gpus(1, host="b")], "nccl", ()),
-)
-def test_what_devices_can_do_together_is_not(
-    devices: list[Device], all_reduce: str, named: list[Device]
-) -> None:
-    refuse_together(devices, all_reduce, named)  # type: ignore[arg-type]
+    except UsageError as error:
+        refusal = error.message
+    assert bool(refusal) == bool(told)
+    assert told in refusal
 
 
 @given(st.integers(0, 500), st.integers(1, 60))
@@ -203,20 +197,13 @@ def test_pieces_make_a_batch_and_the_first_is_the_smaller(
 
 
 def test_splits_as_text() -> None:
-    assert [
-        pieces_text(*of) for of in ((820, 820), (1640, 820), (1000, 300), (0, 0))
-    ] == [
-        "820",
-        "2×820",
-        "100+3×300",
-        "0",
-    ]
-    assert share_text(820, 820) == "820"
-    assert share_text(1640, 820) == "1640 = 2×820"
-    assert [count_text(1, 32), count_text(16, 32)] == [
-        "1 micro-batch of 32",
-        "16 micro-batches of 32",
-    ]
+    shares = ((820, 820), (1640, 820), (1000, 300), (0, 0))
+    texts = [pieces_text(*share) for share in shares]
+    assert texts == ["820", "2×820", "100+3×300", "0"]
+    texts = [share_text(*share) for share in shares]
+    assert texts == ["820", "1640 = 2×820", "1000 = 100+3×300", "0"]
+    assert count_text(1, 32) == "1 micro-batch of 32"
+    assert count_text(16, 32) == "16 micro-batches of 32"
     assert [run_text(0, 8), run_text(8, 8)] == ["0–8", "8"]
     split = BatchSplit((1640, 0, 568), (820, 0, 568))
     assert str(split) == "1640/0/568 in micro-batches 820/0/568"
