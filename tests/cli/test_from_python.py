@@ -21,6 +21,7 @@ from gpubalance.settings.code import code_key
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.tiny import net
 
@@ -71,11 +72,7 @@ def test_a_script_balances_its_own_functions_and_trains_with_the_plan(
     settings = Settings(model="train.py:build", data="train.py:dataset")
     code = code_key(f"{script}:build", f"{script}:dataset")
     devices = simulated_devices(QUICK_PAIR)[0]
-    save(
-        probe_of(devices).model_copy(
-            update={"settings": settings, "model": None, "code": code}
-        )
-    )
+    save(altered(probe_of(devices), settings=settings, model=None, code=code))
     command = [sys.executable, str(script), QUICK_PAIR]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240

@@ -22,6 +22,7 @@ from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start, typed
 from tests.faults.machine import PLAIN, TI
 from tests.jobs.probes import probe_of
 from tests.stand_in import environment
+from tests.support.altered import altered
 from tests.support.in_process import Program
 from tests.support.known import known
 
@@ -225,9 +226,7 @@ def test_the_printed_lines_are_for_the_device_that_was_planned() -> None:
     assert made_here.startswith("split = gpubalance.Split(['alpha:1'], [")
     split = eval(made_here.removeprefix("split = "), {"gpubalance": gpubalance})  # noqa: S307  (our own line)
     assert [device.label for device in split.devices] == ["alpha:1"]
-    elsewhere = made.model_copy(
-        update={"devices": (DEVICES[1].model_copy(update={"simulated": False}),)}
-    )
+    elsewhere = altered(made, devices=(altered(DEVICES[1], simulated=False),))
     assert uses(elsewhere, None, None)[1] == ()
     assert (
         uses(elsewhere, None, Path("plan.json"))[1][-1]
@@ -240,7 +239,7 @@ def test_the_printed_lines_name_the_hosts_of_plain_devices(tmp_path: Path) -> No
     of_a_profile = plan(
         probe_of(DEVICES), DEVICES[2:], PlanRequest(sync_s=0.0, accumulate=1)
     )
-    made = of_a_profile.model_copy(update={"devices": plain[1:]})
+    made = altered(of_a_profile, devices=plain[1:])
     file = tmp_path / "plan.json"
     file.write_text(made.model_dump_json())
     for path in (None, file):

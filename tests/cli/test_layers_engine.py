@@ -20,6 +20,7 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, ROOT, here, typed
 from tests.cli.test_layers import profile
 from tests.jobs.probes import holding_nothing, probe_of
+from tests.support.altered import altered
 
 BRANCHES = f"{ROOT / 'tests' / 'support' / 'two_branches.py'}:net"
 DEVICE = (
@@ -80,12 +81,12 @@ def _known_to_hold_nothing(pair: str) -> None:
     probe = holding_nothing(probe_of(simulated_devices(QUICK_PAIR)[0]))
     none = probe.probes[1]
     changes = {
-        "settings": probe.settings.model_copy(update={"model": BRANCHES}),
+        "settings": altered(probe.settings, model=BRANCHES),
         "code": code_key(BRANCHES, None),
         "devices": simulated_devices(pair)[0],
-        "probes": (none.model_copy(update={"device": 0}), none),
+        "probes": (altered(none, device=0), none),
     }
-    save(probe.model_copy(update=changes))
+    save(altered(probe, **changes))
 
 
 def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(

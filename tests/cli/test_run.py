@@ -39,6 +39,7 @@ from tests.cli.program import (
 from tests.faults.machine import Machine
 from tests.jobs.probes import probe_of, with_second
 from tests.stand_in import TWO_UNLIKE_GPUS, engine
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -319,7 +320,7 @@ def test_a_plan_for_another_model_names_the_command_for_this_one(
     devices = simulated_devices(QUICK_PAIR)[0]
     settings = Settings(model=TINY)
     made = plan(
-        probe_of(devices).model_copy(update={"settings": settings}),
+        altered(probe_of(devices), settings=settings),
         devices,
         PlanRequest(sync_s=0.0),
     )

@@ -16,6 +16,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 TRAIN = """
@@ -50,11 +51,7 @@ except ImportError:
 def planned(model: str, data: str | None) -> Plan:
     devices = simulated_devices(QUICK_PAIR)[0]
     made = plan(probe_of(devices), devices, PlanRequest(global_batch=24, sync_s=0.0))
-    return made.model_copy(
-        update={
-            "settings": made.settings.model_copy(update={"model": model, "data": data})
-        }
-    )
+    return altered(made, settings=altered(made.settings, model=model, data=data))
 
 
 @pytest.fixture

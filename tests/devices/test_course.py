@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gpubalance.devices.readings import Counters
 from gpubalance.devices.telemetry import TelemetryRecorder
 from gpubalance.results.telemetry import Moment, Telemetry, throttling
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -30,7 +31,7 @@ def at(
 def reads(course: TelemetryRecorder, counters: Counters, **other: object) -> None:
     """Adds a calm reading, or one with other gauges."""
     course.count(counters)
-    course.gauge(CALM.model_copy(update={"at_s": counters.at_s, **other}))
+    course.gauge(altered(CALM, at_s=counters.at_s, **other))
 
 
 def told(*readings: dict[str, object], first: Counters, last: Counters) -> Telemetry:

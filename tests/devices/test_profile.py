@@ -9,6 +9,7 @@ import pytest
 from gpubalance.devices.profile import load_profile, simulated_devices
 from gpubalance.errors import BadInput
 from gpubalance.settings.device import DeviceProfile
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -48,7 +49,7 @@ def test_the_longest_sync_of_the_devices_in_use_counts() -> None:
     profiles = [device.profile for device in devices]
     assert joint.among(profiles).sync_s == 0.1
     assert joint.among(profiles[:3]).sync_s == 0.078
-    assert joint.model_copy(update={"sync_s": 0.2}).among(profiles).sync_s == 0.2
+    assert altered(joint, sync_s=0.2).among(profiles).sync_s == 0.2
 
 
 def test_a_curve_is_linear_between_its_points_and_goes_on_beyond_them() -> None:

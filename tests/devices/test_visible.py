@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.visible import mark_hidden
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 UNLIKE = Reading(
@@ -12,9 +13,7 @@ UNLIKE = Reading(
         Gpu(index=1, uuid="GPU-bbb1", name="GTX 1080 Ti"),
     )
 )
-ALIKE = Reading(
-    gpus=tuple(gpu.model_copy(update={"name": "GTX 1080"}) for gpu in UNLIKE.gpus)
-)
+ALIKE = Reading(gpus=tuple(altered(gpu, name="GTX 1080") for gpu in UNLIKE.gpus))
 
 
 def shown(reading: Reading, **environment: str) -> list[int]:

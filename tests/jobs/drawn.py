@@ -34,6 +34,7 @@ from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Measured, Ready, SumsTimed, TimeSums
 from gpubalance.workers.party import Party
+from tests.support.altered import altered
 
 
 def noisy_devices(
@@ -48,9 +49,9 @@ def noisy_devices(
             "alpha_s": slower * device.profile.alpha_s,
             "beta_s": slower * device.profile.beta_s,
         }
-        paced = device.profile.model_copy(update={**times, "noise": noise})
-        changed.append(device.model_copy(update={"profile": paced}))
-    return tuple(changed), joint.model_copy(update={"sync_s": slower * joint.sync_s})
+        paced = altered(device.profile, **times, noise=noise)
+        changed.append(altered(device, profile=paced))
+    return tuple(changed), altered(joint, sync_s=slower * joint.sync_s)
 
 
 def ready(devices: int) -> Ready:

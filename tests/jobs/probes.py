@@ -23,6 +23,7 @@ from gpubalance.results.run import Measurement, Replica, Run
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
+from tests.support.altered import altered
 from tests.support.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -74,7 +75,7 @@ R = TypeVar("R", bound=Record)
 def inside(record: R, field: str, **changes: object) -> R:
     """The record with changes in one of its fields, which it has."""
     return record.model_copy(
-        update={field: known(getattr(record, field)).model_copy(update=changes)}
+        update={field: altered(known(getattr(record, field)), **changes)}
     )
 
 
@@ -85,8 +86,8 @@ def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -
     """
     first, second = probe.probes
     limited = inside(second, "batch_limit", fits=fits, fails=fails)
-    second = limited.model_copy(update={"step_time_model": None, **changes})
-    return probe.model_copy(update={"probes": (first, second)})
+    second = altered(limited, step_time_model=None, **changes)
+    return altered(probe, probes=(first, second))
 
 
 def holding_nothing(probe: Probe) -> Probe:
@@ -110,14 +111,13 @@ def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
     """A simulated device of each profile."""
     (base,) = simulated_devices("1")[0]
     return tuple(
-        base.model_copy(
-            update={
-                "index": i,
-                "uuid": f"SIM-{i}",
-                "name": p.name,
-                "memory_bytes": p.memory,
-                "profile": p,
-            }
+        altered(
+            base,
+            index=i,
+            uuid=f"SIM-{i}",
+            name=p.name,
+            memory_bytes=p.memory,
+            profile=p,
         )
         for i, p in enumerate(profiles)
     )
@@ -188,7 +188,7 @@ def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
 
 def exact_point(batch: int, seconds: float, **more: object) -> CurvePoint:
     """A point whose time is known within ± 0.1 %, with other changes."""
-    point = point_of(QUICK, batch, seconds).model_copy(update=more)
+    point = altered(point_of(QUICK, batch, seconds), **more)
     return inside(point, "step_time_s", ci95=(0.999 * seconds, 1.001 * seconds))
 
 

@@ -21,6 +21,7 @@ from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.slower import measure_slower_again
 from gpubalance.results.probe import CurvePoint
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 (DEVICE,) = devices_of(QUICK)
@@ -74,7 +75,7 @@ class Scripted(Attempts):
         if end is not None:
             raise end
         peak = {"memory_peak_bytes": 4 * MIB * batch}
-        return point_of(QUICK, batch, QUICK.compute_s(batch)).model_copy(update=peak)
+        return altered(point_of(QUICK, batch, QUICK.compute_s(batch)), **peak)
 
     def tried(self, batch: int, **how: Any) -> str:
         return self.try_batch(batch, "why", within=0.01, **how).trial.outcome
@@ -202,7 +203,7 @@ def test_a_batch_that_took_longer_than_a_larger_one_is_measured_once_more() -> N
     slow = {batch: exact_point(batch, 0.5) for batch in (8, 16, 24)}
     attempts.points = {**slow, 32: exact_point(32, 0.1)}
     known = {"measured_again": True}
-    attempts.points[24] = slow[24].model_copy(update=known)
+    attempts.points[24] = altered(slow[24], **known)
     measure_slower_again(attempts)
     (took, lost) = (attempts.points[batch] for batch in (8, 16))
     assert (took.measured_again, lost) == (True, slow[16])

@@ -26,6 +26,7 @@ from tests.jobs.probes import (
     probe_of,
 )
 from tests.render.golden import told
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -66,12 +67,7 @@ def with_memory(device: Device, samples: int) -> Device:
     """
     profile = known(device.profile)
     memory = profile.memory_at(samples)
-    return device.model_copy(
-        update={
-            "memory_bytes": memory,
-            "profile": profile.model_copy(update={"memory": memory}),
-        }
-    )
+    return altered(device, memory_bytes=memory, profile=altered(profile, memory=memory))
 
 
 def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
@@ -142,7 +138,7 @@ def test_four_unlike_devices_finish_together(
 ) -> None:
     devices, joint = of_config("four-unlike")
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)
-    plain = joint.model_copy(update={"extra_memory": 0})
+    plain = altered(joint, extra_memory=0)
     _, how = balanced(small, plain, wrong=wrong, rounds=rounds, accumulate=1)
     assert known(how.run).imbalance <= 1.02
     assert len(how.rounds) <= rounds
@@ -160,10 +156,10 @@ def test_a_device_that_is_left_out_may_leave_an_odd_number() -> None:
 
     TensorFlow's hierarchical all-reduce would drop one of the three: no worker is started.
     """
-    slow = QUICK.model_copy(update={"name": "slow", "alpha_s": 10.0})
+    slow = altered(QUICK, name="slow", alpha_s=10.0)
     devices = devices_of(QUICK, QUICK, QUICK, slow)
     save(probe_of(devices))
-    settings = SMALL.model_copy(update={"all_reduce": "hierarchical"})
+    settings = altered(SMALL, all_reduce="hierarchical")
     request = BalanceRequest(devices=devices, settings=settings)
     with pytest.raises(UsageError, match="is odd, and 3 of 4 have samples") as caught:
         balance(request, quiet, nothing_kept())

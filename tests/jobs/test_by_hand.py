@@ -37,6 +37,7 @@ from gpubalance.workers.messages import Pull, PulledAll
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
 from tests.jobs.probes import QUICK, SMALL, devices_of, exact_point, point_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -96,16 +97,12 @@ def test_a_pipeline_binds_where_it_clearly_gives_less(
     record = held_against(found, told, solo)
     assert (record.binds, record.held) == (binds, told)
     assert record.remedies == ((FAST,) if binds else ())
-    wide = found.model_copy(
-        update={"alone": Throughput(median=400.0, ci95=(300.0, 500.0))}
-    )
+    wide = altered(found, alone=Throughput(median=400.0, ci95=(300.0, 500.0)))
     assert not held_against(wide, told, solo).binds
 
 
 # 20 and 35 ms of compute; with contention 30 and 52.5 ms, an update of 5 ms and sync of 2.5 ms
-SLOWER = QUICK.model_copy(
-    update={"alpha_s": 0.015, "update_s": 0.005, "xla_factor": 0.5}
-)
+SLOWER = altered(QUICK, alpha_s=0.015, update_s=0.005, xla_factor=0.5)
 PAIR = devices_of(QUICK, SLOWER)
 JOINT = JointProfile(contention=1.5, sync_s=0.0025)
 SPLIT = BatchSplit((50, 100))
@@ -119,19 +116,15 @@ SPLIT = BatchSplit((50, 100))
     (65.0, {"allowed": FIRST}, None),
     (91.0, {"late_part": 0.5}, None),  # not of most steps
     # Half of the second device's compute: 26.25 and 5 ms, and the first one's 30 ms
-    (56.0, {"settings": SMALL.model_copy(update={"xla": True})}, "1.66"),
+    (56.0, {"settings": altered(SMALL, xla=True)}, "1.66"),
     (
         91.0,
-        {"devices": (PAIR[0], PAIR[1].model_copy(update={"profile": None}))},
+        {"devices": (PAIR[0], altered(PAIR[1], profile=None))},
         None,
     ),
     (
         91.0,
-        {
-            "devices": [
-                d.model_copy(update={"host": d.name + str(d.index)}) for d in PAIR
-            ]
-        },
+        {"devices": [altered(d, host=d.name + str(d.index)) for d in PAIR]},
         None,
     ),
     # Alone: no contention and no sync
@@ -175,13 +168,10 @@ def test_how_long_the_rest_of_a_curve_takes() -> None:
     short = [point_of(QUICK, 8, 0.001), point_of(QUICK, 16, 0.002)]
     wanted_s = 2 * (3 * 0.002 + 5 * 0.2)
     assert curve_left_s(short, 16, rule, factor=2) == pytest.approx(wanted_s)
-    unlike = short[1].model_copy(
-        update={
-            "unlike": True,
-            "step_time_s": short[1].step_time_s.model_copy(
-                update={"steps_per_sample": 200}
-            ),
-        }
+    unlike = altered(
+        short[1],
+        unlike=True,
+        step_time_s=altered(short[1].step_time_s, steps_per_sample=200),
     )
     wanted_s = 2 * (3 * 200 * 0.002 + 5 * 200 * 0.002)
     left_s = curve_left_s([short[0], unlike], 16, rule, factor=2)
@@ -306,7 +296,7 @@ def test_what_a_device_lacks_that_holds_nothing(
     error = known(nothing_fits(found))
     assert error.message.startswith("GPU:1 does not hold small with a batch of 1: ")
     assert told in error.message
-    found.device = PAIR[1].model_copy(update={"profile": None})
+    found.device = altered(PAIR[1], profile=None)
     if trials:
         says = "it held 77.0 MiB when it asked for more"
         assert says in known(nothing_fits(found)).message
@@ -341,7 +331,7 @@ def explored(
             return SimpleNamespace(trains=False)
         point = point_of(QUICK, batch, batch / rate_of(batch))
         peak = {"memory_peak_bytes": 100 + 10 * batch}
-        points[batch] = point.model_copy(update=peak)
+        points[batch] = altered(point, **peak)
         return SimpleNamespace(trains=True)
 
     attempts: Any = SimpleNamespace(
@@ -396,14 +386,14 @@ def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
 def bench_of(facts: dict[str, Any], **asked: Any) -> tuple[Bench, list[Any]]:
     """A bench whose party does nothing but to note what is started, and for what."""
     profile = asked.pop("profile", None)
-    device = PAIR[0].model_copy(update={"profile": profile})
+    device = altered(PAIR[0], profile=profile)
     request = ProbeRequest(devices=(device,), settings=SMALL, **asked)
     bench = Bench(
         device, request, nothing_kept(), None, NO_LIMIT, quiet, lambda *_: None
     )
     started: list[Any] = []
     party: Any = SimpleNamespace(alive=False, drop=lambda: None)
-    party.facts = ready(1).model_copy(update=facts)
+    party.facts = altered(ready(1), **facts)
 
     def start(then: Any) -> None:
         started.append(then)
@@ -431,7 +421,7 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     counted.ensure_worker()
     assert (counted.max_batch, counted.fragments, started) == (500, False, [None])
     assert counted.usable_bytes is None
-    unlimited = QUICK.model_copy(update={"memory": None})
+    unlimited = altered(QUICK, memory=None)
     assert bench_of({}, profile=unlimited)[0].fragments
 
 
@@ -457,7 +447,7 @@ def test_data_that_is_too_small_is_refused(
 def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:
     """The warnings of a probe of one GPU, which found these points."""
     found = found_of(fits=64, began=True, trace_warnings=[], largest=64)
-    found.device = PAIR[1].model_copy(update={"simulated": False})
+    found.device = altered(PAIR[1], simulated=False)
     found.points = {point.batch: point for point in points}
     found.attempts.skipped = more.pop("skipped", [])
     found.bench.request = ProbeRequest(

@@ -24,6 +24,7 @@ from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import inside, probe_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -109,9 +110,7 @@ def _changed(field: str, **changed: Any) -> Callable[[Run], Run]:
 def _first_device(**changed: Any) -> Callable[[Run], Run]:
     def change(run: Run) -> Run:
         first, *rest = run.devices
-        return run.model_copy(
-            update={"devices": (first.model_copy(update=changed), *rest)}
-        )
+        return altered(run, devices=(altered(first, **changed), *rest))
 
     return change
 
@@ -145,7 +144,7 @@ PROFILE = known(DEVICES[0].profile)
     (_first_device(name="Other"), ("GPU:0 name", "GeForce GTX 1080 Ti", "Other")),
     (_first_device(profile=None), ("GPU:0 has a profile", "yes", "no")),
     (
-        _first_device(profile=PROFILE.model_copy(update={"noise": 0.5})),
+        _first_device(profile=altered(PROFILE, noise=0.5)),
         ("GPU:0 noise", "0.02", "0.5"),
     ),
     (_changed("model", parameters=7), ("the model's parameters", "648", "7")),
@@ -171,8 +170,8 @@ def test_a_device_is_the_same_under_another_index(
 ) -> None:
     """A device is the same under another index and one without a UUID of its own by label."""
     swapped = [
-        DEVICES[1].model_copy(update={"index": 0}),
-        DEVICES[0].model_copy(update={"index": 1}),
+        altered(DEVICES[1], index=0),
+        altered(DEVICES[0], index=1),
     ]
     found = compared(
         BASELINE, drawn_run(swapped, JOINT, (568, 820), seed=2)
@@ -189,13 +188,9 @@ def test_a_device_is_the_same_under_another_index(
     ]
     assert unlike_of(alone) == [("GPU:1", "GeForce GTX 1080 (SIM-1)", "not in use")]
 
-    hidden = {
-        "devices": tuple(
-            device.model_copy(update={"uuid": "hidden"}) for device in DEVICES
-        )
-    }
+    hidden = {"devices": tuple(altered(device, uuid="hidden") for device in DEVICES)}
     found = compared(
-        BASELINE.model_copy(update=hidden), OTHER.model_copy(update=hidden)
+        altered(BASELINE, **hidden), altered(OTHER, **hidden)
     ).against_first[0]
     assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
 
@@ -215,17 +210,15 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
             samples=samples,
             at_s=samples,
         )
-        throughput = one.throughput.model_copy(update={"median": one.batch / middle})
-        return one.model_copy(
-            update={"step_time_s": step_time, "throughput": throughput}
-        )
+        throughput = altered(one.throughput, median=one.batch / middle)
+        return altered(one, step_time_s=step_time, throughput=throughput)
 
     probes = []
     for entry in probe.probes:
         device = probe.devices[entry.device]
         curve = tuple(point(device, measured) for measured in entry.curve)
-        probes.append(entry.model_copy(update={"curve": curve}))
-    return probe.model_copy(update={"probes": tuple(probes)})
+        probes.append(altered(entry, curve=curve))
+    return altered(probe, probes=tuple(probes))
 
 
 def test_probes_are_compared_device_by_device_where_both_have_a_batch(
@@ -237,9 +230,7 @@ def test_probes_are_compared_device_by_device_where_both_have_a_batch(
     with pytest.raises(Regression, match=r"on GPU:0 is .*on GPU:1 is "):
         check_regression(compared(baseline, other), 0.05)
     first, *rest = other.probes
-    fewer = other.model_copy(
-        update={"probes": (first.model_copy(update={"curve": first.curve[1:]}), *rest)}
-    )
+    fewer = altered(other, probes=(altered(first, curve=first.curve[1:]), *rest))
     found = compared(baseline, fewer).against_first[0]
     assert found.ratio is None
     assert [[point.batch for point in device.points] for device in found.devices] == [
@@ -267,8 +258,8 @@ def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(
     )
     assert known(predicted.against_first[0].ratio).value == expected
 
-    proven = plan.model_copy(
-        update={"balance": Balance(rounds=(), run=slower(OTHER, 0.9), solo_gap=None)}
+    proven = altered(
+        plan, balance=Balance(rounds=(), run=slower(OTHER, 0.9), solo_gap=None)
     )
     measured = compared(BASELINE, proven)
     assert measured.results[1].kind == "run"
@@ -287,7 +278,7 @@ def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
     codes = ("throttled", "throttled", "even-split-out-of-memory")
     warnings = tuple(Warning_(code=code, message="m", next="n") for code in codes)
     found = compared(
-        BASELINE, OTHER.model_copy(update={"complete": False, "warnings": warnings})
+        BASELINE, altered(OTHER, complete=False, warnings=warnings)
     ).results[1]
     assert [warning.code for warning in found.warnings] == ["throttled"]
     assert not found.complete

@@ -55,21 +55,17 @@ from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, holding_nothing, probe_of
+from tests.support.altered import altered
 from tests.support.known import known
 
 GRAPH = Graph(
     tuple(Block(f"b{n}", n, 1000 * n, 1000 * (5 - n), n / 10) for n in range(1, 5)),
     tuple(Edge(n, (n + 1,), 1024) for n in range(3)),
 )
-ONE = QUICK.model_copy(
-    update={
-        "beta_s": 0.0005,
-        "update_s": 0.002,
-        "base_memory": 400 * MIB,
-        "memory_per_sample": MIB,
-    }
+ONE = altered(
+    QUICK, beta_s=0.0005, update_s=0.002, base_memory=400 * MIB, memory_per_sample=MIB
 )
-PAIR = devices_of(ONE, ONE.model_copy(update={"name": "other", "beta_s": 0.001}))
+PAIR = devices_of(ONE, altered(ONE, name="other", beta_s=0.001))
 LINK = JointProfile(link_latency_s=0.001, link_bytes_per_s=1e8)
 
 
@@ -103,7 +99,7 @@ class CutWorker:
         self.settings = SMALL
         limits = tuple(PAIR[number].memory_bytes for number in devices)
         told = {"graph": GRAPH, "memory_limit_bytes": limits}
-        self.facts = ready(2).model_copy(update=told)
+        self.facts = altered(ready(2), **told)
         self.warm_pipeline: dict[Any, int] = {}
 
     def replies(self, request: TimeBlocks, *_: object) -> Iterator[Any]:
@@ -202,8 +198,8 @@ def test_what_blocks_take_at_a_size_between_those_measured() -> None:
     assert load.memory_bytes == 1000 - 96  # twice the second block's 48
     assert costs.load(32, 1000.0).forward_s == (0.022, math.inf, math.inf)
     assert costs.load(64, 1000.0).forward_s[0] == pytest.approx(0.038)
-    unknown = timed_block(0, 8, 1, 2, 3, 4).model_copy(
-        update={"held_bytes": None, "working_bytes": None}
+    unknown = altered(
+        timed_block(0, 8, 1, 2, 3, 4), held_bytes=None, working_bytes=None
     )
     load = DeviceCosts([unknown], 1).load(8, 9.0)
     assert (load.live_bytes, load.memory_bytes) == ((0.0,), 9.0)
@@ -217,7 +213,7 @@ def test_blocks_are_timed_at_each_size_that_they_fit_at() -> None:
     assert timed == [(size, block) for size in (8, 32, 128) for block in range(4)]
     assert [point.micro_batch for point in blocks_of(asked())[1].points] == [16] * 4
     heavy = CutWorker([0])
-    small = ready(1).model_copy(update={"memory_limit_bytes": (None,)})
+    small = altered(ready(1), memory_limit_bytes=(None,))
     heavy.facts = small
     told: list[Event] = []
     fits = {1: (0, 1, 2), 8: (0, 2), 32: (2,), 128: ()}
@@ -257,7 +253,7 @@ def test_the_fewest_samples_that_are_nearly_as_fast_as_any() -> None:
     assert costs.best() == found
     first, second = blocks_of(request)
     small = tuple(point for point in second.points if point.micro_batch == 8)
-    unlike = [first, second.model_copy(update={"points": small})]
+    unlike = [first, altered(second, points=small)]
     assert BlockCosts(request, GRAPH, unlike)._sizes() == [2**n for n in range(10)]
 
 
@@ -350,8 +346,8 @@ def test_what_fits_is_told_with_the_margin_that_is_lacking() -> None:
     """The first device's memory is known, and 64 MiB less than was thought; the other's is not."""
     request = asked(margin_bytes=8 * MIB)
     first, second = blocks_of(request)
-    first = first.model_copy(update={"limit_bytes": 210 * MIB})
-    blocks = [first, second.model_copy(update={"limit_bytes": None})]
+    first = altered(first, limit_bytes=210 * MIB)
+    blocks = [first, altered(second, limit_bytes=None)]
     costs = BlockCosts(request, GRAPH, blocks)
     placed = costs.best()
     peak = placed.peak_bytes[0]

@@ -40,6 +40,7 @@ from tests.cli.program import here
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 # The build info and metadata of TensorFlow 2.21 from PyPI say this, with all its libraries loaded.
@@ -113,7 +114,7 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     assert (check.next or "").startswith(known_error("driver-too-old").remedy)
     reading, _ = checks_of(tmp_path, TWO_UNLIKE_GPUS)
     assert software.driver_for_build(BUILD, reading).status == "ok"
-    told_nothing = reading.model_copy(update={"cuda_driver_version": None})
+    told_nothing = altered(reading, cuda_driver_version=None)
     assert software.driver_for_build(BUILD, told_nothing).status == "skipped"
     _, found = checks_of(
         tmp_path, TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03")
@@ -236,16 +237,14 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
         "libcudnn.so.9": "libcudnn.so.9: cannot open shared object file: No such file"
     }
     broken = {"libnccl.so.2": "libnccl.so.2: file too short"}
-    check = software.libraries(BUILD.model_copy(update={"libraries": gone | broken}))
+    check = software.libraries(altered(BUILD, libraries=gone | broken))
     assert check.status == "failure"
     assert check.detail.startswith(
         "can't be loaded: libcudnn.so.9, libnccl.so.2 (libnccl.so.2: file too short)"
     )
     assert check.next == known_error("cuda-library-missing").remedy
     # A build without CUDA is a failure only where there are GPUs.
-    found = BUILD.model_copy(
-        update={"cuda": None, "cudnn": None, "libraries": {}, "capabilities": ()}
-    )
+    found = altered(BUILD, cuda=None, cudnn=None, libraries={}, capabilities=())
     assert [
         c.status for c in software.software_checks(found, Reading(), [gpu(0, "8.6")])
     ] == ["failure"]
@@ -266,9 +265,7 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
 def test_cudnn_is_held_against_each_gpu(
     loaded: str | None, capability: str, status: str, row: str | None
 ) -> None:
-    found = BUILD.model_copy(
-        update={"cudnn_loaded": loaded, "cudnn_file": "/opt/cudnn/libcudnn.so.9"}
-    )
+    found = altered(BUILD, cudnn_loaded=loaded, cudnn_file="/opt/cudnn/libcudnn.so.9")
     check = software.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
     if row == "cudnn-too-old":
         told = f"{loaded} was loaded from /opt/cudnn/libcudnn.so.9, TensorFlow is built for 9.3.0.75"
@@ -303,7 +300,7 @@ def test_an_rtx_50_is_a_failure_until_the_build_has_code_for_it() -> None:
         "none for GPU:1 (compute capability 12.0): TensorFlow's wheels up to "
     )
     assert check.next == known_error("gpu-too-new").remedy
-    built = BUILD.model_copy(update={"capabilities": (*BUILD.capabilities, "sm_120")})
+    built = altered(BUILD, capabilities=(*BUILD.capabilities, "sm_120"))
     assert software.capabilities(built, pair).status == "ok"
 
 
@@ -313,9 +310,9 @@ def test_a_driver_that_tensorflow_crashes_on_is_told_though_cuda_allows_it() -> 
     assert check.status == "warning"
     assert "525.78.01 is new enough for CUDA 12." in check.detail
     assert "another process" not in f"{check.detail} {check.next}"
-    older = BUILD.model_copy(update={"tensorflow": "2.17.1"})
+    older = altered(BUILD, tensorflow="2.17.1")
     assert software.driver_for_build(older, reading).status == "ok"
-    newer = reading.model_copy(update={"driver_version": "535.54.03"})
+    newer = altered(reading, driver_version="535.54.03")
     assert software.driver_for_build(BUILD, newer).status == "ok"
 
 

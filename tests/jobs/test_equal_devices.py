@@ -27,11 +27,12 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, devices_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("either_engine")
-OTHER = QUICK.model_copy(update={"name": "other"})
+OTHER = altered(QUICK, name="other")
 FIRST_DIES = """
 import os
 def step(devices, batches, number):
@@ -96,9 +97,9 @@ def test_equal_devices_need_not_stand_side_by_side() -> None:
         "GPU:0 alone",
         "GPU:1 alone",
     ]
-    every = asked.model_copy(update={"each": True})
+    every = altered(asked, each=True)
     assert len(estimate(every).phases) == 3
-    at_once = asked.model_copy(update={"parallel": True})
+    at_once = altered(asked, parallel=True)
     assert queues(at_once) == [[0, 2], [1]]
     assert estimate(at_once).seconds == estimate(every).phases[0].seconds
 
@@ -109,17 +110,17 @@ def test_devices_are_equal_by_name_memory_profile_and_host() -> None:
     changes = (
         {"name": "another"},
         {"memory_bytes": 1},
-        {"profile": QUICK.model_copy(update={"alpha_s": 1.0})},
+        {"profile": altered(QUICK, alpha_s=1.0)},
         {"host": "beta"},
     )
     for change in changes:
-        assert first_alike([first, second.model_copy(update=change)]) == [0, 1]
-    there = [device.model_copy(update={"host": "beta"}) for device in (first, second)]
+        assert first_alike([first, altered(second, **change)]) == [0, 1]
+    there = [altered(device, host="beta") for device in (first, second)]
     assert first_alike([first, *there, second]) == [0, 1, 1, 0]
 
 
 def test_what_one_does_not_hold_an_equal_one_does_not_hold() -> None:
-    small = QUICK.model_copy(update={"memory": 66 * MIB})
+    small = altered(QUICK, memory=66 * MIB)
     with pytest.raises(NothingFits) as caught:
         probe(request_of(small, small, OTHER), quiet, nothing_kept())
     result = caught.value.partial
@@ -174,7 +175,7 @@ def test_a_kept_probe_serves_unless_each_is_asked_for() -> None:
         plan=PlanRequest(max_global_batch=16),
     )
     assert kept_probe(plain) is not None
-    assert kept_probe(plain.model_copy(update={"each": True})) is None
+    assert kept_probe(altered(plain, each=True)) is None
 
 
 def balanced() -> tuple[Plan, list[Event]]:

@@ -19,6 +19,7 @@ from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, DrawnWorker, nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.machines import Machine
 
@@ -82,8 +83,8 @@ def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
     )
 
 
-THIRTY = QUICK.model_copy(update={"name": "small", "memory": (64 + 4 * 30) * MIB})
-TINY = QUICK.model_copy(update={"memory": 66 * MIB})
+THIRTY = altered(QUICK, name="small", memory=(64 + 4 * 30) * MIB)
+TINY = altered(QUICK, memory=66 * MIB)
 FITS = "this fits, tried: --batches "
 
 
@@ -159,7 +160,7 @@ def test_what_the_device_needs_that_refused(
     pair = devices_of(QUICK, QUICK)
     assert _needs_and_has(error, pair, (75 * MIB, 75 * MIB)) == told
     assert _needs_and_has(error, pair, (None, None)) == ""
-    gpus = [device.model_copy(update={"simulated": False}) for device in pair]
+    gpus = [altered(device, simulated=False) for device in pair]
     if told:
         real = _needs_and_has(error, gpus, (75 * MIB, 75 * MIB))
         assert real == told.replace("needs", "held").replace(

@@ -47,6 +47,7 @@ from tests.jobs.drawn import (
 )
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
 from tests.stand_in import engine
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -181,7 +182,7 @@ def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     asked = request(baseline="none")
     interrupted(asked)
     for other in (
-        asked.model_copy(update={"split": BatchSplit((119, 81))}),
+        altered(asked, split=BatchSplit((119, 81))),
         request(baseline="none", duration_s=1.0),
     ):
         with journal_of(other, resume=True) as journal:
@@ -314,7 +315,7 @@ def test_a_users_model_is_part_of_the_key(
 def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=fresh)
     had, other = (
-        probe_of(DEVICES).model_copy(update={"created": created})
+        altered(probe_of(DEVICES), created=created)
         for created in ("2026-01-01", "2026-01-02")
     )
     heard: list[Event] = []

@@ -19,6 +19,7 @@ from gpubalance.settings.device import JointProfile
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, inside, measurement_of, of_config, probe_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known as sure
 
@@ -72,9 +73,7 @@ def test_of_splits_as_fast_as_each_other_the_smaller_global_batch_is_best() -> N
 def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     """Learned of both together, it is neither their sync nor forgotten of one alone."""
     profiles = [
-        device.profile.model_copy(update={"update_s": 0.005})
-        for device in PAIR
-        if device.profile
+        altered(device.profile, update_s=0.005) for device in PAIR if device.profile
     ]
     probe = probe_of(devices_of(*profiles))
     known = DeviceEstimates(probe, probe.devices, PlanRequest(global_batch=64))
@@ -108,16 +107,14 @@ def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
         usual = measurement_of(batches, computes, sync_s=0.004)
         step_s = usual.step_time_s.median + slow_s
         slowly = inside(usual, "step_time_s", median=step_s, samples=(step_s,))
-        known.learn(split, slowly.model_copy(update={"slow_s": slow_s}))
+        known.learn(split, altered(slowly, slow_s=slow_s))
         assert known.problem.sync.of({0, 1}) == pytest.approx(0.004)
     assert best_of(known) == (120, 80)
 
 
 def test_no_device_is_slower_than_alone_for_its_update() -> None:
     profiles = [
-        device.profile.model_copy(update={"update_s": 0.005})
-        for device in PAIR
-        if device.profile
+        altered(device.profile, update_s=0.005) for device in PAIR if device.profile
     ]
     devices = devices_of(*profiles)
     run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
@@ -200,7 +197,7 @@ def test_what_a_device_gave_before_it_changed_is_forgotten() -> None:
     learn(known, (64, 40), 1.0)
     known.learn(
         planned(0, 64),
-        measurement_of((64,), [0.1]).model_copy(update={"replicas": alone(1, 64)}),
+        altered(measurement_of((64,), [0.1]), replicas=alone(1, 64)),
     )
     learn(known, (64, 40), 2.0)
     assert not known.has(BatchSplit((64, 48)))
@@ -210,7 +207,7 @@ def test_what_a_device_gave_before_it_changed_is_forgotten() -> None:
 
 def alone(device: int, batch: int) -> tuple[object, ...]:
     (replica,) = measurement_of((batch,), [0.1]).replicas
-    return (replica.model_copy(update={"device": device}),)
+    return (altered(replica, device=device),)
 
 
 def test_a_size_that_was_measured_takes_what_it_took_on_average() -> None:

@@ -11,6 +11,7 @@ from gpubalance.jobs.plan.left import check_curves, split_over
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.probes import of_config, probe_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 
@@ -49,4 +50,4 @@ def test_what_memory_does_not_hold_is_left_away() -> None:
     with pytest.raises(NothingFits):
         split_over(whole, set())
     with pytest.raises(BadInput, match="step times, for --restarts"):
-        check_curves(whole.model_copy(update={"curves": ()}))
+        check_curves(altered(whole, curves=()))

@@ -26,6 +26,7 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
 from tests.jobs.drawn import measured
 from tests.jobs.probes import MIB, QUICK, devices_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -108,7 +109,7 @@ def test_a_timing_has_as_many_steps_as_take_its_time() -> None:
 
 
 def test_a_stamped_step_may_have_begun_first() -> None:
-    early = stamped(0.1, 0.0, 0.25).model_copy(update={"ended_s": 5.0})
+    early = altered(stamped(0.1, 0.0, 0.25), ended_s=5.0)
     late = timing(1.0, ended_s=8.0)
     assert figures.began_s([window([late], [early])]) == pytest.approx(4.75)
     assert window([late], [early]).span_s == pytest.approx((4.75, 8.0))
@@ -139,10 +140,10 @@ def test_a_mean_is_over_the_median_where_that_is_no_chance() -> None:
     assert figures.mean_over_median([window([*usual, timing(0.12)])]) == 0.0
     assert figures.mean_over_median([window(usual)]) == 0.0
     assert figures.mean_over_median([window(slow[-2:])]) == 0.0
-    unlike = [one.model_copy(update={"unlike": True}) for one in slow]
+    unlike = [altered(one, unlike=True) for one in slow]
     assert figures.mean_over_median([window(unlike)]) == 0.0
     assert figures.loss_is_finite([window(usual)])
-    lost = usual[0].model_copy(update={"loss_is_finite": False})
+    lost = altered(usual[0], loss_is_finite=False)
     assert not figures.loss_is_finite([window([*usual, lost])])
 
 
@@ -186,7 +187,7 @@ def test_data_that_seldom_comes_late() -> None:
     assert stamps.rare_waits_s([window(less, steps)]) == pytest.approx(0.01)
     none = [timing(0.16, wait_s=0.04) for _ in range(3)]
     assert stamps.rare_waits_s([window(none, steps)]) == 0.0
-    unlike = [one.model_copy(update={"unlike": True}) for one in usual]
+    unlike = [altered(one, unlike=True) for one in usual]
     assert stamps.rare_waits_s([window(unlike, steps)]) == 0.0
     # Without these waits no step is slow, and stamping costs nothing.
     assert stamps.slow_s([window(usual, steps)]) == 0.0
@@ -208,7 +209,7 @@ def test_slow_steps_and_what_stamping_costs() -> None:
 
 def test_batches_that_differ_in_shape_have_means_and_a_spread() -> None:
     steps = [
-        stamped(0.1, 0.0, step_s).model_copy(update={"unlike": True})
+        altered(stamped(0.1, 0.0, step_s), unlike=True)
         for step_s in (0.1, 0.2, 0.3, 0.6)
     ]
     usual = [timing(0.35, unlike=True) for _ in range(3)]
@@ -292,21 +293,21 @@ def test_memory_lines_and_limits_by_hand() -> None:
     ]
     assert limits_by(lines, devices) == [112, 112]
     assert lines_through(devices, SMALL, (16, 40), (None, 0)) == [[], []]
-    unknown = [device.model_copy(update={"memory_bytes": None}) for device in devices]
+    unknown = [altered(device, memory_bytes=None) for device in devices]
     assert limits_by(lines, unknown) == [None, None]
     assert limits_by([[], lines[1]], devices) == [None, 112]
 
 
 def test_in_which_order_devices_are_probed() -> None:
-    other = QUICK.model_copy(update={"name": "other", "alpha_s": 0.5})
+    other = altered(QUICK, name="other", alpha_s=0.5)
     devices = devices_of(QUICK, other, QUICK)
     asked = ProbeRequest(devices=devices, settings=SMALL)
     assert stand_ins(asked) == [0, 1, 0]
     assert queues(asked) == [[0, 1, 2]]
     assert phase_names(asked) == ["GPU:0 alone", "GPU:1 alone", "GPU:0 alone"]
-    each = asked.model_copy(update={"each": True})
+    each = altered(asked, each=True)
     assert stand_ins(each) == [0, 1, 2]
     assert phase_names(each)[2] == "GPU:2 alone"
-    parallel = asked.model_copy(update={"parallel": True})
+    parallel = altered(asked, parallel=True)
     assert queues(parallel) == [[0, 2], [1]]
     assert phase_names(parallel) == ["all devices at once"] * 3

@@ -27,12 +27,13 @@ from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, DrawnWorker, nothing_kept, quiet, ready
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, measurement_of, probe_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
 PROFILED = devices_of(QUICK, QUICK)
 # A device that follows a profile gives all gradients at its end: these follow none.
-PLAIN = tuple(one.model_copy(update={"profile": None}) for one in PROFILED)
+PLAIN = tuple(altered(one, profile=None) for one in PROFILED)
 SPLIT = BatchSplit((32, 32))
 COMPUTE_S = QUICK.compute_s(32)  # 16.4 ms
 LARGE = Model(name="small", parameters=4 * MIB, gradient_bytes=16 * MIB)
@@ -65,7 +66,7 @@ class PackedParty(DrawnParty):
             joint = JointProfile(extra_memory=known(QUICK.memory))
         self._worker = DrawnWorker(PROFILED, joint, seed=0)
         found = {"model": self._model, "pack_bytes": self._size}
-        self._worker.facts = ready(2).model_copy(update=found)
+        self._worker.facts = altered(ready(2), **found)
         self.sizes.append(self._size)
         self.alive = True
 
@@ -82,7 +83,7 @@ def together_of(
 ) -> Together:
     asked = BalanceRequest(
         devices=devices,
-        settings=SMALL.model_copy(update=settings),
+        settings=altered(SMALL, **settings),
         plan=PlanRequest(global_batch=64),
         measuring=Measuring(windows=2, duration_s=0.5),
     )
@@ -150,7 +151,7 @@ def test_the_fastest_of_three_sizes_is_gone_on_with(
     (8.0, SPLIT, {"pack_bytes": 0}),
     (8.0, SPLIT, {"devices": PROFILED}),
     (8.0, SPLIT, {"devices": (PLAIN[0], PROFILED[1])}),
-    (8.0, SPLIT, {"model": LARGE.model_copy(update={"gradient_bytes": MIB // 16})}),
+    (8.0, SPLIT, {"model": altered(LARGE, gradient_bytes=MIB // 16)}),
     ids=str,
 )
 def test_no_other_size_is_tried_where_it_could_not_help(
@@ -196,7 +197,7 @@ def test_an_interruption_leaves_the_size_of_what_is_known() -> None:
 def test_a_balance_ends_with_what_its_packs_gave() -> None:
     party = PackedParty({0: 0.008, MIB: 0.004, 4 * MIB: 0.006})
     together = together_of(party)
-    probe = probe_of(PROFILED).model_copy(update={"devices": PLAIN})
+    probe = altered(probe_of(PROFILED), devices=PLAIN)
     plan = find_and_prove(BalanceRounds(together, probe))
     assert plan.batches == (32, 32)
     assert plan.settings.pack_bytes == MIB

@@ -22,6 +22,7 @@ from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
 from tests.jobs.probes import point_of
+from tests.support.altered import altered
 from tests.support.known import known
 
 REQUEST = BalanceRequest(
@@ -76,12 +77,10 @@ def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
     assert expected.seconds == sum(took_s)
     assert Command().phase(NAMES[0], 0).left_s == sum(took_s)
     # What changes nothing about the time makes no difference. What does change it is as usual.
-    limited = REQUEST.model_copy(
-        update={"measuring": Measuring(time_limit_s=500), "fresh": True}
-    )
+    limited = altered(REQUEST, measuring=Measuring(time_limit_s=500), fresh=True)
     assert estimate(limited).seconds == sum(took_s)
     assert estimate(REQUEST.probe).seconds == 43.0
-    other = REQUEST.model_copy(update={"settings": Settings(model="probe")})
+    other = altered(REQUEST, settings=Settings(model="probe"))
     assert [phase.seconds for phase in estimate(other).phases] == usual_s
 
 
@@ -233,24 +232,20 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
 
 def test_a_time_limit_that_is_too_short_is_told_at_once() -> None:
     for limit_s, told in ((sum(_usual_s()) - 1, 1), (sum(_usual_s()) + 1, 0)):
-        command = Command(
-            REQUEST.model_copy(update={"measuring": Measuring(time_limit_s=limit_s)})
-        )
+        command = Command(altered(REQUEST, measuring=Measuring(time_limit_s=limit_s)))
         for name in NAMES[:2]:
             command.phase(name, 1.0)
         assert len(command.told) == told
 
 
 def test_what_is_asked_for_counts() -> None:
-    long = REQUEST.model_copy(
-        update={"measuring": Measuring(windows=5, duration_s=60.0)}
-    )
+    long = altered(REQUEST, measuring=Measuring(windows=5, duration_s=60.0))
     assert estimate(long).phases[-1].seconds == 600
     slow = ProbeRequest(
         devices=REQUEST.devices, settings=REQUEST.settings, duration_s=30.0
     )
     assert known(estimate(slow).seconds) > known(estimate(REQUEST.probe).seconds)
-    (at_once,) = estimate(REQUEST.probe.model_copy(update={"parallel": True})).phases
+    (at_once,) = estimate(altered(REQUEST.probe, parallel=True)).phases
     assert (at_once.name, at_once.seconds) == (
         "all devices at once",
         estimate(REQUEST.probe).phases[0].seconds,

@@ -30,6 +30,7 @@ from tests.jobs.probes import (
     with_second,
 )
 from tests.render.golden import told
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.machines import Machine
@@ -66,10 +67,7 @@ def test_the_published_global_batch_is_split_as_by_hand_or_better() -> None:
 def with_updates(*updates_s: float) -> tuple[Device, ...]:
     """The published pair's devices with these update times."""
     profiles = [device.profile for device in PAIR if device.profile]
-    changed = [
-        p.model_copy(update={"update_s": u})
-        for p, u in zip(profiles, updates_s, strict=True)
-    ]
+    changed = [altered(p, update_s=u) for p, u in zip(profiles, updates_s, strict=True)]
     return devices_of(*changed)
 
 
@@ -105,12 +103,8 @@ def test_a_probe_without_an_update_is_planned_as_all_compute() -> None:
     """A probe without an update is planned with as if all of its step were compute."""
     there = with_updates(0.030, 0.050)
     probe = probe_of(there)
-    older = probe.model_copy(
-        update={
-            "probes": tuple(
-                o.model_copy(update={"update_s": None}) for o in probe.probes
-            )
-        }
+    older = altered(
+        probe, probes=tuple(altered(o, update_s=None) for o in probe.probes)
     )
     # Equal shares of this global batch need no micro-batches.
     wanted = PlanRequest(global_batch=1200, sync_s=0.012)
@@ -125,8 +119,8 @@ def test_a_probe_without_an_update_is_planned_as_all_compute() -> None:
 def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> None:
     there = with_updates(0.030, 0.050)
     probe = probe_of(there)
-    first = probe.probes[0].model_copy(update={"update_s": 10.0})
-    updating = probe.model_copy(update={"probes": (first, probe.probes[1])})
+    first = altered(probe.probes[0], update_s=10.0)
+    updating = altered(probe, probes=(first, probe.probes[1]))
     made = plan(updating, there, PlanRequest(sync_s=0.0, accumulate=1))
     share = made.shares[0]
     planned_s = known(first.step_time_model).planned.step_time_s(share.batch)
@@ -134,7 +128,7 @@ def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> No
 
 
 def test_a_probe_that_looked_at_no_batch_large_enough_is_named() -> None:
-    few = probe_of(PAIR).model_copy(update={"max_batch": 4})
+    few = altered(probe_of(PAIR), max_batch=4)
     with pytest.raises(
         NothingFits,
         match=r"^the probe of 2026-11-21\S+ looked no further than --max-batch 4, and",
@@ -250,7 +244,7 @@ def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
     made = probe_of(PAIR)
     probes = tuple(inside(probe, "batch_limit", fails=None) for probe in made.probes)
     shares = plan(
-        made.model_copy(update={"probes": probes}),
+        altered(made, probes=probes),
         PAIR,
         PlanRequest(accumulate=1, sync_s=0.1),
     ).shares
@@ -349,7 +343,7 @@ def test_another_device_is_none_of_the_probes() -> None:
     with pytest.raises(BadInput, match="the probe has no GPU:2"):
         plan(
             probe_of(PAIR),
-            (*PAIR, PAIR[0].model_copy(update={"index": 2, "uuid": "other"})),
+            (*PAIR, altered(PAIR[0], index=2, uuid="other")),
             PlanRequest(),
         )
 
@@ -357,19 +351,15 @@ def test_another_device_is_none_of_the_probes() -> None:
 def test_a_plan_finds_its_devices_by_uuid_and_refuses_others() -> None:
     """A plan finds its devices by UUID and refuses others with the difference."""
     made = planned()
-    moved = tuple(
-        device.model_copy(update={"index": 1 - device.index}) for device in PAIR
-    )
+    moved = tuple(altered(device, index=1 - device.index) for device in PAIR)
     assert planned_devices(made, made.split.used, moved) == moved
     with pytest.raises(
         PlanMismatch, match=r"GPU:1 \(GeForce GTX 1080, .*\) is not here"
     ):
         planned_devices(made, made.split.used, PAIR[:1])
     with pytest.raises(PlanMismatch, match=r"another memory: 1 B, not [0-9.]+ GiB"):
-        planned_devices(
-            made, [0], (PAIR[0].model_copy(update={"memory_bytes": 1}), PAIR[1])
-        )
-    plain = made.model_copy(update={"devices": simulated_devices("2")[0]})
+        planned_devices(made, [0], (altered(PAIR[0], memory_bytes=1), PAIR[1]))
+    plain = altered(made, devices=simulated_devices("2")[0])
     with pytest.raises(PlanMismatch, match=r"is for 2 plain CPU devices \(--simulate"):
         planned_devices(plain, made.split.used, PAIR)
     check_model(made.model, Model(name="small", parameters=648, gradient_bytes=2592))
@@ -415,16 +405,16 @@ def test_one_device_that_is_faster_with_xla_makes_the_sum_one_with_it() -> None:
     first, second = probe.probes
     rate = 1.5 * known(second.solo_best).throughput
     fast = point_of(known(PAIR[1].profile), 512, 512 / rate)
-    faster = second.model_copy(update={"with_xla": fast})
-    mixed = probe.model_copy(update={"probes": (first, faster)})
+    faster = altered(second, with_xla=fast)
+    mixed = altered(probe, probes=(first, faster))
     made = plan(mixed, PAIR, PlanRequest(accumulate=1)).predicted
     assert made.solo_with_xla
     assert made.solo_sum == pytest.approx(known(first.solo_best).throughput + rate)
     best = known(second.solo_best)
     same = point_of(known(PAIR[1].profile), best.batch, best.batch / best.throughput)
     for with_xla in (None, same):
-        no_faster = second.model_copy(update={"with_xla": with_xla})
-        plain = probe.model_copy(update={"probes": (first, no_faster)})
+        no_faster = altered(second, with_xla=with_xla)
+        plain = altered(probe, probes=(first, no_faster))
         made = plan(plain, PAIR, PlanRequest(accumulate=1)).predicted
         assert not made.solo_with_xla
 

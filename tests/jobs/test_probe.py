@@ -23,6 +23,7 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, of_config, point_of
+from tests.support.altered import altered
 from tests.support.known import known
 
 pytestmark = [
@@ -133,7 +134,7 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_under_the_limit(
     engine_that(
         "def step(devices, batches, number): return max(0.05, 0.0005 * batches[0])"
     )
-    roomy = QUICK.model_copy(update={"memory": 1024 * MIB, "memory_per_sample": MIB})
+    roomy = altered(QUICK, memory=1024 * MIB, memory_per_sample=MIB)
     (one,) = probed(roomy).probes
     sizes = [point.batch for point in one.curve]
     assert one.on_line is False
@@ -145,7 +146,7 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_under_the_limit(
 def test_a_point_is_measured_until_it_is_precise_and_no_longer() -> None:
     """A point is measured until it is precise and no longer unless that is asked for."""
     calm = QUICK
-    noisy = QUICK.model_copy(update={"noise": 0.02})
+    noisy = altered(QUICK, noise=0.02)
     lengths = {}
     for name, profile, options in (
         ("calm", calm, {"duration_s": None}),
@@ -163,12 +164,8 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer() -> None:
     assert min(lengths["long"]) >= 12
 
 
-NOISY = QUICK.model_copy(
-    update={"name": "noisy", "noise": 0.03, "alpha_s": 0.030, "beta_s": 0.0005}
-)
-HOT = QUICK.model_copy(
-    update={"name": "hot", "drift": (DriftPoint(from_s=1.5, factor=1.4),)}
-)
+NOISY = altered(QUICK, name="noisy", noise=0.03, alpha_s=0.030, beta_s=0.0005)
+HOT = altered(QUICK, name="hot", drift=(DriftPoint(from_s=1.5, factor=1.4),))
 
 
 @pytest.fixture(scope="module")
@@ -230,18 +227,14 @@ def test_steps_at_the_hosts_pace_do_not_tell_how_fast_the_device_is() -> None:
 
 def test_a_change_within_a_point_is_marked_too() -> None:
     drift = (DriftPoint(from_s=1.0, factor=1.4),)
-    (one,) = probed(
-        QUICK.model_copy(update={"drift": drift}), max_batch=16, duration_s=1.5
-    ).probes
+    (one,) = probed(altered(QUICK, drift=drift), max_batch=16, duration_s=1.5).probes
     first = one.curve[0]
     assert (first.steady, first.measured_again) == (False, True)
     assert not one.steady
 
 
 def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
-    unlimited = QUICK.model_copy(
-        update={"memory": None, "alpha_s": 0.001, "beta_s": 0.0005}
-    )
+    unlimited = altered(QUICK, memory=None, alpha_s=0.001, beta_s=0.0005)
     (one,) = probed(unlimited, duration_s=0.3).probes
     limit = limit_of(one)
     assert limit.fails is None
@@ -250,7 +243,7 @@ def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
 
 def test_a_margin_is_kept_free_and_the_update_is_measured_apart() -> None:
     """A margin is kept free and the update is measured apart and is part of the step."""
-    updating = QUICK.model_copy(update={"update_s": 0.020})
+    updating = altered(QUICK, update_s=0.020)
     (one,) = probed(
         updating, margin_bytes=100 * MIB, batch_multiple=1, duration_s=0.2
     ).probes
@@ -267,10 +260,7 @@ def test_a_margin_is_kept_free_and_the_update_is_measured_apart() -> None:
 
 def test_where_not_even_one_sample_fits_it_says_what_is_needed() -> None:
     """Where not even one sample fits it says what is needed and the others are measured."""
-    none, few = (
-        QUICK.model_copy(update={"memory": 66 * MIB + more * 4 * MIB})
-        for more in (0, 5)
-    )
+    none, few = (altered(QUICK, memory=66 * MIB + more * 4 * MIB) for more in (0, 5))
     with pytest.raises(NothingFits) as caught:
         probed(none, QUICK, few, duration_s=0.2, max_batch=16)
     assert (

@@ -21,6 +21,7 @@ from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, drawn_run, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -64,14 +65,14 @@ def test_the_even_split_is_proven_only_if_all_of_its_interval_is_faster(
 ) -> None:
     rounds, run = rounds_and_run
     told: dict[str, Any] = {"speedup_over_even": speedup, "speedup_ci95": interval}
-    first = run.model_copy(update=told)
+    first = altered(run, **told)
     proven: list[BatchSplit] = []
 
     def measured(_: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement]:
         proven.append(planned.split)
         if planned.split == EVEN:
-            return run.model_copy(
-                update={"batches": EVEN.batches, "micro_batches": EVEN.batches}
+            return altered(
+                run, batches=EVEN.batches, micro_batches=EVEN.batches
             ), known(run.baselines.even)
         return first, first
 

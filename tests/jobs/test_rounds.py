@@ -16,6 +16,7 @@ from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of, proof_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -79,10 +80,10 @@ def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster(
     """
     (first, second), joint = noisy_devices(PAIR, 0.01)
     memory = known(second.profile).memory_at(115, joint.extra_memory)
-    profile = known(second.profile).model_copy(update={"memory": memory})
+    profile = altered(known(second.profile), memory=memory)
     devices = (
         first,
-        second.model_copy(update={"memory_bytes": memory, "profile": profile}),
+        altered(second, memory_bytes=memory, profile=profile),
     )
     request = BalanceRequest(
         devices=devices,

@@ -19,31 +19,25 @@ from tests.jobs.probes import (
     probe_of,
 )
 from tests.render.golden import DATA
+from tests.support.altered import altered
 from tests.support.known import known
 
-DEVICES = devices_of(QUICK, QUICK.model_copy(update={"name": "other"}))
+DEVICES = devices_of(QUICK, altered(QUICK, name="other"))
 
 
 def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
     first = probe_of(DEVICES)
     save(first)
-    second = first.model_copy(update={"created": "later"})
+    second = altered(first, created="later")
     save(second)
     found = known(best_probe(DEVICES[1:], SMALL))
     assert found.created == "later"
     one = find_device(second, DEVICES[1])
     assert isinstance(one, DeviceProbe)
     assert one.device == 1
-    assert (
-        best_probe(DEVICES, SMALL.model_copy(update={"precision": "float32"})) is None
-    )
-    assert (
-        best_probe(DEVICES, SMALL.model_copy(update={"all_reduce": "one-device"}))
-        == found
-    )
-    changed = DEVICES[0].model_copy(
-        update={"profile": QUICK.model_copy(update={"beta_s": 1.0})}
-    )
+    assert best_probe(DEVICES, altered(SMALL, precision="float32")) is None
+    assert best_probe(DEVICES, altered(SMALL, all_reduce="one-device")) == found
+    changed = altered(DEVICES[0], profile=altered(QUICK, beta_s=1.0))
     assert best_probe([changed], SMALL) is None
 
 
@@ -58,9 +52,7 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one() -> None:
     assert solo_bests(DEVICES, BatchSplit((16, 16)), SMALL) is not None
 
     # Memory ended this probe.
-    whole = probe_of(DEVICES).model_copy(
-        update={"created": "whole", "max_batch": 1 << 20}
-    )
+    whole = altered(probe_of(DEVICES), created="whole", max_batch=1 << 20)
     save(whole)
     save(limited_to(4, probe_of(DEVICES)))
     save(by_margin(probe_of(DEVICES)))
@@ -79,15 +71,9 @@ def test_the_solo_sum_has_the_devices_that_a_split_leaves_out() -> None:
     first, second = solo_bests(DEVICES, split, SMALL) or ()
     assert alone_in_use((first, second), split.batches) == first.throughput
     run = Run.model_validate_json((DATA / "pair-run.json").read_text())
-    against = run.baselines.model_copy(
-        update={"solo_sum": 2000.0, "solo_best": (first, second)}
-    )
-    left = run.model_copy(
-        update={
-            "batches": split.batches,
-            "micro_batches": split.batches,
-            "scaling_efficiency": 0.9,
-        }
+    against = altered(run.baselines, solo_sum=2000.0, solo_best=(first, second))
+    left = altered(
+        run, batches=split.batches, micro_batches=split.batches, scaling_efficiency=0.9
     )
     told = list(gain_sentences(left, against, split, "gave"))[-1]
     assert told.endswith(
@@ -99,9 +85,7 @@ def test_the_solo_sum_has_the_devices_that_a_split_leaves_out() -> None:
 
 def limited_to(most: int, probe: Probe) -> Probe:
     """The probe as it is with --max-batch."""
-    return _with_limits(
-        probe.model_copy(update={"max_batch": most}), fits=most, fails=None
-    )
+    return _with_limits(altered(probe, max_batch=most), fits=most, fails=None)
 
 
 def by_margin(probe: Probe) -> Probe:
@@ -111,10 +95,7 @@ def by_margin(probe: Probe) -> Probe:
 
 
 def _with_limits(probe: Probe, **limits: object) -> Probe:
-    return probe.model_copy(
-        update={
-            "probes": tuple(
-                inside(one, "batch_limit", **limits) for one in probe.probes
-            )
-        }
+    return altered(
+        probe,
+        probes=tuple(inside(one, "batch_limit", **limits) for one in probe.probes),
     )

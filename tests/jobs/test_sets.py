@@ -20,6 +20,7 @@ from gpubalance.settings.requests import BalanceRequest
 from tests.jobs.drawn import nothing_kept
 from tests.jobs.probes import QUICK, SMALL, devices_of, of_config, probe_of, proof_of
 from tests.render.golden import told
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.machines import Machine
@@ -93,14 +94,13 @@ def test_a_host_behind_a_slow_network_is_left_out_and_told() -> None:
 
     Each card takes 0.3 s + 2 ms a sample.
     """
-    slow = QUICK.model_copy(update={"alpha_s": 0.3, "beta_s": 0.002, "sync_s": 0.3})
-    slowest = slow.model_copy(update={"sync_s": 6.0})
+    slow = altered(QUICK, alpha_s=0.3, beta_s=0.002, sync_s=0.3)
+    slowest = altered(slow, sync_s=6.0)
     hosts = zip(
         devices_of(slow, slow, slowest), ("alpha", "beta", "gamma"), strict=True
     )
     devices = [
-        one.model_copy(update={"host": host, "index": 0, "uuid": f"SIM-{host}-0"})
-        for one, host in hosts
+        altered(one, host=host, index=0, uuid=f"SIM-{host}-0") for one, host in hosts
     ]
     plan, said = balanced(Given(devices, JointProfile()))
     assert said[0].endswith("as sync may be less without gamma:0")

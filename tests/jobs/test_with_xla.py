@@ -19,15 +19,16 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import QUICK, devices_of
+from tests.support.altered import altered
 from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("either_engine")
-SLOWER = QUICK.model_copy(update={"name": "slower", "beta_s": 2 * QUICK.beta_s})
+SLOWER = altered(QUICK, name="slower", beta_s=2 * QUICK.beta_s)
 
 
 def devices(factor: float | None) -> tuple[Device, ...]:
     """Two devices, of which the better one takes so many times as long with XLA."""
-    return devices_of(SLOWER, QUICK.model_copy(update={"xla_factor": factor}))
+    return devices_of(SLOWER, altered(QUICK, xla_factor=factor))
 
 
 def probed(factor: float | None, *, xla: bool = False) -> tuple[Probe, list[str]]:

@@ -13,6 +13,7 @@ from gpubalance.planning.step_times import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from tests.jobs.probes import devices_of, of_config
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.drawn_training import (
     DrawnTraining,
@@ -34,8 +35,8 @@ def pair(
 ) -> tuple[Device, ...]:
     """Two equal cards, of which the first changes its speed."""
     points = tuple(DriftPoint(from_s=from_s, factor=factor) for from_s, factor in drift)
-    cool = CARD.model_copy(update={"noise": noise})
-    return devices_of(cool.model_copy(update={"drift": points}), cool)
+    cool = altered(CARD, noise=noise)
+    return devices_of(altered(cool, drift=points), cool)
 
 
 def best_step_s(
@@ -97,7 +98,7 @@ def test_the_split_is_as_before_where_most_of_a_step_is_a_fixed_cost() -> None:
     """At one sample of its batch, one more is not half of a device's time."""
     cool = DeviceProfile(name="card", alpha_s=0.04, beta_s=0.0001)
     points = (DriftPoint(from_s=3, factor=3.0), DriftPoint(from_s=20, factor=1.0))
-    devices = devices_of(cool.model_copy(update={"drift": points}), cool)
+    devices = devices_of(altered(cool, drift=points), cool)
     training = DrawnTraining(devices, JOINT, EVEN)
     assert trained(training, 19).split.batches == (1, 199)
     assert trained(training, 40).split.batches == (100, 100)
@@ -111,7 +112,7 @@ def test_a_step_in_which_a_card_slows_down_tells_nothing_of_its_fixed_cost(
     card = DeviceProfile(name="card", alpha_s=0.0, beta_s=0.0005)
     times = ((5, factor), (5.06, 2.0), (15, 1.0))
     points = tuple(DriftPoint(from_s=from_s, factor=of) for from_s, of in times)
-    devices = devices_of(card.model_copy(update={"drift": points}), card)
+    devices = devices_of(altered(card, drift=points), card)
     training = DrawnTraining(devices, JOINT, EVEN)
     gain = true_gain(training, devices, 500)
     _, *batches = [change.after.batches for change in training.changes]
@@ -208,7 +209,7 @@ def test_micro_batches_follow_a_throttle_and_come_back() -> None:
     """Half of a micro-batch's time is a fixed cost: not by its samples does it shrink."""
     card = DeviceProfile(name="card", alpha_s=0.04, beta_s=0.0004)
     points = (DriftPoint(from_s=6, factor=1.5), DriftPoint(from_s=20, factor=1.0))
-    devices = devices_of(card.model_copy(update={"drift": points}), card)
+    devices = devices_of(altered(card, drift=points), card)
     split = BatchSplit((300, 300), (100, 100))
     training = DrawnTraining(devices, JOINT, split, limits=(100, 100))
     trained(training, 6).train(10)

@@ -45,6 +45,7 @@ from gpubalance.results.records import Reported, read_record, read_result
 from gpubalance.results.subject import ReportSubject, warnings_of
 from tests.jobs.probes import QUICK, devices_of
 from tests.render import samples
+from tests.support.altered import altered
 from tests.support.known import known
 
 DATA = Path(__file__).with_name("data")
@@ -233,7 +234,7 @@ def lines() -> Iterator[str]:
         )
     for cut in layers.rounds:
         for ran_out in (None, 1):
-            full = cut.model_copy(update={"step_time_s": None, "ran_out": ran_out})
+            full = altered(cut, step_time_s=None, ran_out=ran_out)
             yield cut_done_text(full, layers.devices, layers.global_batch)
         yield cut_done_text(cut, layers.devices, layers.global_batch)
     yield pipe_window_text(1, 2, 1234.5, 0.25)
@@ -250,8 +251,8 @@ def lines() -> Iterator[str]:
         (None, None, 1),
     ):
         yield model_text(known(model), data, own, count)
-    curved = QUICK.model_copy(update={"curve": ((8, 0.05), (64, 0.2))})
-    plain = left.model_copy(update={"profile": None})
+    curved = altered(QUICK, curve=((8, 0.05), (64, 0.2)))
+    plain = altered(left, profile=None)
     yield simulated_text([*plan.devices, *devices_of(curved), plain])
     used = GpuProcess(pid=7, name="python", memory_bytes=3 << 30)
     piece = MigSlice(uuid="MIG-1", name=None, memory_bytes=5 << 30)

@@ -9,6 +9,7 @@ from gpubalance.results.run import Measurement
 from gpubalance.results.telemetry import Telemetry
 from gpubalance.settings.device import Device
 from tests.jobs.probes import measurement_of
+from tests.support.altered import altered
 
 PAIR = tuple(
     Device(
@@ -48,19 +49,17 @@ def measurement(
     """
     made = measurement_of(batches, (0.1, 0.2), sync_s=0.01)
     replicas = tuple(
-        replica.model_copy(
-            update={
-                "throughput": replica.batch / times.median,
-                "memory_peak_bytes": memory,
-                "telemetry": None if replica.device else telemetry,
-            }
+        altered(
+            replica,
+            throughput=replica.batch / times.median,
+            memory_peak_bytes=memory,
+            telemetry=None if replica.device else telemetry,
         )
         for replica in made.replicas
     )
-    return made.model_copy(
-        update={
-            "micro_batches": micro_batches or batches,
-            "step_time_s": times,
-            "replicas": replicas,
-        }
+    return altered(
+        made,
+        micro_batches=micro_batches or batches,
+        step_time_s=times,
+        replicas=replicas,
     )

@@ -20,6 +20,7 @@ from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.results.timing import Remedy
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.probes import QUICK, point_of
+from tests.support.altered import altered
 from tests.support.known import known
 
 DATA = Path(__file__).with_name("data")
@@ -58,14 +59,12 @@ def with_telemetry(of: ReportSubject) -> ReportSubject:
     run = known(of.run)
     end = (run.step_time_s.at_s or (10.0,))[-1]
     replicas = tuple(
-        replica.model_copy(update={"telemetry": _telemetry(replica.device, end)})
+        altered(replica, telemetry=_telemetry(replica.device, end))
         for replica in run.replicas
     )
-    changed = run.model_copy(update={"replicas": replicas})
+    changed = altered(run, replicas=replicas)
     plan = known(of.plan)
-    result = plan.model_copy(
-        update={"balance": known(plan.balance).model_copy(update={"run": changed})}
-    )
+    result = altered(plan, balance=altered(known(plan.balance), run=changed))
     return ReportSubject(of.name, result, of.probes, of.probe_from)
 
 
@@ -74,7 +73,7 @@ def goodput() -> ReportSubject:
     probe = read_record(PROBE, Probe)
     wanted = PlanRequest(noise_scale=3000.0, accumulate="auto", sync_s=0.03)
     made = plan(probe, probe.devices, wanted)
-    made = made.model_copy(update={"created": probe.created})
+    made = altered(made, created=probe.created)
     return ReportSubject("goodput.json", made, probe.probes, "pair-probe.json")
 
 
@@ -90,8 +89,8 @@ def contended() -> ReportSubject:
         "failure": Failure(exit_code=6, message="it died"),
     }
     replicas = (
-        first.model_copy(update={**slower, "telemetry": heat, "solo_telemetry": heat}),
-        second.model_copy(update=failed),
+        altered(first, **slower, telemetry=heat, solo_telemetry=heat),
+        altered(second, **failed),
     )
     rate = Throughput(median=1800.0, ci95=(1500.0, 2000.0))
     joint = HeldAgainst(
@@ -101,10 +100,8 @@ def contended() -> ReportSubject:
         throughput=rate,
     )
     changes = {"replicas": replicas, "joint": joint, "complete": False}
-    changes["settings"] = result.settings.model_copy(update={"data": "data.py:read"})
-    return ReportSubject(
-        "contended.json", result.model_copy(update=changes), (None, None)
-    )
+    changes["settings"] = altered(result.settings, data="data.py:read")
+    return ReportSubject("contended.json", altered(result, **changes), (None, None))
 
 
 def fed_run() -> ReportSubject:
@@ -131,8 +128,8 @@ def fed_run() -> ReportSubject:
         )
         bests.append(best)
     changes = {
-        "settings": run.settings.model_copy(
-            update={"data": "data.py:read", "gradients": "bf16", "input": "host"}
+        "settings": altered(
+            run.settings, data="data.py:read", gradients="bf16", input="host"
         ),
         "micro_batches": (410, 568),
         "pipeline": pipeline,
@@ -141,13 +138,11 @@ def fed_run() -> ReportSubject:
         "slow_s": 0.012,
         "slow_steps": SlowSteps(count=3, timed=240),
         "step_spread": StepSpread(p50_s=0.6, p95_s=0.9, steps=14),
-        "baselines": run.baselines.model_copy(
-            update={"solo_best": tuple(bests), "solo_sum": 2400.0}
-        ),
+        "baselines": altered(run.baselines, solo_best=tuple(bests), solo_sum=2400.0),
         "scaling_efficiency": 0.9,
         "complete": False,
     }
-    return ReportSubject("fed.json", run.model_copy(update=changes), (None, None))
+    return ReportSubject("fed.json", altered(run, **changes), (None, None))
 
 
 def rough_probe() -> ReportSubject:
@@ -155,13 +150,12 @@ def rough_probe() -> ReportSubject:
     probe = read_record(PROBE, Probe)
     first, second = probe.probes
     rough = {"steady": False, "precise": False, "telemetry": _telemetry(1, 9.0)}
-    curve = (first.curve[0].model_copy(update=rough), *first.curve[1:])
-    model = known(first.step_time_model).model_copy(
-        update={
-            "planned_with": "curve",
-            "residual": 0.08,
-            "curve": ((8, 0.05), (944, 0.71)),
-        }
+    curve = (altered(first.curve[0], **rough), *first.curve[1:])
+    model = altered(
+        known(first.step_time_model),
+        planned_with="curve",
+        residual=0.08,
+        curve=((8, 0.05), (944, 0.71)),
     )
     changes: dict[str, Any] = {
         "curve": curve,
@@ -170,19 +164,17 @@ def rough_probe() -> ReportSubject:
     }
     changes |= {"update_s": 0.03, "with_xla": point_of(QUICK, 944, 0.5)}
     changes |= {"flops_per_s": 5e12, "mfu": 0.4, "samples_per_joule": 6.25}
-    gpu = probe.devices[0].model_copy(update={"simulated": False, "profile": None})
-    failed = second.model_copy(
-        update={
-            "batch_limit": known(second.batch_limit).model_copy(update={"fails": None}),
-            "failures": (Failure(exit_code=6, message="its worker died"),),
-        }
+    gpu = altered(probe.devices[0], simulated=False, profile=None)
+    failed = altered(
+        second,
+        batch_limit=altered(known(second.batch_limit), fails=None),
+        failures=(Failure(exit_code=6, message="its worker died"),),
     )
-    result = probe.model_copy(
-        update={
-            "devices": (gpu, probe.devices[1]),
-            "probes": (first.model_copy(update=changes), failed),
-            "complete": False,
-        }
+    result = altered(
+        probe,
+        devices=(gpu, probe.devices[1]),
+        probes=(altered(first, **changes), failed),
+        complete=False,
     )
     return ReportSubject("rough.json", result, result.probes, "rough.json")
 

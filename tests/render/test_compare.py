@@ -20,6 +20,7 @@ from tests.jobs.test_compare import (
     sampled,
     slower,
 )
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 GOLDEN = Path(__file__).parent / "compare.txt"
@@ -31,7 +32,7 @@ def mixed(run: Run) -> Run:
 
 def several(folder: Path) -> Comparison:
     """A comparison that has every kind of text about runs."""
-    short = OTHER.model_copy(update={"complete": False, "warnings": ()})
+    short = altered(OTHER, complete=False, warnings=())
     alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=4)
     proven = {
         "before": BASELINE,
@@ -73,8 +74,8 @@ def test_a_verdict_on_runs_of_a_machine_that_was_not_quiet_carries_it(
 
 
 def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:
-    bad = DEVICES[0].model_copy(update={"name": "\x1b[31mred\x1b[0m\x07"})
-    run = OTHER.model_copy(update={"devices": (bad, *DEVICES[1:])})
+    bad = altered(DEVICES[0], name="\x1b[31mred\x1b[0m\x07")
+    run = altered(OTHER, devices=(bad, *DEVICES[1:]))
     text = comparison_text(compared_in(tmp_path, {"a": BASELINE, "\x1b[2Jb": run}))
     assert "\x1b" not in text
     assert "\x07" not in text

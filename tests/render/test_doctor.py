@@ -7,6 +7,7 @@ import pytest
 from gpubalance.render.doctor import checkup_text
 from gpubalance.results.checkup import Check, Checkup
 from tests.render.golden import WIDTHS, path
+from tests.support.altered import altered
 
 CHECKUP = Checkup(
     created="2026-11-21T12:00:00+00:00",
@@ -65,8 +66,6 @@ def test_it_is_whole_at_80_and_at_40_columns(
 
 
 def test_when_nothing_is_wrong_it_says_so_and_when_cut_short_too() -> None:
-    good = CHECKUP.model_copy(update={"checks": CHECKUP.checks[:1]})
+    good = altered(CHECKUP, checks=CHECKUP.checks[:1])
     assert checkup_text(good).startswith("nothing is wrong: 1 ok\n")
-    assert checkup_text(good.model_copy(update={"complete": False})).startswith(
-        "1 ok; cut short\n"
-    )
+    assert checkup_text(altered(good, complete=False)).startswith("1 ok; cut short\n")

@@ -25,6 +25,7 @@ from tests.render.golden import (
     told,
 )
 from tests.render.samples import PROBE
+from tests.support.altered import altered
 from tests.support.known import known
 
 
@@ -69,8 +70,8 @@ def test_the_course_of_goodput_is_of_several_global_batches() -> None:
 
 def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> None:
     made = Plan.model_validate_json((DATA / "pair-balance.json").read_text())
-    shares = tuple(share.model_copy(update={"binds": "speed"}) for share in made.shares)
-    free = made.model_copy(update={"shares": shares})
+    shares = tuple(altered(share, binds="speed") for share in made.shares)
+    free = altered(made, shares=shares)
     given = inside(free, "predicted", by_global_batch=())
     found = (bounds_text(plan) for plan in (free, given))
     assert list(found) == [
@@ -83,7 +84,7 @@ def test_a_curve_with_its_marks_is_whole_at_50_columns() -> None:
     (first, _) = Probe.model_validate_json(
         (DATA / "pair-probe.json").read_text()
     ).probes
-    rough = first.curve[1].model_copy(update={"precise": False})
+    rough = altered(first.curve[1], precise=False)
     lines = curve_lines((first.curve[0], rough, *first.curve[2:]), 50)
     assert max(map(len, lines)) <= 50
     assert any(line.endswith("± over 1 %") for line in lines)
@@ -98,10 +99,8 @@ def test_a_device_without_a_point_says_that_nothing_was_measured() -> None:
         "solo_best": None,
         "sensible": None,
     }
-    second = probe.probes[1].model_copy(update=unmeasured)
-    left = probe.model_copy(
-        update={"probes": (probe.probes[0], second), "complete": False}
-    )
+    second = altered(probe.probes[1], **unmeasured)
+    left = altered(probe, probes=(probe.probes[0], second), complete=False)
     (line,) = [
         line for line in lines_of(probe_summary(left)) if line.startswith("GPU:1")
     ]

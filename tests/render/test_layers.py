@@ -28,6 +28,7 @@ from gpubalance.results.subject import ReportSubject
 from tests.jobs.probes import inside
 from tests.render import samples
 from tests.render.test_report_charts import bars, drawn
+from tests.support.altered import altered
 
 LAYERS = samples.DATA / "pair-layers.json"
 
@@ -78,12 +79,10 @@ def test_a_device_with_little_to_do_has_a_line_that_says_why(result: Layers) -> 
     )
     assert f"{waits}no other cut that fits is predicted to be faster" in told(result)
     assert f"{waits}the cuts are those of --cuts" in told(
-        result.model_copy(update={"cuts": ("dense",)})
+        altered(result, cuts=("dense",))
     )
     first, second = result.stages
-    busy = result.model_copy(
-        update={"stages": (first, second.model_copy(update={"bubble_s": 0.0}))}
-    )
+    busy = altered(result, stages=(first, altered(second, bubble_s=0.0)))
     assert not [line for line in told(busy) if "idles" in line]
 
 

@@ -34,6 +34,7 @@ from gpubalance.results.subject import ReportSubject
 from tests.cli.program import ROOT
 from tests.jobs.probes import inside
 from tests.render import samples
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -87,9 +88,7 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     }
     batches = f"{known(run.baselines.even).global_batch} and {run.global_batch}"
     assert f"Their global batches differ: {batches}" in drawn(subject, "step").text
-    alike = inside(
-        run, "baselines", even=run.model_copy(update={"batches": run.batches[::-1]})
-    )
+    alike = inside(run, "baselines", even=altered(run, batches=run.batches[::-1]))
     says = "global batches differ"
     assert says not in drawn(replace(subject, result=alike), "step").text
     # The even split is above the chosen one, and each row ends with the step.

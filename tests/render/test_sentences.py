@@ -31,6 +31,7 @@ from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS
 from tests.render.measurements import PAIR
 from tests.render.samples import PLAN, subject
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 
@@ -77,7 +78,7 @@ def test_what_leaving_a_device_out_gains(
 
 def of_first(plan: Plan) -> Plan:
     batches = (plan.batches[0], *[0] * (len(plan.batches) - 1))
-    return plan.model_copy(update={"batches": batches, "micro_batches": batches})
+    return altered(plan, batches=batches, micro_batches=batches)
 
 
 @cases(
@@ -91,17 +92,17 @@ def of_first(plan: Plan) -> Plan:
 def test_sync_is_told_where_it_is_longer_with_the_device(
     plan: Plan, with_it_s: float | None, without_s: float, text: str
 ) -> None:
-    predicted = plan.predicted.model_copy(update={"sync_s": without_s})
-    changed = plan.model_copy(update={"predicted": predicted})
+    predicted = altered(plan.predicted, sync_s=without_s)
+    changed = altered(plan, predicted=predicted)
     assert _syncs(changed, with_it_s) == text
 
 
 def with_binds(plan: Plan, *binds: str) -> Plan:
     shares = [
-        share.model_copy(update={"binds": bind, "limit": 640 + share.device})
+        altered(share, binds=bind, limit=640 + share.device)
         for share, bind in zip(plan.shares, binds, strict=True)
     ]
-    return plan.model_copy(update={"shares": tuple(shares)})
+    return altered(plan, shares=tuple(shares))
 
 
 def test_why_devices_have_no_more(plan: Plan) -> None:
@@ -117,13 +118,13 @@ def test_why_devices_have_no_more(plan: Plan) -> None:
     assert bounds_text(fine) == (
         "GPU:0, GPU:1 could take more, but no larger global batch promises clearly more samples/s"
     )
-    none_larger = fine.predicted.model_copy(update={"by_global_batch": ()})
-    assert bounds_text(fine.model_copy(update={"predicted": none_larger})) == (
+    none_larger = altered(fine.predicted, by_global_batch=())
+    assert bounds_text(altered(fine, predicted=none_larger)) == (
         "GPU:0, GPU:1 could take more of a larger global batch"
     )
     assert aim_text(plan) == "samples/s"
-    noisy = plan.predicted.model_copy(update={"noise_scale": 100.0})
-    assert aim_text(plan.model_copy(update={"predicted": noisy})) == "goodput"
+    noisy = altered(plan.predicted, noise_scale=100.0)
+    assert aim_text(altered(plan, predicted=noisy)) == "goodput"
 
 
 def test_why_a_device_is_left_out(plan: Plan) -> None:
@@ -135,15 +136,15 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
     )
     slow = with_binds(of_first(plan), "speed", "speed")
     assert left_out_text(slow, out) == "GPU:1 is left out: GPU:0 is 25 % faster alone"
-    unknown = out.model_copy(update={"gain": None})
+    unknown = altered(out, gain=None)
     assert left_out_text(slow, unknown) == "GPU:1 has no samples"
     shares = list(slow.shares)
     for limit, has_room in ((multiple - 1, False), (multiple, True)):
-        shares[1] = shares[1].model_copy(update={"limit": limit})
-        text = left_out_text(slow.model_copy(update={"shares": tuple(shares)}), unknown)
+        shares[1] = altered(shares[1], limit=limit)
+        text = left_out_text(altered(slow, shares=tuple(shares)), unknown)
         assert ("has no room" in text) is not has_room
-    shares[1] = shares[1].model_copy(update={"limit": 0})
-    full = slow.model_copy(update={"shares": tuple(shares)})
+    shares[1] = altered(shares[1], limit=0)
+    full = altered(slow, shares=tuple(shares))
     assert left_out_text(full, out) == (
         f"GPU:1 is left out: it has no room for a batch of {multiple}"
     )
@@ -192,12 +193,12 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
         "rare slow steps",
     ]
     # Of the solo sum a thousandth is worth a word.
-    just = GAP.model_copy(update={"imbalance": 1.0})
+    just = altered(GAP, imbalance=1.0)
     assert "waiting for the slowest" in [x.cause for x in large_losses(PAIR, just)]
     nothing = dict.fromkeys(("batch_sizes", "imbalance", "sync", "slow"), 0.0)
     none = GAP.model_copy(update=nothing | {"slowdown": (0.0, 0.0)})
     assert not list(gap_parts(PAIR, none))
-    xla = all_losses(PAIR, GAP.model_copy(update={"without_xla": 7.0, "slow": 0.0}))
+    xla = all_losses(PAIR, altered(GAP, without_xla=7.0, slow=0.0))
     assert [loss.cause for loss in xla[-2:]] == ["summing gradients", "without XLA"]
     assert [Loss("a", rate).text for rate in (38.0, -38.0, 0.0)] == [
         "−38.0",
@@ -224,22 +225,18 @@ def of_steps(run: Run, **changes: Any) -> Run:
 
 def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     first, second = run.replicas
-    first = first.model_copy(
-        update={"compute_s": 0.1, "update_s": 0.02, "wait_s": 0.05}
-    )
-    second = second.model_copy(
-        update={"compute_s": 0.11, "update_s": 0.06, "wait_s": 0.0}
-    )
+    first = altered(first, compute_s=0.1, update_s=0.02, wait_s=0.05)
+    second = altered(second, compute_s=0.11, update_s=0.06, wait_s=0.0)
     both = (first, second)
     assert step_text(of_steps(run), both) == (
         "step 200 ms = slowest compute 110 ms + update 60.0 ms + sync 30.0 ms; imbalance 1.250 "
         "(1 = they finish together)"
     )
-    waiting = second.model_copy(update={"wait_s": 0.00021, "update_s": 0.02})
+    waiting = altered(second, wait_s=0.00021, update_s=0.02)
     assert "110 ms + update 20.0 ms + wait 210 µs + sync" in step_text(
         of_steps(run), (first, waiting)
     )
-    hardly = waiting.model_copy(update={"wait_s": 0.00019})
+    hardly = altered(waiting, wait_s=0.00019)
     assert "wait" not in step_text(of_steps(run), (first, hardly))
     slow = step_text(of_steps(run, slow_s=0.004, excess_s=0.00021), both)
     assert (
@@ -256,7 +253,7 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
         in step_text(of_steps(run, slow_s=0.004, slow_steps=between), both)
     )
     assert "−" not in step_text(of_steps(run, excess_s=0.00019), both)
-    alone = second.model_copy(update={"update_s": 0.0})
+    alone = altered(second, update_s=0.0)
     assert step_text(of_steps(run), (alone,)) == "step 200 ms = slowest compute 110 ms"
 
 
@@ -334,7 +331,7 @@ def test_what_an_input_pipeline_gives() -> None:
     ]
     first, _ = pipeline_sentences(binding, None)
     assert "could take 800 " in first
-    usual = binding.model_copy(update={"remedies": ()})
+    usual = altered(binding, remedies=())
     assert list(pipeline_sentences(usual, 900.0))[1:] == [
         "  → no usual remedy is missing: do less for each sample, or do it once, beforehand"
     ]

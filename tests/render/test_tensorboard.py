@@ -11,6 +11,7 @@ from gpubalance.render.tensorboard import Summaries
 from gpubalance.results.telemetry import Moment, Telemetry
 from gpubalance.settings.settings import Settings
 from tests.render.measurements import PAIR, measurement, step_time
+from tests.support.altered import altered
 
 SETTINGS = Settings(model="small", precision="tf32")
 NOW = 1000.0
@@ -94,7 +95,7 @@ def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
     # So not even its mean stands beside them as if it were one of them.
     assert scalars(found, "gpubalance/power_w/GPU:0") == []
     # Without readings over time its summary stands at the end.
-    whole = measurement((6, 4), times, telemetry.model_copy(update={"course": ()}))
+    whole = measurement((6, 4), times, altered(telemetry, course=()))
     found = Summaries(SETTINGS).window("", PAIR, whole, NOW)
     assert scalars(found, "gpubalance/temperature_c/GPU:0") == [(8, NOW, 70.0)]
     assert scalars(found, "gpubalance/power_w/GPU:0") == [(8, NOW, 200.0)]

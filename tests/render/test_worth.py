@@ -15,6 +15,7 @@ from gpubalance.results.warnings import warning
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import devices_of, inside
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 
@@ -30,10 +31,8 @@ def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> 
         device=1, batch=100, throughput=rate, samples_per_joule=samples_per_joule
     )
     slower = SoloBest(device=0, batch=100, throughput=rate / 2)
-    return run.model_copy(
-        update={
-            "baselines": Baselines(even=None, solo_best=(slower, best), solo_sum=None)
-        }
+    return altered(
+        run, baselines=Baselines(even=None, solo_best=(slower, best), solo_sum=None)
     )
 
 
@@ -42,7 +41,7 @@ def test_there_is_no_verdict_where_most_steps_were_late(
 ) -> None:
     """There is no verdict where most steps took longer than the profile says."""
     late = warning("too-slow-for-profile", late="88 %", advice="")
-    slow = with_best(run, 1000).model_copy(update={"warnings": (late,)})
+    slow = altered(with_best(run, 1000), warnings=(late,))
     (said,) = worth_sentences(slow)
     assert said.endswith("so nobody knows whether another device is worth it")
 
@@ -92,7 +91,7 @@ def test_a_device_better_alone_is_also_compared_at_the_same_batch(
     """
     best = SoloBest(device=1, batch=900, throughput=4000, at_global_batch=same)
     baselines = Baselines(even=None, solo_best=(best,), solo_sum=None)
-    said = list(worth_sentences(run.model_copy(update={"baselines": baselines})))
+    said = list(worth_sentences(altered(run, baselines=baselines)))
     at_best = "50 % less than GPU:1 alone at its best (4000 at batch 900)"
     assert said == [says, f"{at_best}: {larger}"]
 
@@ -110,9 +109,7 @@ def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
         == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
     )
     (said,) = worth_sentences(
-        run.model_copy(
-            update={"baselines": Baselines(even=None, solo_best=None, solo_sum=None)}
-        ),
+        altered(run, baselines=Baselines(even=None, solo_best=None, solo_sum=None)),
         2000,
     )
     assert said == "an epoch of 2,000 samples: 1.00 s with this split"
@@ -151,11 +148,11 @@ def test_energy_is_told_where_every_device_tells_it(run: Run) -> None:
         for watts in (200, 100)
     ]
     replicas = [
-        one.model_copy(update={"telemetry": seen})
+        altered(one, telemetry=seen)
         for one, seen in zip(run.replicas, watched, strict=True)
     ]
     measured = with_best(
-        run.model_copy(update={"replicas": tuple(replicas)}),
+        altered(run, replicas=tuple(replicas)),
         1000,
         samples_per_joule=5.0,
     )

@@ -44,6 +44,7 @@ from gpubalance.results.subject import warnings_of
 from gpubalance.results.telemetry import Telemetry, passing, throttling
 from gpubalance.results.warnings import warning
 from tests.render.samples import BALANCE, DATA, PLAN, PROBE, RUN, document, subject
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -99,20 +100,20 @@ def test_shapes_as_text(shapes: tuple[tuple[int | None, ...], ...], text: str) -
 
 def test_models_are_alike_as_far_as_both_are_known() -> None:
     model = Model(name="m", parameters=5, gradient_bytes=20)
-    shaped = model.model_copy(update={"input_shapes": ((3,),)})
-    adam = model.model_copy(update={"optimizer": Optimizer(name="Adam", per_weight=2)})
+    shaped = altered(model, input_shapes=((3,),))
+    adam = altered(model, optimizer=Optimizer(name="Adam", per_weight=2))
     others = [
-        model.model_copy(update={"name": "n"}),
-        model.model_copy(update={"parameters": 6}),
-        model.model_copy(update={"gradient_bytes": 24}),
+        altered(model, name="n"),
+        altered(model, parameters=6),
+        altered(model, gradient_bytes=24),
     ]
     assert model.is_like(shaped)
     assert shaped.is_like(model)
     assert shaped.is_like(adam)
     assert not any(model.is_like(other) for other in others)
-    assert not shaped.is_like(model.model_copy(update={"input_shapes": ((4,),)}))
+    assert not shaped.is_like(altered(model, input_shapes=((4,),)))
     sgd = Optimizer(name="SGD", per_weight=0)
-    assert not adam.is_like(model.model_copy(update={"optimizer": sgd}))
+    assert not adam.is_like(altered(model, optimizer=sgd))
     assert str(adam.optimizer) == "Adam, which holds 2 numbers for a weight"
 
 
@@ -141,7 +142,7 @@ def test_reasons_that_pass_and_energy() -> None:
     telemetry = Telemetry(readings=3, duration_s=10.0, energy_j=2000.0)
     assert telemetry.samples_per_joule(300.0) == pytest.approx(1.5)
     for energy in (None, 0.0):
-        unknown = telemetry.model_copy(update={"energy_j": energy})
+        unknown = altered(telemetry, energy_j=energy)
         assert unknown.samples_per_joule(300.0) is None
 
 
@@ -248,7 +249,7 @@ def test_the_best_alone_is_with_xla_if_that_is_faster(
     )
     assert probe.xla_ratio == ratio
     assert probe.alone == alone
-    unknown = probe.model_copy(update={"solo_best": None})
+    unknown = altered(probe, solo_best=None)
     assert (unknown.xla_ratio, unknown.alone) == (None, None)
 
 
@@ -280,7 +281,7 @@ def test_rates_alone_are_added_up_of_devices_in_use() -> None:
     assert alone_in_use((), (8, 0, 8)) is None
     assert alone_in_use(None, (8, 0, 8)) is None
     slower, same, faster = (
-        bests[0].model_copy(update={"xla_ratio": ratio}) for ratio in (0.9, 1.0, 1.1)
+        altered(bests[0], xla_ratio=ratio) for ratio in (0.9, 1.0, 1.1)
     )
     assert [best.is_with_xla for best in (bests[0], slower, same, faster)] == [
         False,
@@ -297,9 +298,9 @@ def test_a_command_of_a_queue_ended_well_if_its_last_try_did() -> None:
     command = QueuedCommand(number=1, command="a")
     assert not command.ended_well
     for tries, ended_well in (((failed,), False), ((failed, well), True)):
-        assert command.model_copy(update={"tries": tries}).ended_well is ended_well
-    assert not command.model_copy(update={"tries": (well, failed)}).ended_well
-    assert command.model_copy(update={"resumed": True}).ended_well
+        assert altered(command, tries=tries).ended_well is ended_well
+    assert not altered(command, tries=(well, failed)).ended_well
+    assert altered(command, resumed=True).ended_well
 
 
 def test_the_powers_of_a_step_and_its_fingerprint() -> None:
@@ -338,7 +339,7 @@ def test_a_probe_that_is_compared_has_no_global_batch() -> None:
         file="f", kind="run", created="", complete=True, devices=(), warnings=()
     )
     assert one.global_batch is None
-    assert one.model_copy(update={"batches": (8, 4)}).global_batch == 12
+    assert altered(one, batches=(8, 4)).global_batch == 12
 
 
 def test_a_warning_has_the_code_before_the_slash() -> None:
@@ -358,10 +359,8 @@ def test_a_balances_run_counts_with_its_warnings_first() -> None:
     assert (balanced.kind, balanced.split) == ("plan", plan.split)
     first = warning("sync-unknown")
     second = warning("shares-assumed")
-    proven = known(plan.balance).model_copy(
-        update={"run": run.model_copy(update={"warnings": (first,)})}
-    )
-    warned = plan.model_copy(update={"balance": proven, "warnings": (second,)})
+    proven = altered(known(plan.balance), run=altered(run, warnings=(first,)))
+    warned = altered(plan, balance=proven, warnings=(second,))
     assert warnings_of(warned) == (first, second)
     probe = subject(PROBE)
     assert (probe.run, probe.plan, probe.split, probe.ran) == (None, None, None, ())
@@ -373,13 +372,13 @@ def test_a_plan_is_complete_once_its_run_and_its_data_are() -> None:
     plan = known(subject(BALANCE).plan)
     assert plan.complete
     balance = known(plan.balance)
-    without = balance.model_copy(update={"run": None})
-    assert not plan.model_copy(update={"balance": without}).complete
-    run = known(plan.run).model_copy(update={"complete": False})
-    begun = balance.model_copy(update={"run": run})
-    assert not plan.model_copy(update={"balance": begun}).complete
-    with_data = plan.settings.model_copy(update={"data": "data.py:batches"})
-    assert not plan.model_copy(update={"settings": with_data}).complete
+    without = altered(balance, run=None)
+    assert not altered(plan, balance=without).complete
+    run = altered(known(plan.run), complete=False)
+    begun = altered(balance, run=run)
+    assert not altered(plan, balance=begun).complete
+    with_data = altered(plan.settings, data="data.py:batches")
+    assert not altered(plan, settings=with_data).complete
     assert known(subject(PLAN).plan).complete
 
 

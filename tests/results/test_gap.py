@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.render.gap import all_losses, large_losses
 from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
+from tests.support.altered import altered
 
 seconds = st.floats(1e-3, 10)
 
@@ -106,12 +107,10 @@ def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
     assert [(loss.cause, loss.rate) for loss in large_losses(devices, gap)] == [
         ("other batches than the best alone", 50.0)
     ]
-    slow = gap.model_copy(
-        update={"slowdown": (0.6, 0.7, 0.0, 0.0), "throughput": 947.8}
-    )
+    slow = altered(gap, slowdown=(0.6, 0.7, 0.0, 0.0), throughput=947.8)
     (batches, rest) = large_losses(devices, slow)
     assert (rest.cause, round(rest.rate, 6)) == ("the rest", 2.2)
     (largest, rest) = large_losses(
-        devices, gap.model_copy(update={"sync": 30.0, "throughput": 920.0}), most=1
+        devices, altered(gap, sync=30.0, throughput=920.0), most=1
     )
     assert (largest, rest.cause, round(rest.rate, 6)) == (batches, "the rest", 30.0)

@@ -38,6 +38,7 @@ from gpubalance.settings.requests import (
 )
 from gpubalance.settings.settings import Settings
 from tests.jobs.probes import QUICK, devices_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 PAIR = devices_of(QUICK, QUICK)
@@ -93,7 +94,7 @@ def test_what_are_no_micro_batches_is_refused(typed: object) -> None:
 def test_the_probe_of_a_balance_is_for_what_the_balance_asks() -> None:
     asked = BalanceRequest(
         devices=PAIR,
-        settings=SMALL.model_copy(update={"pack_bytes": 7, "gradients": "bf16"}),
+        settings=altered(SMALL, pack_bytes=7, gradients="bf16"),
         plan=PlanRequest(global_batch=300, batch_multiple=4),
         measuring=Measuring(seed=5, deadline_s=70.0),
         probe_s=2.5,
@@ -106,7 +107,7 @@ def test_the_probe_of_a_balance_is_for_what_the_balance_asks() -> None:
     assert probe.each
     assert (probe.settings.pack_bytes, probe.settings.gradients) == (None, "full")
     bounded = PlanRequest(global_batch=300, max_global_batch=500)
-    assert asked.model_copy(update={"plan": bounded}).probe.max_batch == 500
+    assert altered(asked, plan=bounded).probe.max_batch == 500
     plain = BalanceRequest(devices=PAIR[:1], settings=SMALL).probe
     assert (plain.max_batch, plain.batch_multiple, plain.least_samples) == (None, 8, 0)
     assert not plain.for_split
@@ -115,7 +116,7 @@ def test_the_probe_of_a_balance_is_for_what_the_balance_asks() -> None:
 def test_a_step_of_layers_has_eight_micro_batches_a_device() -> None:
     asked = LayersRequest(devices=PAIR, settings=SMALL, margin_bytes=9 << 20)
     assert asked.in_a_step == 16
-    assert asked.model_copy(update={"micro_batches": 3}).in_a_step == 3
+    assert altered(asked, micro_batches=3).in_a_step == 3
     uncut = asked.uncut
     assert (uncut.plan.accumulate, uncut.plan.margin_bytes) == ("auto", 9 << 20)
     assert (uncut.round_s, uncut.rounds) == (3.0, 10)
@@ -319,10 +320,10 @@ def test_what_is_no_profile_is_refused(fields: dict[str, object], told: str) -> 
 def test_how_devices_are_called() -> None:
     (gpu,) = gpus(1)
     (remote,) = gpus(1, host="alpha")
-    cpu = gpu.model_copy(update={"simulated": True})
-    simulated = cpu.model_copy(update={"profile": QUICK})
-    with_xla = QUICK.model_copy(update={"xla_factor": 0.5})
-    compiled = cpu.model_copy(update={"profile": with_xla})
+    cpu = altered(gpu, simulated=True)
+    simulated = altered(cpu, profile=QUICK)
+    with_xla = altered(QUICK, xla_factor=0.5)
+    compiled = altered(cpu, profile=with_xla)
     labels = [device.label for device in (gpu, remote, cpu, simulated)]
     assert labels == ["GPU:0", "alpha:0", "CPU:0", "GPU:0"]
     assert [device.called for device in (gpu, remote)] == ["0", "alpha:0"]
