@@ -29,15 +29,9 @@ SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
         "batch of 128\n  → the nearest that is possible: 64",
     ),
     ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
-    (
-        "--global-batch 100000",
-        2,
-        "a global batch of 100,000 is too large: at most ",
-    ),
+    ("--global-batch 100000", 2, "a global batch of 100,000 is too large: at most "),
 )
-def test_what_is_not_possible_is_told_before_anything_is_measured(
-    wanted: str, code: int, told: str
-) -> None:
+def test_what_is_not_possible_is_told_first(wanted: str, code: int, told: str) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     for command in (("balance", "--dry-run"), ("balance",)):
         done = here(*command, "--simulate", QUICK_PAIR, *wanted.split(), code=code)
@@ -50,6 +44,8 @@ def test_what_is_not_possible_is_told_before_anything_is_measured(
     (("run", "--batches", "8", "8"), "about 40 s in all; nothing was run"),
     (("independent", "--batches", "8", "8"), "s in all; nothing was run"),
     (("queue",), "2 commands, one at a time on GPU:0 Quick 3, GPU:1 Quick 2"),
+    (("probe",), "\n  GPU:1 alone "),
+    (("layers",), "in all; nothing was run"),
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_a_dry_run_runs_nothing(
@@ -68,7 +64,7 @@ def test_a_dry_run_runs_nothing(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_dry_run_says_each_phase_and_the_balance_does_these(
+def test_a_dry_run_says_the_phases_of_a_balance(
     tmp_path: Path, own_state: Path
 ) -> None:
     command = ("balance", "--simulate", QUICK_PAIR, "--max-global-batch", "32")
@@ -105,9 +101,7 @@ def test_a_dry_run_says_each_phase_and_the_balance_does_these(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_plan_after_a_balance_knows_what_it_found(
-    tmp_path: Path,
-) -> None:
+def test_a_plan_after_a_balance_knows_what_it_found(tmp_path: Path) -> None:
     """A plan after a balance knows what it found of these devices together.
 
     This profile's joint run holds less than the probe of each alone lets hope.
@@ -185,9 +179,7 @@ def test_a_plan_after_a_balance_knows_what_it_found(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_balance_by_a_noise_scale_proves_the_split_that_learns_fastest(
-    tmp_path: Path,
-) -> None:
+def test_with_a_noise_scale_what_learns_fastest_is_proven(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     scale = 60
     done = here(
@@ -296,7 +288,7 @@ def sum_s(devices):
 """
 
 
-def test_a_host_behind_a_slow_link_is_left_out_also_with_packs(
+def test_a_host_behind_a_slow_link_is_left_out(
     engine_that: Callable[[str], None],
 ) -> None:
     """A host behind a slow link is left out though sync in packs is longer than a sum.

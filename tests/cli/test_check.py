@@ -132,9 +132,7 @@ def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @forked
-def test_it_says_what_a_model_that_is_not_compiled_is_measured_with(
-    tmp_path: Path,
-) -> None:
+def test_it_says_what_an_uncompiled_model_is_measured_with(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     model = ("check", "-q", "--model")
     data = ("--data", "train.py:arrays")
@@ -170,29 +168,13 @@ def test_what_does_not_fit_is_named_with_its_remedy(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_balance_says_it_before_it_measures() -> None:
-    done = here("balance", "--simulate", QUICK_PAIR, "--model", TINY, *SHORT, code=0)
-    lines = done.stderr.splitlines()
-    (told,) = [
-        number
-        for number, line in enumerate(lines)
-        if "parameters to train, gradients of" in line
-    ]
-    assert told < next(
-        number for number, line in enumerate(lines) if " batch 8: " in line
-    )
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_a_balance_with_a_kept_probe_says_it_too() -> None:
+def test_a_balance_says_it_before_it_measures_and_with_a_kept_probe() -> None:
     asked = ("--simulate", QUICK_PAIR, "--model", TINY, *SHORT)
-    here("balance", *asked, code=0)
-    lines = here("balance", *asked, code=0).stderr.splitlines()
-    assert any("planning with the probe of" in line for line in lines)
-    assert (
-        len([line for line in lines if "parameters to train, gradients of" in line])
-        == 1
-    )
+    says = "parameters to train, gradients of"
+    first, again = (here("balance", *asked, code=0).stderr for _ in range(2))
+    assert first.index(says) < first.index(" batch 8: ")
+    assert "planning with the probe of" in again
+    assert first.count(says) == again.count(says) == 1
 
 
 @pytest.mark.usefixtures("in_process")

@@ -52,9 +52,7 @@ def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
 
 @pytest.mark.full  # see the balance above
 @pytest.mark.usefixtures("forked")
-def test_of_workers_that_begin_at_the_same_time_one_checks_the_model(
-    tmp_path: Path,
-) -> None:
+def test_of_workers_that_begin_at_once_one_checks_the_model(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(_MODEL)
     few = ("--max-batch", "8", "--duration", "0.2", "--parallel")

@@ -31,7 +31,4 @@ def test_a_gate_prints_the_comparison_and_exits_with_9(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["kind"] == "comparison"
     assert [
         against.ratio and against.ratio.verdict for against in found.against_first
-    ] == [
-        "no difference",
-        "slower",
-    ]
+    ] == ["no difference", "slower"]

@@ -85,9 +85,7 @@ def test_each_flag_of_each_command_means_the_same_in_a_file(
         assert parsed(name, ["--config", str(path)]) == by_hand
 
 
-def test_the_command_line_is_above_it_and_a_commands_own_table(
-    tmp_path: Path,
-) -> None:
+def test_the_command_line_is_above_it_and_a_commands_own_table(tmp_path: Path) -> None:
     """The command line is above it and a command's own table above all commands."""
     path = tmp_path / "config.toml"
     path.write_text(
@@ -132,17 +130,13 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
         "there are: hosts, json, quiet, simulate, time-scale, verbose, via",
     ),
     ("config = 'other.toml'", ": config: there is no such", "there are: "),
-    (
-        "[run]\nno-xla = true",
-        ": [run] no-xla: there is no such",
-        "did you mean xla?",
-    ),
+    ("[run]\nno-xla = true", ": [run] no-xla: there is no such", "did you mean xla?"),
     ("[run", " is not TOML", ""),
     ("x = " + "[" * 100_000, " is not TOML", ""),
     ("#" * (1 << 20) + "\n", " is larger than 1 MiB", ""),
     ids=lambda text: text[:30],
 )
-def test_what_is_wrong_is_told_with_its_place(
+def test_wrong_options_are_told(
     tmp_path: Path, text: str, says: str, remedy: str
 ) -> None:
     path = tmp_path / "config.toml"
@@ -158,11 +152,7 @@ def test_what_is_wrong_is_told_with_its_place(
 
 def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for path in (
-        tmp_path / "binary",
-        tmp_path,
-        Path("/dev/zero"),
-    ):
+    for path in (tmp_path / "binary", tmp_path, Path("/dev/zero")):
         with pytest.raises(BadInput):
             defaults(path, COMMANDS)
     with pytest.raises(UsageError, match="No such file"):

@@ -129,7 +129,7 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     ) == 1
 
 
-def test_what_becomes_of_ones_own_batches_is_told(
+def test_own_batches_are_told_of(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
     """What becomes of one's own batches is told before a split is tried and after."""

@@ -22,9 +22,7 @@ def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
     assert "no NVIDIA driver" in json.loads(listed.stdout)["nvidia"]["problem"]
 
 
-def test_the_gpus_are_listed_with_why_they_can_not_be_used(
-    tmp_path: Path,
-) -> None:
+def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> None:
     """The GPUs are listed with why they can not be used and a lost one can not be named.
 
     Why the real TensorFlow can't use them a run says: see tests/faults/test_environment.py.

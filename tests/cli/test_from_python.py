@@ -64,9 +64,7 @@ if __name__ == "__main__":
 
 @pytest.mark.full  # the others here are without TensorFlow
 @pytest.mark.usefixtures("forked")
-def test_a_script_balances_its_own_functions_and_trains_with_the_plan(
-    tmp_path: Path,
-) -> None:
+def test_a_script_balances_its_functions_and_trains_by_the_plan(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     settings = Settings(model="train.py:build", data="train.py:dataset")
@@ -87,9 +85,7 @@ def test_a_script_balances_its_own_functions_and_trains_with_the_plan(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_watch_gets_the_events_and_nothing_is_shown(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_watch_gets_what_would_be_shown(capfd: pytest.CaptureFixture[str]) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     events: list[Event] = []
     plan = gpubalance.balance(

@@ -115,8 +115,7 @@ def test_some_devices_of_some_hosts() -> None:
         ("alpha", 1),
     ]
     probe = here(
-        f"probe --simulate {TWO_HOSTS} --gpus beta:0 --max-batch 16 --json",
-        code=0,
+        f"probe --simulate {TWO_HOSTS} --gpus beta:0 --max-batch 16 --json", code=0
     )
     assert json.loads(probe.stdout)["probes"][0]["device"] == 0
 
@@ -134,9 +133,7 @@ def test_a_split_on_one_host_trains_with_the_ring_asked_for_all() -> None:
 
 
 @pytest.mark.parametrize("gpus", ["gamma:0", "alpha:2", "alpha", "0"])
-def test_a_device_that_is_on_no_host_is_answered_with_those_that_are(
-    gpus: str, in_process: Program
-) -> None:
+def test_an_unknown_device_of_a_host_is_refused(gpus: str, in_process: Program) -> None:
     code, _, err = in_process(["run", "--simulate", TWO_HOSTS, "--gpus", gpus])
     assert code == 2
     assert f"there is no device '{gpus}'" in err
@@ -170,9 +167,7 @@ def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, .
     return "--hosts", "alpha,beta,gamma", "--via", f"sh {prefix} {{host}}"
 
 
-def test_devices_of_hosts_are_listed_and_a_lost_host_is_named(
-    three_hosts: tuple[str, ...],
-) -> None:
+def test_devices_are_listed_and_a_lost_host_named(three_hosts: tuple[str, ...]) -> None:
     """Devices of hosts are listed and one that can not be reached is named."""
     done = here("devices", *three_hosts, code=3)
     assert done.stderr.startswith("error: gamma can't be reached: sh ")

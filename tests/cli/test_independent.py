@@ -63,9 +63,7 @@ def contended(folder: Path, factor: float) -> str:
     return str(profile)
 
 
-def test_each_device_gives_at_once_what_contention_leaves(
-    tmp_path: Path,
-) -> None:
+def test_each_device_gives_at_once_what_contention_leaves(tmp_path: Path) -> None:
     """Each device gives at once what contention leaves of it alone and that is compared."""
     alone = [1024 / (0.04898 + 0.00069634 * 1024), 512 / (0.0212 + 0.00107 * 512)]
     told = []
@@ -105,17 +103,13 @@ def test_each_device_gives_at_once_what_contention_leaves(
     compared = here("compare 1.0.json 1.1.json --fail-slower 5%", code=9, cwd=tmp_path)
     assert "1.1.json is slower than 1.0.json" in compared.stdout
     csv = here(
-        *typed("report 1.0.json 1.1.json --html page.html --csv"),
-        code=0,
-        cwd=tmp_path,
+        *typed("report 1.0.json 1.1.json --html page.html --csv"), code=0, cwd=tmp_path
     ).stdout
     assert "2 devices at once: " in (tmp_path / "page.html").read_text()
     assert '"1.1.json","independent"' in csv
 
 
-def test_what_counts_was_measured_at_once_and_is_told_to_tensorboard(
-    tmp_path: Path,
-) -> None:
+def test_what_counts_was_measured_at_once_also_in_tensorboard(tmp_path: Path) -> None:
     """By the program's clock, a device's timings fit into the time in which both were measured."""
     logs = tmp_path / "logs"
     traces = tmp_path / "traces"
@@ -149,10 +143,7 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
     (tmp_path / "other.py").write_text("def net(): ...")
     other = f"{tmp_path / 'other.py'}:net"
     done = here(
-        f"independent --simulate 2 --model {TINY} {other}",
-        *SHORT,
-        "--json",
-        code=0,
+        f"independent --simulate 2 --model {TINY} {other}", *SHORT, "--json", code=0
     )
     result = json.loads(done.stdout)
     assert [one["model"] for one in result["replicas"]] == [TINY, other]
@@ -161,9 +152,7 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
     assert f"building {TINY} and {other} on CPU:0 CPU, CPU:1 CPU" in done.stderr
 
 
-def test_it_is_held_against_the_best_joint_run_of_the_same_devices(
-    tmp_path: Path,
-) -> None:
+def test_it_is_held_against_the_best_joint_run_of_these_devices(tmp_path: Path) -> None:
     for split in ("120 80", "60 40"):
         assert (
             here(
@@ -186,9 +175,7 @@ def test_it_is_held_against_the_best_joint_run_of_the_same_devices(
     assert result_of(*PAIR, *SHORT, "--precision", "float32")["joint"] is None
 
 
-def test_an_interrupt_keeps_what_was_measured_and_resume_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_an_interrupt_keeps_what_is_measured_and_resume_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     command = (*PAIR, "--windows", "2", "--duration", "0.3", "-o", str(path))
     slow = engine(tmp_path, SLOWLY.replace("sleep(seconds)", "sleep(seconds / 5)"))

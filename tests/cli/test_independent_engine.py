@@ -12,9 +12,7 @@ from tests.support.known import known
 
 
 @pytest.mark.usefixtures("forked")
-def test_contention_of_the_profile_is_found_in_real_steps_at_once(
-    tmp_path: Path,
-) -> None:
+def test_contention_of_the_profile_is_found_in_real_steps(tmp_path: Path) -> None:
     profile = tmp_path / "contended.toml"
     path = tmp_path / "result.json"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")

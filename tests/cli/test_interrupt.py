@@ -45,14 +45,12 @@ def interrupted(
     ("before", "code"),
     [("signal.default_int_handler", -int(signal.SIGINT)), ("signal.SIG_IGN", 0)],
 )
-def test_an_interrupt_while_it_is_loaded_is_no_traceback(
-    before: str, code: int
-) -> None:
+def test_an_interrupt_while_loading_is_no_traceback(before: str, code: int) -> None:
     assert interrupted("gpubalance.cli.app", "SIGINT", before) == (code, "")
 
 
 @cases("number, code", ("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129))
-def test_an_interrupt_before_the_stage_begins_has_its_own_exit_code(
+def test_an_interrupt_before_the_stage_has_its_exit_code(
     number: str, code: int
 ) -> None:
     assert interrupted("gpubalance.devices.machine", number) == (code, "")

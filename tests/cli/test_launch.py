@@ -54,7 +54,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_dry_run_starts_nothing(
+def test_dry_runs_start_nothing(
     script: str, tmp_path: Path, in_process: Program
 ) -> None:
     done = in_process(["launch", "--dry-run", PAIR, script, "--lr", "3"])
@@ -99,17 +99,13 @@ def test_the_devices_of_one_host_are_one_process(script: str) -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_one_that_fails_ends_all_with_its_exit_code(
-    script: str, tmp_path: Path
-) -> None:
+def test_a_failure_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> None:
     done = here("launch", *VIA, str(write_plan(tmp_path)), script, "fail")
     assert done.returncode == 5, done.stderr
 
 
 @cases("number", signal.SIGTERM, signal.SIGKILL)
-def test_no_process_outlives_the_command(
-    number: int, script: str, tmp_path: Path
-) -> None:
+def test_no_process_outlives_it(number: int, script: str, tmp_path: Path) -> None:
     process = start("launch", *VIA, str(write_plan(tmp_path)), script, "wait")
     for _ in range(3):
         lines_until(process, "waits")
@@ -144,9 +140,7 @@ def test_a_host_that_is_lost_ends_all(tmp_path: Path) -> None:
     assert all(map(gone, said))
 
 
-def test_what_is_read_slowly_is_told_whole_when_the_script_has_ended(
-    tmp_path: Path,
-) -> None:
+def test_what_is_read_slowly_is_told_whole_after_the_end(tmp_path: Path) -> None:
     """What is read slowly is told whole when the script has ended a long line in pieces.
 
     As behind a pager: all that it printed is still in pipes when it ends.
@@ -314,7 +308,7 @@ def test_what_starts_a_script_hears_when_its_controller_is_silent() -> None:
     os.close(writing)
 
 
-def test_a_plan_knows_what_its_hosts_are_reached_by_and_no_command(
+def test_a_plan_knows_how_hosts_are_reached_not_by_what(
     script: str, tmp_path: Path
 ) -> None:
     """The hosts are reached by ssh, whose stand-in does what one notices here.
@@ -372,9 +366,7 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
         assert says in err
 
 
-def test_its_options_stand_before_the_plan_and_the_plan_names_the_devices(
-    script: str,
-) -> None:
+def test_its_options_stand_before_the_plan_which_names_devices(script: str) -> None:
     simulated = here("launch", "--simulate", "2", PAIR, script, code=2)
     assert simulated.stderr.startswith("error: no such option: --simulate")
     assert (

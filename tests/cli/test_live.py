@@ -74,9 +74,7 @@ def shown(
 
 
 @cases("columns", 40, 80, 120)
-def test_the_screen_is_whole_in_any_width_and_goes_when_it_is_over(
-    columns: int,
-) -> None:
+def test_the_screen_is_whole_in_any_width_and_goes_at_the_end(columns: int) -> None:
     seen = shown(columns)
     whole = []
     for picture in seen.pictures:
@@ -128,9 +126,7 @@ def test_quiet_shows_nothing() -> None:
 
 
 @cases("columns", 40, 80)
-def test_devices_with_own_models_stand_alone_beside_at_once(
-    columns: int,
-) -> None:
+def test_devices_with_own_models_stand_alone_beside_at_once(columns: int) -> None:
     """Devices with models of their own stand alone and at once beside each other."""
     seen = shown(columns, "own")
     # What was read of the terminal may end within a picture: a whole one has the last device too.

@@ -18,7 +18,6 @@ import pytest
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from tests.cli.program import (
-    QUICK_PAIR,
     SHORT,
     TINY_PAIR,
     gpubalance,
@@ -33,7 +32,6 @@ from tests.support.cases import cases
 from tests.support.known import known
 
 QUICK = ("--duration", "0.2")
-FAST = ("--simulate", QUICK_PAIR, *QUICK)
 # The engine's stand-in, in some time and not at once.
 SLOWLY = """
 import time
@@ -94,9 +92,7 @@ def journals(state: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_the_pair_is_probed_kept_and_then_held_against(
-    tmp_path: Path, own_state: Path
-) -> None:
+def test_the_pair_is_probed_kept_and_used(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
     done = here("probe", *TINY_PAIR, *QUICK, "-o", str(path), code=0)
     result = Probe.model_validate_json(path.read_text())
@@ -223,18 +219,7 @@ def test_the_parent_stays_small_without_tensorflow() -> None:
     )
 
 
-def test_a_dry_run_touches_nothing(own_state: Path) -> None:
-    done = here("probe", *FAST, "--dry-run", code=0)
-    assert re.findall(r"(?m)^  (.+?) +about \d+ s$", done.stdout) == [
-        "GPU:0 alone",
-        "GPU:1 alone",
-    ]
-    assert not list(own_state.rglob("*.*"))
-
-
-def test_a_model_that_balance_will_refuse_is_measured_and_that_is_said(
-    tmp_path: Path,
-) -> None:
+def test_a_model_that_balance_will_refuse_is_measured_and_told(tmp_path: Path) -> None:
     refuses = engine(
         tmp_path, "def refused(): return {'message': 'it sums', 'remedy': 'take means'}"
     )

@@ -76,9 +76,7 @@ def test_the_slow_card_leaves_the_last_command_to_the_fast_one(
     assert where == [["GPU:0"], ["GPU:1"], ["GPU:0"], ["GPU:0"], [last]]
 
 
-def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(
-    tmp_path: Path,
-) -> None:
+def test_each_line_is_run_by_the_shell_and_sees_one_device(tmp_path: Path) -> None:
     """In a file of another editor too."""
     pipes = "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end"
     lines = [
@@ -102,9 +100,7 @@ def test_each_line_is_run_by_the_shell_and_sees_its_device_alone(
     assert [command.tries[0].exit for command in result.commands] == [0] * len(lines)
 
 
-def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(
-    tmp_path: Path,
-) -> None:
+def test_gpus_are_seen_by_uuid_and_not_shared_by_queues(tmp_path: Path) -> None:
     gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
     trials = written(tmp_path, "echo $CUDA_VISIBLE_DEVICES; sleep 30")
     first = start(
@@ -124,9 +120,7 @@ def test_gpus_are_seen_by_their_uuid_and_not_shared_with_another_queue(
     assert first.wait() == 143
 
 
-def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(
-    tmp_path: Path,
-) -> None:
+def test_what_lacks_memory_is_tried_on_the_largest_device(tmp_path: Path) -> None:
     trials = written(
         tmp_path,
         "sleep 1",
@@ -148,9 +142,7 @@ def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(
     assert "1 of 4 commands failed: 3" in done.stderr
 
     shown = here(
-        *typed("report queue.json --html page.html --markdown"),
-        code=0,
-        cwd=tmp_path,
+        *typed("report queue.json --html page.html --markdown"), code=0, cwd=tmp_path
     )
     assert "| 2 | if \\[ {device} = GPU:1 \\]" in shown.stdout
     page = (tmp_path / "page.html").read_text()
@@ -160,9 +152,7 @@ def test_what_lacks_memory_is_tried_once_more_on_the_largest_device(
     assert "is a queue, not a result" in refused.stderr
 
 
-def test_a_failure_is_told_with_its_last_lines_and_the_others_go_on(
-    tmp_path: Path,
-) -> None:
+def test_a_failure_is_told_with_its_end_and_the_others_go_on(tmp_path: Path) -> None:
     trials = written(tmp_path, "echo why; echo so >&2; exit 5", "true", "kill -9 $$")
     done = here("queue", trials, *PAIR, "--logs", "logs", code=6, cwd=tmp_path)
     assert "3 commands on 2 devices" in done.stdout
@@ -195,9 +185,7 @@ def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
     assert "is by a probe" not in well.stdout
 
 
-def test_only_mended_lines_are_run_by_resume_also_on_fewer_devices(
-    tmp_path: Path,
-) -> None:
+def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> None:
     """Mended lines are run by resume also on fewer devices and the others are not."""
     trials = written(tmp_path, "echo 1 >> ran", "echo 2 >> ran; false", "echo 3 >> ran")
     assert here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path).returncode == 6
@@ -227,9 +215,7 @@ def test_only_mended_lines_are_run_by_resume_also_on_fewer_devices(
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
 
 
-def test_commands_that_a_shell_passes_are_resumed_by_what_was_typed(
-    tmp_path: Path,
-) -> None:
+def test_commands_that_a_shell_passes_are_resumed_as_typed(tmp_path: Path) -> None:
     for first, more, says in (
         ("false", "", "after fixing these, --resume"),
         ("true", "--resume", "1 of 2 commands"),
@@ -267,7 +253,7 @@ def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
 )
-def test_no_process_is_left_of_a_queue_that_is_ended(
+def test_an_ended_queue_leaves_no_process(
     number: int, code: int, tmp_path: Path
 ) -> None:
     deaf = "trap '' INT TERM; echo begun; sleep 300 & setsid sleep 300 & sleep 300"
@@ -288,18 +274,12 @@ def test_no_process_is_left_of_a_queue_that_is_ended(
     if number != signal.SIGKILL:
         assert [
             bool(command.log) for command in Queue.model_validate_json(out).commands
-        ] == [
-            True,
-            True,
-            False,
-        ]
+        ] == [True, True, False]
         words = "interrupted: 0 of 3 commands had finished; running ones were stopped"
         assert words in err
 
 
-def test_a_command_that_is_killed_takes_its_children_along(
-    tmp_path: Path,
-) -> None:
+def test_a_command_that_is_killed_takes_its_children_along(tmp_path: Path) -> None:
     """A command that is killed takes its children along and a killed child only its command."""
     first = "sleep 300 & setsid sleep 300 & sleep 301; true"
     process = start(
@@ -326,12 +306,7 @@ def test_a_command_that_is_killed_takes_its_children_along(
     "content, options, code, says",
     (None, PAIR, 2, "can't read trials.txt: No such file or directory"),
     ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
-    (
-        "echo fine\necho 'not\n",
-        PAIR,
-        4,
-        "trials.txt: the shell can't read `echo 'not`",
-    ),
+    ("echo fine\necho 'not\n", PAIR, 4, "trials.txt: the shell can't read `echo 'not`"),
     (
         "for n in 1 2; do\necho $n\ndone\n",
         PAIR,
@@ -348,12 +323,7 @@ def test_a_command_that_is_killed_takes_its_children_along(
     (b"a\0b", PAIR, 4, "trials.txt is not text"),
     ("true", (), 3, "no NVIDIA driver"),
     ("true", (*PAIR, "--gpus", "7"), 2, "there is no device '7'"),
-    (
-        "true",
-        (*PAIR, "--logs", "/proc/logs"),
-        3,
-        "can't write to --logs /proc/logs",
-    ),
+    ("true", (*PAIR, "--logs", "/proc/logs"), 3, "can't write to --logs /proc/logs"),
     (
         "true",
         (*PAIR, "--logs", "trials.txt"),
@@ -427,9 +397,7 @@ def test_what_can_not_be_started_fails_alone_and_is_named(tmp_path: Path) -> Non
     assert "3 of 5 commands had succeeded before" in done.stderr
 
 
-def test_a_terminal_shows_what_each_device_runs_and_stdin_gives_commands(
-    tmp_path: Path,
-) -> None:
+def test_a_terminal_shows_what_runs_and_stdin_gives_commands(tmp_path: Path) -> None:
     trials = written(
         tmp_path,
         "printf 'epoch 1\\repoch 2\\n'; sleep 3 # " + 99 * "long ",

@@ -59,10 +59,7 @@ def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> No
         )
         assert [
             load["tries"][0]["device"] for load in json.loads(done.stdout)["commands"]
-        ] == [
-            0,
-            1,
-        ]
+        ] == [0, 1]
         assert chief.wait(60) == 0
     finally:
         chief.kill()

@@ -59,10 +59,7 @@ def test_devices_are_those_named_in_their_order_with_samples() -> None:
     assert [device["name"] for device in result["devices"]] == ["Unlike D", "Unlike B"]
     assert [
         (replica["device"], replica["batch"]) for replica in result["replicas"]
-    ] == [
-        (0, 64),
-        (1, 64),
-    ]
+    ] == [(0, 64), (1, 64)]
     done = here("run", *TINY_PAIR, "--batches", "0", "40", *SHORT, code=0)
     assert "GPU:0: no samples, left out" in done.stdout
 
@@ -92,9 +89,7 @@ def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> 
     assert not [warning for warning in result["warnings"] if "even" in warning["code"]]
 
 
-def test_where_no_equal_shares_fit_there_is_nothing_to_compare_with(
-    tmp_path: Path,
-) -> None:
+def test_where_no_equal_shares_fit_nothing_is_compared(tmp_path: Path) -> None:
     script = "def holds(device, size): return size == (204, 96)[device.index]\n"
     split = ("--batches", "204", "96", *SHORT, "--json")
     done = here("run", *TINY_PAIR, *split, code=0, environment=engine(tmp_path, script))
@@ -108,9 +103,7 @@ def test_where_no_equal_shares_fit_there_is_nothing_to_compare_with(
 def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
     profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
     done = here(
-        f"run --simulate {profile} --gpus 0 1 --batches 1024 710",
-        *SHORT,
-        code=5,
+        f"run --simulate {profile} --gpus 0 1 --batches 1024 710", *SHORT, code=5
     )
     assert "GPU:0 (GeForce GTX 1080 Ti) at batch 1024" in done.stderr
     assert "GPU:1 (GeForce GTX 1080) at batch 710" in done.stderr
@@ -148,10 +141,7 @@ def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
 
 def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # GPU:1 holds 112 samples at a time, and GPU:0 208.
-    split = (
-        *TINY_PAIR,
-        *typed("--gpus 0 1 --batches 200 150 --micro-batches 200 40"),
-    )
+    split = (*TINY_PAIR, *typed("--gpus 0 1 --batches 200 150 --micro-batches 200 40"))
     done = here("run", *split, *SHORT, "--json", code=0)
     result = json.loads(done.stdout)
     first, second = result["replicas"]
@@ -168,9 +158,7 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     assert re.search(r"GPU:1 \[150 = 30\+3×40\] ", done.stderr)
 
 
-def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(
-    tmp_path: Path,
-) -> None:
+def test_the_update_is_in_the_step_and_one_device_has_no_sync(tmp_path: Path) -> None:
     profile = tmp_path / "updating.toml"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
     profile.write_text(
@@ -178,18 +166,12 @@ def test_the_update_is_a_part_of_the_step_and_one_device_has_no_sync(
         encoding="utf-8",
     )
     both = here(
-        f"run --simulate {profile} --batches 120 80 --baseline none",
-        *SHORT,
-        code=0,
+        f"run --simulate {profile} --batches 120 80 --baseline none", *SHORT, code=0
     )
     told = "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;"
     assert told in both.stdout
     assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms;", both.stderr)
-    alone = here(
-        f"run --simulate {profile} --gpus 0 --batches 120",
-        *SHORT,
-        code=0,
-    )
+    alone = here(f"run --simulate {profile} --gpus 0 --batches 120", *SHORT, code=0)
     assert "step 36.0 ms = slowest compute 32.0 ms + update 4.00 ms\n" in alone.stdout
 
 
@@ -205,21 +187,16 @@ def trained_by(folder: Path, *arguments: str) -> list[str]:
     return notes.read_text().splitlines()
 
 
-def test_equal_shares_are_found_by_the_memory_line(
-    tmp_path: Path,
-) -> None:
+def test_equal_shares_are_found_by_the_memory_line(tmp_path: Path) -> None:
     """Equal shares are found by the memory line and nothing is warmed up twice."""
     trained = trained_by(tmp_path, "--batches", "200", "100")
     # 113 samples are refused before a step; an even split that memory does not hold is not tried.
     assert list(dict.fromkeys(trained)) == ["200 100", "112 112"]
 
 
-def test_xla_compiles_each_split_so_each_is_warmed_up_whole_and_once(
-    tmp_path: Path,
-) -> None:
+def test_with_xla_each_split_is_warmed_up_whole_and_once(tmp_path: Path) -> None:
     trained = trained_by(
-        tmp_path,
-        *typed("--batches 30 20 --xla --windows 1 --duration 0.3"),
+        tmp_path, *typed("--batches 30 20 --xla --windows 1 --duration 0.3")
     )
     # timings, the stamped ones included, at most
     windows = 3 + round(0.9 * 0.3 / 0.014)
@@ -247,9 +224,7 @@ def test_a_gpu_that_gets_warmer_and_no_slower_takes_no_longer(tmp_path: Path) ->
     assert lengths == [3, 3]  # as soon as it is known
 
 
-def test_an_interrupt_ends_the_worker_and_prints_what_was_measured(
-    tmp_path: Path,
-) -> None:
+def test_an_interrupt_ends_the_worker_and_prints_what_it_has(tmp_path: Path) -> None:
     long = (
         "run",
         *TINY_PAIR,
@@ -288,9 +263,7 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
     ("2>&1 >/dev/null | true", 0),
     ("-q >/dev/full 2>error.txt", 3),
 )
-def test_streams_that_nobody_reads_lose_no_file(
-    tmp_path: Path, streams: str, code: int
-) -> None:
+def test_unread_streams_lose_no_file(tmp_path: Path, streams: str, code: int) -> None:
     command = f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o run.json {streams}'
     assert (
         subprocess.run(["sh", "-c", command], timeout=120, cwd=tmp_path).returncode
@@ -313,16 +286,12 @@ def test_a_terminal_that_knows_only_ascii() -> None:
     assert "Quick 3" in done.stdout
 
 
-def test_a_plan_for_another_model_names_the_command_for_this_one(
-    tmp_path: Path,
-) -> None:
+def test_a_plan_for_another_model_names_this_one_s_command(tmp_path: Path) -> None:
     """A plan for another model of one's own names the command for this one."""
     devices = simulated_devices(QUICK_PAIR)[0]
     settings = Settings(model=TINY)
     made = plan(
-        altered(probe_of(devices), settings=settings),
-        devices,
-        PlanRequest(sync_s=0.0),
+        altered(probe_of(devices), settings=settings), devices, PlanRequest(sync_s=0.0)
     )
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
@@ -332,9 +301,7 @@ def test_a_plan_for_another_model_names_the_command_for_this_one(
 
 
 @cases("number, advised", (3, False), (4, True))
-def test_a_balance_that_would_be_refused_is_not_advised(
-    number: int, advised: bool
-) -> None:
+def test_a_balance_to_be_refused_is_not_advised(number: int, advised: bool) -> None:
     """Two of them can be summed hierarchically; all three can't."""
     batches = ["8", "8", *["0"] * (number - 2)]
     words = ("--simulate", str(number), "--all-reduce", "hierarchical")

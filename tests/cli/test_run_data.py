@@ -71,9 +71,7 @@ def _run(
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_slow_pipeline_is_named_first_with_the_line_to_change(
-    tmp_path: Path,
-) -> None:
+def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) -> None:
     """A slow pipeline is named first with the line to change and ragged steps differ.
 
     One that keeps up is in test_hosts.py.
@@ -114,9 +112,7 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(
     assert result["step_time_s"]["steps_per_sample"] % 7 == 0
 
 
-def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(
-    tmp_path: Path,
-) -> None:
+def test_results_whose_steps_differ_are_compared_and_reported(tmp_path: Path) -> None:
     """One step of five is long."""
     unlike = (
         "def unlike(): return True\ndef step(devices, batches, number): return 0.01 if number % 5 "
@@ -141,9 +137,7 @@ def test_a_run_and_a_balance_whose_steps_differ_are_compared_and_reported(
     assert f"95 % up to {format_seconds(result['step_spread']['p95_s'])} " in compared
 
 
-def test_padded_batches_of_another_size_are_joined_and_that_is_told(
-    tmp_path: Path,
-) -> None:
+def test_padded_batches_of_another_size_are_joined_and_told(tmp_path: Path) -> None:
     """That they are is tested in tests/engine/test_user_data.py."""
     own = engine(tmp_path, "def joined_from(global_batch): return 8")
     result, _ = _run(tmp_path, "8 4", own)

@@ -29,11 +29,7 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     )
     options = (*SHORT, "--all-reduce", "one-device", *into)
     done = here(
-        "run",
-        *TINY_PAIR,
-        *typed("--gpus 0 1 --batches 120 80"),
-        *options,
-        code=0,
+        "run", *TINY_PAIR, *typed("--gpus 0 1 --batches 120 80"), *options, code=0
     )
     result = json.loads(path.read_text())
     first, second = result["replicas"]
@@ -73,10 +69,7 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     assert [one["code"] for one in result["warnings"] if "trace" in one["code"]] == []
     assert {
         path.name for path in (tmp_path / "logs").glob("run-*/*") if path.is_dir()
-    } == {
-        "split",
-        "even",
-    }
+    } == {"split", "even"}
     # What the tutorial's user knows, and the summary.
     assert re.search(r"GPU:0 \[120\] +\d+ samples/s +compute", done.stderr)
     assert re.search(r"total \[200\] +\d+ samples/s", done.stderr)
@@ -87,7 +80,7 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
 @pytest.mark.campaign
 def test_a_keras_application_trains() -> None:
     result = run_json(
-        *typed("--simulate 2 --model MobileNetV2 --batches 2 1 --baseline none"),
+        *typed("--simulate 2 --model MobileNetV2 --batches 2 1 --baseline none")
     )
     assert result["settings"]["model"] == "MobileNetV2"
 
@@ -103,9 +96,7 @@ def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_a_users_file_in_the_current_folder_trains_by_the_settings(
-    tmp_path: Path,
-) -> None:
+def test_a_file_in_the_current_folder_trains_by_the_settings(tmp_path: Path) -> None:
     """A user's file in the current folder trains by the settings and slower than the profile."""
     (tmp_path / "mine.py").write_text(
         "import gc, sys\n"

@@ -110,9 +110,7 @@ def test_the_printed_lines_have_the_names_that_were_given(
     pytest.param("build", "made", "", marks=pytest.mark.full),
     ("bare", "made", "compile the model in bare"),
 )
-def test_the_script_runs_as_it_is_written(
-    project: Path, build: str, data: str, ends: str
-) -> None:
+def test_the_script_runs_as_is(project: Path, build: str, data: str, ends: str) -> None:
     made = planned(f"my/code/train.py:{build}", f"my/code/train.py:{data}")
     Path("plan.json").write_text(made.model_dump_json())
     Path("scripts").mkdir()

@@ -201,9 +201,7 @@ def figures(group: Any) -> dict[str, float]:
     return {value.name.tag: value.value for value in group.metric_values}
 
 
-def test_each_split_that_balance_tried_is_a_row_of_tensorboards_table(
-    balance: Done,
-) -> None:
+def test_each_split_that_was_tried_is_a_row_of_the_table(balance: Done) -> None:
     from tensorboard.plugins.hparams import api_pb2
 
     plan = Plan.model_validate_json(balance.out)
@@ -279,9 +277,7 @@ def test_a_trace_that_cannot_be_recorded_is_a_warning(probe: Done) -> None:
     assert "plugins" in warning["message"]
 
 
-def test_each_device_is_traced_after_its_probe(
-    trains_nothing: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_probe_is_traced_last(trains_nothing: dict[str, str], tmp_path: Path) -> None:
     options = (
         "--simulate",
         QUICK_PAIR,
@@ -294,9 +290,7 @@ def test_each_device_is_traced_after_its_probe(
     ]
 
 
-def test_what_can_no_longer_be_written_is_told_at_the_end(
-    tmp_path: Path,
-) -> None:
+def test_what_can_no_longer_be_written_is_told_at_the_end(tmp_path: Path) -> None:
     """What can no longer be written is told when the measurement is over."""
     window = WindowDone(1, 1, "", PAIR, measurement((6, 4), step_time(0.5)))
 

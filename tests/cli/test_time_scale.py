@@ -111,9 +111,7 @@ def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
     ("independent", "--duration", "0.1"),
     ("doctor",),
 )
-def test_every_command_that_takes_a_profile_takes_its_time_scale(
-    command: tuple[str, ...],
-) -> None:
+def test_all_that_takes_a_profile_takes_a_time_scale(command: tuple[str, ...]) -> None:
     if command != ("doctor",):  # which needs TensorFlow
         here(*command, "--simulate", QUICK_PAIR, "--time-scale", "2", code=0)
     refused = here(*command, "--simulate", "2", "--time-scale", "2", code=2).stderr

@@ -47,9 +47,7 @@ def test_what_is_no_whole_number_is_named(in_process: Program, bad: str) -> None
     ("3,200", "write 3.200 with a decimal point, or 3200"),
     ("1,234,567.5", "write 1234567.5"),
 )
-def test_a_noise_scale_with_a_comma_is_refused(
-    in_process: Program, number: str, remedy: str
-) -> None:
+def test_a_comma_is_refused_here(in_process: Program, number: str, remedy: str) -> None:
     for command in ("plan", "balance"):
         done = in_process([command, "--simulate", "2", "--noise-scale", number])
         assert (done.code, done.out) == (2, "")
@@ -57,9 +55,7 @@ def test_a_noise_scale_with_a_comma_is_refused(
         assert f"\n  → {remedy}\n" in done.err
 
 
-def test_a_noise_scale_may_be_in_a_file_with_a_comma_in_its_name(
-    in_process: Program,
-) -> None:
+def test_a_noise_scale_s_file_may_have_a_comma_in_its_name(in_process: Program) -> None:
     done = in_process(["plan", "--simulate", "2", "--noise-scale", "noise,3.json"])
     assert done.code == 2
     assert "can't read noise,3.json: No such file" in done.err

@@ -32,9 +32,7 @@ def first_alike(folder: Path, gpus: str = TWO_EQUAL_GPUS) -> list[int]:
         return alike.first_alike([gpu.device for gpu in read().gpus])
 
 
-def test_cards_of_one_name_and_memory_are_equal_whatever_is_free(
-    tmp_path: Path,
-) -> None:
+def test_cards_of_a_name_and_memory_are_equal_whatever_is_free(tmp_path: Path) -> None:
     """Cards of one name and memory are equal though one has less free memory."""
     assert first_alike(tmp_path) == [0, 0]
     assert first_alike(tmp_path, gpus=TWO_UNLIKE_GPUS) == [0, 1]
@@ -48,7 +46,5 @@ def test_cards_of_one_name_and_memory_are_equal_whatever_is_free(
     ("gpu 1 cores 2560", "gpu 1 max_link_width 4"),
     ("gpu 1 max_clock_sm 1911", "gpu 1 error max_clock_sm 3"),
 )
-def test_what_makes_a_card_slower_makes_it_another(
-    tmp_path: Path, told: str, differs: str
-) -> None:
+def test_a_slower_card_is_another_one(tmp_path: Path, told: str, differs: str) -> None:
     assert first_alike(tmp_path, gpus=TWO_EQUAL_GPUS.replace(told, differs)) == [0, 1]

@@ -128,9 +128,7 @@ def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
 
 
 @given(st.integers(1, 5000))
-def test_a_course_of_any_length_is_told_by_some_hundreds_of_readings(
-    readings: int,
-) -> None:
+def test_a_course_is_told_by_some_hundreds_of_readings(readings: int) -> None:
     """A course of any length is told by some hundreds of readings evenly apart."""
     course = TelemetryRecorder()
     for number in range(readings):
@@ -165,17 +163,6 @@ def test_the_hottest_the_middle_clock_and_the_mean_power() -> None:
     assert telemetry.throttle_reasons == ("power cap", "thermal")
 
 
-def test_reasons_in_plain_words_and_every_one_that_pynvml_knows_has_a_name() -> None:
-    for masks, reasons in (
-        ([0], ()),
-        ([0x1, 0x2, 0x100], ()),  # idle, and clocks that somebody has set
-        ([0x8, 0x1 | 0x80], ("hardware slowdown", "power brake")),
-        ([0x20 | 0x40], ("software thermal", "thermal")),
-        ([1 << 40], ("reason 0x10000000000",)),  # newer than the list
-    ):
-        assert throttling(masks) == reasons
-    assert not [
-        name
-        for name in throttling([pynvml.nvmlClocksThrottleReasonAll])
-        if name.startswith("reason")
-    ]
+def test_every_reason_that_pynvml_knows_has_a_name() -> None:
+    named = throttling([pynvml.nvmlClocksThrottleReasonAll])
+    assert not [name for name in named if name.startswith("reason")]

@@ -29,9 +29,7 @@ def peaks(
         return [peak_flops(uuid, precision) for precision in PRECISIONS]
 
 
-def test_the_peak_is_two_operations_a_core_and_cycle(
-    tmp_path: Path,
-) -> None:
+def test_the_peak_is_two_operations_a_core_and_cycle(tmp_path: Path) -> None:
     """The peak is two operations a core and cycle and nothing tells that of tensor cores."""
     peak = 2 * 3584 * 1911e6
     assert peaks(tmp_path) == [peak, peak, None, None]  # a GTX 1080 Ti has no TF32

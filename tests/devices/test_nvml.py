@@ -41,19 +41,13 @@ def test_two_unlike_gpus(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(
-    tmp_path: Path,
-) -> None:
+def test_what_is_not_supported_or_refused_is_null_alone(tmp_path: Path) -> None:
     result = reading(tmp_path, "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 memory 0 0")
     assert (
         result["driver_version"],
         result["cuda_driver_version"],
         result["problem"],
-    ) == (
-        None,
-        None,
-        None,
-    )
+    ) == (None, None, None)
     told = [Gpu.model_validate(gpu) for gpu in result["gpus"]]
     assert told == [
         Gpu(index=index, uuid=f"GPU-{index + 1}", processes=()) for index in (0, 1)
@@ -91,9 +85,7 @@ gpu 0 process graphics 0 64
     ]
 
 
-def test_what_an_old_driver_or_one_without_permission_tells_of_processes(
-    tmp_path: Path,
-) -> None:
+def test_what_an_old_or_forbidden_driver_tells_of_processes(tmp_path: Path) -> None:
     script = f"""{TWO_UNLIKE_GPUS}
 error process_name 4
 gpu 0 error compute 4
@@ -125,11 +117,7 @@ FIRST = {"index": 0, "uuid": "GPU-1080aaaa-0000-4000-8000-000000000001"}
     (
         "memory 15",
         FIRST
-        | {
-            "bus_id": "0000:01:00.0",
-            "memory_bytes": None,
-            "memory_free_bytes": None,
-        },
+        | {"bus_id": "0000:01:00.0", "memory_bytes": None, "memory_free_bytes": None},
         "lost",
     ),
     ("capability 16", FIRST | {"compute_capability": None}, "reset"),

@@ -105,9 +105,7 @@ def test_every_field(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(
-    tmp_path: Path,
-) -> None:
+def test_what_is_not_supported_or_refused_is_null_alone(tmp_path: Path) -> None:
     nothing = (
         "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 mig 1\ngpu 1 slice 0 uuid MIG-1\ngpu 1 power "
         "1000"
@@ -134,7 +132,7 @@ def test_what_is_not_supported_or_refused_is_null_and_the_others_stay(
     ] == [[name, "ended"] for name in refused.values()]
 
 
-def test_a_driver_without_newer_calls_and_a_pynvml_without_older_ones(
+def test_a_driver_without_newer_and_a_pynvml_without_older_calls(
     tmp_path: Path,
 ) -> None:
     """A driver without the newer calls and a pynvml without the older ones.
@@ -159,16 +157,10 @@ def test_a_driver_without_newer_calls_and_a_pynvml_without_older_ones(
         telemetry["temperature_c"],
         telemetry["throttle_reasons"],
         telemetry["power_w"],
-    ) == (
-        None,
-        None,
-        1.0,
-    )
+    ) == (None, None, 1.0)
 
 
-def test_a_gpu_that_is_lost_keeps_what_was_seen(
-    tmp_path: Path,
-) -> None:
+def test_a_gpu_that_is_lost_keeps_what_was_seen(tmp_path: Path) -> None:
     """A GPU that is lost keeps what was seen and one that is not known has no telemetry."""
     lost = "gpu 0 series temperature 60 60 !15"
     reset = "gpu 0 series energy 1 2 3 !16"
@@ -234,19 +226,13 @@ except pynvml.NVMLError_Uninitialized as error:
     assert (none, ended) == (None, "Uninitialized")
 
 
-def test_a_call_that_hangs_is_left_behind_with_what_was_seen_before(
-    tmp_path: Path,
-) -> None:
+def test_a_call_that_hangs_is_left_with_what_was_seen_before(tmp_path: Path) -> None:
     telemetry = seen(tmp_path, f"gpu 0 series energy 5000000 ~600\n{FULL}", readings=1)
     assert (
         telemetry["readings"],
         telemetry["temperature_c"],
         telemetry["power_w"],
-    ) == (
-        1,
-        60,
-        250.0,
-    )
+    ) == (1, 60, 250.0)
     assert (telemetry["energy_j"], telemetry["ecc_uncorrected"]) == (None, None)
 
 
@@ -266,9 +252,7 @@ def test_the_end_does_not_wait_for_the_next_reading(tmp_path: Path) -> None:
     assert (telemetry["readings"], telemetry["energy_j"]) == (1, 1.0)
 
 
-def test_a_fault_is_passed_on_and_a_pause_belongs_to_no_block(
-    tmp_path: Path,
-) -> None:
+def test_a_fault_is_passed_on_and_a_pause_belongs_to_no_block(tmp_path: Path) -> None:
     """A fault within the block is passed on and a pause belongs to no block."""
     code = """
 import json, time

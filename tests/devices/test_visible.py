@@ -32,9 +32,7 @@ def shown(reading: Reading, **environment: str) -> list[int]:
     ),
     *(("", []), ("-1", []), ("NoDevFiles", []), ("GPU-", [])),
 )
-def test_uuids_are_exact_and_nothing_set_hides_nothing(
-    listed: str, indices: list[int]
-) -> None:
+def test_uuids_are_exact_and_unset_hides_none(listed: str, indices: list[int]) -> None:
     assert shown(UNLIKE, CUDA_VISIBLE_DEVICES=listed) == indices
     assert shown(UNLIKE) == [0, 1]
 

@@ -31,7 +31,4 @@ def flags_of(command: TyperCommand | TyperGroup) -> set[str]:
         flag
         for param in command.params
         for flag in (*param.opts, *param.secondary_opts)
-    } | {
-        "--help",
-        "-h",
-    }
+    } | {"--help", "-h"}

@@ -126,9 +126,7 @@ def test_each_command_line_has_options_of_its_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_is_in_the_readme_s_table_and_its_help_has_an_example(
-    command: str,
-) -> None:
+def test_each_command_is_in_the_readme_s_table_with_an_example(command: str) -> None:
     assert re.search(rf"(?m)^\| `gpubalance {command}`", read("README"))
     assert re.search(rf"Example: gpubalance {command}\b", COMMANDS[command].help or "")
 

@@ -108,7 +108,7 @@ def test_a_point_is_tried_once_and_the_limit_twice_at_most() -> None:
     (DIED, "crash", "the worker died"),
     (DeadlinePassed("silent"), "deadline", "the worker fell silent"),
 )
-def test_a_death_is_tried_once_more_and_not_kept(
+def test_a_death_is_tried_again(
     death: GpubalanceError, outcome: str, doubt: str
 ) -> None:
     attempts = Scripted(None, death)

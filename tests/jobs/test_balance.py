@@ -133,9 +133,7 @@ def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None
 
 
 @cases("wrong, rounds", ((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5))
-def test_four_unlike_devices_finish_together(
-    wrong: tuple[float, ...], rounds: int
-) -> None:
+def test_four_unlike_finish_together(wrong: tuple[float, ...], rounds: int) -> None:
     devices, joint = of_config("four-unlike")
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)
     plain = altered(joint, extra_memory=0)

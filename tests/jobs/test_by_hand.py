@@ -117,16 +117,8 @@ SPLIT = BatchSplit((50, 100))
     (91.0, {"late_part": 0.5}, None),  # not of most steps
     # Half of the second device's compute: 26.25 and 5 ms, and the first one's 30 ms
     (56.0, {"settings": altered(SMALL, xla=True)}, "1.66"),
-    (
-        91.0,
-        {"devices": (PAIR[0], altered(PAIR[1], profile=None))},
-        None,
-    ),
-    (
-        91.0,
-        {"devices": [altered(d, host=d.name + str(d.index)) for d in PAIR]},
-        None,
-    ),
+    (91.0, {"devices": (PAIR[0], altered(PAIR[1], profile=None))}, None),
+    (91.0, {"devices": [altered(d, host=d.name + str(d.index)) for d in PAIR]}, None),
     # Alone: no contention and no sync
     (41.0, {"devices": PAIR[1:], "split": BatchSplit((100,))}, None),
     (61.0, {"devices": PAIR[1:], "split": BatchSplit((100,))}, "1.52"),
@@ -473,12 +465,7 @@ CALM = [changed(batch, 0.01 * batch) for batch in (8, 64)]
 @cases(
     "points, more, code, told",
     (CALM, {"asked": {"parallel": True}}, None, ""),  # the other one did not begin
-    (
-        CALM,
-        {"steady": False},
-        "throttled",
-        "once more after that, but not batch 8, 64",
-    ),
+    (CALM, {"steady": False}, "throttled", "once more after that, but not batch 8, 64"),
     (
         [changed(8, 0.1, ("thermal",), measured_again=True)],
         {"steady": False},

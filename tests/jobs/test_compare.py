@@ -132,10 +132,7 @@ PROFILE = known(DEVICES[0].profile)
     (_changed("settings", input="host"), ("input", "device", "host")),
     (_changed("settings", all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
     (_changed("environment", gpubalance="9.9"), ("gpubalance", None, "9.9")),
-    (
-        _changed("environment", tensorflow="2.20.0"),
-        ("tensorflow", "2.21.0", "2.20.0"),
-    ),
+    (_changed("environment", tensorflow="2.20.0"), ("tensorflow", "2.21.0", "2.20.0")),
     (_changed("environment", driver="580.1"), ("driver", None, "580.1")),
     (
         _first_device(uuid="GPU-0123456789"),
@@ -165,14 +162,9 @@ def test_what_is_not_the_same_is_named(
     assert other in (None, found[0].other)
 
 
-def test_a_device_is_the_same_under_another_index(
-    compared: Compared,
-) -> None:
+def test_a_device_is_the_same_under_another_index(compared: Compared) -> None:
     """A device is the same under another index and one without a UUID of its own by label."""
-    swapped = [
-        altered(DEVICES[1], index=0),
-        altered(DEVICES[0], index=1),
-    ]
+    swapped = [altered(DEVICES[1], index=0), altered(DEVICES[0], index=1)]
     found = compared(
         BASELINE, drawn_run(swapped, JOINT, (568, 820), seed=2)
     ).against_first[0]
@@ -221,9 +213,7 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
     return altered(probe, probes=tuple(probes))
 
 
-def test_probes_are_compared_device_by_device_where_both_have_a_batch(
-    compared: Compared,
-) -> None:
+def test_probes_are_compared_device_by_device_and_batch(compared: Compared) -> None:
     """Probes are compared and judged device by device where both have a batch size."""
     baseline = sampled(probe_of(DEVICES))
     other = sampled(probe_of(DEVICES), 1.2, seed=1)
@@ -246,9 +236,7 @@ def plan_of() -> Plan:
     return plan_stage(probe_of(DEVICES), DEVICES, PlanRequest())
 
 
-def test_a_plan_is_its_run_or_else_a_prediction_without_a_verdict(
-    compared: Compared,
-) -> None:
+def test_a_plan_is_its_run_or_an_unjudged_prediction(compared: Compared) -> None:
     plan = plan_of()
     predicted = compared(BASELINE, plan)
     assert [result.kind for result in predicted.results] == ["run", "prediction"]
@@ -313,9 +301,7 @@ def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> N
         check_regression(compared(BASELINE, disturbed(OTHER, 2.0)), 0.05)
 
 
-def test_the_gate_fails_where_it_is_slower_by_more_and_only_then(
-    compared: Compared,
-) -> None:
+def test_the_gate_fails_only_where_it_is_slower_by_more(compared: Compared) -> None:
     found = compared(BASELINE, slower(OTHER, 1.07), slower(OTHER, 1.03))
     with pytest.raises(Regression) as caught:
         check_regression(found, 0.05)

@@ -50,9 +50,7 @@ def proofs_of(machine: Machine) -> int:
     ("seed", "off"),
     [*product(range(4), (0.02, 0.03)), *product((220, 249, 431), (0.03,))],
 )
-def test_no_balance_ends_below_what_it_measured_or_could_know(
-    seed: int, off: float
-) -> None:
+def test_no_balance_ends_below_what_it_could_know(seed: int, off: float) -> None:
     """No balance ends below what it measured nor below what it could know.
 
     Many more are drawn by `scripts/bench decisions`.
@@ -67,9 +65,7 @@ def test_no_balance_ends_below_what_it_measured_or_could_know(
 
 
 @cases("seed", *range(6), 42, 55, 1578)
-def test_with_links_of_their_own_a_balance_ends_with_the_best_of_all_sets(
-    seed: int,
-) -> None:
+def test_with_own_links_a_balance_ends_with_the_best_of_all_sets(seed: int) -> None:
     """Many more are drawn by `scripts/bench decisions`.
 
     The last ones leave out one device, and two; and find the best set in the seventh that is tried.
@@ -122,9 +118,7 @@ def left_by_an_interrupt(machine: Machine, watch: Proofs) -> Plan:
     return raised.value.partial
 
 
-def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven(
-    twice: Machine,
-) -> None:
+def test_an_interrupt_in_a_proof_leaves_the_proven_split(twice: Machine) -> None:
     """An interrupt in a proof leaves the split that was proven or else the best so far."""
     left = left_by_an_interrupt(twice, Proofs(2, KeyboardInterrupt()))
     assert proof_of(left).complete
@@ -136,9 +130,7 @@ def test_an_interrupt_in_a_proof_leaves_the_split_that_was_proven(
 
 
 @cases("number", 1, 2)
-def test_a_proof_that_runs_out_of_memory_leaves_what_was_proven(
-    number: int,
-) -> None:
+def test_a_proof_that_runs_out_of_memory_leaves_what_was_proven(number: int) -> None:
     """A proof that runs out of memory steps back and leaves what was proven.
 
     On a GPU the allocator may fail late. Two proofs of a split do, as one might be chance.
@@ -189,9 +181,7 @@ def test_what_another_split_takes_is_no_change_of_speed() -> None:
 
 
 @cases("noise", 0.0, 0.004, 0.3)
-def test_a_window_lasts_until_its_step_time_is_known_and_no_longer(
-    noise: float,
-) -> None:
+def test_a_window_lasts_until_its_step_time_is_known(noise: float) -> None:
     devices, joint = noisy_devices(PAIR, noise)
     told: list[Measurement] = []
 

@@ -286,7 +286,7 @@ def test_cudnn_is_held_against_each_gpu(
     ("5.2", "failure"),
     ("3.5", "failure"),
 )
-def test_the_build_has_code_for_a_gpu_or_the_driver_makes_it(
+def test_the_build_or_the_driver_has_code_for_a_gpu(
     capability: str, status: str
 ) -> None:
     assert software.capabilities(BUILD, [gpu(0, capability)]).status == status
@@ -332,9 +332,7 @@ gpu 1 link_generation 3
 """
 
 
-def test_a_card_in_a_slot_of_fewer_lanes_is_told_by_its_link_under_load(
-    tmp_path: Path,
-) -> None:
+def test_a_card_in_a_slot_of_fewer_lanes_is_told_under_load(tmp_path: Path) -> None:
     """The first one lowers its generation while it is idle."""
     ti, plain = (
         Device(
@@ -469,10 +467,7 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
 @cases(
     "release, command",
     ({"ID": "debian"}, "sudo apt-get install nvidia-driver"),
-    (
-        {"ID": "linuxmint", "ID_LIKE": "ubuntu debian"},
-        "sudo ubuntu-drivers install",
-    ),
+    ({"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "sudo ubuntu-drivers install"),
     ({"ID": "fedora"}, "sudo dnf install akmod-nvidia"),
     ({"ID": "void"}, ""),
     ({}, ""),
@@ -483,7 +478,7 @@ def test_a_driver_is_installed_by_the_distribution_s_own_command(
     assert install_command(release).partition(" (")[0] == command
 
 
-def test_what_may_be_a_lack_of_memory_is_told_as_what_it_says(
+def test_a_maybe_lack_of_memory_is_told_as_is(
     engine_that: Callable[[str], None],
 ) -> None:
     """Nothing smaller is tried."""
@@ -498,7 +493,7 @@ def test_what_may_be_a_lack_of_memory_is_told_as_what_it_says(
     assert check.next == known_error("no-room").remedy
 
 
-def test_a_training_step_that_crashes_is_a_failed_check(
+def test_a_crash_of_a_step_is_a_failed_check(
     engine_that: Callable[[str], None],
 ) -> None:
     engine_that("import os\ndef built(devices):\n    os.abort()\n")

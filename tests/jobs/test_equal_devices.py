@@ -78,9 +78,7 @@ def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> N
 
 
 @cases("parallel", False, True)
-def test_each_is_probed_if_that_is_asked_for_and_unlike_ones_are(
-    *, parallel: bool
-) -> None:
+def test_each_is_probed_if_asked_for_and_unlike_ones_are(*, parallel: bool) -> None:
     for profiles, each in (((QUICK, QUICK), True), ((QUICK, OTHER), False)):
         result, events = probed(request_of(*profiles, each=each, parallel=parallel))
         assert measured_on(events) == {0, 1}
@@ -202,9 +200,7 @@ def test_a_balance_of_equal_devices_gives_them_equal_shares() -> None:
     assert alone[0].throughput == alone[1].throughput
 
 
-def test_a_device_whose_equal_failed_is_probed_itself(
-    engine_that: Callable[[str], None],
-) -> None:
+def test_one_whose_equal_failed_is_probed(engine_that: Callable[[str], None]) -> None:
     engine_that(FIRST_DIES)
     events: list[Event] = []
     with pytest.raises(PartialResult) as caught:
@@ -218,7 +214,7 @@ def test_a_device_whose_equal_failed_is_probed_itself(
     ]
 
 
-def test_the_rounds_find_that_an_equal_device_holds_less(
+def test_rounds_find_that_an_equal_holds_less(
     engine_that: Callable[[str], None],
 ) -> None:
     engine_that(

@@ -90,31 +90,10 @@ FITS = "this fits, tried: --batches "
 
 @cases(
     "profiles, batches, blamed, full, remedy, tries",
-    (
-        (QUICK, THIRTY),
-        (100, 60),
-        1,
-        "GPU:1 (small) at batch 60",
-        f"{FITS}100 30",
-        1,
-    ),
+    ((QUICK, THIRTY), (100, 60), 1, "GPU:1 (small) at batch 60", f"{FITS}100 30", 1),
     # TensorFlow may blame another device, or none.
-    (
-        (QUICK, THIRTY),
-        (100, 60),
-        0,
-        "GPU:1 (small) at batch 60",
-        f"{FITS}100 30",
-        3,
-    ),
-    (
-        (QUICK, THIRTY),
-        (100, 60),
-        None,
-        "GPU:1 (small) at batch 60",
-        f"{FITS}100 30",
-        2,
-    ),
+    ((QUICK, THIRTY), (100, 60), 0, "GPU:1 (small) at batch 60", f"{FITS}100 30", 3),
+    ((QUICK, THIRTY), (100, 60), None, "GPU:1 (small) at batch 60", f"{FITS}100 30", 2),
     ((THIRTY,), (60,), 0, "GPU:0 (small) at batch 60", f"{FITS}30", 1),
     ((QUICK, THIRTY), (100, 20), 0, "a device", "it fits on a second try", 2),
     ((TINY, TINY), (8, 8), 1, "GPU:1 (quick) at batch 8", "not even one sample", 7),

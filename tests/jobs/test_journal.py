@@ -61,9 +61,7 @@ def test_without_resume_it_begins_anew() -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 400), tail=st.binary(max_size=40))
-def test_a_journal_that_was_cut_off_loses_only_its_last_line(
-    cut: int, tail: bytes
-) -> None:
+def test_a_journal_cut_off_loses_only_its_last_line(cut: int, tail: bytes) -> None:
     path = written("c")
     whole = path.read_bytes()
     kept = whole[: max(0, len(whole) - cut)]

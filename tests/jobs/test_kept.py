@@ -296,9 +296,7 @@ def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
     assert told.value.partial.complete is False
 
 
-def test_a_users_model_is_part_of_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_has_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "package").mkdir()
     for path in ("mine.py", "package/__init__.py", "package/inner.py"):

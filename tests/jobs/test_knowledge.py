@@ -196,8 +196,7 @@ def test_what_a_device_gave_before_it_changed_is_forgotten() -> None:
     learn(known, (64, 48), 1.0)
     learn(known, (64, 40), 1.0)
     known.learn(
-        planned(0, 64),
-        altered(measurement_of((64,), [0.1]), replicas=alone(1, 64)),
+        planned(0, 64), altered(measurement_of((64,), [0.1]), replicas=alone(1, 64))
     )
     learn(known, (64, 40), 2.0)
     assert not known.has(BatchSplit((64, 48)))

@@ -16,7 +16,7 @@ from tests.support.cases import cases
 
 
 @cases("config, global_batch", ("two-hosts", 144), ("gtx1070-m40-gtx750", 200))
-def test_it_is_the_split_that_a_plan_of_these_devices_alone_has(
+def test_it_is_the_split_of_a_plan_of_these_alone(
     config: str, global_batch: int
 ) -> None:
     """Whether the devices' step times are lines or curves, and whether they were in use or not."""

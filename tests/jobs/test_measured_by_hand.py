@@ -11,11 +11,8 @@ import pytest
 from gpubalance.jobs.measure import figures, stamps
 from gpubalance.jobs.measure.memory_lines import limits_by, lines_through
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject_runner import (
-    WarmUp,
-    step_s_of,
-    steps_per_timing,
-)
+from gpubalance.jobs.measure.subject_runner import WarmUp, step_s_of, steps_per_timing
+from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.jobs.measure.window import TakenTurn, Window, largest
 from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
@@ -207,6 +204,17 @@ def test_slow_steps_and_what_stamping_costs() -> None:
     assert stamps.step_spread(windows) is None
 
 
+def test_late_data_makes_a_slow_step_and_a_few_long_timings_are_told() -> None:
+    """Data comes every 0.13 s, once after 0.52 s; one timing of six takes twice as long."""
+    usual = [timing(0.65, 5, 0.65)] * 6
+    steps = [stamped(0.1, 0.0, 0.1, wait_s) for wait_s in (0.52, *[0.13] * 9)]
+    assert stamps.slow_step_count([window(usual, steps)]) == 1
+    slow = [window([timing(1.3, 5, 0.65), *usual[1:]], steps[1:])]
+    assert figures.mean_over_median(slow) == pytest.approx(1 / 6)
+    (told,) = [one for one in of_figures(SMALL, (), [slow]) if one.code == "slow-steps"]
+    assert "on average a step takes 16.7 % longer than shown" in told.message
+
+
 def test_batches_that_differ_in_shape_have_means_and_a_spread() -> None:
     steps = [
         altered(stamped(0.1, 0.0, step_s), unlike=True)
@@ -287,10 +295,7 @@ def test_memory_lines_and_limits_by_hand() -> None:
     """64 MiB and 4 MiB a sample: 512 MiB hold 112."""
     devices = devices_of(QUICK, QUICK)
     lines = lines_through(devices, SMALL, (16, 40), ((64 + 64) * MIB, (64 + 160) * MIB))
-    assert lines == [
-        [(1, 68 * MIB), (16, 128 * MIB)],
-        [(1, 68 * MIB), (16, 128 * MIB)],
-    ]
+    assert lines == [[(1, 68 * MIB), (16, 128 * MIB)], [(1, 68 * MIB), (16, 128 * MIB)]]
     assert limits_by(lines, devices) == [112, 112]
     assert lines_through(devices, SMALL, (16, 40), (None, 0)) == [[], []]
     unknown = [altered(device, memory_bytes=None) for device in devices]

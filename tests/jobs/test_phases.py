@@ -13,15 +13,11 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.durations import keep_durations, phases_of
 from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
-from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.phases import Phases
-from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
-from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
-from tests.jobs.probes import point_of
 from tests.support.altered import altered
 from tests.support.known import known
 
@@ -130,53 +126,6 @@ def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> No
     began = command.phase(NAMES[1], 0)
     assert began.seconds == pytest.approx(220.0)
     assert command.phase("rounds", 0).seconds > 2 * _usual_s()[2]
-
-
-def test_the_curve_of_a_device_takes_its_step_times_the_steps_left() -> None:
-    """The curve of a device takes its step times times the steps that are left."""
-    profile = DeviceProfile(name="slow", alpha_s=0.5, beta_s=0.01)
-    points = []
-    left_s = []
-    for size in (8, 16, 32, 64):
-        points.append(point_of(profile, size, profile.compute_s(size)))
-        left_s.append(curve_left_s(points, 128, StoppingRule.of_point(None), factor=2))
-    assert left_s == sorted(left_s, reverse=True)
-    # A point of 128 and two more: 3 steps of a warm-up and 5 timings, of 1.78 s each
-    assert left_s[-1] == pytest.approx(3 * 8 * 1.78)
-
-
-def test_devices_probed_at_once_take_as_long_as_the_last_queue() -> None:
-    """Nothing is told before each has an estimate; devices to come take as long as the one now."""
-    command = Command()
-    queues = [[0, 1, 2], [3]]
-    left = QueuesLeft(queues, {0, 2, 3}, command.phases, lambda: command.now_s)
-    command.phase(NAMES[0], 0)
-
-    def told_s() -> list[float]:
-        events = [one for one in command.events if isinstance(one, TimeLeft)]
-        return [one.seconds - one.later_s for one in events]
-
-    left.begin(0)
-    left.begin(3)
-    command.now_s += 5.0
-    left.tell(0, 15.0, 0.1)
-    assert told_s() == []
-    left.tell(3, 50.0, 0.2)
-    # 15 s, and 20 s for device 2; device 1 equals another one
-    assert told_s() == [50.0]
-    command.now_s += 30.0
-    left.end(3)
-    assert told_s() == [50.0, 5.0]
-    left.begin(2)
-    left.tell(2, 12.0, 0.1)
-    assert told_s() == [50.0, 5.0, 12.0]
-    left.end(2)
-    assert len(told_s()) == 3
-
-    alone = QueuesLeft([[0, 1]], {0, 1}, command.phases, lambda: command.now_s)
-    alone.begin(0)
-    alone.tell(0, 7.0, 0.1)
-    assert told_s()[-1] == 7.0
 
 
 def test_that_it_takes_over_twice_as_long_is_told_once() -> None:

@@ -149,9 +149,7 @@ def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
 
 
 @cases("accumulate", "auto", 1)
-def test_a_card_that_only_costs_sync_is_left_out_and_by_how_much_is_said(
-    accumulate: object,
-) -> None:
+def test_a_card_that_only_costs_sync_is_left_out_and_why(accumulate: object) -> None:
     """With and without it the plan has as many micro-batches, as more of them would help both."""
     made = planned("slow-second", sync_s=0.060, accumulate=accumulate)
     assert made.batches[1] == 0
@@ -244,9 +242,7 @@ def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
     made = probe_of(PAIR)
     probes = tuple(inside(probe, "batch_limit", fails=None) for probe in made.probes)
     shares = plan(
-        altered(made, probes=probes),
-        PAIR,
-        PlanRequest(accumulate=1, sync_s=0.1),
+        altered(made, probes=probes), PAIR, PlanRequest(accumulate=1, sync_s=0.1)
     ).shares
     binds = {share.binds for share in shares}
     assert "max batch" in binds

@@ -86,9 +86,7 @@ def test_the_published_pair(pair: Probe, number: int) -> None:
 
 
 @pytest.mark.usefixtures("pair")
-def test_of_devices_probed_at_once_the_time_left_is_told_by_steps(
-    events_of_pair: list[Event],
-) -> None:
+def test_the_time_left_of_devices_at_once_is_told(events_of_pair: list[Event]) -> None:
     """It is told once both have points enough."""
     told = [event for event in events_of_pair if isinstance(event, TimeLeft)]
     first = events_of_pair.index(told[0])
@@ -105,9 +103,7 @@ def test_the_published_solo_figures(pair: Probe) -> None:
     assert rates == pytest.approx(published, rel=0.03)
 
 
-def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit(
-    pair: Probe,
-) -> None:
+def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit(pair: Probe) -> None:
     """On a line few sizes are enough from small to the limit and the sensible size."""
     for one in pair.probes:
         sizes = [point.batch for point in one.curve]
@@ -175,9 +171,7 @@ def unsteady(either_engine: None) -> tuple[Probe, list[Event]]:
     return probed(NOISY, HOT, parallel=True, watch=events.append), events
 
 
-def test_noise_of_3_percent_leaves_the_model_right(
-    unsteady: tuple[Probe, list[Event]],
-) -> None:
+def test_3_percent_noise_is_no_harm(unsteady: tuple[Probe, list[Event]]) -> None:
     model = model_of(unsteady[0].probes[0])
     assert model.beta_s == pytest.approx(NOISY.beta_s, rel=0.04)
     assert model.alpha_s == pytest.approx(NOISY.alpha_s, rel=0.10)
@@ -223,22 +217,6 @@ def test_steps_at_the_hosts_pace_do_not_tell_how_fast_the_device_is() -> None:
     assert [point.batch for point in at_device_pace(points)] == [80, 136, 176, 256]
     (one,) = probed(QUICK, max_batch=64, duration_s=0.2).probes
     assert at_device_pace(one.curve) == list(one.curve)
-
-
-def test_a_change_within_a_point_is_marked_too() -> None:
-    drift = (DriftPoint(from_s=1.0, factor=1.4),)
-    (one,) = probed(altered(QUICK, drift=drift), max_batch=16, duration_s=1.5).probes
-    first = one.curve[0]
-    assert (first.steady, first.measured_again) == (False, True)
-    assert not one.steady
-
-
-def test_a_device_without_a_limit_ends_on_its_plateau() -> None:
-    unlimited = altered(QUICK, memory=None, alpha_s=0.001, beta_s=0.0005)
-    (one,) = probed(unlimited, duration_s=0.3).probes
-    limit = limit_of(one)
-    assert limit.fails is None
-    assert limit.fits == limit.max_batch == one.curve[-1].batch <= 1024
 
 
 def test_a_margin_is_kept_free_and_the_update_is_measured_apart() -> None:

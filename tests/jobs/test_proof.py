@@ -88,7 +88,7 @@ def test_the_even_split_is_proven_only_if_all_of_its_interval_is_faster(
         assert codes == []
 
 
-def test_a_plan_says_of_what_its_batches_were_made(
+def test_a_plan_tells_of_joined_batches(
     rounds_and_run: tuple[BalanceRounds, Run],
 ) -> None:
     rounds, run = rounds_and_run

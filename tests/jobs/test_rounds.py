@@ -71,9 +71,7 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best() -> None:
 
 
 @cases("asked", {}, {"batch_multiple": 8}, {"global_batch": 312}, ids=str)
-def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster(
-    asked: dict[str, int],
-) -> None:
+def test_the_largest_even_split_is_proposed_if_faster(asked: dict[str, int]) -> None:
     """The largest even split that fits is proposed if it is faster and as asked.
 
     The second device just holds 115 samples, more than the planner's multiples of 8 allow.
@@ -81,10 +79,7 @@ def test_the_largest_even_split_that_fits_is_proposed_if_it_is_faster(
     (first, second), joint = noisy_devices(PAIR, 0.01)
     memory = known(second.profile).memory_at(115, joint.extra_memory)
     profile = altered(known(second.profile), memory=memory)
-    devices = (
-        first,
-        altered(second, memory_bytes=memory, profile=profile),
-    )
+    devices = (first, altered(second, memory_bytes=memory, profile=profile))
     request = BalanceRequest(
         devices=devices,
         settings=SMALL,

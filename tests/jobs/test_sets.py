@@ -57,9 +57,7 @@ def line(plan: Plan) -> str:
 
 
 @cases("global_batch", None, 512)
-def test_the_published_four_cards_are_better_off_as_three(
-    global_batch: int | None,
-) -> None:
+def test_the_published_four_are_better_off_as_three(global_batch: int | None) -> None:
     """With all four it gave 2184 samples/s at a global batch of 512, without the last 2400."""
     plan, said = balanced(Given(*of_config("gtx1070-m40-gtx750"), global_batch))
     assert said[0].endswith("GPU:3")
@@ -82,9 +80,7 @@ def test_the_published_four_cards_are_better_off_as_three(
     "name",
     ["four-unlike", "gtx1080ti-gtx1080", "quick-pair", "slow-second", "two-hosts"],
 )
-def test_with_one_sync_for_all_no_round_is_spent_on_leaving_a_device_out(
-    name: str,
-) -> None:
+def test_with_one_sync_for_all_no_round_leaves_a_device_out(name: str) -> None:
     _, said = balanced(Given(*of_config(name)))
     assert not said
 

@@ -58,9 +58,7 @@ def test_the_split_is_the_best_of_all_that_the_table_knows(tmp_path: Path) -> No
     assert made.batch_multiple == 64
 
 
-def test_a_batch_that_is_slower_than_a_larger_one_is_kept_and_told(
-    tmp_path: Path,
-) -> None:
+def test_a_batch_slower_than_a_larger_one_is_kept_and_told(tmp_path: Path) -> None:
     path = tmp_path / "falls.csv"
     path.write_text(
         f"{HEAD}card,32,0.05\ncard,64,0.03\ncard,96,0.0301\ncard,128,0.03\n"
@@ -77,9 +75,7 @@ def test_a_batch_that_is_slower_than_a_larger_one_is_kept_and_told(
     assert "a step of 32 samples takes 50.0 ms, longer than one of 64" in told.message
 
 
-def test_between_two_batches_a_time_lies_between(
-    tmp_path: Path,
-) -> None:
+def test_between_two_batches_a_time_lies_between(tmp_path: Path) -> None:
     """Between two batches a time lies between and the largest is the limit."""
     made = planned(table(tmp_path, "4090,32,0.03\n"), global_batch=352)
     assert made.batch_multiple == 32
@@ -121,9 +117,7 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
     (HEAD, "has no line below its head"),
     ids=str,
 )
-def test_what_is_wrong_is_named_with_its_line(
-    tmp_path: Path, text: str, why: str
-) -> None:
+def test_what_is_wrong_has_its_line(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "times.csv"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(BadInput, match=r"times\.csv") as caught:
@@ -132,9 +126,7 @@ def test_what_is_wrong_is_named_with_its_line(
 
 
 @cases("column, seconds", ("ms", 0.05), ("Milliseconds", 0.05), ("s", 50.0))
-def test_the_name_of_the_column_says_the_unit(
-    tmp_path: Path, column: str, seconds: float
-) -> None:
+def test_the_column_says_the_unit(tmp_path: Path, column: str, seconds: float) -> None:
     path = tmp_path / "times.csv"
     path.write_text(f"device,batch,{column}\na,64,50\na,128,80.5\n")
     curve = probe_of_times(path).probes[0].curve
@@ -165,9 +157,7 @@ def test_times_in_proportion_to_the_batch_are_planned_with(tmp_path: Path) -> No
     assert made.predicted.step_time_s == pytest.approx(0.042)
 
 
-def test_the_command_takes_it_in_place_of_a_probe(
-    tmp_path: Path, in_process: Program
-) -> None:
+def test_the_command_takes_it_as_a_probe(tmp_path: Path, in_process: Program) -> None:
     path = str(table(tmp_path))
     done = in_process(["plan", "--curve", path, "--sync", "0.02", "--gpus", "0"])
     assert done.code == 0

@@ -120,7 +120,7 @@ def test_turns_alternate_in_going_first_until_all_are_known() -> None:
     (0.5, 3, 3, 0),
     (0.03, 1, 2, 1),
 )
-def test_more_windows_follow_while_they_may_help(
+def test_more_windows_follow(
     spread: float, windows: int, count: int, more: int
 ) -> None:
     found = measured({OWN: [window(spread)]}, Measuring(windows=windows))

@@ -29,9 +29,7 @@ def hosts(tmp_path: Path) -> Iterator[tuple[str, ...]]:
     connect_hosts(None, None)
 
 
-def test_a_clock_that_is_off_and_a_port_that_is_not_reached_are_told(
-    hosts: tuple[str, ...],
-) -> None:
+def test_a_clock_that_is_off_and_a_closed_port_are_told(hosts: tuple[str, ...]) -> None:
     checks = check_ways(hosts, lambda _: None)
     clocks = {}
     cut_off = {}

@@ -189,9 +189,7 @@ def test_the_slope_is_theil_and_sens(samples: list[float]) -> None:
 
 @cases("count", 4, 5, 10, 30)
 @given(data=st.data())
-def test_a_trend_is_mann_and_kendalls_at_99_percent(
-    count: int, data: st.DataObject
-) -> None:
+def test_a_trend_is_mann_and_kendalls_at_99(count: int, data: st.DataObject) -> None:
     """Of distinct samples, whose slope matters."""
     places = data.draw(st.permutations(range(count)))
     samples = [math.exp(0.02 * place) for place in places]
@@ -232,7 +230,7 @@ def level(first: float, second: float, cut: int, count: int) -> list[float]:
     ([], False),
     ([1.0], False),
 )
-def test_another_level_is_three_percent_and_clear(
+def test_another_level_is_clear_and_3_percent(
     samples: list[float], shifts: bool
 ) -> None:
     assert _shifts(samples) is shifts

@@ -109,9 +109,7 @@ def test_the_verdicts_are_those_of_all_pairs() -> None:
         st.floats(0.01, 100).map(partial(round, ndigits=2)), min_size=2, max_size=40
     )
 )
-def test_falling_pairs_and_the_median_slope_are_those_of_all_pairs(
-    samples: list[float],
-) -> None:
+def test_falling_pairs_and_the_slope_are_of_all_pairs(samples: list[float]) -> None:
     pairs = itertools.combinations(samples, 2)
     assert falling_pairs(np.array(samples)) == sum(y < x for x, y in pairs)
     slope = median_slope(np.log(samples))

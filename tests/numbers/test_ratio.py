@@ -14,9 +14,7 @@ from tests.support.comparisons import called_different
     "name",
     ["gtx1080ti-gtx1080", pytest.param("quick-pair", marks=pytest.mark.campaign)],
 )
-def test_runs_of_the_same_are_no_different_and_three_per_cent_is_found(
-    name: str,
-) -> None:
+def test_runs_of_the_same_are_no_different_and_3_percent_is_found(name: str) -> None:
     """Runs of the same are called no different and three per cent is found.
 
     The campaign of scripts/bench, with fewer draws.

@@ -60,9 +60,7 @@ def test_three_digits_or_all_of_a_whole_number(value: float, sign: int) -> None:
     (1234.5, "1234 s"),
     (None, "n/a"),
 )
-def test_a_time_is_in_the_largest_unit_of_which_it_is_one(
-    seconds: float | None, text: str
-) -> None:
+def test_a_time_is_in_the_largest_unit_it_has(seconds: float | None, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
@@ -79,9 +77,7 @@ def test_a_time_is_in_the_largest_unit_of_which_it_is_one(
     (3000 * 2**40, "3000 TiB"),
     (None, "n/a"),
 )
-def test_bytes_are_in_the_largest_unit_of_which_they_are_one(
-    size: int | None, text: str
-) -> None:
+def test_bytes_are_in_the_largest_unit_they_fill(size: int | None, text: str) -> None:
     assert format_bytes(size) == text
 
 
@@ -95,9 +91,7 @@ def test_bytes_are_in_the_largest_unit_of_which_they_are_one(
     (3e15, "3.00 PFLOP/s"),
     (None, "n/a"),
 )
-def test_operations_are_in_the_largest_unit_of_which_they_are_one(
-    rate: float | None, text: str
-) -> None:
+def test_operations_are_in_their_largest_unit(rate: float | None, text: str) -> None:
     assert format_flops(rate) == text
 
 

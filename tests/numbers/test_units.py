@@ -6,9 +6,7 @@ from datetime import date
 
 import pytest
 
-from gpubalance.numbers.units import (
-    parse_bytes,
-)
+from gpubalance.numbers.units import parse_bytes
 from tests.support.cases import cases
 
 

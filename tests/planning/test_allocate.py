@@ -28,8 +28,6 @@ from tests.planning.splits import (
     assert_split,
     brute,
     by_integer_program,
-    curves,
-    lines,
     loads,
     options,
     problems,
@@ -47,7 +45,7 @@ def test_no_split_is_better(problem: Problem) -> None:
 
 
 @given(problems(micro=5), st.data())
-def test_none_with_a_device_forced_in_is_better(
+def test_none_with_a_forced_device_is_better(
     problem: Problem, data: st.DataObject
 ) -> None:
     assert_best(
@@ -56,9 +54,7 @@ def test_none_with_a_device_forced_in_is_better(
 
 
 @cases("global_batch", 1, None)
-def test_a_device_is_forced_in_where_another_is_done_before_it(
-    global_batch: int | None,
-) -> None:
+def test_a_device_is_forced_in_after_another_is_done(global_batch: int | None) -> None:
     """Its granule counts before it is done, so the deadline must not be sooner than that."""
     slow = Curve((1, 2, 3), (4.0, 4.0, 4.0))
     loads = (Load(Line(0.0, 0.25, 0.0), 7, 0.25), Load(slow, 3))
@@ -100,7 +96,7 @@ def given_to(
 
 
 @given(problems(), st.data())
-def test_the_order_of_devices_does_not_matter(
+def test_devices_have_no_order_of_their_own(
     problem: Problem, data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(range(len(problem.loads))))
@@ -133,31 +129,8 @@ def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> No
         assert found.split.global_batch <= totals[together].min() * (1 + 1e-9)
 
 
-@given(lines() | curves(), st.integers(1, 8), st.integers(1, 200), st.floats(0, 0.01))
-def test_equal_devices_get_the_even_split(
-    model: Line | Curve, devices: int, total: int, sync_s: float
-) -> None:
-    if total < devices:
-        return
-    problem = Problem(
-        (Load(model, total),) * devices,
-        sync=Syncs(otherwise_s=sync_s),
-        global_batch=total,
-    )
-    found = allocate(problem)
-    if sum(batch > 0 for batch in found.split.batches) == devices:
-        assert found.split.batches == BatchSplit.even(total, devices).batches
-    else:  # fewer are faster, or a device more makes it no faster
-        even = model.step_time_s(math.ceil(total / devices)) + (
-            sync_s if devices > 1 else 0
-        )
-        assert found.step_time_s <= even * (1 + 1e-12)
-
-
 @given(st.lists(loads(500, least=1), min_size=2, max_size=12), st.data())
-def test_never_slower_than_a_feasible_even_split(
-    of: list[Load], data: st.DataObject
-) -> None:
+def test_never_slower_than_even_shares(of: list[Load], data: st.DataObject) -> None:
     total = data.draw(
         st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of)))
     )
@@ -257,7 +230,7 @@ def test_the_most_by_a_deadline_is_exact(
 
 
 @given(problems(), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
-def test_it_is_the_least_accumulation_near_the_best(
+def test_least_accumulation_near_the_best(
     problem: Problem, within: float, free: bool
 ) -> None:
     problem = replace(
@@ -280,9 +253,7 @@ def test_it_is_the_least_accumulation_near_the_best(
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from([1, 8]), st.sampled_from([1, 2]))
-def test_many_devices_are_as_good_as_their_bounds(
-    seed: int, multiple: int, micro: int
-) -> None:
+def test_many_devices_reach_their_bounds(seed: int, multiple: int, micro: int) -> None:
     """No deadline in a fine grid is better, and each kind counts as often as it is there."""
     random = Random(seed)
     kinds = random_loads(random, 40, 3000)

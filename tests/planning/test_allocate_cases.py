@@ -79,10 +79,7 @@ def test_what_binds() -> None:
     assert allocate(Problem(both, global_batch=100)).binds == ("speed", "speed")
     assert allocate(
         Problem((replace(FAST, limit=20), SLOW), global_batch=100)
-    ).binds == (
-        "memory",
-        "speed",
-    )
+    ).binds == ("memory", "speed")
     assert allocate(Problem(both, multiple=16, global_batch=96)).binds == (
         "speed",
         "granularity",

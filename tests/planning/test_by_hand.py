@@ -60,7 +60,7 @@ TIMED = st.lists(
 
 
 @given(TIMED, st.floats(0, 2000))
-def test_a_curve_is_straight_between_its_points(
+def test_curves_are_straight_between(
     points: list[tuple[int, float]], batch: float
 ) -> None:
     """Each point takes as long as the fastest of those from it on, as none may fall."""
@@ -257,7 +257,7 @@ def through_by_newton(points: Sequence[tuple[int, int]], batch: int) -> Fraction
     st.integers(0, 50),
     st.integers(1, 500),
 )
-def test_memory_that_bends_upward_is_followed_exactly(
+def test_memory_that_bends_is_followed(
     base: int, slope: int, bend: int, more: int
 ) -> None:
     points = [(b, base + slope * b + bend * b * b) for b in (10, 40, 100)]
@@ -517,7 +517,7 @@ def test_problems_and_allocations_by_hand() -> None:
     st.lists(st.tuples(st.floats(0, 9), st.floats(0.1, 5)), min_size=1, max_size=3),
     st.integers(1, 5),
 )
-def test_equal_commands_end_as_soon_as_they_can(
+def test_equal_commands_end_early(
     devices: list[tuple[float, float]], left: int
 ) -> None:
     """By brute force over how many each device does."""

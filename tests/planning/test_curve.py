@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from gpubalance.planning.curve import (
-    knee_sizes,
-    octaves,
-)
+from gpubalance.planning.curve import knee_sizes, octaves
 
 
 def line_curve(alpha: float, beta: float, sizes: list[int]) -> list[tuple[int, float]]:

@@ -66,9 +66,7 @@ def true_gain(training: DrawnTraining, devices: Sequence[Device], steps: int) ->
 
 
 @cases("every", 1, 50)
-def test_within_ten_stamped_steps_of_a_throttle_the_split_is_near_the_best(
-    every: int,
-) -> None:
+def test_ten_stamped_steps_after_a_throttle_the_split_is_good(every: int) -> None:
     devices, joint = of_config("throttling")
     factors = (1.4286, 1.0)
     training = trained(DrawnTraining(devices, joint, EVEN, every=every), 20)
@@ -105,9 +103,7 @@ def test_the_split_is_as_before_where_most_of_a_step_is_a_fixed_cost() -> None:
 
 
 @cases("factor", 1.3, 1.7, 1.9)
-def test_a_step_in_which_a_card_slows_down_tells_nothing_of_its_fixed_cost(
-    factor: float,
-) -> None:
+def test_a_step_in_which_a_card_slows_down_tells_no_fixed_cost(factor: float) -> None:
     """Half of the first change's steps are cool, so this one is their median."""
     card = DeviceProfile(name="card", alpha_s=0.0, beta_s=0.0005)
     times = ((5, factor), (5.06, 2.0), (15, 1.0))
@@ -364,9 +360,7 @@ def test_where_the_global_batch_grows_another_training_begins() -> None:
 
 
 @cases("rest_s, follows", (0.01, True), (5.0, False))
-def test_a_training_that_waits_for_its_data_keeps_its_split(
-    rest_s: float, follows: bool
-) -> None:
+def test_one_that_waits_for_data_keeps_its_split(rest_s: float, follows: bool) -> None:
     """However unlike the devices become, nobody waits for the slower one."""
     follower = Follower([None, None])
     split = EVEN

@@ -45,7 +45,7 @@ devices = st.lists(st.tuples(times, times, st.floats(0.0, 0.5)), min_size=1, max
 
 
 @given(devices)
-def test_no_times_within_the_doubt_gain_less(
+def test_no_times_in_doubt_gain_less(
     of_devices: list[tuple[float, float, float]],
 ) -> None:
     now_s, best_s, unsure = zip(*of_devices, strict=True)

@@ -194,9 +194,7 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(
 
 
 @given(st.integers(0, 3000), st.integers(1, 3000), multiples)
-def test_where_memory_is_not_known_it_is_exact_too(
-    limit: int, top: int, multiple: int
-) -> None:
+def test_without_known_memory_it_is_exact(limit: int, top: int, multiple: int) -> None:
     grid = Grid(multiple)
     result = find_limit(
         lambda b, _: TriedBatch(b, b <= limit),

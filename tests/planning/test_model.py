@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from gpubalance.planning.allocate import allocate, as_measured
 from gpubalance.planning.fleet import Fleet
-from gpubalance.planning.model import (
-    fit_line,
-    measured_curve,
-    monotone_curve,
-)
+from gpubalance.planning.model import fit_line, measured_curve, monotone_curve
 from gpubalance.planning.problem import Load, Problem
 
 

@@ -27,9 +27,7 @@ def _by_brute_force(free_s: list[float], each_s: list[float], left: int) -> floa
 
 
 @given(st.lists(_TIMES, min_size=1, max_size=3), st.integers(1, 8))
-def test_following_the_rule_reaches_it_with_equal_commands(
-    each_s: list[float], left: int
-) -> None:
+def test_following_the_rule_reaches_it_if_equal(each_s: list[float], left: int) -> None:
     busy_s = [0.0] * len(each_s)
     rest = left
     now_s = 0.0
@@ -72,9 +70,7 @@ def test_a_known_slow_card_is_left_idle_and_an_unknown_one_is_tried() -> None:
     st.lists(st.lists(_TIMES, max_size=3), min_size=1, max_size=3),
     st.floats(0.1, 100.0),
 )
-def test_the_unit_of_time_does_not_matter(
-    ended: list[list[float]], factor: float
-) -> None:
+def test_units_of_time_do_not_matter(ended: list[list[float]], factor: float) -> None:
     running = [0.5 if each else None for each in ended]
     scaled = []
     for times_s in ended:

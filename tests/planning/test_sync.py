@@ -93,9 +93,7 @@ def test_sync_in_packs_that_is_longer_than_a_sum_falls_by_as_large_a_part(
     ("ac", 0.0),
     ("bcd", 0.1),  # no more than abcd, whatever cd took once
 )
-def test_a_set_takes_no_less_than_a_measured_part_of_it(
-    used: str, seconds: float
-) -> None:
+def test_a_set_takes_no_less_than_a_part_of_it(used: str, seconds: float) -> None:
     syncs = measured(abcd=0.1, ab=0.07, cd=0.12)
     assert syncs.least(devices(used)) == seconds
 
@@ -134,7 +132,7 @@ def test_no_split_of_any_set_is_better(problem: Problem) -> None:
 
 
 @given(problem=with_sets(), data=st.data())
-def test_none_with_some_devices_forced_in_is_better(
+def test_none_with_some_forced_in_is_better(
     problem: Problem, data: st.DataObject
 ) -> None:
     forced = data.draw(st.sets(st.integers(0, len(problem.loads) - 1)))

@@ -70,10 +70,7 @@ CSV = ("goodput", "queue")
 
 
 def told(
-    result: Reported,
-    following: str = "",
-    script: Sequence[str] = (),
-    width: int = 80,
+    result: Reported, following: str = "", script: Sequence[str] = (), width: int = 80
 ) -> str:
     """A result's summary, as the program prints it."""
     return summary(summary_of(result), warnings_of(result), following, script, width)

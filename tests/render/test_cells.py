@@ -63,13 +63,7 @@ def test_a_cell_by_its_unit(
     ("gain", Shown(unit="%"), "gain", "%", False),
     ("speedup", Shown("faster", "×"), "faster", "×", False),
     ("wait_s", Shown(unit="s"), "wait", "s", True),
-    (
-        "steps",
-        Shown("measured steps", has_ratio=False),
-        "measured steps",
-        "",
-        False,
-    ),
+    ("steps", Shown("measured steps", has_ratio=False), "measured steps", "", False),
 )
 def test_a_column_is_called_as_its_field_says(
     key: str, shown: Shown, label: str, unit: str, has_ratio: bool

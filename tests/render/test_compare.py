@@ -55,9 +55,7 @@ def test_the_whole_text(tmp_path: Path, width: int) -> None:
     assert "\n\n\n".join(texts) + "\n" == golden.read_text()
 
 
-def test_a_verdict_on_runs_of_a_machine_that_was_not_quiet_carries_it(
-    tmp_path: Path,
-) -> None:
+def test_a_verdict_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) -> None:
     text = comparison_text(
         compared_in(tmp_path, {"a": BASELINE, "b": disturbed(OTHER, 2.0)})
     )

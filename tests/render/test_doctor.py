@@ -50,9 +50,7 @@ CHECKUP = Checkup(
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_it_is_whole_at_80_and_at_40_columns(
-    columns: int,
-) -> None:
+def test_it_is_whole_at_80_and_at_40_columns(columns: int) -> None:
     """It is whole at 80 and at 40 columns and colour adds nothing but colour."""
     text = checkup_text(CHECKUP, columns)
     assert text + "\n" == path("checkup", columns).read_text(encoding="utf-8")

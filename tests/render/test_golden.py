@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.render.bounds import bounds_text
 from gpubalance.render.probe import curve_lines, probe_summary
-from gpubalance.render.table import lines_of, prose, warning_lines
+from gpubalance.render.table import lines_of, warning_lines
 from gpubalance.results.common import Warning_
-from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.results.subject import warnings_of
@@ -68,18 +66,6 @@ def test_the_course_of_goodput_is_of_several_global_batches() -> None:
     assert (course in told(plan), course in told(few)) == (True, False)
 
 
-def test_of_devices_none_of_which_is_full_none_would_wait_for_the_others() -> None:
-    made = Plan.model_validate_json((DATA / "pair-balance.json").read_text())
-    shares = tuple(altered(share, binds="speed") for share in made.shares)
-    free = altered(made, shares=shares)
-    given = inside(free, "predicted", by_global_batch=())
-    found = (bounds_text(plan) for plan in (free, given))
-    assert list(found) == [
-        "GPU:0, GPU:1 could take more, but no larger global batch promises clearly more samples/s",
-        "GPU:0, GPU:1 could take more of a larger global batch",
-    ]
-
-
 def test_a_curve_with_its_marks_is_whole_at_50_columns() -> None:
     (first, _) = Probe.model_validate_json(
         (DATA / "pair-probe.json").read_text()
@@ -115,11 +101,3 @@ def test_a_path_in_a_warning_is_not_broken() -> None:
         next=f"the worker's whole log is {path}",
     )
     assert [line.strip() for line in warning_lines([warning], 80)][-1] == path
-
-
-def test_a_line_does_not_end_with_the_sign_before_a_number() -> None:
-    assert prose("the interval is ± 9.4 %, wider than ± 1 %", 36) == [
-        "the interval is ± 9.4 %, wider than",
-        "  ± 1 %",
-    ]
-    assert prose("the interval is ± 9.4 %", 18) == ["the interval is", "  ± 9.4 %"]

@@ -44,9 +44,7 @@ def result(subject: ReportSubject) -> Layers:
     return subject.result
 
 
-def test_the_picture_is_the_measured_step(
-    subject: ReportSubject, result: Layers
-) -> None:
+def test_the_picture_is_the_step(subject: ReportSubject, result: Layers) -> None:
     chart = drawn(subject, "timeline")
     shown = bars(chart)
     rows = {stage.device: -1 - row for row, stage in enumerate(result.stages)}

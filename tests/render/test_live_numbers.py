@@ -108,9 +108,7 @@ def test_the_rates_at_once_are_added_up() -> None:
     (21, ["measuring  2 min left"]),
     (20, ["measuring", "2 min left"]),
 )
-def test_what_is_left_stands_at_the_right_if_there_is_room(
-    width: int, lines: list[str]
-) -> None:
+def test_what_is_left_stands_at_the_right_if_room(width: int, lines: list[str]) -> None:
     assert [
         line.plain for line in header_lines("measuring", "2 min left", width)
     ] == lines

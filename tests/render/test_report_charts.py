@@ -40,8 +40,6 @@ from tests.support.known import known
 
 pytestmark = pytest.mark.xdist_group("page")
 
-IDS = ("step", "gap", "curves", "memory", "course", "rounds")
-
 
 def drawn(subject: ReportSubject, id_: str) -> Chart:
     return next(one for one in charts_of(subject).drawn if one.id == id_)

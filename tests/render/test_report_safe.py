@@ -62,9 +62,7 @@ def hostile(folder: Path) -> tuple[ReportSubject, ...]:
     return read_subjects(paths)
 
 
-def test_a_page_of_hostile_text_has_no_element_and_no_reference_of_theirs(
-    tmp_path: Path,
-) -> None:
+def test_a_page_of_hostile_text_has_no_element_of_theirs(tmp_path: Path) -> None:
     subjects = hostile(tmp_path)
     html = html_page(subjects, [charts_of(subject) for subject in subjects])
     page = samples.Page(html)
@@ -114,9 +112,7 @@ def test_no_text_begins_a_formula(sign: str) -> None:
     assert spreadsheet_text(f"a{sign}b") == f"a{sign}b"
 
 
-def test_a_csv_of_hostile_text_has_no_formula_and_its_numbers_are_numbers(
-    tmp_path: Path,
-) -> None:
+def test_a_csv_of_hostile_text_has_numbers_and_no_formula(tmp_path: Path) -> None:
     text = csv_text(hostile(tmp_path))
     rows = [
         row

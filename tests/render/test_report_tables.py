@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.render.cells import exact, rounded, short
-from gpubalance.render.columns import Column
+from gpubalance.render.cells import rounded
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.text import csv_text
 from gpubalance.render.report.words import answer_of, groups
@@ -80,9 +79,7 @@ def test_every_number_of_a_result_is_in_the_csv(path: Path) -> None:
     assert missing <= _NUMBERS_OF_BLOCKS
 
 
-def test_a_device_that_was_not_probed_is_told_beside_its_figures(
-    tmp_path: Path,
-) -> None:
+def test_a_device_that_was_not_probed_is_told_as_such(tmp_path: Path) -> None:
     document = samples.document(samples.PROBE)
     document["probes"][1]["same_as"] = "GPU:0"
     rows = rows_of(samples.subject(samples.written(tmp_path, "equal.json", document)))
@@ -103,9 +100,7 @@ def test_a_device_that_is_no_line_has_its_curve(tmp_path: Path) -> None:
     assert found == [("GPU:1", "8", "0.0512"), ("GPU:1", "712", "0.8123")]
 
 
-def test_the_pages_tables_are_the_results(
-    html: str, subjects: tuple[ReportSubject, ...]
-) -> None:
+def test_page_tables_are_right(html: str, subjects: tuple[ReportSubject, ...]) -> None:
     page = samples.Page(html)
     run = known(subjects[0].run)
     steps = page.tables["Steps"]
@@ -158,30 +153,6 @@ def test_the_page_has_every_formula(html: str) -> None:
     for formula in found:
         assert formula.formula in text
         assert formula.number in text
-
-
-def test_unknown_is_not_available_and_never_zero() -> None:
-    column = Column("memory_peak_bytes", "memory", "GiB")
-    assert exact(None, column) == short(None, column) == "n/a"
-    assert exact(0, column) == "0"
-    assert exact(True, Column("precise", "precise")) == "yes"
-    assert exact(-0.0, Column("rate", "rate", "samples/s")) == "0"
-    assert exact(0.1234567, Column("step_time_s", "step", "ms")) == "123.4567"
-    assert short(0.1234567, Column("step_time_s", "step", "ms")) == "123 ms"
-    assert short(-0.14011, Column("part", "part", "%")) == "-14.0 %"
-
-
-def test_on_a_page_a_number_has_four_digits_and_a_whole_one_all() -> None:
-    step = Column("step_time_s", "step", "ms")
-    peak = Column("memory_peak_bytes", "memory", "GiB")
-    assert [rounded(value, step) for value in (0.05475261, 5.475261, 0.0, None)] == [
-        "54.75",
-        "5475",
-        "0",
-        "n/a",
-    ]
-    assert rounded(1234567890, peak) == "1.15"
-    assert rounded(1048576, Column("batch", "batch")) == "1048576"
 
 
 def test_a_table_of_the_csv_has_no_column_without_a_value() -> None:

@@ -69,7 +69,7 @@ def test_a_gain_has_a_decimal_below_ten_per_cent(part: float, text: str) -> None
     (-0.5, "2.0 times as fast without it", "GPU:0 is 2.0 times as fast alone"),
     (-0.75, "4.0 times as fast without it", "GPU:0 is 4.0 times as fast alone"),
 )
-def test_what_leaving_a_device_out_gains(
+def test_leaving_one_out_gains(
     plan: Plan, gain: float, others: str, alone: str
 ) -> None:
     assert _without(plan, gain) == others
@@ -272,9 +272,7 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     ),
     ({"a": 800.0}, 800.0, "62.5 s with a"),
 )
-def test_how_long_an_epoch_takes(
-    rates: dict[str, float], most: float, text: str
-) -> None:
+def test_an_epoch_s_duration(rates: dict[str, float], most: float, text: str) -> None:
     assert epoch_text(50_000, rates, most) == f"an epoch of 50,000 samples: {text}"
 
 

@@ -31,9 +31,7 @@ def test_real_results_are_read(path: Path) -> None:
     assert read_result(path).schema_version == 1
 
 
-def test_a_file_with_more_baselines_than_there_are_now_is_read_too(
-    tmp_path: Path,
-) -> None:
+def test_a_file_with_more_baselines_than_now_is_read_too(tmp_path: Path) -> None:
     content = json.loads((DATA / "pair-run.json").read_text())
     content["baselines"] |= {
         "largest_even": content["baselines"]["even"],
@@ -78,9 +76,7 @@ def test_a_file_that_is_too_large_for_a_result_is_not_read(tmp_path: Path) -> No
     (Size, 1, 10**9),
     ids=["number", "whole", "count", "samples", "size"],
 )
-def test_no_number_of_a_file_is_beyond_its_bounds(
-    kind: Any, least: float, most: float
-) -> None:
+def test_no_number_is_beyond_its_bounds(kind: Any, least: float, most: float) -> None:
     read = TypeAdapter(kind).validate_python
     assert (read(least), read(most)) == (least, most)
     for beyond in (least - max(1, abs(least) / 100), most + most / 100):

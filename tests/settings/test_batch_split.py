@@ -80,9 +80,7 @@ def test_a_message_with_anything_else_is_refused(message: str) -> None:
 
 
 @given(EVEN)
-def test_the_even_split_is_equal_but_for_one_sample_and_sums_up(
-    case: tuple[int, int],
-) -> None:
+def test_an_even_split_is_equal_but_for_one_sample(case: tuple[int, int]) -> None:
     global_batch, devices = case
     even = BatchSplit.even(global_batch, devices)
     assert even.global_batch == global_batch

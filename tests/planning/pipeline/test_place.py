@@ -103,7 +103,7 @@ def test_memory_decides_how_deep_an_order_may_be() -> None:
 
 
 @cases("fixed, block", ((1.0, 1.0, 9.0, 1.0, 1.0, 1.0), 2), ((1.0,) * 6, None))
-def test_a_block_that_no_device_holds_is_named(
+def test_a_block_too_large_is_named(
     fixed: tuple[float, ...], block: int | None
 ) -> None:
     problem = branches(4, memory=4.0)

@@ -61,9 +61,7 @@ def recorded(placed: Placement) -> StepTimeline:
 
 
 @cases("stages, micro_batches", (1, 4), (2, 8), (4, 3), (3, 16))
-def test_alike_stages_reach_the_bound_of_the_bubble(
-    stages: int, micro_batches: int
-) -> None:
+def test_alike_stages_reach_the_bubble_s_bound(stages: int, micro_batches: int) -> None:
     (placed, *_) = one_block_each(even_problem(stages, micro_batches))
     assert placed.step_time_s == pytest.approx((micro_batches + stages - 1) * 3)
     for device in range(stages):
@@ -93,9 +91,7 @@ def test_a_deeper_order_hides_transfers(stages: int, loses: float) -> None:
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 100))
-def test_every_step_obeys_its_order_and_its_parts_add_up(
-    seed: int, factor: float
-) -> None:
+def test_each_step_obeys_its_order_and_adds_up(seed: int, factor: float) -> None:
     for placed in random_placings(seed):
         problem = placed.problem
         ran = {timed.task: timed for timed in placed.timeline.tasks}
