@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gpubalance.errors import BadInput, OutOfMemory
+from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import TimeLeft
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.stopping import StoppingRule
@@ -31,7 +32,8 @@ from gpubalance.results.telemetry import Telemetry
 from gpubalance.results.timing import Overhead, Pulled, Remedy, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.requests import ProbeRequest
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import NO_LIMIT
 from gpubalance.workers.messages import Pull, PulledAll
 from gpubalance.workers.party import Party
@@ -434,6 +436,25 @@ def test_data_that_is_too_small_is_refused(
     with pytest.raises(BadInput) as caught:
         bench.ensure_worker()
     assert told in caught.value.message
+
+
+def test_a_model_of_ones_own_is_told_of_once() -> None:
+    warned = altered(ready(2).verdict, warned=("it drops",))
+    facts = altered(ready(2), own_batch=7, samples=99, verdict=warned)
+    party: Any = SimpleNamespace(facts=facts)
+    own = Settings(model="train.py:build")
+    heard = [(own, facts.model, 7, ("it drops",), 99)]
+    for settings, is_told, wanted in (
+        (own, False, heard),
+        (own, True, []),
+        (SMALL, False, []),
+    ):
+        told: list[Any] = []
+        asked = BalanceRequest(devices=PAIR, settings=settings)
+        together = Together(asked, None, party, told.append, nothing_kept(), is_told)
+        for _ in range(2):
+            together._tell_of_model()
+        assert told == wanted
 
 
 def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:

@@ -9,6 +9,7 @@ import pytest
 from gpubalance.devices.alike import first_alike
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
 from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.balance.reuse import new_probe
 from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PointDone, Watch
 from gpubalance.jobs.keep.command_journal import journal_of
@@ -24,6 +25,7 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
+from gpubalance.system.deadlines import TimeLimit
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, devices_of
@@ -126,6 +128,19 @@ def test_what_one_does_not_hold_an_equal_one_does_not_hold() -> None:
     limits = [known(one.batch_limit).fits for one in result.probes]
     assert limits == [None, None, 16]
     assert [len(one.failures) for one in result.probes] == [1, 0, 0]
+
+
+def test_a_balance_is_told_of_a_device_that_holds_nothing() -> None:
+    devices = devices_of(altered(QUICK, memory=66 * MIB), OTHER)
+    wanted = PlanRequest(max_global_batch=16)
+    settings = Settings(model=TINY)
+    asked = BalanceRequest(devices=devices, settings=settings, plan=wanted, probe_s=0.2)
+    heard: list[Event] = []
+    with journal_of(asked, resume=False) as journal:
+        made = new_probe(asked, TimeLimit(), heard.append, journal)
+    assert [known(one.batch_limit).fits for one in made.probes] == [None, 16]
+    texts = [event.text for event in heard if isinstance(event, Doing)]
+    assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs" in texts[-1]
 
 
 def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> None:

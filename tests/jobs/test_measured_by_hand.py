@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,16 +13,25 @@ import pytest
 from gpubalance.jobs.measure import figures, stamps
 from gpubalance.jobs.measure.memory_lines import limits_by, lines_through
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject_runner import WarmUp, step_s_of, steps_per_timing
+from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.subject_runner import (
+    SubjectRunner,
+    WarmUp,
+    step_s_of,
+    steps_per_timing,
+)
+from gpubalance.jobs.measure.warm_up import train_until_ready, train_until_settled
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.jobs.measure.window import TakenTurn, Window, largest
 from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
 from gpubalance.results.run import SlowSteps
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
+from gpubalance.workers.messages import Pipe
 from tests.jobs.drawn import measured
 from tests.jobs.probes import MIB, QUICK, devices_of
 from tests.support.altered import altered
@@ -284,6 +295,53 @@ def test_rules_by_what_is_measured() -> None:
     assert left == (3.0, 6.0, 0.2, 0.01, 4)
     assert StoppingRule(4.0, 8.0, 0.2, 0.01).less(0.5, 4).at_least == 3
     assert StoppingRule(4.0, 8.0, 0.2, 0.01, at_least=1).less(0.5, 4).at_least == 1
+
+
+def runner_of(*seconds: float, **more: Any) -> Any:
+    """A runner whose steps take so long, in a worker that has trained another split."""
+    left = iter(seconds)
+    asked: list[int] = []
+
+    def train(at_least: int, **_: Any) -> list[Timing]:
+        asked.append(at_least)
+        return [timing(next(left)) for _ in range(at_least)]
+
+    before = (BatchSplit((1, 1)), False)
+    worker = SimpleNamespace(settings=SMALL, warm={before}, trained={})
+    worker.warm_pipeline = {}
+    subject = Subject(BatchSplit((8, 8)), devices_of(QUICK, QUICK))
+    usual = {"worker": worker, "subject": subject, "train": train, "asked": asked}
+    usual |= {"losses_are_finite": True, "peaks": (), "are_unlike": False}
+    return SimpleNamespace(**{**usual, **more})
+
+
+@cases(
+    "seconds, count",
+    ((3.0, 2.0, 1.0, 0.96, 0.5), 4),
+    ((1.0, 1.0, 0.95, 0.5), 3),
+    ((1.0, 1.0, 0.94, 0.93), 4),
+    ([0.9**n for n in range(99)], 30),
+)
+def test_a_warm_up_ends_where_no_step_is_clearly_faster(
+    seconds: Sequence[float], count: int
+) -> None:
+    assert len(train_until_settled(runner_of(*seconds))) == count
+    before = WarmUp(steps=5)
+    ready = train_until_ready(runner_of(*seconds), before)
+    assert (ready.steps, ready.step_s) == (5 + count, seconds[count - 1])
+    pipe = Pipe(segments=(), order=(), micro_batch=4, micro_batches=2)
+    cut = Subject(BatchSplit((8,), (4,)), devices_of(QUICK, QUICK), "cut", cut=pipe)
+    runner = runner_of(*seconds, subject=cut)
+    ready = train_until_ready(runner, before)
+    assert (ready.steps, ready.step_s) == (5 + count, seconds[count - 1])
+    assert train_until_ready(runner, before).steps == 5 + count  # nothing more trains
+
+
+@cases("least_s, unlike, steps", (0.0, False, 2), (10.0, False, 3), (10.0, True, 14))
+def test_how_many_steps_are_stamped(least_s: float, unlike: bool, steps: int) -> None:
+    runner = runner_of(*[1.0] * 14, are_unlike=unlike, stamped=[])
+    SubjectRunner._stamp(runner, StoppingRule(least_s, 10.0, 0.2, 0.01))
+    assert (runner.asked, len(runner.stamped)) == ([steps], steps)
 
 
 def test_peaks_are_the_largest_that_are_known() -> None:

@@ -16,6 +16,7 @@ from gpubalance.render.bounds import (
     left_out_text,
 )
 from gpubalance.render.gap import Loss, all_losses, gap_parts, large_losses
+from gpubalance.render.plan import _advice
 from gpubalance.render.probe import _limit
 from gpubalance.render.rates import half_text, pipeline_sentences
 from gpubalance.render.step import step_text
@@ -23,7 +24,7 @@ from gpubalance.render.table import lines_of
 from gpubalance.render.worth import _gain, epoch_text, most_fed, xla_text
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.gap import SoloGap
-from gpubalance.results.plan import LeftOut, Plan
+from gpubalance.results.plan import LearningRate, LeftOut, Plan
 from gpubalance.results.probe import BatchLimit, Trial
 from gpubalance.results.run import InputPipeline, Run, SlowSteps
 from gpubalance.results.timing import Remedy
@@ -148,6 +149,37 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
     assert left_out_text(full, out) == (
         f"GPU:1 is left out: it has no room for a batch of {multiple}"
     )
+
+
+@cases(
+    "own, from_batch, to_batch, global_batch, text",
+    (None, None, None, 64, ""),
+    (32, 32, 64, 64, ""),  # said with the user's own batch
+    (64, 64, 64, 64, "global batch 64, as before: the learning rate stays"),
+    (16, 32, 64, 64, "learning rate: if yours was tuned for batch 32, multiply by 2 ("),
+    (
+        None,
+        32,
+        64,
+        64,
+        "learning rate: if yours was tuned for batch 32, multiply by 2 (",
+    ),
+)
+def test_how_the_learning_rate_changes(
+    plan: Plan,
+    own: int | None,
+    from_batch: int,
+    to_batch: int,
+    global_batch: int,
+    text: str,
+) -> None:
+    rate = from_batch and LearningRate(
+        from_batch=from_batch, to_batch=to_batch, linear=2.0, square_root=1.414
+    )
+    made = altered(plan, own_batch=own, global_batch=global_batch, learning_rate=rate)
+    assert _advice(made).startswith(text)
+    assert bool(_advice(made)) == bool(text)
+    assert _advice(altered(made, own_batch_stays=True, own_batch=1)) == ""
 
 
 GAP = SoloGap(

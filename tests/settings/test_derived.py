@@ -409,3 +409,10 @@ def test_the_key_of_code_is_what_importing_runs(tmp_path: Path) -> None:
     assert first == second
     assert code_key("small", None) == ""
     assert code_key(f"{tmp_path / 'missing.py'}:net") == ""
+    saved = tmp_path / "net.keras"
+    keys = {""}
+    for content in (b"\xff", b"\xfe"):
+        saved.write_bytes(content)
+        keys.add(code_key(str(saved)))
+    assert len(keys) == 3
+    assert code_key(f"{saved}:net") == ""  # of no module
