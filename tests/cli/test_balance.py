@@ -112,70 +112,38 @@ def test_a_plan_after_a_balance_knows_what_it_found(tmp_path: Path) -> None:
     file = tmp_path / "probe.json"
     save(probe)
     file.write_text(probe.model_dump_json())
-    command = ("plan", "--simulate", QUICK_PAIR)
-    before = plan_of(*command)
-    told = here(*command)
-    assert "sync-unknown" in told.stdout
-    assert "gpubalance balance measures it" in " ".join(told.stdout.split())
-    done = here("balance", "--simulate", QUICK_PAIR, *SHORT, "--json", code=0)
-    balance = Plan.model_validate_json(done.stdout)
-    assert known(balance.run).batches == balance.batches
+    command = f"plan --simulate {QUICK_PAIR}"
+    before = " ".join(here(command).stdout.split())
+    assert "sync-unknown" in before
+    assert "gpubalance balance measures it" in before
+    asked = (f"balance --simulate {QUICK_PAIR}", *SHORT)
+    balance = plan_of(*asked)
     assert known(balance.balance).rounds[0].outcome == "oom"
-    assert "planning with the probe of" in done.stderr
-    assert "round 1 [" in done.stderr
+    assert known(balance.run).batches == balance.batches
 
-    after = plan_of(*command)
-    told = here(*command)
-    assert after.batches == balance.batches != before.batches
-    assert after.sync_s == pytest.approx(balance.sync_s)
-    assert [share.limit for share in after.shares] == [
-        share.limit for share in balance.shares
-    ]
-    assert after.predicted.throughput == pytest.approx(
-        balance.predicted.throughput, rel=0.02
-    )
-    assert "sync-unknown" not in told.stdout
-    assert "learning rate: if yours was tuned for batch " in told.stdout
-    assert plan_of("plan", str(file)).batches == after.batches
-    assert [
-        device.index for device in plan_of("plan", str(file), "--gpus", "1").devices
-    ] == [1]
-    uncut = plan_of(*command, "--accumulate", "auto")
-    refused = here("layers", "--simulate", QUICK_PAIR)
-    says = f"batch split {uncut.split} {format_rate(uncut.predicted.throughput)} by prediction"
-    assert says in refused.stderr
+    told = " ".join(here(command).stdout.split())
     based = f"based on what the balance of {balance.created} measured of these devices together"
-    assert based in " ".join(told.stdout.split())
-    learning = plan_of(*command, "--noise-scale", "30").predicted
-    assert learning.by_goodput[0].goodput == max(
-        one.goodput for one in learning.by_goodput
-    )
-    fewer = plan_of(*command, "--max-global-batch", "160", "--sync", "0.02")
-    assert (fewer.global_batch, fewer.sync_s, fewer.balanced) == (
-        160,
-        0.02,
-        balance.created,
-    )
+    assert based in told
+    assert "sync-unknown" not in told
+    assert "learning rate: if yours was tuned for batch " in told
+    assert plan_of(f"plan {file}").batches == plan_of(command).batches
+    (second,) = plan_of(f"plan {file} --gpus 1").devices
+    assert second.index == 1
+    uncut = plan_of(command, "--accumulate", "auto")
+    rate = format_rate(uncut.predicted.throughput)
+    says = f"batch split {uncut.split} {rate} by prediction"
+    assert says in here(f"layers --simulate {QUICK_PAIR}", code=2).stderr
+    fewer = plan_of(f"{command} --max-global-batch 160 --sync 0.02")
+    assert (fewer.global_batch, fewer.sync_s) == (160, 0.02)
     # A later balance that had no use for the second device has found nothing.
     # No balance says anything of other devices.
-    assert (
-        here(
-            "balance", "--simulate", QUICK_PAIR, *SHORT, "--max-global-batch", "8"
-        ).returncode
-        == 0
-    )
-    assert plan_of(*command).balanced == balance.created
-    assert plan_of(*command, "--gpus", "0").balanced is None
+    here(*asked, "--max-global-batch", "8", code=0)
+    assert plan_of(command).balanced == fewer.balanced == balance.created
+    assert plan_of(command, "--gpus", "0").balanced is None
     # A plan has no --all-reduce of its own: it is for the one whose sync was measured.
-    assert (
-        here(
-            "balance", "--simulate", QUICK_PAIR, *SHORT, "--all-reduce", "hierarchical"
-        ).returncode
-        == 0
-    )
-    assert [
-        plan_of("plan", *by).settings.all_reduce for by in (command[1:], [str(file)])
-    ] == ["hierarchical"] * 2
+    here(*asked, "--all-reduce", "hierarchical", code=0)
+    plans = [plan_of(command), plan_of(f"plan {file}")]
+    assert [plan.settings.all_reduce for plan in plans] == ["hierarchical"] * 2
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -223,8 +191,8 @@ def test_the_lines_of_a_script_train_as_was_measured() -> None:
     assert f"], {of_sums}, precision='mixed_float16', simulate={QUICK_PAIR!r})" in told
 
 
-def plan_of(*arguments: str) -> Plan:
-    done = here(*arguments, "--json", code=0)
+def plan_of(line: str, *more: str) -> Plan:
+    done = here(line, *more, "--json", code=0)
     return Plan.model_validate_json(done.stdout)
 
 

@@ -106,32 +106,6 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     assert made.sync_s == pytest.approx(joint.sync_s, abs=0.004)
 
 
-def test_accumulation_gives_what_memory_holds_back() -> None:
-    devices, joint = of_config("small-memory-fast")
-    answer, without = balanced(devices, joint)
-    assert answer.batches == answer.micro_batches
-    assert known(answer.accumulation).gain >= 0.15
-    assert f"not {answer.global_batch}" in told(answer)
-    made, within = balanced(devices, joint, accumulate="auto")
-    assert made.micro_batches[0] < made.batches[0]
-    assert known(within.run).micro_batches == made.micro_batches
-    assert (
-        known(within.run).throughput.median
-        >= 1.15 * known(without.run).throughput.median
-    )
-
-
-def test_a_card_that_only_costs_sync_is_left_out_once_sync_is_measured() -> None:
-    devices, joint = of_config("slow-second")
-    made, how = balanced(devices, joint, accumulate=1)
-    assert how.rounds[0].batches[1] > 0
-    assert made.batches[1] == 0
-    (out,) = made.left_out
-    assert known(out.gain) < 0
-    first = next(tried.measured for tried in how.rounds if tried.measured is not None)
-    assert known(how.run).throughput.median > 1.02 * first.throughput.median
-
-
 @cases("wrong, rounds", ((), 3), ((1.3,), 5), ((1.0, 1.0, 0.7), 5))
 def test_four_unlike_finish_together(wrong: tuple[float, ...], rounds: int) -> None:
     devices, joint = of_config("four-unlike")

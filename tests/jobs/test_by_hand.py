@@ -38,7 +38,7 @@ from gpubalance.system.deadlines import NO_LIMIT
 from gpubalance.workers.messages import Pull, PulledAll
 from gpubalance.workers.party import Party
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
-from tests.jobs.probes import QUICK, SMALL, devices_of, exact_point, point_of
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
@@ -481,70 +481,45 @@ def changed(
 
 
 CALM = [changed(batch, 0.01 * batch) for batch in (8, 64)]
+HOT = changed(8, 0.1, ("thermal",), measured_again=True)
+CAPPED = changed(8, 0.1, ("power brake", "power cap"), steady=False)
+ONCE_MORE = (
+    "its speed (thermal) while it was measured: batches were measured once more after that, "
+    "and the figures are of the changed speed"
+)
+LONGER = "a step of 8 samples took 900 ms, longer than one of 64 (640"
 
 
 @cases(
-    "points, more, code, told",
-    (CALM, {"asked": {"parallel": True}}, None, ""),  # the other one did not begin
-    (CALM, {"steady": False}, "throttled", "once more after that, but not batch 8, 64"),
+    "points, more, wanted",
+    (CALM, {"asked": {"parallel": True}}, None),  # the other one did not begin
+    (CALM, {"steady": False}, "throttled: once more after that, but not batch 8, 64"),
+    ([HOT], {"steady": False}, f"throttled: {ONCE_MORE}"),
+    ([changed(8, 0.1, steady=False), CALM[1]], {}, "not-steady: at batch 8 rose"),
     (
-        [changed(8, 0.1, ("thermal",), measured_again=True)],
-        {"steady": False},
-        "throttled",
-        "its speed (thermal) while it was measured: batches were measured once more after "
-        "that, and the figures are of the changed speed",
-    ),
-    (
-        [changed(8, 0.1, steady=False), CALM[1]],
+        [CAPPED],
         {},
-        "not-steady",
-        "at batch 8 rose or fell",
+        "throttled: at batch 8 was of a throttled device (power brake), and",
     ),
-    (
-        [changed(8, 0.1, ("power brake", "power cap"), steady=False)],
-        {},
-        "throttled",
-        "at batch 8 was of a throttled device (power brake), and",
-    ),
-    (
-        [changed(8, 0.1, late_part=0.11), CALM[1]],
-        {},
-        "slower-than-profile",
-        "at batch 8 the",
-    ),
-    ([changed(8, 0.1, late_part=0.1), CALM[1]], {}, None, ""),
-    (
-        [changed(8, 0.9), CALM[1]],
-        {},
-        "slower-than-larger",
-        "a step of 8 samples took 900 ms, longer than one of 64 (640",
-    ),
-    (
-        CALM,
-        {"skipped": [1, 2, 3, 4]},
-        "smaller-batch-failed",
-        "batch 1, 2, 3, 4 failed",
-    ),
+    ([changed(8, 0.1, late_part=0.11), CALM[1]], {}, "slower-than-profile: at batch 8"),
+    ([changed(8, 0.1, late_part=0.1), CALM[1]], {}, None),
+    ([changed(8, 0.9), CALM[1]], {}, f"slower-than-larger: {LONGER}"),
+    (CALM, {"skipped": [1, 2, 3, 4]}, "smaller-batch-failed: batch 1, 2, 3, 4 failed"),
     (
         CALM,
         {"skipped": [*range(6)]},
-        "smaller-batch-failed",
-        "batch 0, 1, 2, 3 and 2 more",
+        "smaller-batch-failed: batch 0, 1, 2, 3 and 2 more",
     ),
-    (
-        CALM,
-        {"asked": {"margin_bytes": 1 << 30}, "usable": None},
-        "margin-unknown",
-        "GPU:1",
-    ),
-    (CALM, {"usable": None}, None, ""),
-    ([*CALM, point_of(QUICK, 16, 0.2)], {}, "wide-interval", "at batch 16 is not"),
-    ([changed(8, 0.1, unlike=True)], {}, "batches-differ", "differ in shape"),
+    (CALM, {"asked": {"margin_bytes": MIB}, "usable": None}, "margin-unknown: GPU:1"),
+    (CALM, {"usable": None}, None),
+    ([*CALM, point_of(QUICK, 16, 0.2)], {}, "wide-interval: at batch 16 is not"),
+    ([changed(8, 0.1, unlike=True)], {}, "batches-differ: differ in shape"),
 )
 def test_what_a_probe_warns_of(
-    points: list[CurvePoint], more: dict[str, Any], code: str | None, told: str
+    points: list[CurvePoint], more: dict[str, Any], wanted: str | None
 ) -> None:
     found = warned(*points, **more)
-    assert [one.code for one in found] == ([] if code is None else [code])
+    code, _, told = (wanted or "").partition(": ")
+    assert [one.code for one in found] == ([code] if wanted else [])
     if found:
         assert told in found[0].message

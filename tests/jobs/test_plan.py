@@ -232,12 +232,6 @@ def test_global_batches_are_told_of_a_quarter_octave_apart() -> None:
     assert not planned(sync_s=0.01, global_batch=800).predicted.by_global_batch
 
 
-def test_an_even_split_that_fits_has_the_same_global_batch() -> None:
-    made = planned("quick-pair", sync_s=0.006, global_batch=208)
-    assert known(made.predicted.even).split == BatchSplit((104, 104))
-    assert made.predicted.best_at_even is None
-
-
 def test_a_limit_that_is_no_memorys_is_called_what_it_is() -> None:
     made = probe_of(PAIR)
     probes = tuple(inside(probe, "batch_limit", fails=None) for probe in made.probes)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubalance.planning import ensemble
 from gpubalance.planning.ensemble import Trained, place_models
 from tests.support.known import known
 
@@ -83,8 +84,11 @@ def test_ten_models_on_three_devices_are_placed_exactly() -> None:
     assert not many.tried_all
 
 
-def test_to_give_up_is_not_to_know_that_nothing_fits() -> None:
+def test_to_give_up_is_not_to_know_that_nothing_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each device holds four of the models: five have room for 20, and two for 8."""
+    monkeypatch.setattr(ensemble, "MOST_TRIED", 2000)
     model = Trained([1.0] * 5, [1] * 5, [0] * 5)
     assert place_models([model] * 21, [4] * 5) == (None, False)
     pair = Trained([1.0] * 2, [1] * 2, [0] * 2)

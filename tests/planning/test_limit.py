@@ -68,31 +68,6 @@ def test_linear_memory_takes_at_most_4_tries_and_one_failure(
     assert failures(result) == 1
 
 
-@given(
-    st.integers(1, 10**6),
-    st.integers(0, 1 << 40),
-    st.integers(1, 1 << 32),
-    st.integers(0, 2),
-    multiples,
-)
-def test_linear_memory_with_few_points_too(
-    limit: int, base: int, slope: int, points: int, multiple: int
-) -> None:
-    def memory(batch: int) -> int:
-        return base + slope * batch
-
-    on = Case(
-        memory,
-        memory(limit),
-        multiple,
-        tuple((b, memory(b)) for b in (1, 2)[:points] if b < limit),
-    )
-    result = by_prediction(on)
-    hold_ends(on, result)
-    assert len(result.trials) <= 4
-    assert failures(result) <= 2
-
-
 @cases("shape", "rounded", "rounded_parts", "convex", "falling", "doubling")
 @measured
 @given(randoms, limits, multiples, st.integers(1 << 10, 1 << 32))
@@ -409,17 +384,3 @@ def test_which_batches_are_tried_by_hand(
         try_batch, points, memory_bytes=memory_bytes, max_batch=10**6, failed=failed
     )
     assert [trial.batch for trial in found.trials] == tries
-
-
-def test_a_workspace_that_hides_the_slope_is_seen_through() -> None:
-    """The smaller batches lie on a plateau."""
-
-    def memory(batch: int) -> int:
-        return 100 * MIB + max(64 * MIB, 2 * MIB * batch)
-
-    points = [(b, memory(b)) for b in (8, 16, 32, 64)]
-    on = Case(memory, memory(700) + MIB, 1, tuple(points))
-    result = by_prediction(on)
-    assert (result.fits, result.fails) == (700, 701)
-    assert len(result.trials) <= 8
-    assert failures(result) == 1

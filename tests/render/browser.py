@@ -32,23 +32,7 @@ _FLAGS = (
 _WITHIN_S = 120
 # A page takes its frame's `color-scheme` for the user's choice.
 # On paper the rules for print count, not the screen's.
-_AROUND = """<!doctype html><meta charset="utf-8">
-{frames}
-<script>
-const questions = {questions};
-function printed(page) {{
-  for (const sheet of page.styleSheets) for (const rule of sheet.cssRules) if (rule.media)
-    rule.media.mediaText = rule.media.mediaText.replace(/screen|print/, m => m === 'print' ? 'screen' : 'print');
-}}
-function answers(frame) {{
-  const window = frame.contentWindow, document = window.document;
-  if (frame.dataset.look === 'paper') printed(document);
-  const answer = question => Function('window', 'document', 'return ' + question)(window, document);
-  return Object.fromEntries(Object.entries(questions).map(([name, question]) => [name, answer(question)]));
-}}
-onload = () => {{ document.title = JSON.stringify([...document.querySelectorAll('iframe')].map(answers)); }};
-</script>
-"""
+_AROUND = Path(__file__).with_name("around.html").read_text(encoding="utf-8")
 
 
 class View(NamedTuple):

@@ -25,30 +25,7 @@ from tests.support.known import known
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
 _WIDTH = 80
 # Rich's own format, without the fonts that it would load from the network.
-_FORMAT = """\
-<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
-<title>gpubalance balance: the screen while it measures, and the result</title>
-<style>
-.{unique_id}-matrix {{ font-family: Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: {char_height}px;
-line-height: {line_height}px; }}
-.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
+_FORMAT = Path(__file__).with_name("picture.svg.txt").read_text(encoding="utf-8")
 
 
 def lines() -> list[Text]:

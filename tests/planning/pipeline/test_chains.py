@@ -15,7 +15,7 @@ from tests.planning.pipeline.problems import drawn
 @pytest.mark.parametrize("most", [20, 10**6])
 def test_no_step_of_a_chain_is_shorter_than_its_bound(most: int) -> None:
     steps = 0
-    for seed in range(30):
+    for seed in range(12):
         problem = drawn(seed)
         found = chains(problem, math.inf, most)
         for chain in found:
@@ -31,7 +31,7 @@ def test_no_step_of_a_chain_is_shorter_than_its_bound(most: int) -> None:
             for placed in placings_of(Cut(problem, chain.segments)):
                 assert placed.step_time_s >= chain.least_s * (1 - 1e-9), seed
                 steps += 1
-    assert steps > 500
+    assert steps > 150
 
 
 def test_only_chains_that_may_be_shorter_are_looked_at() -> None:
