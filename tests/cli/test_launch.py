@@ -220,52 +220,30 @@ LOST = "steps lost since the beginning: 2; it was in step 2 of epoch 1"
 ANEW = "fit has no BackupAndRestore among its callbacks: a restart begins anew"
 
 
+AGAIN = "alpha:0 80, alpha:1 40, beta:0 24, the global batch of 144 as before"
+RESTARTS = [f"restart 1 of 1: {AGAIN}", "it goes on with epoch 1"]
+WAS_LOST = [ANEW, KILLED, LOST, *RESTARTS]
+MISTAKEN = ["ended with exit code 3", "it had not begun to train"]
+
+
 @cases(
     "how, options, code, says",
-    (
-        "once",
-        ("--restarts", "1"),
-        0,
-        [
-            ANEW,
-            KILLED,
-            LOST,
-            "restart 1 of 1: alpha:0 80, alpha:1 40, beta:0 24, the global batch of 144 as "
-            "before",
-            "it goes on with epoch 1",
-        ],
-    ),
-    (
-        "mistake",
-        ("--restarts", "3"),
-        3,
-        ["ended with exit code 3", "it had not begun to train"],
-    ),
+    ("once", "--restarts 1", 0, WAS_LOST),
+    ("mistake", "--restarts 3", 3, MISTAKEN),
     pytest.param(
-        "always",
-        ("--restarts", "1"),
-        137,
-        [
-            ANEW,
-            KILLED,
-            LOST,
-            "restart 1 of 1: ",
-            "it goes on with epoch 1",
-            KILLED,
-            LOST,
-        ],
+        *("always", "--restarts 1", 137, [*WAS_LOST, KILLED, LOST]),
         marks=pytest.mark.full,
     ),
-    ("end", ("--deadline", "1"), 0, []),
-    ("hang", ("--deadline", "1"), 8, []),
+    ("end", "--deadline 1", 0, []),
+    ("hang", "--deadline 1", 8, []),
 )
 def test_a_script_is_started_again_as_often_as_may_be(
-    how: str, options: tuple[str, ...], code: int, says: list[str], tmp_path: Path
+    how: str, options: str, code: int, says: list[str], tmp_path: Path
 ) -> None:
     script, plan = tmp_path / "loses.py", str(write_plan(tmp_path))
     script.write_text(LOSES)
     words = (plan, str(script), plan, how, str(tmp_path / "down"))
-    done = here("launch", *VIA, *options, *words, code=code)
+    done = here(f"launch {options}", *VIA, *words, code=code)
     told = re.findall(r"^launch \| (.*)$", done.stderr, re.MULTILINE)
     assert len(told) == len(says), done.stderr
     assert all(text in line for text, line in zip(says, told, strict=True)), done.stderr

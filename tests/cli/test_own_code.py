@@ -22,37 +22,29 @@ raise RuntimeError("it is read, not run")
 """
 
 
+HAS = "it has: build, dataset, of"
+UNNAMED = f"name the function: --model train.py:build; {HAS}"
+
+
 @cases(
     "named, code, told",
-    (
-        "--model train.py",
-        4,
-        "name the function: --model train.py:build; it has: build, dataset, of",
-    ),
-    (
-        "--model train.py:",
-        4,
-        "name the function: --model train.py:build; it has: build, dataset, of",
-    ),
+    ("--model train.py", 4, UNNAMED),
+    ("--model train.py:", 4, UNNAMED),
     (
         "--model train.py:build --data train.py",
         4,
-        "name the function: --data train.py:dataset; it has:",
+        "function: --data train.py:dataset; it",
     ),
-    (
-        "--model train.py:biuld",
-        4,
-        "train.py has no function 'biuld'\n  → it has: build, dataset, of",
-    ),
+    ("--model train.py:biuld", 4, f"train.py has no function 'biuld'\n  → {HAS}"),
     (
         "--model train.py:of",
         4,
-        "--model train.py:of needs arguments: path, size\n  → it must be callable without",
+        "train.py:of needs arguments: path, size\n  → it must be",
     ),
     (
         "--model trian.py",
         2,
-        "there is no file trian.py\n  → give its path: --model folder/train.py:function",
+        "there is no file trian.py\n  → give its path: --model folder/",
     ),
     ("--model broken.py:build", 4, "broken.py, line 1: "),
 )

@@ -302,34 +302,28 @@ def test_a_command_that_is_killed_takes_its_children_along(tmp_path: Path) -> No
     assert "with exit code 4" in out
 
 
+UNREAD = "trials.txt: the shell can't read `"
+LOGS = "can't write to --logs"
+
+
 @cases(
     "content, options, code, says",
     (None, PAIR, 2, "can't read trials.txt: No such file or directory"),
     ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
-    ("echo fine\necho 'not\n", PAIR, 4, "trials.txt: the shell can't read `echo 'not`"),
-    (
-        "for n in 1 2; do\necho $n\ndone\n",
-        PAIR,
-        4,
-        "trials.txt: the shell can't read `for n in 1 2; do`",
-    ),
+    ("echo fine\necho 'not\n", PAIR, 4, UNREAD + "echo 'not`"),
+    ("for n in 1 2; do\necho $n\ndone\n", PAIR, 4, UNREAD + "for n in 1 2; do`"),
     (
         "train \\\n --lr 1\n",
         PAIR,
         4,
-        "trials.txt: the shell can't read `train \\`: it continues on the next line",
+        UNREAD + "train \\`: it continues on the next line",
     ),
     (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
     (b"a\0b", PAIR, 4, "trials.txt is not text"),
     ("true", (), 3, "no NVIDIA driver"),
     ("true", (*PAIR, "--gpus", "7"), 2, "there is no device '7'"),
-    ("true", (*PAIR, "--logs", "/proc/logs"), 3, "can't write to --logs /proc/logs"),
-    (
-        "true",
-        (*PAIR, "--logs", "trials.txt"),
-        3,
-        "can't write to --logs trials.txt: it is a file",
-    ),
+    ("true", (*PAIR, "--logs", "/proc/logs"), 3, f"{LOGS} /proc/logs"),
+    ("true", (*PAIR, "--logs", "trials.txt"), 3, f"{LOGS} trials.txt: it is a file"),
 )
 def test_what_is_wrong_is_said_before_anything_runs(
     content: str | bytes | None,

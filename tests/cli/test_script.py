@@ -127,34 +127,26 @@ def test_the_script_runs_as_is(project: Path, build: str, data: str, ends: str) 
 @pytest.mark.usefixtures("project", "in_process")
 def test_what_no_script_can_be_written_for_is_told_first() -> None:
     own = ("--model", "my/code/train.py:build", "--data", "my/code/train.py:made")
+
+    def named(name: str) -> tuple[str, ...]:
+        return "--model", f"my/{name}.py:build", *own[2:]
+
     for name in ("my-train", "class", "train"):
         Path(f"my/{name}.py").write_text(TRAIN)
+    unnamed = "name both: --model train.py:build --data train.py:dataset"
     for options, script, says in (
-        (own[:2], "go.py", "name both: --model train.py:build --data train.py:dataset"),
-        ((), "go.py", "name both"),
+        (own[:2], "go.py", unnamed),
+        ((), "go.py", unnamed),
         (
             own,
             "my/code/train.py",
             "my/code/train.py exists, and --script replaces no file",
         ),
-        (
-            ("--model", "my/my-train.py:build", *own[2:]),
-            "go.py",
-            "my/my-train.py can't be imported by its name",
-        ),
-        (
-            ("--model", "my/class.py:build", *own[2:]),
-            "go.py",
-            "my/class.py can't be imported by its name",
-        ),
-        (
-            ("--model", "my/train.py:build", *own[2:]),
-            "go.py",
-            "my/train.py and my/code/train.py share a name",
-        ),
+        (named("my-train"), "go.py", "my/my-train.py can't be imported by its name"),
+        (named("class"), "go.py", "my/class.py can't be imported by its name"),
+        (named("train"), "go.py", "my/train.py and my/code/train.py share a name"),
     ):
-        done = here(
-            "balance", "--simulate", QUICK_PAIR, *options, "--script", script, code=2
-        )
+        asked = (f"balance --simulate {QUICK_PAIR} --script {script}", *options)
+        done = here(*asked, code=2)
         assert says in done.stderr
         assert "starting TensorFlow" not in done.stderr

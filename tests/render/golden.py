@@ -59,11 +59,13 @@ NAMES = (
     "four-balance",
     "four-probe",
 )
+# On 40 columns one of each kind: a split with warnings, a cut, a curve.
+NARROW_ONES = ("pair-balance", "pair-layers", "pair-probe")
 WIDTHS = (80, 40)
+SUMMARIES = [*((name, 80) for name in NAMES), *((name, 40) for name in NARROW_ONES)]
 REPORTS = (
-    *("pair-on-gpus", "four-balance", "pair-plan", "pair-run", "pair-probe", "goodput"),
-    *("pair-independent", "pair-layers", "queue", "queue-cut-short"),
-    *("contended", "fed-run", "rough-probe"),
+    *("pair-on-gpus", "pair-plan", "pair-run", "pair-probe", "goodput", "pair-layers"),
+    *("queue", "queue-cut-short", "contended", "fed-run", "rough-probe"),
 )
 # Of which the CSV is kept too: there is one of each kind.
 CSV = ("goodput", "queue")
@@ -112,8 +114,7 @@ def subject(name: str) -> ReportSubject:
     if name.startswith("queue"):
         queue = samples.queue(complete=name == "queue")
         return ReportSubject(f"{name}.json", queue, (None, None))
-    of_four = [samples.FOUR_PROBE] if name == "four-balance" else []
-    return samples.subject(DATA / f"{name}.json", *of_four)
+    return samples.subject(DATA / f"{name}.json")
 
 
 def report(name: str) -> dict[str, str]:
@@ -279,6 +280,5 @@ if __name__ == "__main__":
     for one in REPORTS:
         for name, text in report(one).items():
             (GOLDEN / name).write_text(text + "\n", encoding="utf-8")
-    for one in NAMES:
-        for columns in WIDTHS:
-            path(one, columns).write_text(kept(one, columns) + "\n", encoding="utf-8")
+    for one, columns in SUMMARIES:
+        path(one, columns).write_text(kept(one, columns) + "\n", encoding="utf-8")

@@ -13,10 +13,9 @@ from tests.render import samples
 from tests.render.golden import (
     DATA,
     GOLDEN,
-    NAMES,
     REPORTS,
+    SUMMARIES,
     TEXTS,
-    WIDTHS,
     kept,
     path,
     report,
@@ -27,8 +26,7 @@ from tests.support.altered import altered
 from tests.support.known import known
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "width"), SUMMARIES)
 def test_a_summary_is_as_it_was_looked_at_and_short(name: str, width: int) -> None:
     """A summary is as it was looked at short and no line but a command is too wide."""
     text = kept(name, width)
