@@ -105,10 +105,8 @@ def test_the_command_line_is_above_it_and_a_commands_own_table(tmp_path: Path) -
 def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(f"[run]\n{text}\n")
-    assert (
-        ",".join(parsed("run", ["--config", str(path)])["gpus"]).replace(" ", ",")
-        == "0,1"
-    )
+    found = ",".join(parsed("run", ["--config", str(path)])["gpus"]).replace(" ", ",")
+    assert found == "0,1"
 
 
 NONE = ": there is no such"

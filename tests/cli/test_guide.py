@@ -38,10 +38,8 @@ def test_a_reader_who_closes_the_pipe_is_no_error(command: tuple[str, ...]) -> N
 def test_an_unknown_chapter_is_named_without_its_escapes() -> None:
     done = here("guide", "prob\x1b[31m")
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "error: the guide has no chapter prob\n  → gpubalance guide lists them\n"
-    )
+    wanted = "error: the guide has no chapter prob\n  → gpubalance guide lists them\n"
+    assert done.stderr == wanted
 
 
 @cases(

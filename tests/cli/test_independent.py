@@ -154,12 +154,10 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
 
 def test_it_is_held_against_the_best_joint_run_of_these_devices(tmp_path: Path) -> None:
     for split in ("120 80", "60 40"):
-        assert (
-            here(
-                "run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT
-            ).returncode
-            == 0
-        )
+        found = here(
+            "run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT
+        ).returncode
+        assert found == 0
     path = tmp_path / "result.json"
     told = " ".join(here(*PAIR, *SHORT, "-o", str(path), code=0).stdout.split())
     result = json.loads(path.read_text())

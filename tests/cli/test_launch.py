@@ -347,10 +347,8 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
 def test_its_options_stand_before_the_plan_which_names_devices(script: str) -> None:
     simulated = here("launch", "--simulate", "2", PAIR, script, code=2)
     assert simulated.stderr.startswith("error: no such option: --simulate")
-    assert (
-        "--simulate comes after the plan"
-        in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
-    )
+    seen = "--simulate comes after the plan"
+    assert seen in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
 
 
 def test_a_script_that_is_not_there_is_told_by_each_python(tmp_path: Path) -> None:

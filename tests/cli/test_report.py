@@ -73,10 +73,8 @@ def test_without_the_extra_the_error_says_how_to_install_it(
         monkeypatch.setitem(sys.modules, name, None)
     done = here("report", result, "--html", str(tmp_path / "a.html"), code=3)
     first, second = done.stderr.splitlines()
-    assert (
-        first
-        == "error: matplotlib and jinja2, which draw the report, are not installed"
-    )
+    wanted = "error: matplotlib and jinja2, which draw the report, are not installed"
+    assert first == wanted
     assert "pip install matplotlib jinja2" in second
     assert not (tmp_path / "a.html").exists()
     gpubalance(

@@ -265,10 +265,8 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
 )
 def test_unread_streams_lose_no_file(tmp_path: Path, streams: str, code: int) -> None:
     command = f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o run.json {streams}'
-    assert (
-        subprocess.run(["sh", "-c", command], timeout=120, cwd=tmp_path).returncode
-        == code
-    )
+    seen = subprocess.run(["sh", "-c", command], timeout=120, cwd=tmp_path).returncode
+    assert seen == code
     assert json.loads((tmp_path / "run.json").read_text())["complete"] is True
     if code:
         assert (

@@ -104,12 +104,10 @@ def test_the_gpu_s_own_counter_comes_first_if_it_tells_anything(
 def test_uncorrected_errors(
     counted: tuple[int | None, int | None], rise: int | None
 ) -> None:
-    assert (
-        told(
-            {}, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])
-        ).ecc_uncorrected
-        == rise
-    )
+    found = told(
+        {}, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])
+    ).ecc_uncorrected
+    assert found == rise
 
 
 def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:

@@ -55,10 +55,8 @@ def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
         expected, rel=0.01
     )
     for again in (3, 4):
-        assert (
-            machine.rate(machine.balanced(party_of=failing(1, again)).split)
-            > 0.8 * expected
-        )
+        found = machine.rate(machine.balanced(party_of=failing(1, again)).split)
+        assert found > 0.8 * expected
 
 
 class Misblaming(DrawnParty):

@@ -249,10 +249,8 @@ def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
     assert (
         error.value.message == "a global batch of 2,400 is too large: at most 1,744 fit"
     )
-    assert (
-        error.value.remedy
-        == "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
-    )
+    found = "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
+    assert error.value.remedy == found
 
 
 def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:

@@ -170,7 +170,5 @@ def test_more_than_can_be_compared_is_refused() -> None:
     assert allocate(
         Problem((endless,), max_global_batch=1000)
     ).throughput == pytest.approx(1e6)
-    assert (
-        allocate(Problem((endless, FAST), global_batch=10**9)).split.global_batch
-        == 10**9
-    )
+    seen = allocate(Problem((endless, FAST), global_batch=10**9)).split.global_batch
+    assert seen == 10**9

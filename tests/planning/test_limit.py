@@ -318,10 +318,8 @@ def test_trials_sent_again_lead_to_the_same_limit(
     def resumed(batch: int, _: str) -> TriedBatch:
         return journal.pop(0) if journal else on.try_batch(batch)
 
-    assert (
-        find_limit(resumed, on.points, memory_bytes=on.memory_bytes, max_batch=MOST)
-        == whole
-    )
+    seen = find_limit(resumed, on.points, memory_bytes=on.memory_bytes, max_batch=MOST)
+    assert seen == whole
     assert not journal
 
 

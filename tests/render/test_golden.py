@@ -37,10 +37,8 @@ def test_a_summary_is_as_it_was_looked_at_and_short(name: str, width: int) -> No
     if width == 80:
         assert "samples/s" in text.splitlines()[0]
         more = max(0, len(result.devices) - 2)  # rows than a pair has
-        assert (
-            len(text.splitlines()) - len(warning_lines(warnings_of(result)))
-            <= 31 + more
-        )
+        found = len(text.splitlines()) - len(warning_lines(warnings_of(result)))
+        assert found <= 31 + more
 
 
 @pytest.mark.xdist_group("page")

@@ -275,15 +275,11 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
         "+ rare slow steps 4.00 ms − 210 µs (steps that were timed were slower)" in slow
     )
     seen = SlowSteps(count=3, timed=240)
-    assert (
-        "+ rare slow steps 4.00 ms (3 of 240 steps timed alone took over 1.5 × the median);"
-        in step_text(of_steps(run, slow_s=0.004, slow_steps=seen), both)
-    )
+    told = "+ rare slow steps 4.00 ms (3 of 240 steps timed alone took over 1.5 × the median);"
+    assert told in step_text(of_steps(run, slow_s=0.004, slow_steps=seen), both)
     between = SlowSteps(count=0, timed=9)
-    assert (
-        "4.00 ms (none of 9 steps timed alone, but steps between them);"
-        in step_text(of_steps(run, slow_s=0.004, slow_steps=between), both)
-    )
+    wanted = "4.00 ms (none of 9 steps timed alone, but steps between them);"
+    assert wanted in step_text(of_steps(run, slow_s=0.004, slow_steps=between), both)
     assert "−" not in step_text(of_steps(run, excess_s=0.00019), both)
     alone = altered(second, update_s=0.0)
     assert step_text(of_steps(run), (alone,)) == "step 200 ms = slowest compute 110 ms"

@@ -92,10 +92,8 @@ def test_a_device_better_alone_is_also_compared_at_the_same_batch(
 
 def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
     (_, said) = worth_sentences(with_best(run, 1000), epoch=600_000)
-    assert (
-        said
-        == "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
-    )
+    wanted = "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
+    assert said == wanted
     (said,) = worth_sentences(
         altered(run, baselines=Baselines(even=None, solo_best=None, solo_sum=None)),
         2000,
@@ -142,8 +140,6 @@ def test_energy_is_told_where_every_device_tells_it(run: Run) -> None:
     measured = with_best(
         altered(run, replicas=tuple(replicas)), 1000, samples_per_joule=5.0
     )
-    assert (
-        list(worth_sentences(measured))[1]
-        == "energy of 1,000 samples: 200 J with GPU:1 alone, 150 J together"
-    )
+    found = list(worth_sentences(measured))[1]
+    assert found == "energy of 1,000 samples: 200 J with GPU:1 alone, 150 J together"
     assert len(list(worth_sentences(with_best(run, 1000, samples_per_joule=5.0)))) == 1
