@@ -18,6 +18,7 @@ from gpubalance.jobs.keep.command_journal import free_journal
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
+from gpubalance.results.timing import Overhead
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring
@@ -50,6 +51,7 @@ class PackedParty(DrawnParty):
         self._syncs_s = syncs_s
         self._own = own
         self._model = model
+        self.overhead = Overhead()
         self.sizes: list[int] = []  # with which workers were started
 
     def regroup(self, devices: object) -> None:
