@@ -314,6 +314,11 @@ def test_a_forecast_by_hand() -> None:
     assert (two.sure, two.best, two.doubt) == (200, 200, 201)
     assert forecast(points[:1], 2000) is None
     assert predict_limit(list(reversed(points)), 2000) == 40 + 1500 // 15
+    bent = [(10, 100), (20, 203), (33, 340)]  # 336.9 by the first two
+    for memory in range(400, 420):
+        curve = known(MemoryCurve.through(bent, memory))
+        last = max(batch for batch in range(33, 99) if curve.at(batch) <= memory + 4)
+        assert known(forecast(bent, memory)).doubt == last + 1
 
 
 @cases(
@@ -405,6 +410,9 @@ def test_parts_of_a_step_by_hand() -> None:
     assert parts.wait_s == pytest.approx((0.3, 0.0))
     assert parts.sync_s == pytest.approx(2.0 - 0.25 - 1.0)
     assert parts.imbalance == pytest.approx(1.0 / 0.85)
+    # Another one is the slowest in each step, and the other waits
+    noisy = split_step(1.3, [[1.0, 1.2], [1.2, 1.0]] * 2, [[0.0, 0.0]] * 4, 0.0)
+    assert (*noisy.wait_s, noisy.sync_s) == pytest.approx((0.1, 0.1, 0.1))
     mean = split_step(
         2.0, [[0.5], [0.7], [1.5]], [[0.1], [0.1], [0.1]], 0.0, middle=max
     )
@@ -559,6 +567,9 @@ def test_times_are_drawn_to_what_was_known() -> None:
     part = 0.25 / (0.25 + 0.16)
     assert known(second) / known(first) == pytest.approx(4.0**part)
     assert known(first) * known(second) == pytest.approx(4.0)
+    three = relative_times([[1.0], [4.0], [8.0]])  # drawn to the mean of 0, 2 and 3
+    powers = [5 / 3 + part * (power - 5 / 3) for power in (0, 2, 3)]
+    assert three == pytest.approx([2.0**power for power in powers])
     twice = relative_times([[1.0, 1.0], [4.0, 4.0]])
     variance = 2 * 0.16 / 4  # two more are seen, which do not vary
     part = 0.25 / (0.25 + variance / 2)
