@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from gpubalance.results.comparison import Comparison
-from tests.cli.program import here
+from tests.cli.program import here, typed
 from tests.jobs.test_compare import BASELINE, OTHER, slower
 from tests.support.in_process import Program
 
@@ -23,7 +23,8 @@ def test_a_gate_prints_the_comparison_and_exits_with_9(tmp_path: Path) -> None:
         Path(path).write_text(run.model_dump_json())
     assert here("compare", a, b, "--fail-slower", "5%").returncode == 0
     kept = tmp_path / "kept.json"
-    done = here(f"compare {a} {b} {slow} --fail-slower 5 --json -o {kept}", code=9)
+    asked = typed(f"--fail-slower 5 --json -o {kept}")
+    done = here("compare", a, b, slow, *asked, code=9)
     assert "slow file.json is " in done.stderr
     assert "more than --fail-slower 5%" in done.stderr
     found = Comparison.model_validate_json(done.stdout)

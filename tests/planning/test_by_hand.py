@@ -340,7 +340,7 @@ def test_a_joint_limit_by_hand(
 
 
 def test_memory_that_does_not_rise_fits_with_what_is_added_or_not() -> None:
-    flat = [(10, 300), (20, 300)]
+    flat = [(10, 310), (20, 300)]
     assert predict_limit(flat, 500) is None
     assert joint_limit([], 20, memory_bytes=500, extra_bytes=100) == 20
     for extra, limit in ((200, 20), (201, 0)):
