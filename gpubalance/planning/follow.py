@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import add, mul, truediv
 
@@ -44,13 +44,19 @@ class SplitChange:
     slowdown: tuple[float, ...]
 
 
+def _nothing() -> float:
+    """What a change costs before one was made."""
+    return 0.0
+
+
 class Follower:
     """Takes the stamped steps of a training, and says when its split should change, and to what.
 
     A split is followed by the best one of the same global batch, by `allocate`, once the latest
     steps show that it is at least 2 % faster, wherever the devices' times are within twice their
     95 % intervals. Only steps of the present split count, and of these the fewest that show it: so
-    old times are forgotten by themselves.
+    old times are forgotten by themselves. A change must save more than the last one cost, over the
+    steps that are left; if these are unknown, over as many as the present split has lasted.
 
     What another split would take is computed by `FixedCosts`.
 
@@ -71,6 +77,8 @@ class Follower:
         self._limits = limits
         self._multiple = multiple
         self._costs = FixedCosts(fixed_samples or [None] * len(limits))
+        self._steps_left: int | None = None
+        self._cost_s: Callable[[], float] = _nothing
         self._accumulates = False  # whether devices may take several micro-batches
         # Each device's part of the compute over its median, in steps of former splits.
         self._seen_variations: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
@@ -81,6 +89,7 @@ class Follower:
         # Of the present split
         self._steps: deque[StepTimes] = deque(maxlen=_WINDOWS[-1])
         self._count = 0  # of all of these, the latest or not
+        self._since = 0  # the number of the first of these
         # The last of the split before
         self._before: deque[StepTimes] = deque(maxlen=_NEAR[-1])
         self._patience = 0  # stamped steps before the next change
@@ -99,10 +108,26 @@ class Follower:
             return None
         return self._in_first_s / self._took_s
 
-    def note(self, number: int, step: StepTimes) -> SplitChange | None:
-        """Takes the next stamped step; returns the change that is worth it now."""
+    def note(
+        self,
+        number: int,
+        step: StepTimes,
+        *,
+        steps_left: int | None = None,
+        cost_s: Callable[[], float] = _nothing,
+    ) -> SplitChange | None:
+        """Takes the next stamped step; returns the change that is worth it now.
+
+        `steps_left` are those of this training after the step, None if unknown. `cost_s` gives the
+        seconds that the last change cost. It is asked in the same steps of all processes, and must
+        give the same in all.
+        """
         if not self._counts(step):
             return None
+        if not self._steps:
+            self._since = number
+        self._steps_left = steps_left
+        self._cost_s = cost_s
         self._steps.append(step)
         self._count += 1
         steps = tuple(self._steps)
@@ -158,6 +183,8 @@ class Follower:
             self._costs.may_try = True
         if gain < _WORTH or _least_gain(now, best, unsure) < _WORTH:
             return None
+        if not self._pays(number, now.step_time_s * (1 - 1 / gain)):
+            return None
         if _has_moved(slowdown, unsure):
             self._patience = 0
         # Of a size that is slower than foretold, each time twice as many steps are waited for.
@@ -173,6 +200,13 @@ class Follower:
         self._steps.clear()
         self._count = 0
         return SplitChange(number, now.split, best.split, gain, slowdown)
+
+    def _pays(self, number: int, saved_s: float) -> bool:
+        """Whether a change that saves so much of each step saves more than the last one cost."""
+        steps = self._steps_left
+        if steps is None:
+            steps = number - self._since
+        return saved_s * steps > self._cost_s()
 
     def _least_step_s(self, now: StepTimes) -> float:
         """What a step takes if all devices are equally busy, in parts of samples if need be."""

@@ -33,7 +33,6 @@ class CompiledSteps:
             model,
             split.replicas,
             xla=uses_xla(model, split.plan),
-            awaits_lasting=True,
         )
         self._verbose: Any = 0  # of the `fit`
         self._has_warned = False  # of sizes that are rare

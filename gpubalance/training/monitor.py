@@ -17,11 +17,13 @@ from gpubalance.results.common import now
 from gpubalance.results.plan import Noise
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.state import write_whole
+from gpubalance.training.change_cost import ChangeCost, StepsLeft
 from gpubalance.training.change_text import change_text, gain_text
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.epoch_times import EpochTimes, StampedStep, norms_of
 from gpubalance.training.event_log import EventLog
 from gpubalance.training.noise_text import noise_text
+from gpubalance.training.processes import Processes
 from gpubalance.training.step_clock import StepClock
 from gpubalance.training.warn import print_below_bar
 
@@ -65,6 +67,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._steps: list[StampedStep] = []
         self._clock = StepClock()
+        self._change_cost = ChangeCost()
+        self._steps_left = StepsLeft()
         self._first_batch = 0  # samples of this training's first step
         self._told = 0  # of the changes, those in `epochs` or of an earlier training
         self._has_warned = False
@@ -74,6 +78,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps.clear()
         self._norms.clear()
         self._clock.begin()
+        self._change_cost.begin()
+        self._steps_left.begin()
         if self._follower:
             self._follower.begin()
         self._begun = len(self.changes)
@@ -93,18 +99,38 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
                 )
             )
 
-    def begin_with(self, samples: int) -> None:
-        """Notes the samples of the first step, which is whole: a last one may be smaller."""
-        self._first_batch = samples
+    def begin_with(self, samples: int, before: int) -> None:
+        """Notes the samples of the first step, which is whole: a last one may be smaller.
 
-    def note(self, number: int, stamps: Any, split: BatchSplit) -> None:
+        `before` is the number of the step before it.
+        """
+        self._first_batch = samples
+        self._steps_left.begin_after(before)
+
+    def on_epoch_begin(self, epoch: int, _: Any = None) -> None:
+        """Counts the steps from here."""
+        self._steps_left.begin_epoch(epoch)
+
+    def count(self, number: int, took_s: float, *, is_first: bool) -> None:
+        """Takes any step by its number, with the host's seconds; `is_first` with its sizes."""
+        self._steps_left.note(number)
+        self._change_cost.note(took_s, is_first=is_first)
+
+    def note(
+        self, number: int, stamps: Any, split: BatchSplit, processes: Processes
+    ) -> None:
         """Takes a stamped step by its number, and changes the split once that is worth it."""
         step = StampedStep(stamps, split)
         self._steps.append(step)
         self._norms += norms_of([step])
         if self._follower and self._is_of_split(split.global_batch):
             times = self._clock.times_of(number, step)
-            change = self._follower.note(number, times)
+            change = self._follower.note(
+                number,
+                times,
+                steps_left=self._steps_left.left(self.params),
+                cost_s=lambda: processes.max(self._change_cost.seconds),
+            )
             if change:
                 self._change_split(change)
 
@@ -116,6 +142,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, _: Any = None) -> None:
         """Reports what was measured. Warns once if the split no longer fits, and is not changed."""
         self._clock.pause()
+        self._steps_left.end_epoch()
         if not self._steps:
             return
         times = EpochTimes.of(epoch, self._steps, self.changes[self._told :])
@@ -150,6 +177,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Changes the split of batches that are not on their way yet, and says so."""
         # Without tracing again.
         self._split.shares = change.after
+        self._change_cost.begin_split()
         self.changes.append(change)
         text = change_text(change, self._labels)
         self._say(text, self.params.get("verbose"))

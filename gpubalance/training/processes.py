@@ -95,6 +95,10 @@ class Processes:
         """Whether `own` is true in any process."""
         return any(self._all(own))
 
+    def max(self, own: float) -> float:
+        """The largest of all processes' numbers."""
+        return max(self._all(own))
+
     def _refuse(
         self, numbers: Sequence[float], what: str, remedy: str = _SAME_FILES
     ) -> None:

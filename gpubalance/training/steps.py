@@ -7,6 +7,7 @@ the batch out and call the step for it: see engine/step/step.py.
 from __future__ import annotations
 
 import re
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -198,7 +199,16 @@ class Steps(KerasFunctions):
     def _train_in_a_row(self, batches: list[Dealt]) -> Any:
         for dealt in batches:
             self._note_training(dealt)
-        return self._functions.train_in_a_row(batches)
+        known = self._functions.first_steps
+        began_s = time.perf_counter()
+        logs = self._functions.train_in_a_row(batches)
+        if self.monitor is not None:
+            took_s = time.perf_counter() - began_s
+            is_first = self._functions.first_steps > known
+            # What such a function is made in is not shared out over its steps.
+            each_s = took_s if is_first else took_s / len(batches)
+            self.monitor.count(self._trained_steps, each_s, is_first=is_first)
+        return logs
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         return self._train_on_dealt(self._next(iterator, "train"))
@@ -219,13 +229,20 @@ class Steps(KerasFunctions):
             return logs
         stamped = self._stamps_next or self._trained_steps % monitor.every == 0
         noisy = bool(monitor.noise)  # its stamps have the gradients' norms too
+        known = self._functions.first_steps
+        began_s = time.perf_counter()
         logs, stamps, is_new = self._compiled_steps.train(
             dealt, stamped=stamped, noisy=noisy
         )
+        took_s = time.perf_counter() - began_s
+        is_first = is_new or self._functions.first_steps > known
+        monitor.count(self._trained_steps, took_s, is_first=is_first)
         # The first run of a trace is slower: it does not count, so the next step is stamped.
         self._stamps_next = stamped and is_new
         if stamped and not is_new:
-            monitor.note(self._trained_steps, stamps.numpy(), dealt.shares)
+            monitor.note(
+                self._trained_steps, stamps.numpy(), dealt.shares, self._processes
+            )
         return logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
@@ -287,14 +304,15 @@ class Steps(KerasFunctions):
             data_faults.refuse_text(self.model, *batch[:2])
         built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
+        monitor = self.monitor
+        self._functions.awaits_lasting = monitor is not None and monitor.rebalances
         if trains:
             # A checkpoint may have been restored.
             self._trained_steps = int(self.model.optimizer.iterations.numpy())
             self._warn_of_another_model()
             self._warn_of_batch_normalisation()
-            monitor = self.monitor
             if monitor is not None:
-                monitor.begin_with(dealt.samples)
+                monitor.begin_with(dealt.samples, self._trained_steps)
             if not self._split.takes_any_batch:
                 self._warn(
                     data.other_batches_text(

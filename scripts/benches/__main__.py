@@ -1,7 +1,8 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
 The campaigns kills, fuzz, mutants, soak, decisions, rules and queue take a number of cases, and the
-seed that an earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two.
+seed that an earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two, and
+`changes 5` changes a split five times in place of 200.
 For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
@@ -48,6 +49,7 @@ BENCHES = (
         "rules",
         "parity",
         "following",
+        "changes",
         "slowed",
         "hosts",
     ),
@@ -74,6 +76,7 @@ _COUNTED = (
     "queue",
     "rules",
     "parity",
+    "changes",
     "hosts",
     "alone",
 )

@@ -15,9 +15,9 @@ class Made:
 
         self.now_s = 0.0
         self.made: list[int] = []
-        self.functions = SizedFunctions(
-            self._make, awaits_lasting=awaits_lasting, clock=lambda: self.now_s
-        )
+        self.functions = SizedFunctions(self._make, clock=lambda: self.now_s)
+        self._awaits_lasting = awaits_lasting
+        self._any_has_run = False
 
     def _make(self, shares: BatchSplit) -> str:
         self.now_s += MAKING_S
@@ -28,16 +28,29 @@ class Made:
         """The functions of a step a second."""
         found = []
         for _ in range(int(seconds)):
-            found.append(self.functions.of(BatchSplit((first, 100 - first))))
+            shares = BatchSplit((first, 100 - first))
+            function, is_first = self.functions.of(
+                shares, awaits_lasting=self._awaits_lasting
+            )
+            found.append((function, is_first))
+            if function is None and is_first:
+                assert not self._any_has_run
+                self._any_has_run = True
+                self.now_s += MAKING_S
             self.now_s += 1.0
         return found
 
 
-def test_the_first_split_is_made_at_once_and_later_ones_once_they_have_lasted() -> None:
+def test_the_function_of_any_size_runs_first_and_splits_get_theirs_once_they_lasted() -> (
+    None
+):
     made = Made()
-    assert made.train(50, 3) == [("of 50", True), ("of 50", False), ("of 50", False)]
-    later = made.train(60, MAKING_S + 4)  # and a second for the first step
-    assert later == [(None, False)] * 11 + [("of 60", True)] + [("of 60", False)] * 2
+    # 10 s for its first run, and a second for each step
+    first = made.train(50, MAKING_S + 4)
+    waiting = [(None, False)] * 11
+    assert first == [(None, True), *waiting, ("of 50", True), ("of 50", False)]
+    later = made.train(60, MAKING_S + 4)
+    assert later == [*waiting, ("of 60", True)] + [("of 60", False)] * 2
 
 
 def test_of_two_hundred_changes_none_costs_more_than_it_trains() -> None:
@@ -45,7 +58,7 @@ def test_of_two_hundred_changes_none_costs_more_than_it_trains() -> None:
     made.train(50, 1)
     for change in range(200):
         made.train(1 + change % 99, 5)
-    assert made.made == [50]
+    assert not made.made
 
 
 def test_splits_that_come_back_have_theirs_and_the_one_unused_longest_goes() -> None:

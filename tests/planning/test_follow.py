@@ -366,3 +366,38 @@ def test_one_that_waits_for_data_keeps_its_split(rest_s: float, follows: bool) -
         most_s = max(0.1 * change.after.batches[0], 0.05 * change.after.batches[1])
         after_s = most_s / 100 + 0.008 + rest_s
         assert change.gain == pytest.approx((0.108 + rest_s) / after_s, rel=1e-3)
+
+
+def first_change(*, cost_s: float, steps_left: int | None, steps: int = 60) -> int:
+    """The step in which a follower changes 100/100, of which the first card is twice as slow.
+
+    67/133 takes 0.134 s in place of 0.2 s. 0 without a change; steps are counted from 1000 on.
+    """
+    follower = Follower([None, None])
+    for number in range(1000, 1000 + steps):
+        change = follower.note(
+            number,
+            StepTimes(EVEN, (0.2, 0.1), (0.0, 0.0), 0.0),
+            steps_left=None if steps_left is None else steps_left - number + 1000,
+            cost_s=lambda: cost_s,
+        )
+        if change is not None:
+            assert change.after.batches == (67, 133)
+            return number
+    return 0
+
+
+def test_a_change_saves_more_than_the_last_one_cost_in_the_steps_left() -> None:
+    """Five steps show it, after which 66 ms of each of 96 steps are 6.34 s."""
+    assert first_change(cost_s=0.0, steps_left=100) == 1004
+    assert first_change(cost_s=6.33, steps_left=100) == 1004
+    assert first_change(cost_s=6.35, steps_left=100) == 0
+    # In the last step nothing is left to save
+    assert first_change(cost_s=0.0, steps_left=4) == 0
+
+
+def test_a_training_of_unknown_length_lasts_as_long_again_as_its_split_has() -> None:
+    """66 ms of 16 steps are 1.06 s."""
+    assert first_change(cost_s=0.0, steps_left=None) == 1004
+    assert first_change(cost_s=1.0, steps_left=None) == 1016
+    assert first_change(cost_s=1.0, steps_left=None, steps=16) == 0

@@ -42,13 +42,12 @@ class Functions:
         replicas: Replicas,
         *,
         xla: bool = False,
-        awaits_lasting: bool = False,
     ) -> None:
-        """With `awaits_lasting` a later split gets functions of its sizes once it has lasted."""
         self._model = model
         self._replicas = replicas
         self.xla = xla
-        self._awaits_lasting = awaits_lasting
+        # Whether a split may change soon: it gets functions of its sizes once it has lasted.
+        self.awaits_lasting = False
         self._on_gpus = any("GPU" in name for name in replicas.names)
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
@@ -139,7 +138,9 @@ class Functions:
         first = all_dealt[0]
         kind = self._kind_of_training(first)
         self._refuse_beyond_memory(first.shares.micro_batches)
-        function, _ = self._function_for("train", first, kind)
+        function, is_new = self._function_for("train", first, kind)
+        is_new = is_new or not function.has_in_a_row(len(all_dealt))
+        self._note_first(("train", first.layout.like, kind), first, is_new=is_new)
         in_a_row = function.in_a_row(len(all_dealt))
         all_values = tuple(dealt.values for dealt in all_dealt)
         logs, numbers, _ = self._called(in_a_row, all_values, first.shares)
@@ -224,12 +225,12 @@ class Functions:
         if dealt.is_usual and self._on_gpus:
             if key not in self._usual:
                 make = partial(self._for_these, signature, function)
-                self._usual[key] = SizedFunctions(
-                    make, awaits_lasting=self._awaits_lasting
-                )
-            sized, is_made = self._usual[key].of(dealt.shares)
+                self._usual[key] = SizedFunctions(make)
+            sized, runs_first = self._usual[key].of(
+                dealt.shares, awaits_lasting=self.awaits_lasting
+            )
             function = sized or function
-            is_new = is_new or is_made
+            is_new = is_new or runs_first
         return function, is_new
 
     def _note_first(

@@ -36,6 +36,10 @@ class TracedFunction:
         """The step alone."""
         return self._in_a_row[1]
 
+    def has_in_a_row(self, count: int) -> bool:
+        """Whether the function of so many steps is traced."""
+        return count in self._in_a_row
+
     def in_a_row(self, count: int) -> Any:
         """The function of so many steps, which takes the batches of all and returns the last's."""
         if count not in self._in_a_row:

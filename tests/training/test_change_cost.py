@@ -1,0 +1,117 @@
+"""What a change of the split costs by the clock, and how many steps are left to save it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.device import DeviceProfile, JointProfile
+from gpubalance.training.change_cost import ChangeCost, StepsLeft
+from gpubalance.training.split import Split
+from tests.jobs.probes import devices_of
+from tests.support.late import keras, tf
+from tests.training.cases import in_split
+from tests.training.samples import numbers
+
+EVEN = BatchSplit((50, 50))
+
+
+def test_a_change_costs_what_the_first_steps_of_its_split_take_more_than_usual() -> (
+    None
+):
+    cost = ChangeCost()
+    cost.begin()
+    cost.note(30.0, is_first=True)  # the training's own first step
+    for took_s in (0.1, 0.3, 0.2):
+        cost.note(took_s, is_first=False)
+    assert cost.seconds == 0.0
+    cost.begin_split()
+    cost.note(0.3, is_first=False)  # dealt before the change
+    for took_s, is_first in ((8.25, True), (0.25, False), (2.25, True)):
+        cost.note(took_s, is_first=is_first)
+    # The medians of 0.1, 0.3, 0.2 and 0.3, and of these and 0.25, are 0.25
+    assert cost.seconds == 8.0 + 2.0
+    # Another training begins with what is known; its first steps are no change's.
+    cost.begin()
+    cost.note(30.0, is_first=True)
+    assert cost.seconds == 10.0
+    cost.begin_split()
+    assert cost.seconds == 0.0
+
+
+def test_the_steps_left_are_those_of_known_epochs_or_of_the_first_ones_length() -> None:
+    left = StepsLeft()
+    left.begin_epoch(1)  # of 0, 1 and 2: the first one was trained before
+    left.begin_after(1000)
+    left.note(1003)
+    unknown: dict[str, Any] = {"epochs": 3, "steps": None}
+    assert left.left({"epochs": 3, "steps": 10}) == 17
+    assert left.left(unknown) is None
+    left.note(1008)
+    left.end_epoch()
+    left.begin_epoch(2)
+    left.note(1009)
+    assert left.left(unknown) == 7
+    left.begin()
+    assert left.left(unknown) is None
+
+
+def slow_at_first(sleep_s: float) -> Any:
+    """A layer that sleeps where it gets another number of samples, as cuDNN's search takes time."""
+    seen: set[int] = set()
+
+    def search(x: Any) -> Any:
+        if len(x) not in seen:
+            seen.add(len(x))
+            time.sleep(sleep_s)
+        return x
+
+    class Slow(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            found = tf.numpy_function(search, [x], tf.float32, stateful=False)
+            return tf.ensure_shape(found, x.shape)
+
+    return Slow()
+
+
+def test_a_change_is_not_made_where_too_few_steps_are_left_for_what_the_last_one_cost() -> (
+    None
+):
+    """A step of 34/66 takes 33 ms less than an even one: 0.7 s in 20 steps."""
+    fast = DeviceProfile(name="fast", alpha_s=0.005, beta_s=0.001)
+    slow = fast.model_copy(update={"name": "slow", "beta_s": 0.002})
+    split = Split.of(devices_of(slow, fast), EVEN, JointProfile())
+    with split.scope():
+        layers = [keras.Input((6,)), slow_at_first(1.5), keras.layers.Dense(3)]
+        model = keras.Sequential(layers)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+    batches = tf.data.Dataset.from_tensor_slices(numbers(100)).batch(100).repeat()
+
+    def changes(monitor: Any, steps: int) -> int:
+        split.shares = EVEN
+        before = len(monitor.changes)
+        options = {"shuffle": False, "verbose": 0, "callbacks": [monitor]}
+        split.fit(model, batches, steps_per_epoch=steps, **options)
+        return len(monitor.changes) - before
+
+    monitor = split.monitor(every=1, rebalance=True)
+    assert changes(monitor, 30)
+    assert not changes(monitor, 20)
+    # Who does not know of a cost makes it.
+    assert changes(split.monitor(every=1, rebalance=True), 20)
+
+
+def test_only_a_fit_that_rebalances_waits_with_functions_of_a_splits_sizes() -> None:
+    split, model = in_split(batches=(40, 24))
+    x, y = numbers(64)
+    split.fit(model, x, y, verbose=0)
+    functions: Any = split.functions_of(model)[0]
+    functions._functions._on_gpus = True  # those of a CPU serve any size
+
+    def sized(**options: Any) -> list[int]:
+        split.fit(model, x, y, verbose=0, **options)
+        return [len(of._functions) for of in functions._functions._usual.values()]
+
+    assert sized(callbacks=[split.monitor(rebalance=True)]) == [0]
+    assert sized() == [1]
