@@ -160,7 +160,12 @@ def _measure(count: int) -> dict[str, Any]:
     costs_s = []
     for of_split in changed:
         costs_s.append(sum(max(0.0, took_s - step_s) for took_s in of_split))
-    return {"step_s": step_s, "costs_s": costs_s, "memory_mib": changing.memory, "made": changing.made}
+    return {
+        "step_s": step_s,
+        "costs_s": costs_s,
+        "memory_mib": changing.memory,
+        "made": changing.made,
+    }
 
 
 if __name__ == "__main__":
