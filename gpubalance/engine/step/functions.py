@@ -21,6 +21,7 @@ from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step import parity
 from gpubalance.engine.step.compiled import refuse_uncompiled
 from gpubalance.engine.step.known_sum import check_sum
+from gpubalance.engine.step.later_results import LaterResults
 from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.read_later import read_later
 from gpubalance.engine.step.several import TracedFunction
@@ -128,10 +129,11 @@ class Functions:
         )
         self._refuse_beyond_memory(dealt.shares.micro_batches)
         try:
-            (logs, numbers, stamps), is_new = self._call("train", dealt, kind)
+            outcome, later, is_new = self._call("train", dealt, kind)
         except tf.errors.InvalidArgumentError as error:
             refuse_uncompiled(error, self._model)
-        return read_later(logs, numbers), stamps, is_new
+        logs, numbers, states, stamps = outcome
+        return read_later(logs, numbers, later, states), stamps, is_new
 
     def train_in_a_row(self, all_dealt: list[Dealt]) -> dict[str, Any]:
         """Trains on batches that are alike, without stamps, in one call: the last one's logs."""
@@ -143,13 +145,14 @@ class Functions:
         self._note_first(("train", first.layout.like, kind), first, is_new=is_new)
         in_a_row = function.in_a_row(len(all_dealt))
         all_values = tuple(dealt.values for dealt in all_dealt)
-        logs, numbers, _ = self._called(in_a_row, all_values, first.shares)
-        return read_later(logs, numbers)
+        outcome = self._called(in_a_row, all_values, first.shares)
+        logs, numbers, states, _ = outcome
+        return read_later(logs, numbers, function.later, states)
 
     def most_in_a_row(self, dealt: Dealt) -> int:
         """On how many batches like this one it is worth to train in one call."""
         kind = self._kind_of_training(dealt)
-        function, _ = self._function_for("train", dealt, kind)
+        function, _ = self._of_any_size("train", dealt, kind)
         return function.most_for(dealt)
 
     def _kind_of_training(
@@ -184,21 +187,26 @@ class Functions:
 
     def test(self, dealt: Dealt) -> dict[str, Any]:
         """The logs of a batch in `evaluate`."""
-        (logs, numbers), _ = self._call(
+        (logs, numbers, states), later, _ = self._call(
             "test", dealt, StepKind(replicated=dealt.replicated)
         )
-        return read_later(logs, numbers)
+        return read_later(logs, numbers, later, states)
 
     def predict(self, dealt: Dealt) -> Any:
         """The outputs for a batch, in the order of its samples."""
-        outputs, _ = self._call("predict", dealt, StepKind(replicated=dealt.replicated))
+        outputs, _, _ = self._call(
+            "predict", dealt, StepKind(replicated=dealt.replicated)
+        )
         return outputs
 
-    def _call(self, what: str, dealt: Dealt, kind: StepKind) -> tuple[Any, bool]:
-        """What the step gives, and whether it was traced for it."""
+    def _call(
+        self, what: str, dealt: Dealt, kind: StepKind
+    ) -> tuple[Any, LaterResults, bool]:
+        """What the step gives, the logs for later, and whether it was traced for it."""
         function, is_new = self._function_for(what, dealt, kind)
         self._note_first((what, dealt.layout.like, kind), dealt, is_new=is_new)
-        return self._called(function.once, dealt.values, dealt.shares), is_new
+        outcome = self._called(function.once, dealt.values, dealt.shares)
+        return outcome, function.later, is_new
 
     def _called(self, function: Any, values: Any, shares: BatchSplit) -> Any:
         arguments = values, self._micro_batches(shares.micro_batches)
@@ -214,6 +222,23 @@ class Functions:
         It is traced again for a wider layout of batches than before, and optimised again for other
         usual shares that last.
         """
+        function, is_new = self._of_any_size(what, dealt, kind)
+        if dealt.is_usual and self._on_gpus:
+            key = what, dealt.layout.like, kind
+            if key not in self._usual:
+                make = partial(self._for_these, dealt.layout.signature, function)
+                self._usual[key] = SizedFunctions(make)
+            sized, runs_first = self._usual[key].of(
+                dealt.shares, awaits_lasting=self.awaits_lasting
+            )
+            function = sized or function
+            is_new = is_new or runs_first
+        return function, is_new
+
+    def _of_any_size(
+        self, what: str, dealt: Dealt, kind: StepKind
+    ) -> tuple[TracedFunction, bool]:
+        """The function for batches of any size, and whether it was traced now."""
         signature = dealt.layout.signature
         key = what, dealt.layout.like, kind
         is_new = key not in self._traced or self._traced[key][0] is not signature
@@ -222,15 +247,6 @@ class Functions:
                 self._traced[key] = signature, self._trace(what, kind, signature)
             self._usual.pop(key, None)
         _, function = self._traced[key]
-        if dealt.is_usual and self._on_gpus:
-            if key not in self._usual:
-                make = partial(self._for_these, signature, function)
-                self._usual[key] = SizedFunctions(make)
-            sized, runs_first = self._usual[key].of(
-                dealt.shares, awaits_lasting=self.awaits_lasting
-            )
-            function = sized or function
-            is_new = is_new or runs_first
         return function, is_new
 
     def _note_first(
@@ -253,14 +269,17 @@ class Functions:
             replicas.names
         )
         micro_batches = tf.TensorSpec((replicas.count,), tf.int32)
+        # Whoever reads a log in one process of a cluster can't wait for the others.
+        devices = () if replicas.cluster else replicas.names
+        later = LaterResults(self._model, devices)
         step = tf.function(
-            self._step(what, kind),
+            self._step(what, kind, later),
             input_signature=[values, micro_batches],
             autograph=False,
         )
         try:
             with tracing_lock:
-                return TracedFunction(step.get_concrete_function())
+                return TracedFunction(step.get_concrete_function(), later)
         except Exception as error:
             # Of a variable that is made while a step is traced.
             if type(error).__name__ != "UnliftableError":
@@ -287,20 +306,26 @@ class Functions:
             autograph=False,
         )
         with tracing_lock:
-            return TracedFunction(sized.get_concrete_function(), function.operations)
+            return TracedFunction(
+                sized.get_concrete_function(), function.later, function.operations
+            )
 
-    def _step(self, what: str, kind: StepKind) -> Any:
+    def _step(self, what: str, kind: StepKind, later: LaterResults) -> Any:
         if what == "predict":
             return predicting(self._model, self._replicas, replicated=kind.replicated)
         if what == "test":
             decomposition = self._decompositions["test"]
             return testing(
-                self._model, self._replicas, decomposition, replicated=kind.replicated
+                self._model,
+                self._replicas,
+                decomposition,
+                later,
+                replicated=kind.replicated,
             )
         if self._replicas.count > 1:
             check_sum(self._replicas)
         return training(
-            self._model, self._replicas, self._decompositions["train"], kind
+            self._model, self._replicas, self._decompositions["train"], kind, later
         )
 
 

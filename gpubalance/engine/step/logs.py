@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -12,8 +12,9 @@ from gpubalance.engine import keras_patches
 from gpubalance.engine.replacing import acting
 from gpubalance.engine.sources import SAMPLES, ancestors, sources
 from gpubalance.engine.step.computed_again import computed_again
+from gpubalance.engine.step.later_results import LaterResults, traced_anew
 from gpubalance.engine.step.part import MetricResult, Part
-from gpubalance.engine.step.state import handles, summed_of
+from gpubalance.engine.step.state import handles
 from gpubalance.engine.step.vectors import parted, together, weighed, wide
 from gpubalance.errors import BadInput
 from gpubalance.results.decomposition import MEAN
@@ -30,8 +31,10 @@ _LATE = (
 class Logs:
     """The logs of one trace, known from its first part of a batch: the other parts' are alike."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, later: LaterResults) -> None:
+        """`later` takes those that are not computed in the step."""
         self._model = model
+        self._later = later
         self._values: dict[str, Any] | None = None  # of the first part, by name
         self._results: dict[int, MetricResult] = {}
         self._late: set[Any] = set()  # the operations after gradients are applied
@@ -71,6 +74,7 @@ class Logs:
             power = self._power(name, value, part)
             if power is not None:
                 self._powers[name] = power
+        self._later.take(values, self._results, self._results_in)
         for change in part.changes:
             if change.late and self._reads_changed(change.value):
                 metric = change.variable.path.partition("/")[0]
@@ -99,16 +103,17 @@ class Logs:
         for inner, outer in zip(self._early, early, strict=False):
             self._outside[id(inner)] = outer
 
-    def of_all(self, sums: Any) -> tuple[dict[str, Any], Any]:
+    def of_all(self, sums: Any, local: Any) -> tuple[dict[str, Any], Any, Any]:
         """The logs of the whole batch, outside of a replica.
 
         Those that are single numbers are None, and one vector has the numbers. `sums` is a vector
-        of all replicas' shares, and of what each counted in the variables of `summed_of`. What does
-        not depend on samples but on metrics' results or changed weights is computed again, with
-        those of now.
+        of all replicas' shares, and of what each counted in the variables that are `summed`. What
+        does not depend on samples but on metrics' results or changed weights is computed again,
+        with those of now. Those for later are None too, and the last tuple has what they are read
+        from: `local` has each replica's values of what is not summed.
         """
         values = self._values or {}
-        variables = summed_of(self._model)
+        variables = self._later.summed
         shapes = [values[name].shape for name in self._powers]
         shapes += [variable.shape for variable in variables]
         totals = parted(sums, shapes)
@@ -119,15 +124,19 @@ class Logs:
         # Else TensorFlow would sum each variable once more, on the host.
         with (
             keras.StatelessScope(list(counted)),
-            acting({keras_patches.FUNCTION_CALL: _traced_anew}),
+            acting({keras_patches.FUNCTION_CALL: traced_anew}),
         ):
             for name, value in values.items():
-                logs[name] = known[name] if name in known else self._of_now(value)
+                if name in self._later:
+                    logs[name] = None
+                else:
+                    logs[name] = known[name] if name in known else self._of_now(value)
         for name, value in logs.items():
-            if value.dtype.is_floating and not value.shape.rank:
+            if value is not None and value.dtype.is_floating and not value.shape.rank:
                 numbers.append(value)
                 logs[name] = None
-        return logs, together(numbers)
+        states = (local, totals[len(self._powers) :]) if local else ()
+        return logs, together(numbers), states
 
     def _power(self, name: str, value: Any, part: Part) -> int | None:
         """The power of a log's value; None if it depends on samples by metrics' results only."""
@@ -174,16 +183,6 @@ class Logs:
             numbers = keras.tree.flatten(result.metric.result())
             known[id(result.tensor)] = tf.convert_to_tensor(numbers[result.place])
         return computed_again(value, known, self._late_reads(value))
-
-
-def _traced_anew(
-    call: Callable[..., Any], function: Any, *arguments: Any, **named: Any
-) -> Any:
-    """Calls a tf.function as if for the first time.
-
-    It would keep a trace with values that only this graph has, and use that in the next one.
-    """
-    return call(tf.function(function.python_function), *arguments, **named)
 
 
 def _is_by_sample(value: Any, part: Part) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.feed import Dealt
+from gpubalance.engine.step.later_results import LaterResults
 
 # Of so many steps what Python does for each is a small part of a call.
 _MOST = 8
@@ -23,9 +24,12 @@ _MOST_BYTES = 16 << 20
 
 
 class TracedFunction:
-    """A traced step, alone or several times in a row."""
+    """A traced step, alone or several times in a row, and its logs that are computed later."""
 
-    def __init__(self, function: Any, operations: int | None = None) -> None:
+    def __init__(
+        self, function: Any, later: LaterResults, operations: int | None = None
+    ) -> None:
+        self.later = later
         self._in_a_row = {1: function}
         if operations is None:
             operations = len(function.graph.get_operations())

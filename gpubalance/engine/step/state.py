@@ -40,7 +40,6 @@ class State:
         self._weights = _copies(_weights_of(model) if micro else [])
         self._set: list[Any] = []
         self._has_begun = False
-        self._summed = summed_of(model)
         self._weighed = []
         for variable, _ in metric_variables(model):
             if replicated or self._power(variable, SUM) != SUM:
@@ -76,10 +75,6 @@ class State:
         return [
             self._share(variable, before, weight) for variable, before in self._alike
         ]
-
-    def counted(self) -> list[Any]:
-        """What the replica's own metrics have counted by now, in the variables of `summed_of`."""
-        return [tf.convert_to_tensor(variable.value) for variable in self._summed]
 
     def set(self, sums: list[Any]) -> None:
         """Gives the layers' variables their new values, from the sums of all parts' shares."""
@@ -192,19 +187,24 @@ def metric_variables(model: Any) -> list[tuple[Any, Any]]:
 def metrics_of(model: Any) -> list[Any]:
     """All metrics of a model, those of its compiled loss and those inside others too."""
     # A user's own property may leave some out.
-    metrics = _with_inner([*model.metrics, *keras.Model.metrics.fget(model)])
+    metrics = with_inner([*model.metrics, *keras.Model.metrics.fget(model)])
     if model._compile_loss is not None:
         metrics += model._compile_loss.metrics
     return list({id(metric): metric for metric in metrics}.values())
 
 
-def _with_inner(metrics: Iterable[Any]) -> list[Any]:
+def with_inner(metrics: Iterable[Any]) -> list[Any]:
     """The metrics and those inside them."""
     found = []
     for metric in metrics:
         found.append(metric)
-        found += _with_inner(getattr(metric, "metrics", metric._metrics))
+        found += with_inner(getattr(metric, "metrics", metric._metrics))
     return found
+
+
+def counted(variables: Iterable[Any]) -> list[Any]:
+    """What the replica's own metrics have counted by now, in such variables as `summed_of`."""
+    return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 
 def summed_of(model: Any) -> list[Any]:

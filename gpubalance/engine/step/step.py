@@ -31,12 +31,13 @@ from gpubalance.engine.step.gradients import (
     inlined,
     taking_gradients,
 )
+from gpubalance.engine.step.later_results import LaterResults
 from gpubalance.engine.step.logs import Logs
 from gpubalance.engine.step.noise import loss_scale, squared_norm, with_norms
 from gpubalance.engine.step.part import PartReplacements, part_of
 from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
 from gpubalance.engine.step.rows import Rows
-from gpubalance.engine.step.state import State
+from gpubalance.engine.step.state import State, counted
 from gpubalance.engine.step.sums import over_replicas, received, sent
 from gpubalance.engine.step.vectors import batch_of, parted, together
 from gpubalance.engine.step.weighing import weighing
@@ -60,7 +61,11 @@ class StepKind:
 
 
 def training(
-    model: Any, replicas: Replicas, decomposition: Decomposition, kind: StepKind
+    model: Any,
+    replicas: Replicas,
+    decomposition: Decomposition,
+    kind: StepKind,
+    later: LaterResults,
 ) -> Callable[..., Any]:
     """A step that returns its logs, as `Logs.of_all` does, and its stamps if it is stamped.
 
@@ -72,26 +77,29 @@ def training(
     if kind.xla:
         refuse_what_cannot_compile(model)
 
-    def step(*arguments: Any) -> tuple[Any, Any, Any]:
+    def step(*arguments: Any) -> tuple[Any, Any, Any, Any]:
         """All replicas' parts of a step."""
-        logs = Logs(model)
+        logs = Logs(model, later)
         of_here = replicas.strategy.experimental_local_results
         replacements = dividing(model, trains=not kind.as_it_is)
 
-        def replica(values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any]:
-            own = _Replica(model, replicas, replacements, decomposition, kind, logs)
-            return own.step(values, micro_batches)
+        def replica(values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any, Any]:
+            own = _Replica(
+                model, replicas, replacements, decomposition, kind, logs, later
+            )
+            logged, stamps = own.step(values, micro_batches)
+            return logged, stamps, counted(later.local)
 
         applying = nullcontext() if kind.as_it_is else applying_sums()
         with applying, taking_keys_at_once():
-            logged, stamps = replicas.strategy.run(replica, arguments)
+            logged, stamps, local = replicas.strategy.run(replica, arguments)
         with tf.device(replicas.names[0]):
-            values, numbers = logs.of_all(of_here(logged)[0])
+            known = logs.of_all(of_here(logged)[0], list(map(of_here, local)))
         if not kind.stamped:
-            return values, numbers, None
+            return *known, None
         stamps = of_here(stamps)
         with tf.device("/CPU:0"):
-            return values, numbers, stamps[0] if replicas.cluster else tf.stack(stamps)
+            return *known, stamps[0] if replicas.cluster else tf.stack(stamps)
 
     return step
 
@@ -107,7 +115,9 @@ class _Replica:
         decomposition: Decomposition,
         kind: StepKind,
         logs: Logs,
+        later: LaterResults,
     ) -> None:
+        self._later = later
         self._model = model
         self._replicas = replicas
         self._replacements = replacements
@@ -138,7 +148,7 @@ class _Replica:
             else:
                 sums, grads = self._computed(data, weight)
         noise = sums[0]
-        sums = together([sums, *self._state.counted()])
+        sums = together([sums, *counted(self._later.summed)])
         own = points.computed(
             noise, [sums, *sent(grads, self._replicas.summing.gradients)]
         )
@@ -206,7 +216,12 @@ class _Replica:
 
 
 def testing(
-    model: Any, replicas: Replicas, decomposition: Decomposition, *, replicated: bool
+    model: Any,
+    replicas: Replicas,
+    decomposition: Decomposition,
+    later: LaterResults,
+    *,
+    replicated: bool,
 ) -> Callable[..., Any]:
     """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
 
@@ -221,16 +236,18 @@ def testing(
         ) as part:
             own_logs = model.test_step(data)
         state.shares(weights[0])
-        return together([*logs.of_part(own_logs, part), *state.counted()])
+        shares = logs.of_part(own_logs, part)
+        return together([*shares, *counted(later.summed)]), counted(later.local)
 
-    def step(*arguments: Any) -> tuple[Any, Any]:
-        logs = Logs(model)
+    def step(*arguments: Any) -> tuple[Any, Any, Any]:
+        logs = Logs(model, later)
         replacements = dividing(model, trains=False)
-        shares = replicas.strategy.run(partial(replica, logs, replacements), arguments)
+        strategy = replicas.strategy
+        of_here = strategy.experimental_local_results
+        shares, local = strategy.run(partial(replica, logs, replacements), arguments)
         with tf.device(replicas.names[0]):
-            return logs.of_all(
-                replicas.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
-            )
+            sums = strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+            return logs.of_all(sums, list(map(of_here, local)))
 
     return step
 

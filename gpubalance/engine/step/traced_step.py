@@ -24,6 +24,7 @@ from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.fixed_draws import fixed_draws
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.half_sums import with_half_sums_in_float32
+from gpubalance.engine.step.later_results import LaterResults
 from gpubalance.engine.step.logs import Logs
 from gpubalance.engine.step.marks import SCOPE, marks_of
 from gpubalance.engine.step.part import ParityProbe, part_of
@@ -190,7 +191,7 @@ class TracedStep:
                 grads, _ = gradients_of(self.model, part)
             else:
                 logs = self.model.test_step(data)
-            self.logs = Logs(self.model).note(logs, part)
+            self.logs = Logs(self.model, LaterResults(self.model)).note(logs, part)
             after = [scope.get_current_value(variable) for variable in self._states]
         self.is_scaled = part.is_scaled
         self.changed = {id(change.variable) for change in part.changes}
