@@ -64,10 +64,7 @@ def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
         (there / name).chmod(0o755)
     command = [checkout.folder / ".ci" / "run"]
     done = subprocess.run(
-        command,
-        env=checkout.env | {"PATH": str(there)},
-        capture_output=True,
-        text=True,
+        command, env=checkout.env | {"PATH": str(there)}, capture_output=True, text=True
     )
     system = Path("/etc/os-release")
     is_debian = system.exists() and "\nID=debian\n" in system.read_text()
@@ -99,7 +96,4 @@ def test_the_guides_workflow_is_one() -> None:
     commands = [step["run"] for step in job["steps"] if "run" in step]
     assert [
         command.split()[1] for command in commands if command.startswith("gpubalance ")
-    ] == [
-        "check",
-        "run",
-    ]
+    ] == ["check", "run"]

@@ -290,10 +290,7 @@ ALL_PROGRAMS = ["ruff", "ruff", "mypy", "pytest"]
 # All tests run several at a time; what a user asks for runs as it is asked for.
 AT_ONCE = ["-n", "3", "--dist", "loadgroup", "-m"]
 FIRST_TIER = [*AT_ONCE, "not campaign and not full"]
-TIMES = [
-    *("-p", "tests.support.processor_time"),
-    "--test-times=build/test-times.json",
-]
+TIMES = [*("-p", "tests.support.processor_time"), "--test-times=build/test-times.json"]
 
 
 @pytest.mark.parametrize(

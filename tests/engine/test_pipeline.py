@@ -282,8 +282,4 @@ def test_what_can_not_be_cut_is_refused_with_its_reason() -> None:
     branches = Calls(zoo.branches())
     assert blocks_of(
         branches, [branches.calls[number].name for number in (4, 2)]
-    ).starts == (
-        0,
-        2,
-        4,
-    )
+    ).starts == (0, 2, 4)

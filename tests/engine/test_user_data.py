@@ -249,9 +249,7 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
     assert (values.sum(axis=1) == [number * number for number in range(1, 6)]).all()
 
 
-def test_samples_that_do_not_fit_the_model_are_told_in_keras_words(
-    data: Any,
-) -> None:
+def test_samples_that_do_not_fit_the_model_are_told_in_keras_words(data: Any) -> None:
     """Samples that do not fit the model or its loss are told in Keras' words."""
     from gpubalance.engine.data import as_tensors, build
     from gpubalance.settings.settings import Settings

@@ -37,9 +37,7 @@ print(json.dumps(began))
 """
 
 
-def test_what_a_device_gives_is_copied_when_it_is_made(
-    tmp_path: Path,
-) -> None:
+def test_what_a_device_gives_is_copied_when_it_is_made(tmp_path: Path) -> None:
     """What a device gives is copied when it is made and no pass is given a number.
 
     The second device's next inputs come while it still computes the ones before.

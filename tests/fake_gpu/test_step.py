@@ -143,11 +143,7 @@ def test_training_takes_no_more_memory_than_was_measured(
     """Of a model whose inputs are most of what it needs."""
     file = tmp_path / "wide.py"
     file.write_text(_WIDE)
-    run = (
-        *typed("run --gpus 0,1 --batches 40,24 --model"),
-        f"{file}:build",
-        *ALONE,
-    )
+    run = (*typed("run --gpus 0,1 --batches 40,24 --model"), f"{file}:build", *ALONE)
     measured = json.loads(gpubalance(*run, code=0, environment=two_gpus).stdout)[
         "replicas"
     ]

@@ -150,9 +150,7 @@ def step(devices, batches, number):
 """
 
 
-def test_30_a_fresh_balance_goes_on_with_its_interrupted_probe(
-    tmp_path: Path,
-) -> None:
+def test_30_a_fresh_balance_goes_on_with_its_interrupted_probe(tmp_path: Path) -> None:
     """A fresh balance that was interrupted in its probe goes on with that.
 
     And neither with an older probe nor with an older balance's rounds.

@@ -103,9 +103,7 @@ def test_05_10_16_20_28_what_ends_a_run_is_one_error(
     assert all(part in done.stderr for part in says), done.stderr
 
 
-def test_03_a_driver_too_old_is_told_the_version_needed(
-    tmp_path: Path,
-) -> None:
+def test_03_a_driver_too_old_is_told_the_version_needed(tmp_path: Path) -> None:
     """A driver too old for this TensorFlow is told the version needed."""
     old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace(
         "driver 550.54.14", "driver 520.61.05"
@@ -127,9 +125,7 @@ def test_03_a_driver_serves_all_of_its_major_version() -> None:
 
 
 @pytest.mark.full
-def test_04_tensorflow_without_its_libraries_names_them(
-    tmp_path: Path,
-) -> None:
+def test_04_tensorflow_without_its_libraries_names_them(tmp_path: Path) -> None:
     """TensorFlow without its libraries names them and benchmarks no CPU.
 
     The real TensorFlow, which has no CUDA libraries here and sees no GPU.
@@ -165,9 +161,7 @@ def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(
     machine.refuses(3, "probe", "--gpus", "1", "--max-batch", "8")
 
 
-def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order(
-    tmp_path: Path,
-) -> None:
+def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order(tmp_path: Path) -> None:
     """A worker sees its GPUs by UUID in NVML's order and leaves none out."""
     steps = """
 def built(devices):

@@ -66,9 +66,7 @@ def test_31_one_that_fills_meanwhile_leaves_the_result_on_stdout(
     assert json.loads(done.stdout)["complete"] is True
 
 
-def test_31_a_journal_that_can_not_be_written_ends_no_probe(
-    tmp_path: Path,
-) -> None:
+def test_31_a_journal_that_can_not_be_written_ends_no_probe(tmp_path: Path) -> None:
     """A journal that can not be written ends the keeping and not the probe.
 
     A real limit on file sizes, to which a full disk or a quota looks the same.
@@ -112,9 +110,7 @@ NASTY = (
 SHOWN = "$(touch ran)[red]bold[/red]<script>alert(1)</script>"
 
 
-def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(
-    tmp_path: Path,
-) -> None:
+def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(tmp_path: Path) -> None:
     """A name with escapes and markup is shown as it is and a long one fits."""
     profile = tmp_path / "nasty.toml"
     profile.write_text(
@@ -184,9 +180,7 @@ def step(devices, batches, number):
         assert not steps_told.exists()
 
 
-def test_32_what_goes_on_replaces_no_finished_result(
-    tmp_path: Path,
-) -> None:
+def test_32_what_goes_on_replaces_no_finished_result(tmp_path: Path) -> None:
     """What goes on replaces its own unfinished result and no finished one."""
     path = tmp_path / "run.json"
     mark = tmp_path / "mark"

@@ -75,9 +75,7 @@ def holds(device, size):
     assert all(map(gone, set(machine.noted())))
 
 
-def test_18_of_a_pair_the_other_is_measured_alone(
-    tmp_path: Path,
-) -> None:
+def test_18_of_a_pair_the_other_is_measured_alone(tmp_path: Path) -> None:
     """Of a pair the other is measured alone and nothing is said of at once."""
     steps = """
 def built(devices):

@@ -204,11 +204,7 @@ REFUSED = {
             2,
             "needs at least 2 devices; only GPU:0 selected\n  → --gpus 0 1\n",
         ),
-        (
-            "--gpus 0 1 --model small small small",
-            2,
-            "--model: 3 given for 2 devices\n",
-        ),
+        ("--gpus 0 1 --model small small small", 2, "--model: 3 given for 2 devices\n"),
         ("--batches 8 0", 2, "--batches '0' should be greater than or equal to 1\n"),
     ],
     "layers": [
@@ -226,21 +222,21 @@ REFUSED = {
             "--all-reduce hierarchical",
             2,
             "--all-reduce hierarchical works on one host only, and the ",
-        ),
+        )
     ],
     "run --simulate 4 --batches 8 8 8 0": [
         (
             "--all-reduce hierarchical",
             2,
             "if their number is odd, and 3 of 4 have samples in this split\n  → use ",
-        ),
+        )
     ],
     "balance --simulate 3": [
         (
             "--all-reduce hierarchical",
             2,
             "--all-reduce hierarchical drops the gradients of one device if ",
-        ),
+        )
     ],
     "report plan.json": [
         (

@@ -172,9 +172,7 @@ def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
 
 
 @pytest.mark.campaign
-def test_20_nvml_that_hangs_is_given_up_and_costs_no_result(
-    tmp_path: Path,
-) -> None:
+def test_20_nvml_that_hangs_is_given_up_and_costs_no_result(tmp_path: Path) -> None:
     """NVML that hangs is given up and at the end of a probe it costs no result."""
     done = Machine(tmp_path, gpus="init_error ~600").refuses(3, "run")
     assert first_line(done) == "error: NVML does not answer"

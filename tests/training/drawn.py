@@ -222,12 +222,9 @@ class _Draw:
 
     def data(self) -> tuple[Any, Any, Any]:
         random = np.random.default_rng(self.seed)
-        shape = {
-            "dense": (6,),
-            "images": (6, 6, 2),
-            "words": (5,),
-            "steps": (4, 3),
-        }[self.kind]
+        shape = {"dense": (6,), "images": (6, 6, 2), "words": (5,), "steps": (4, 3)}[
+            self.kind
+        ]
         x = random.normal(size=(self.count, *shape)).astype("float32")
         if self.kind == "words":
             x = random.integers(0, 12, (self.count, *shape))

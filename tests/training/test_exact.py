@@ -96,10 +96,7 @@ def test_a_split_gives_what_one_device_gives(
     ("name", "split", "lasts"),
     [
         pytest.param(
-            name,
-            split,
-            lasts,
-            marks=[pytest.mark.full] * ((name, split) in _AS_HARD),
+            name, split, lasts, marks=[pytest.mark.full] * ((name, split) in _AS_HARD)
         )
         for name, split, lasts in HARDEST
     ],

@@ -69,9 +69,7 @@ def graph_of(party: Party) -> Graph:
     return known(party.facts.graph)
 
 
-def test_two_segments_take_at_least_the_time_and_memory_planned(
-    party: Party,
-) -> None:
+def test_two_segments_take_at_least_the_time_and_memory_planned(party: Party) -> None:
     """Two segments take at least the time and the memory that is planned."""
     graph = graph_of(party)
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))

@@ -169,9 +169,7 @@ def opened() -> Iterator[Worker]:
         yield asked(party, lambda worker: worker)
 
 
-def test_a_worker_measures_any_split_and_an_oom_is_its_devices(
-    opened: Worker,
-) -> None:
+def test_a_worker_measures_any_split_and_an_oom_is_its_devices(opened: Worker) -> None:
     """A worker measures any split and one that does not fit is its device's fault."""
     opened.open(Build(settings=Settings(model=TINY), joint=JOINT))
     for batches in ((30, 20), (5, 45)):
@@ -269,9 +267,7 @@ Traceback (most recent call last):
 """
 
 
-def test_the_end_of_the_log_is_harmless(
-    tmp_path: Path,
-) -> None:
+def test_the_end_of_the_log_is_harmless(tmp_path: Path) -> None:
     """The end of the log is harmless without tracebacks and what TensorFlow tells of every start."""
     log = tmp_path / "log"
     log.write_bytes(
