@@ -170,7 +170,7 @@ def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProce
         f"print({answer!r})\nraise SystemExit({code})\n"
     )
     path = os.pathsep.join([str(folder), str(ROOT)])
-    command = [sys.executable, "-m", "tests.support.audit"]
+    command = [sys.executable, "-m", "scripts.audit"]
     return subprocess.run(
         command,
         cwd=ROOT,

@@ -12,11 +12,11 @@ from functools import partial
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
+from scripts.benches.turns import in_turns, measured
 from scripts.benches.wanted import Wanted, judged
 from tests.cli.program import ROOT
 from tests.jobs.probes import proof_of
 from tests.support.known import known
-from tests.support.turns import in_turns, measured
 
 # Work on one core beside plain CPU devices, which makes them unlike.
 _BUSY = "while True: pass"

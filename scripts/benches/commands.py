@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from gpubalance.results.timing import Overhead
+from scripts.benches.turns import in_turns, measured, seconds
 from scripts.benches.wanted import Wanted, judged
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT
-from tests.support.turns import in_turns, measured, seconds
 
 _BARE = """
 import typer

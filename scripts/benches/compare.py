@@ -16,6 +16,7 @@ from pathlib import Path
 from gpubalance.numbers.stats import half_width, interval95
 from gpubalance.results.comparison import Comparison
 from gpubalance.settings.measuring import Measuring
+from scripts.benches.turns import measured
 from scripts.benches.wanted import Wanted, judged_shares
 from tests.cli.program import gpubalance
 from tests.support.comparisons import (
@@ -24,7 +25,6 @@ from tests.support.comparisons import (
     drawn_series,
     promises,
 )
-from tests.support.turns import measured
 
 _MOST = 8  # times the first draws
 _CALLED = (Wanted(most=0.05), Wanted(0.9))

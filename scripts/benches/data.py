@@ -14,10 +14,10 @@ import numpy as np
 
 from gpubalance.results.run import InputPipeline, Run
 from gpubalance.training.split import Split
+from scripts.benches.loops import Ours, SplitFit
+from scripts.benches.turns import in_processes, measured, printed, ratio_of
 from scripts.benches.wanted import Wanted, judged
 from tests.support.known import known
-from tests.support.loops import Ours, SplitFit
-from tests.support.turns import in_processes, measured, printed, ratio_of
 
 _BATCHES = (5, 3)
 _SLEEP_S = 0.1  # for each batch; a call of Python adds a millisecond

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gpubalance.training.split import Split
+from scripts.benches.loops import BareLoop, KerasFit, Ours, SplitFit, repeated
+from scripts.benches.turns import in_processes, ratio_of
 from scripts.benches.wanted import Wanted, judged
 from tests.cli.program import ROOT
-from tests.support.loops import BareLoop, KerasFit, Ours, SplitFit, repeated
-from tests.support.turns import in_processes, ratio_of
 from tests.training.models import compiled
 from tests.training.steps import stepping
 

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
+from scripts.benches.turns import ratio_of, seconds
 from tests.cli.program import QUICK_PAIR
 from tests.support.gpu.parts import logical
-from tests.support.turns import ratio_of, seconds
 
 _TIMES = 5
 

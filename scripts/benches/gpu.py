@@ -18,10 +18,11 @@ from pathlib import Path
 from gpubalance.devices.machine import find_machine
 from gpubalance.errors import EnvironmentFault
 from gpubalance.settings.device import Device
-from tests.support.gpu.place import usable_gpus
-from tests.support.gpu.runner import Campaign, Outcome, run_steps
+from scripts.benches.gpu_steps.evidence import evidence
+from scripts.benches.gpu_steps.place import usable_gpus
+from scripts.benches.gpu_steps.runner import Campaign, run_steps
 from tests.support.gpu.steps import STEPS
-from tests.support.gpu.table import EVIDENCE, evidence, markdown
+from tests.support.gpu.table import EVIDENCE, Outcome, markdown
 
 _NO_GPU = 3
 _PARTIAL = 6

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpubalance.training.split import Split
+from scripts.benches.turns import in_processes
 from scripts.benches.wanted import Wanted, judged
-from tests.support.turns import in_processes
 
 _HERE = "scripts.benches.host"
 _BATCHES = (5, 3)

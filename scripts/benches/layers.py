@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from scripts.benches.turns import printed
 from tests.engine import zoo
 from tests.engine.pipelines import cut_outputs, graph_of, trained
 from tests.support.gpu.parts import logical
-from tests.support.turns import printed
 
 _STEPS = 5
 _SMALL = (

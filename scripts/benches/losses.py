@@ -21,11 +21,11 @@ from gpubalance.settings.planning import PlanRequest
 from scripts.benches.answering import answering
 from scripts.benches.clusters import NotServedError, Way
 from scripts.benches.quotas import empty
+from scripts.benches.turns import printed
 from scripts.benches.unlike_hosts import Host, Hosts
 from tests.cli.program import PROGRAM, ROOT
 from tests.jobs.probes import of_config, probe_of
 from tests.support.late import keras
-from tests.support.turns import printed
 from tests.training.rank import build, data
 
 # What each start loses on the last host, which comes back but for the last time

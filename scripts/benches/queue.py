@@ -12,9 +12,9 @@ from random import Random
 
 import numpy as np
 
+from scripts.benches.turns import measured
 from tests.cli.program import QUICK_PAIR
 from tests.planning.queues import best_s, drawn, makespan_s
-from tests.support.turns import measured
 
 QUEUES = 1000
 # How commands differ: not, as little as a search's trials do, and more.

@@ -185,8 +185,8 @@ def _step_s(ends_s: Sequence[float], begin: int, end: int) -> float:
 def train(plan: str, number: str) -> None:
     """One process's part of the training. The first one asks for the quotas and writes what was."""
     import gpubalance
+    from scripts.benches.loops import repeated
     from tests.support.late import keras
-    from tests.support.loops import repeated
 
     folder = Path(plan).parent
     course = _COURSES[int(number)]

@@ -11,9 +11,9 @@ from typing import Any
 
 import gpubalance
 from gpubalance.numbers.stats import median
+from scripts.benches.loops import repeated
 from scripts.benches.models import BATCH, MODELS
-from tests.support.loops import repeated
-from tests.support.turns import ratio_of
+from scripts.benches.turns import ratio_of
 
 _PAIRS = 2
 # An epoch's end is a small part of so many steps, and a launch ends within two minutes.

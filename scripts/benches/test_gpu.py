@@ -16,16 +16,17 @@ import pytest
 
 from gpubalance.settings.device import Device
 from scripts.benches.gpu import FIGURES
+from scripts.benches.gpu_steps.evidence import evidence
+from scripts.benches.gpu_steps.kernels import Window, idle_part, marks_of, read_windows
+from scripts.benches.gpu_steps.machine import cuda_libraries
+from scripts.benches.gpu_steps.place import PROGRAM_VARIABLES
+from scripts.benches.gpu_steps.runner import Campaign, error_in, figures_of, run_steps
 from tests import stand_in
 from tests.cli.program import ROOT
 from tests.guide.generate import steps_on_a_gpu
 from tests.support.gpu import parts
-from tests.support.gpu.kernels import Window, idle_part, marks_of, read_windows
-from tests.support.gpu.place import PROGRAM_VARIABLES
-from tests.support.gpu.runner import Campaign, Outcome, error_in, figures_of, run_steps
 from tests.support.gpu.steps import STEPS, Step
-from tests.support.gpu.steps.machine import cuda_libraries
-from tests.support.gpu.table import evidence
+from tests.support.gpu.table import Outcome
 from tests.support.known import known
 
 UUID = "GPU-1080aaaa-0000-4000-8000-000000000001"
@@ -138,7 +139,7 @@ def test_a_step_that_fails_or_takes_too_long_keeps_what_it_had(
     assert [outcome.outcome for outcome in outcomes] == ["failed", "cut off", "not run"]
     assert (
         outcomes[0].told
-        == "**failed**: ModuleNotFoundError: No module named 'tests.support.gpu.steps.nowhere'"
+        == "**failed**: ModuleNotFoundError: No module named 'scripts.benches.gpu_steps.nowhere'"
     )
     assert outcomes[2].told == "**not run**: the time was over"
 

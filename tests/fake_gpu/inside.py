@@ -9,7 +9,7 @@ from gpubalance.devices.machine import read_gpus
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.settings import Settings
-from tests.support.gpu.place import show
+from tests.support.as_worker import show
 
 if TYPE_CHECKING:
     from gpubalance.engine.session import Session

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from gpubalance.devices.machine import read_gpus
-from gpubalance.jobs.environment import environment_here
-from gpubalance.numbers.units import format_bytes
 from gpubalance.render.report.text import markdown_text
-from gpubalance.settings.device import Device
 from tests.cli.program import ROOT
-from tests.support.gpu.runner import Outcome
 from tests.support.gpu.steps import STEPS
 
 KIND = "gpu-evidence"
@@ -31,36 +23,21 @@ _VERSIONS = {
 }
 
 
-def evidence(outcomes: Sequence[Outcome], cards: Sequence[Device]) -> dict[str, Any]:
-    """All that the table shows.
+class Outcome(NamedTuple):
+    """How a step ended, with what it found; `why` says why it is not done, empty if it is."""
 
-    Of the machine it has what figures depend on, and nothing that identifies it.
-    """
-    here = environment_here(read_gpus().driver_version if cards else None)
-    steps = []
-    for outcome in outcomes:
-        told = [
-            {"name": f["name"], "told": _without_names(f["told"])}
-            for f in outcome.figures
-            if f["told"]
-        ]
-        steps.append(
-            {**outcome._asdict(), "why": _without_names(outcome.why), "figures": told}
-        )
-    return {
-        "kind": KIND,
-        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-        "cards": [f"{card.name}, {format_bytes(card.memory_bytes)}" for card in cards],
-        "environment": here.model_dump() if here else {},
-        "steps": steps,
-    }
+    step: str
+    outcome: Literal["done", "failed", "cut off", "not run"]
+    why: str
+    seconds: float
+    figures: list[dict[str, Any]]
 
-
-def _without_names(text: str) -> str:
-    """The text without the cards' UUIDs and the user's folder."""
-    return re.sub(r"\b(GPU|MIG)-[0-9a-f]{8}[-0-9a-f]*", r"\1-…", text).replace(
-        str(Path.home()), "~"
-    )
+    @property
+    def told(self) -> str:
+        """The outcome in one line."""
+        found = "; ".join(figure["told"] for figure in self.figures if figure["told"])
+        ending = "" if self.outcome == "done" else f"**{self.outcome}**: {self.why}"
+        return " ".join(". ".join(filter(None, [found, ending])).split())
 
 
 def markdown(campaigns: Sequence[dict[str, Any]]) -> str:

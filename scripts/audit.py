@@ -10,9 +10,8 @@ import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
-
-from tests.cli.program import ROOT
 
 _WITHIN_S = 300
 
@@ -53,7 +52,7 @@ def _ask() -> list[dict[str, Any]]:
 
     The faults are under `vulns`.
     """
-    pinned = str(ROOT / "scripts" / "constraints.txt")
+    pinned = str(Path(__file__).with_name("constraints.txt"))
     command = [
         sys.executable,
         "-m",

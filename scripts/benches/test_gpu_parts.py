@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from gpubalance.settings.device import Device
+from scripts.benches.gpu_steps.runner import Campaign, run_steps
 from tests.fake_gpu import Gpu, fake_gpus, operations
-from tests.support.gpu.runner import Campaign, run_steps
 from tests.support.gpu.steps import STEPS
 
 UUID = "GPU-fa4e0000-0000-4000-8000-000000000000"
 IMAGE_BYTES = 28 * 28 * 4
 
 
+@pytest.mark.full  # the plugin takes a compiler
 def test_parts_of_one_gpu_train_as_one_device_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,10 @@ from typing import get_args
 
 from gpubalance.numbers.stats import interval95, median
 from gpubalance.settings.choices import Precision
-from tests.support.gpu.place import Place, show
-from tests.support.gpu.steps import Figure
-from tests.support.turns import Figure as Rate
-from tests.support.turns import in_turns
+from scripts.benches.gpu_steps.place import Figure, Place
+from scripts.benches.turns import Figure as Rate
+from scripts.benches.turns import in_turns
+from tests.support.as_worker import show
 
 _BATCH = 256
 _REHEARSED_BATCH = 16
@@ -31,7 +31,7 @@ def figures(place: Place) -> Iterator[Figure]:
     from gpubalance.settings.batch_split import BatchSplit
     from gpubalance.settings.device import JointProfile
     from gpubalance.training.split import Split
-    from tests.support.loops import KerasAlone, Ours, SplitFit, small
+    from scripts.benches.loops import KerasAlone, Ours, SplitFit, small
 
     batch = _BATCH
     make = probe_model

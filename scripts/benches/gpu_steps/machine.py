@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from scripts.benches.gpu_steps.place import Figure, Place
 from tests.cli.program import QUICK_PAIR
-from tests.support.gpu.place import Place, show
-from tests.support.gpu.steps import Figure
+from tests.support.as_worker import show
 
 MPS = "nvidia-cuda-mps-control"
 _OF_CUDA = re.compile(r"lib(cu|nv|nccl).*\.so")

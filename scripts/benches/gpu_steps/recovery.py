@@ -10,9 +10,8 @@ import time
 from collections.abc import Iterator
 
 from gpubalance.numbers.units import format_bytes
+from scripts.benches.gpu_steps.place import Figure, Place, StepFailed, ended
 from tests.cli.program import children_of, lines_until
-from tests.support.gpu.place import Place, StepFailed, ended
-from tests.support.gpu.steps import Figure
 
 # Less than the model takes: memory ends, and halving soon finds what fits.
 _BYTES_A_SAMPLE = 3 << 20

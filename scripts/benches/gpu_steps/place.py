@@ -16,14 +16,13 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpubalance.devices.environment import worker_environment
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.nvml import with_gpu
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.settings import Settings
-from gpubalance.workers.serve import lean_import
 from tests.cli.program import QUICK_PAIR, TINY, start
+from tests.support.as_worker import show
 
 if TYPE_CHECKING:
     from gpubalance.engine.session import Session
@@ -35,6 +34,14 @@ PROGRAM_VARIABLES = "GPUBALANCE_BENCH_PROGRAM"
 
 class StepFailed(Exception):
     """A step did not get what it needs."""
+
+
+class Figure(NamedTuple):
+    """A finding: `value` is for the JSON, `told` a phrase for the table."""
+
+    name: str
+    value: Any
+    told: str
 
 
 class Done(NamedTuple):
@@ -131,21 +138,6 @@ class Place:
             for card in self.cards
         ]
         return tuple(line for line in told if line is not None) or None
-
-
-def show(devices: Sequence[Device]) -> None:
-    """Gives this process the environment of a worker with these devices.
-
-    It loads TensorFlow as a worker does.
-    """
-    wanted = os.environ | worker_environment(devices)
-    os.environ.clear()
-    os.environ.update(
-        {name: value for name, value in wanted.items() if value is not None}
-    )
-    if "tensorflow" not in sys.modules:
-        with lean_import():
-            import gpubalance.engine.session  # noqa: F401
 
 
 def ended(

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpubalance.settings.batch_split import BatchSplit
+from scripts.benches.gpu_steps.place import Figure, Place, StepFailed
 from tests.cli.program import QUICK_PAIR
-from tests.support.gpu.place import Place, StepFailed
-from tests.support.gpu.steps import Figure
 
 # The program's own time limit ends this much earlier, so that it saves what it has.
 _AFTERWARDS_S = 25.0

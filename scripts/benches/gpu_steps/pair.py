@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from scripts.benches.gpu_steps.place import Figure, Place, StepFailed
+from tests.support.as_worker import show
 from tests.support.gpu.parts import logical
-from tests.support.gpu.place import Place, StepFailed, show
-from tests.support.gpu.steps import Figure
 
 _AFTERWARDS_S = 12.0
 _BALANCE = "--rounds 4 --round-duration 1.5 --windows 2 --duration 3 --global-batch 256"

@@ -14,9 +14,8 @@ from typing import Any
 from gpubalance.numbers.stats import median
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
-from tests.support.gpu.kernels import Window, idle_part, marks_of, read_windows
-from tests.support.gpu.place import Place
-from tests.support.gpu.steps import Figure
+from scripts.benches.gpu_steps.kernels import Window, idle_part, marks_of, read_windows
+from scripts.benches.gpu_steps.place import Figure, Place
 
 _BATCH = 256
 _REHEARSED_BATCH = 8
@@ -93,7 +92,7 @@ def _idle(
     from gpubalance.engine.models import probe_model
     from gpubalance.settings.device import JointProfile
     from gpubalance.training.split import Split
-    from tests.support.loops import KerasFit, SplitFit, small
+    from scripts.benches.loops import KerasFit, SplitFit, small
 
     devices = place.devices(1)
     make = small if place.rehearsed else probe_model

@@ -1,11 +1,8 @@
-"""The steps, the most valuable first.
-
-Each is a module here with `figures(place)`, which yields its findings.
-"""
+"""The steps of `scripts/bench gpu`, the most valuable first; scripts/benches/gpu_steps does them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Step(NamedTuple):
@@ -29,14 +26,6 @@ class Step(NamedTuple):
 # Each out-of-memory takes ten seconds anyway.
 _SMALL = (4 << 30, 6 << 30)
 _LARGE = (24 << 30, 32 << 30)
-
-
-class Figure(NamedTuple):
-    """A finding: `value` is for the JSON, `told` a phrase for the table."""
-
-    name: str
-    value: Any
-    told: str
 
 
 STEPS = (

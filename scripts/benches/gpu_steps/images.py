@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from tests.support.gpu.place import Place, show
-from tests.support.gpu.steps import Figure
-from tests.support.gpu.steps.arithmetic import compared
+from scripts.benches.gpu_steps.arithmetic import compared
+from scripts.benches.gpu_steps.place import Figure, Place
+from tests.support.as_worker import show
 
 _SHARE = 256
 _REHEARSED_SHARE = 4
@@ -29,7 +29,7 @@ def figures(place: Place) -> Iterator[Figure]:
     from gpubalance.settings.batch_split import BatchSplit
     from gpubalance.settings.device import JointProfile
     from gpubalance.training.split import Split
-    from tests.support.loops import KerasFit, SplitFit
+    from scripts.benches.loops import KerasFit, SplitFit
 
     share, size = (
         (_REHEARSED_SHARE, _REHEARSED_SIZE) if place.rehearsed else (_SHARE, _SIZE)

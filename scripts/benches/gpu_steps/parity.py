@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.gpu.place import Place, show
-from tests.support.gpu.steps import Figure
+from scripts.benches.gpu_steps.place import Figure, Place
+from tests.support.as_worker import show
 
 _SAMPLES = 16
 _REHEARSED = 2  # models of each kind
@@ -59,7 +59,7 @@ def _large() -> Mapping[str, Tried]:
 
 
 def _small() -> Mapping[str, Tried]:
-    from tests.support.gpu.steps.exact import classifier
+    from scripts.benches.gpu_steps.exact import classifier
 
     return {"a small classifier": (classifier, _images(28, 1))}
 

@@ -1,6 +1,6 @@
 """Runs the steps one by one, each for its share of the time left, and goes on after a failure.
 
-Each has a process of its own, `python -m tests.support.gpu.runner NAME FOLDER FIGURES SECONDS
+Each has a process of its own, `python -m scripts.benches.gpu_steps.runner NAME FOLDER FIGURES SECONDS
 [--rehearse]`, which adds each figure to the file FIGURES as soon as it is found, a line of JSON
 each: a rented machine may be gone at any time, and may give only a few files back. What else a step
 writes, with its log, is in FOLDER.
@@ -26,32 +26,16 @@ import psutil
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
 from gpubalance.workers.keeper import die_with_parent
+from scripts.benches.gpu_steps.place import Place, usable_gpus
 from tests.cli.program import ROOT, children_of
 from tests.support.gpu import parts
-from tests.support.gpu.place import Place, usable_gpus
 from tests.support.gpu.steps import Step
+from tests.support.gpu.table import Outcome
 
 # A step with less time would only load TensorFlow.
 _LEAST_S = 5.0
 # As Python ends with it; TensorFlow's messages have more lines.
 _NAMES_AN_ERROR = re.compile(r"([a-z_]\w*\.)*[A-Z]\w*[a-z]\w*: ")
-
-
-class Outcome(NamedTuple):
-    """How a step ended, with what it found; `why` says why it is not done, empty if it is."""
-
-    step: str
-    outcome: Literal["done", "failed", "cut off", "not run"]
-    why: str
-    seconds: float
-    figures: list[dict[str, Any]]
-
-    @property
-    def told(self) -> str:
-        """The outcome in one line."""
-        found = "; ".join(figure["told"] for figure in self.figures if figure["told"])
-        ending = "" if self.outcome == "done" else f"**{self.outcome}**: {self.why}"
-        return " ".join(". ".join(filter(None, [found, ending])).split())
 
 
 class Campaign(NamedTuple):
@@ -99,7 +83,7 @@ def _run(step: Step, campaign: Campaign, seconds: float) -> Outcome:
     command = [
         sys.executable,
         "-m",
-        "tests.support.gpu.runner",
+        "scripts.benches.gpu_steps.runner",
         step.name,
         str(folder),
         str(figures),
@@ -202,7 +186,7 @@ def main(name: str, folder: str, figures: str, seconds: str, *rehearse: str) -> 
     until_s = time.monotonic() + float(seconds)
     place = Place(Path(folder, name), usable_gpus(), bool(rehearse), until_s)
     place.folder.mkdir(exist_ok=True)
-    for figure in import_module(f"tests.support.gpu.steps.{name}").figures(place):
+    for figure in import_module(f"scripts.benches.gpu_steps.{name}").figures(place):
         line = json.dumps({"step": name, **figure._asdict()})
         with Path(figures).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.gpu.place import Place, show
-from tests.support.gpu.steps import Figure
+from scripts.benches.gpu_steps.place import Figure, Place
+from tests.support.as_worker import show
 from tests.training.cases import SAMPLES, Case, alone, beside, compared, fit, started
 from tests.training.models import compiled
 

@@ -12,12 +12,11 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from scripts.benches.gpu_steps.machine import MPS
+from scripts.benches.gpu_steps.pair import balanced
+from scripts.benches.gpu_steps.place import Figure, Place, StepFailed
 from tests.cli.program import ROOT
 from tests.support.gpu import parts
-from tests.support.gpu.place import Place, StepFailed
-from tests.support.gpu.steps import Figure
-from tests.support.gpu.steps.machine import MPS
-from tests.support.gpu.steps.pair import balanced
 
 _PERCENT = {"alpha": 70, "beta": 30}  # of the card's multiprocessors
 _BYTES = 16 << 30  # of each host, and no more than a third of the card
