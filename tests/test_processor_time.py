@@ -38,9 +38,7 @@ def test_busy(set_up):
     [(), pytest.param(("-n", "2"), marks=pytest.mark.full)],
     ids=["one", "workers"],
 )
-def test_a_tests_time_has_its_set_up_and_its_children(
-    options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_it_has_set_up_and_children(options: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "full"  # a folder's name is no mark
     folder.mkdir()
     (folder / "test_two.py").write_text(TESTS)

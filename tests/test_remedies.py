@@ -63,9 +63,7 @@ def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> Non
     assert row is known_error("illegal-address")
 
 
-def test_an_error_is_shown_with_cause_and_remedy(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_error_has_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         show_error(
             EnvironmentFault("it failed", cause="of that", remedy="do this"),
@@ -101,9 +99,7 @@ def test_an_error_is_shown_with_cause_and_remedy(
     assert "→" not in capsys.readouterr().err
 
 
-def test_an_error_that_nobody_foresaw_is_no_bug_of_ours_where_it_is_known(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unforeseen_error_is_a_known_one(capsys: pytest.CaptureFixture[str]) -> None:
     for error, code, says in (
         (OSError(28, "No space left on device"), 3, known_error("disk-full").remedy),
         (RuntimeError("of ours"), 1, "a bug in gpubalance: RuntimeError: of ours"),

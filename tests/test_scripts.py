@@ -40,9 +40,7 @@ def checkout(first_use: tuple[Checkout, tuple[int, str, str]]) -> Checkout:
 
 
 @pytest.mark.full
-def test_the_first_use_installs_and_runs(
-    first_use: tuple[Checkout, tuple[int, str, str]],
-) -> None:
+def test_first_use_installs(first_use: tuple[Checkout, tuple[int, str, str]]) -> None:
     checkout, (code, out, err) = first_use
     assert code == 0, err
     said = json.loads(out)
@@ -57,9 +55,7 @@ def test_the_first_use_installs_and_runs(
     ]
 
 
-def test_later_uses_start_no_python_but_the_program_and_exit_as_it_does(
-    checkout: Checkout, tmp_path: Path
-) -> None:
+def test_later_uses_start_only_the_program(checkout: Checkout, tmp_path: Path) -> None:
     for tool in ("sh", "readlink", "cksum", "cat"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool)))
     link = tmp_path / "linked"
@@ -92,9 +88,7 @@ def test_dev_is_added_and_serves_the_program_too(checkout: Checkout) -> None:
 
 
 @pytest.mark.full  # an install of its own
-def test_an_install_that_was_cut_off_starts_from_scratch(
-    checkout: Checkout, tmp_path: Path
-) -> None:
+def test_a_cut_off_install_starts_anew(checkout: Checkout, tmp_path: Path) -> None:
     rest = checkout.folder / ".venv/rest"
     rest.touch()
     first = checkout.installs(tmp_path / "gate")
@@ -140,9 +134,7 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
 
 
 @pytest.mark.full  # an install of its own
-def test_a_copied_checkout_has_an_environment_of_its_own(
-    checkout: Checkout, tmp_path: Path
-) -> None:
+def test_a_copy_has_its_own_environment(checkout: Checkout, tmp_path: Path) -> None:
     """A copied checkout has an environment of its own and tells each large download."""
     copy = Checkout(
         Path(shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True))
@@ -188,9 +180,7 @@ def test_a_copied_checkout_has_an_environment_of_its_own(
 
 
 @pytest.mark.full  # an install of its own
-def test_a_driver_brings_cuda_and_a_terminal_is_told_the_long_steps(
-    checkout: Checkout, tmp_path: Path
-) -> None:
+def test_a_driver_brings_cuda_as_is_told(checkout: Checkout, tmp_path: Path) -> None:
     """A driver brings CUDA and a terminal is told the long steps and not pip's lines."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\n")
@@ -259,9 +249,7 @@ def test_an_environment_made_by_hand_is_not_cleared(tmp_path: Path) -> None:
     ],
     ids=["no Python", "without venv", "too old"],
 )
-def test_without_a_fitting_python_it_says_what_is_needed(
-    tmp_path: Path, python: str
-) -> None:
+def test_without_a_python_it_says_what_is_needed(tmp_path: Path, python: str) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     for tool in ("sh", "readlink", "cksum", "mkdir", "touch", "ls", "flock"):

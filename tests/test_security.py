@@ -57,9 +57,7 @@ def plan_for(folder: Path, model: str) -> Path:
 @pytest.mark.parametrize(
     "kind", ["{file}:build", "mine:build", "{folder}/net.keras", "{folder}/net.h5"]
 )
-def test_a_plan_starts_no_code_and_opens_no_file(
-    tmp_path: Path, model: Path, kind: str
-) -> None:
+def test_a_plan_starts_no_code(tmp_path: Path, model: Path, kind: str) -> None:
     path = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
     done = here(
         "run", "--simulate", QUICK_PAIR, "--plan", str(path), cwd=tmp_path, code=4
@@ -108,9 +106,7 @@ def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -
     assert seen == []
 
 
-def test_a_result_tells_of_its_environment_what_is_on_a_list(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_results_environment_is_on_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(Environment.model_fields) == {
         *(
             "gpubalance",
@@ -143,9 +139,7 @@ def test_a_result_tells_of_its_environment_what_is_on_a_list(
         assert secret not in done.stdout
 
 
-def test_names_of_a_table_of_step_times_reach_no_terminal_as_they_are(
-    tmp_path: Path, in_process: Program
-) -> None:
+def test_names_of_a_table_are_cleaned(tmp_path: Path, in_process: Program) -> None:
     path = tmp_path / os.fsdecode(b"res\x1b]0;owned\x07net\xff.csv")
     name = "\x1b]0;owned\x07\x1b[2Jcard\u202e"
     lines = ("device,batch,seconds", f"{name},64,0.05", f"{name},128,0.08")

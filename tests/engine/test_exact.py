@@ -116,9 +116,7 @@ PACED_XLA = {"stamped": True, "xla": True, "profile": PACED}
         ),
     ],
 )
-def test_uneven_steps_equal_one_device_whether_stamped_paced_or_compiled(
-    case: Any,
-) -> None:
+def test_uneven_steps_stamped_paced_or_compiled_equal_one_device(case: Any) -> None:
     """With the oracle by hand; those of tests/training, by Keras' own fit, are many more."""
     make_model, make_optimizer, *sizes, options = case
     expected, expected_losses = train_on_one_device(make_model, make_optimizer)

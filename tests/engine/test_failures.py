@@ -179,9 +179,7 @@ SHAPED = "OOM when allocating tensor with shape[820,64] on /job:localhost/replic
         ("out of memory", "GPU", None),
     ],
 )
-def test_which_replica_an_out_of_memory_is_about(
-    text: str, kind: str, replica: int | None
-) -> None:
+def test_whose_an_out_of_memory_is(text: str, kind: str, replica: int | None) -> None:
     from gpubalance.engine.failures import failing_replica
 
     assert failing_replica(text, [f"{kind}:{number}" for number in range(3)]) == replica
@@ -194,9 +192,7 @@ def test_a_gpu_has_tensorflows_number_which_is_not_its_place_in_the_split() -> N
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
-def test_what_may_be_a_lack_of_memory_has_the_fault_that_it_is_else(
-    settings: Settings,
-) -> None:
+def test_a_possible_lack_of_memory_has_the_other_fault(settings: Settings) -> None:
     """What may be a lack of memory is one with the fault that it is else.
 
     As cuDNN, cuBLAS and NCCL say it, in errors of a graph.

@@ -15,9 +15,7 @@ from tests.support.late import keras
 
 @pytest.mark.parametrize("all_reduce", ["auto", "hierarchical", "one-device"])
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
-def test_each_device_gets_the_sum_of_all_or_the_all_reduce_is_named(
-    count: int, all_reduce: AllReduce
-) -> None:
+def test_a_device_gets_all_or_it_is_named(count: int, all_reduce: AllReduce) -> None:
     """NCCL needs GPUs. TensorFlow's hierarchical one drops a device where their number is odd."""
     from gpubalance.engine.replicas import replicas_on
     from gpubalance.engine.step.known_sum import check_sum

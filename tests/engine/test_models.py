@@ -89,9 +89,7 @@ def test_a_model_that_sets_its_own_precision_is_not_measured_in_another(
         keras.config.set_dtype_policy(before)
 
 
-def test_a_model_of_a_file_whose_floatx_is_float64_is_measured_in_it(
-    file: Path,
-) -> None:
+def test_a_model_of_a_file_of_floatx_float64_is_measured_in_it(file: Path) -> None:
     from gpubalance.engine import precision
 
     file.write_text(
@@ -175,9 +173,7 @@ def test_a_saved_model_with_code_in_it_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["net.h5", "net.HDF5", "net.pkl", "net.pickle", "net.joblib"]
 )
-def test_a_saved_model_of_a_format_that_runs_code_is_refused(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_saved_model_that_may_run_code_is_refused(tmp_path: Path, name: str) -> None:
     mark = tmp_path / "ran"
     (tmp_path / name).write_bytes(pickle.dumps(_Touches(str(mark))))
     with pytest.raises(BadInput, match="may hold code") as caught:
@@ -313,9 +309,7 @@ def build():
         ),
     ],
 )
-def test_a_script_that_trains_or_saves_is_stopped_unless_guarded(
-    tmp_path: Path, harm: str, says: str
-) -> None:
+def test_a_script_must_guard_what_it_does(tmp_path: Path, harm: str, says: str) -> None:
     saved = tmp_path / "kept.weights.h5"
     saved.write_text("of the user's")
     script = tmp_path / "train.py"

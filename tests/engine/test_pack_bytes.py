@@ -67,7 +67,7 @@ def test_each_value_gets_its_own_sum_in_its_own_type() -> None:
         assert total.numpy().tolist() == [20.0 * place + 1] * (place + 1)
 
 
-def test_packs_are_for_the_bytes_of_the_trainable_weights(
+def test_packs_are_for_bytes_of_trained_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a link where √(G·l·v) is the size: 16 times the bytes G give packs four times as large."""

@@ -70,7 +70,7 @@ def by_parts(reduction: str, *, weighted: bool, masked: bool) -> list[float]:
 @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_the_parts_of_a_loss_sum_to_that_of_the_whole_batch(
+def test_parts_of_a_loss_sum_to_it(
     reduction: str, weighted: bool, masked: bool
 ) -> None:
     """A masked loss divides by what the mask leaves, whatever it is weighted with."""

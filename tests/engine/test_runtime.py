@@ -26,7 +26,7 @@ SECOND = "0000:01:00.0"
         ([None], [0, None]),
     ],
 )
-def test_a_device_is_found_by_its_bus_id(
+def test_a_bus_id_tells_it(
     bus_ids: list[str | None], numbers: list[int | None]
 ) -> None:
     from gpubalance.engine.gpus import numbers_of

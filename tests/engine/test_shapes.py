@@ -112,9 +112,7 @@ def measured(
         pytest.param("parts", True, marks=pytest.mark.full),
     ],
 )
-def test_no_timing_that_counts_has_a_traced_step(
-    form: str, pipeline: bool, tmp_path: Path
-) -> None:
+def test_no_counted_timing_traces(form: str, pipeline: bool, tmp_path: Path) -> None:
     """The first batch is as long as the longest, and most are.
 
     Of a PyDataset Keras only sees that lengths differ if those of the first batches do.

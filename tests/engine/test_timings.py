@@ -77,9 +77,7 @@ def of_a_pipeline() -> Iterator[Timing]:
 
 
 @pytest.mark.parametrize("measured", [of_a_split, of_a_pipeline])
-def test_no_timing_is_shorter_than_its_steps_however_late_the_host(
-    measured: Any,
-) -> None:
+def test_no_timing_is_shorter_than_its_steps_if_the_host_is_late(measured: Any) -> None:
     """No timing is shorter than its steps however long the host takes between two."""
     for timing in measured():
         assert timing.seconds >= timing.steps * _STEP_S - 1e-9

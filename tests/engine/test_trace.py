@@ -9,9 +9,7 @@ import pytest
 from gpubalance.settings.measuring import Tracing
 
 
-def test_so_many_steps_are_traced_and_waited_for_within_the_trace(
-    tmp_path: Path,
-) -> None:
+def test_so_many_steps_are_traced_and_waited_for_inside(tmp_path: Path) -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     from gpubalance.engine.trace import record_trace
@@ -39,9 +37,7 @@ def test_so_many_steps_are_traced_and_waited_for_within_the_trace(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["plugins"]
 
 
-def test_a_step_that_fails_leaves_no_trace_and_no_profiler_running(
-    tmp_path: Path,
-) -> None:
+def test_a_failed_step_leaves_no_trace_and_no_profiler(tmp_path: Path) -> None:
     from gpubalance.engine.trace import record_trace
 
     def fail() -> None:

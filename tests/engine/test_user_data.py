@@ -141,7 +141,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(
+def test_each_form_comes_in_batches_of_the_split_on_and_on(
     data: Any, name: str
 ) -> None:
     found = list(islice(data(name).stream(12), 5))
@@ -162,9 +162,7 @@ def test_every_form_comes_in_batches_of_the_split_epoch_after_epoch(
         ("endless", None),
     ],
 )
-def test_the_size_of_the_users_own_batches_is_known(
-    data: Any, name: str, size: int | None
-) -> None:
+def test_the_users_own_batch_is_known(data: Any, name: str, size: int | None) -> None:
     assert data(name).own_batch == size
     assert not data(name).own_batch_stays
 
@@ -182,9 +180,7 @@ def test_the_size_of_the_users_own_batches_is_known(
         ("endless", None),
     ],
 )
-def test_the_size_of_an_epoch_is_known_without_reading_much(
-    data: Any, name: str, samples: int | None
-) -> None:
+def test_an_epochs_size_is_known(data: Any, name: str, samples: int | None) -> None:
     """By TensorFlow's and Keras' own counts, else by reading up to 2048 samples."""
     assert data(name).epoch_samples == samples
 

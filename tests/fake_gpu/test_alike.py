@@ -52,9 +52,7 @@ if __name__ == "__main__":
 ON_PURPOSE = ("TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND")
 
 
-def test_what_measures_and_what_trains_have_the_same_settings(
-    tmp_path: Path, two_gpus: dict[str, str]
-) -> None:
+def test_both_have_the_same_settings(tmp_path: Path, two_gpus: dict[str, str]) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(MINE)
     (tmp_path / "keras.json").write_text('{"image_data_format": "channels_first"}')

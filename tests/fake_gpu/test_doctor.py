@@ -10,9 +10,7 @@ from tests.fake_gpu import operations
 COPIED_BYTES = 64 << 20
 
 
-def test_copies_are_as_fast_as_the_link_and_a_slow_slot_is_told(
-    two_gpus: dict[str, str],
-) -> None:
+def test_copies_are_as_fast_as_links_and_it_is_told(two_gpus: dict[str, str]) -> None:
     """Each one is made: TensorFlow keeps what it has copied of a tensor."""
     done = gpubalance("doctor", "--model", TINY, "--json", environment=two_gpus)
     found = json.loads(done.stdout)

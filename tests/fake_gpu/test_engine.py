@@ -139,7 +139,7 @@ def test_a_step_begins_before_its_first_kernel(stamped: list[list[Step]]) -> Non
         )
 
 
-def test_a_step_without_stamps_copies_nothing_to_the_host(
+def test_without_stamps_nothing_is_copied(
     told: dict[str, Any], machine: dict[str, str]
 ) -> None:
     trace = operations(machine)
@@ -162,9 +162,7 @@ def test_a_stamp_comes_after_all_that_it_tells_of(stamped: list[list[Step]]) -> 
         assert step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED]
 
 
-def test_the_faster_gpu_has_its_gradients_while_the_slower_computes(
-    stamped: list[list[Step]],
-) -> None:
+def test_the_faster_one_has_its_gradients_earlier(stamped: list[list[Step]]) -> None:
     """On a busy machine the host gives the faster one its work late now and then."""
     assert any(
         faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s
@@ -198,7 +196,7 @@ def test_who_lacks_memory_is_told_whatever_says_so(told: dict[str, Any]) -> None
     assert {failure["kind"] for failure in told["failures"]} == {"OutOfMemory"}
 
 
-def test_both_gpus_train_on_after_a_lack_of_memory(
+def test_both_train_on_afterwards(
     told: dict[str, Any], machine: dict[str, str]
 ) -> None:
     (parts,) = parts_of(told["again"], machine)

@@ -88,17 +88,13 @@ def test_values_are_the_cpu_s(told: dict[str, Any]) -> None:
     assert told["difference"] < 1e-5
 
 
-def test_flops_are_those_that_tensorflow_tells(
-    told: dict[str, Any], trace: list[Operation]
-) -> None:
+def test_flops_are_tensorflows(told: dict[str, Any], trace: list[Operation]) -> None:
     counted = {one.node: one.flops for one in trace if one.node in told["flops"]}
     assert len(counted) == 10
     assert counted == told["flops"]
 
 
-def test_a_sum_is_made_on_a_stream_of_its_own(
-    told: dict[str, Any], trace: list[Operation]
-) -> None:
+def test_a_sum_has_its_own_stream(told: dict[str, Any], trace: list[Operation]) -> None:
     """A sum begins when the values of both GPUs are there; meanwhile each GPU computes.
 
     Sums are made one after another.
@@ -121,9 +117,7 @@ def test_a_sum_is_made_on_a_stream_of_its_own(
             assert values.ends_s <= first.starts_s
 
 
-def test_memory_ends_where_the_gpu_s_does(
-    told: dict[str, Any], trace: list[Operation]
-) -> None:
+def test_memory_ends_with_its_own(told: dict[str, Any], trace: list[Operation]) -> None:
     limit = told["descriptions"][1]["memory_bytes"]
     found = told["out_of_memory"]
     assert limit - MIB < found["peak"] <= limit < MEMORY
@@ -185,7 +179,7 @@ def test_a_gpu_in_parts_has_the_memory_of_each(broken: CompletedProcess[str]) ->
         assert limit - MIB < peak <= limit
 
 
-def test_faults_come_when_they_shall_and_say_what_cuda_s_say(
+def test_faults_come_in_time_and_say_what_cuda_says(
     broken: CompletedProcess[str],
 ) -> None:
     _, says, hangs = json.loads(broken.stdout)

@@ -46,9 +46,7 @@ def three_gpus(tmp_path: Path) -> dict[str, str]:
     return fake_gpus(tmp_path, *GPUS)
 
 
-def test_two_gpus_of_three_train_in_another_order_than_nvmls(
-    three_gpus: dict[str, str],
-) -> None:
+def test_two_of_three_train_in_another_order(three_gpus: dict[str, str]) -> None:
     machine = three_gpus | {"CUDA_VISIBLE_DEVICES": f"{GPUS[2].uuid},{GPUS[1].uuid}"}
     listed = gpubalance("devices", code=0, environment=machine).stdout
     assert all(gpu.name in listed for gpu in GPUS)

@@ -80,9 +80,7 @@ def _copies(variables: Mapping[str, str], begun: Sequence[float]) -> Counter[str
     return Counter({kind: round(counts[kind] / steps) for kind in kinds})
 
 
-def test_a_step_copies_no_more_than_keras_own(
-    slow_gpus: dict[str, str], begun: list[list[float]]
-) -> None:
+def test_it_copies_no_more(slow_gpus: dict[str, str], begun: list[list[float]]) -> None:
     ours, keras_own = (_copies(slow_gpus, steps) for steps in begun)
     assert all(ours[kind] <= keras_own[kind] for kind in keras_own)
     assert ours["to_host"] == 1  # the logs, which the callback asked for
@@ -137,9 +135,7 @@ print(json.dumps([tf.config.experimental.get_memory_info(name)["peak"] for name 
 """
 
 
-def test_training_takes_no_more_memory_than_was_measured(
-    two_gpus: dict[str, str], tmp_path: Path
-) -> None:
+def test_it_takes_the_measured_memory(two_gpus: dict[str, str], tmp_path: Path) -> None:
     """Of a model whose inputs are most of what it needs."""
     file = tmp_path / "wide.py"
     file.write_text(_WIDE)

@@ -40,9 +40,7 @@ from tests.support.known import known
 WAITS = in_step("note(), time.sleep(600)", when="max(batches) > 8")
 
 
-def test_33_the_second_gpubalance_on_a_gpu_is_told_the_firsts_pid(
-    tmp_path: Path,
-) -> None:
+def test_33_a_second_gpubalance_on_a_gpu_is_told_its_pid(tmp_path: Path) -> None:
     machine = Machine(tmp_path, WAITS)
     with machine.starts("run", "--gpus", "1") as first:
         machine.wait_for_note()
@@ -88,7 +86,7 @@ def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("term", "options"), [("xterm", ("--quiet",)), ("dumb", ())])
-def test_35_a_narrow_terminal_gets_a_whole_summary(
+def test_35_a_narrow_terminal(
     tmp_path: Path, term: str, options: tuple[str, ...]
 ) -> None:
     """A narrow terminal gets a whole summary and a dumb one plain text only.
@@ -106,9 +104,7 @@ def test_35_a_narrow_terminal_gets_a_whole_summary(
 
 
 @pytest.mark.full
-def test_30_what_is_proven_after_a_proof_ran_out_of_memory_is_kept_too(
-    tmp_path: Path,
-) -> None:
+def test_30_what_is_proven_after_an_out_of_memory_is_kept_too(tmp_path: Path) -> None:
     full = tmp_path / "full"
     steps = f"""
 def holds(device, size):
@@ -263,7 +259,7 @@ def built(devices):
 
 
 @pytest.mark.parametrize("gpus", [("0",), ("0", "1")], ids=["one", "identical"])
-def test_37_one_gpu_or_identical_ones_get_an_even_split(
+def test_37_identical_ones_get_an_even_split(
     tmp_path: Path, gpus: tuple[str, ...]
 ) -> None:
     alike = TWO_UNLIKE_GPUS.replace("GTX 1080 Ti", "GTX 1080")

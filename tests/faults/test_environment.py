@@ -94,9 +94,7 @@ ENDS: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("row", ENDS, ids=lambda row: row[0])
-def test_05_10_16_20_28_what_ends_a_run_is_one_error(
-    tmp_path: Path, row: tuple[Any, ...]
-) -> None:
+def test_05_10_16_20_28_one_error_ends_it(tmp_path: Path, row: tuple[Any, ...]) -> None:
     """What cuDNN says comes from the stand-in of the engine; how it is sorted and told is real."""
     words, steps, code, *says = row
     done = Machine(tmp_path, steps).refuses(code, "run", *words.split(), "--quiet")
@@ -148,9 +146,7 @@ def built(devices):
 """
 
 
-def test_06_a_gpu_that_this_build_can_not_use_fails_and_the_others_go_on(
-    tmp_path: Path,
-) -> None:
+def test_06_an_unusable_gpu_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """That TensorFlow leaves it out comes from the stand-in of the engine."""
     machine = Machine(tmp_path, LEFT_OUT)
     first, second = machine.result(
@@ -219,9 +215,7 @@ gpu 0 slice 1 uuid MIG-s1
 
 
 @pytest.mark.parametrize("command", ["run", "probe"])
-def test_12_another_process_on_a_gpu_is_told_and_left_alone(
-    tmp_path: Path, command: str
-) -> None:
+def test_12_another_process_is_left_alone(tmp_path: Path, command: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"]
     ) as other:
@@ -250,9 +244,7 @@ def test_12_another_process_on_a_gpu_is_told_and_left_alone(
             other.kill()
 
 
-def test_13_what_nvml_does_not_tell_is_null_and_shown_as_not_known(
-    tmp_path: Path,
-) -> None:
+def test_13_what_nvml_does_not_tell_is_null_and_n_a(tmp_path: Path) -> None:
     machine = Machine(tmp_path, gpus="gpu 0 uuid GPU-bare-0")
     done = machine.runs("run", *BRIEF, "-o", str(tmp_path / "run.json"))
     assert "n/a" in done.stdout

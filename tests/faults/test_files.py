@@ -24,9 +24,7 @@ from tests.stand_in import TWO_UNLIKE_GPUS
     [("size=64k", "No space left on device"), ("ro", "Read-only file system")],
     ids=["full", "read-only"],
 )
-def test_31_a_disk_that_takes_nothing_is_found_before_measuring(
-    tmp_path: Path, mount: str, says: str
-) -> None:
+def test_31_a_full_disk_is_found_first(tmp_path: Path, mount: str, says: str) -> None:
     """A real one: a file system in memory that only this program sees."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -49,9 +47,7 @@ def test_31_a_disk_that_takes_nothing_is_found_before_measuring(
     assert done.stderr.startswith(f"error: can't write -o {folder}/run.json: {says}")
 
 
-def test_31_one_that_fills_meanwhile_leaves_the_result_on_stdout(
-    tmp_path: Path,
-) -> None:
+def test_31_one_that_fills_later_leaves_it_on_stdout(tmp_path: Path) -> None:
     """One that fills while it is measured leaves the result on stdout.
 
     The folder is gone by the time it is written to.
@@ -147,9 +143,7 @@ def test_32_a_link_stays_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", [("run", *BRIEF), ("probe", "--max-batch", "16", "--duration", "0.1")]
 )
-def test_32_a_file_that_comes_meanwhile_is_not_replaced(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_32_another_s_file_stays(tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "result.json"
     steps_told = tmp_path / "steps"
     steps = f"""

@@ -16,9 +16,7 @@ from tests.workers.test_process import gone
 COMMAND = ("independent", "--windows", "2", "--duration", "5", "--json", "--quiet")
 
 
-def test_14_19_20_one_killed_one_hung_one_oom_and_the_others_finish(
-    tmp_path: Path,
-) -> None:
+def test_14_19_20_killed_hung_oom_and_the_others_finish(tmp_path: Path) -> None:
     """One is killed, one hangs, one is out of memory, and the others finish.
 
     The one that has too little memory fails first.
@@ -97,9 +95,7 @@ def built(devices):
     )
 
 
-def test_15_where_none_is_left_and_all_failed_alike_that_is_the_error(
-    tmp_path: Path,
-) -> None:
+def test_15_if_all_failed_alike_that_is_the_error(tmp_path: Path) -> None:
     steps = """
 def holds(device, size):
     return False
@@ -122,9 +118,7 @@ def built(devices):
     assert done.stderr.startswith("error: there is no such model")
 
 
-def test_23_24_what_each_gpu_told_at_once_and_alone_is_in_the_result(
-    tmp_path: Path,
-) -> None:
+def test_23_24_what_gpus_told_is_in_the_result(tmp_path: Path) -> None:
     steps = """
 def step(devices, batches, number):
     return 0.1

@@ -31,9 +31,7 @@ from tests.support.known import known
     ],
     ids=["told", "disguised"],
 )
-def test_14_16_an_out_of_memory_narrows_the_search_disguised_or_not(
-    tmp_path: Path, fits: int, error: str
-) -> None:
+def test_14_16_out_of_memory_narrows_it(tmp_path: Path, fits: int, error: str) -> None:
     """An out of memory narrows the search and a disguised one too where a smaller batch passes."""
     machine = Machine(
         tmp_path, in_step(f"raise tf.errors.{error}", when=f"max(batches) > {fits}")
@@ -48,9 +46,7 @@ def test_14_16_an_out_of_memory_narrows_the_search_disguised_or_not(
     }
 
 
-def test_15_out_of_memory_at_one_sample_tells_needed_against_free(
-    tmp_path: Path,
-) -> None:
+def test_15_out_of_memory_at_one_sample_tells_needed_and_free(tmp_path: Path) -> None:
     """A simulated device knows what it would have needed; a real allocator what it held."""
     profile = tmp_path / "tiny.toml"
     profile.write_text(
@@ -96,9 +92,7 @@ TOLD = "ResourceExhaustedError(None, None, 'OOM on replica 1')"
 NO_ALGORITHM = "NotFoundError(None, None, 'No algorithm worked! [[{{node replica_1/conv/Conv2D}}]]')"
 
 
-def test_41_a_disguised_lack_of_memory_in_a_joint_run_is_of_its_device(
-    tmp_path: Path,
-) -> None:
+def test_41_a_disguised_lack_of_memory_is_its_devices(tmp_path: Path) -> None:
     """A disguised lack of memory in a joint run is of its device and what fits is told."""
     machine = Machine(
         tmp_path, in_step(f"raise tf.errors.{NO_ALGORITHM}", when="batches[1] > 32")
@@ -111,9 +105,7 @@ def test_41_a_disguised_lack_of_memory_in_a_joint_run_is_of_its_device(
     assert "this fits, tried: --batches 64 32\n" in done.stderr
 
 
-def test_41_what_no_smaller_batch_mends_is_the_fault_that_it_says(
-    tmp_path: Path,
-) -> None:
+def test_41_what_no_smaller_batch_mends_is_the_fault_told(tmp_path: Path) -> None:
     """One sample each tells that: a worker of a GPU takes long to start."""
     steps = "def built(devices):\n    note()\n" + in_step(
         f"raise tf.errors.{NO_ALGORITHM}"
@@ -148,9 +140,7 @@ def balanced(
 
 
 @pytest.mark.parametrize("error", [TOLD, NO_ALGORITHM], ids=["told", "disguised"])
-def test_17_41_an_out_of_memory_of_the_joint_run_only_steps_back(
-    tmp_path: Path, error: str
-) -> None:
+def test_17_41_a_joint_out_of_memory_steps_back(tmp_path: Path, error: str) -> None:
     """An out of memory of the joint run only steps back and is told."""
     done = balanced(tmp_path, "max(batches) > 64", error=error)
     plan = Plan.model_validate_json(done.stdout)
@@ -176,9 +166,7 @@ def test_17_and_is_a_partial_result_where_no_step_back_helps(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("mib", "fresh"), [(64, False), (96, True)], ids=["half of it", "most of it"]
 )
-def test_the_largest_batch_has_a_worker_of_its_own(
-    mib: int, fresh: bool, tmp_path: Path
-) -> None:
+def test_the_largest_has_its_own_worker(mib: int, fresh: bool, tmp_path: Path) -> None:
     """The largest batch that was asked for has a worker of its own if it needs most memory.
 
     A new one takes 8 to 18 s on a GPU; here 64 samples take 4 or 6 of 11 GiB.
@@ -193,9 +181,7 @@ def test_the_largest_batch_has_a_worker_of_its_own(
     assert found["children"] == 1 + fresh
 
 
-def test_an_out_of_memory_far_below_the_prediction_moves_no_limit(
-    tmp_path: Path,
-) -> None:
+def test_an_out_of_memory_far_below_memory_moves_no_limit(tmp_path: Path) -> None:
     """An out of memory by chance far below what memory predicts moves no limit.
 
     Each device fails once.

@@ -36,9 +36,7 @@ def plan_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_25_a_plan_for_other_devices_is_refused_unless_forced(
-    tmp_path: Path, plan_file: str
-) -> None:
+def test_25_for_other_devices_it_is_refused(tmp_path: Path, plan_file: str) -> None:
     """A plan for other devices is refused with the difference unless forced."""
     machine = Machine(tmp_path)
     refused = machine.refuses(7, "run", "--simulate", FOUR, "--plan", plan_file)
@@ -54,9 +52,7 @@ def test_25_a_plan_for_other_devices_is_refused_unless_forced(
     assert "has another name: Unlike A, not Quick 3" in warning["message"]
 
 
-def test_25_on_other_uuids_each_place_is_taken_by_its_index(
-    tmp_path: Path, plan_file: str
-) -> None:
+def test_25_on_other_uuids_indices_count(tmp_path: Path, plan_file: str) -> None:
     machine = Machine(tmp_path, gpus=TWO_UNLIKE_GPUS)
     refused = machine.refuses(2, "run", "--plan", plan_file)
     assert "is a plan for simulated devices" in refused.stderr
@@ -69,9 +65,7 @@ def test_25_on_other_uuids_each_place_is_taken_by_its_index(
     assert "is for 2 devices, and there are 1 here" in few.stderr
 
 
-def test_25_a_plan_for_more_devices_than_there_are_can_not_be_forced(
-    tmp_path: Path,
-) -> None:
+def test_25_a_plan_for_more_devices_can_not_be_forced(tmp_path: Path) -> None:
     path = tmp_path / "of-three.json"
     three = plan(probe_of(THREE), THREE, PlanRequest(global_batch=96, accumulate=1))
     path.write_text(three.model_dump_json())
@@ -253,9 +247,7 @@ def test_26_a_truncated_file_is_no_result(tmp_path: Path) -> None:
         "empty",
     ],
 )
-def test_26_nesting_and_nonsense_are_refused(
-    tmp_path: Path, content: str | bytes
-) -> None:
+def test_26_nesting_is_refused(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(BadInput):

@@ -312,7 +312,7 @@ ROWS = [
 @pytest.mark.parametrize(
     ("line", "code", "says"), ROWS, ids=[ascii(line[:60]) for line, _, _ in ROWS]
 )
-def test_26_27_31_32_34_what_is_wrong_gets_one_line(
+def test_26_27_31_32_34_one_line(
     in_process: Program, line: str, code: int, says: str
 ) -> None:
     """What is wrong gets one line that says what is right."""

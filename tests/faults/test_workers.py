@@ -43,9 +43,7 @@ MANY = ("--windows", "500", "--duration", "0.1", "--json", "--quiet")
 FEW = ("--max-batch", "16", "--duration", "0.2", "--no-ahead")
 
 
-def test_18_20_22_of_a_probe_what_is_measured_is_kept_and_the_others_go_on(
-    tmp_path: Path,
-) -> None:
+def test_18_20_22_a_probe_keeps_it_and_the_others_go_on(tmp_path: Path) -> None:
     """One crashes, one is lost, one hangs, and the last has the whole of its curve."""
     steps = """
 import sys
@@ -136,7 +134,7 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("command", "where"), [("run", "built"), ("probe", "step")])
-def test_20_the_time_limit_ends_a_worker_that_never_answers(
+def test_20_a_time_limit_ends_a_worker(
     tmp_path: Path, command: str, where: str
 ) -> None:
     """No wait is longer than the time limit.
@@ -199,9 +197,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("how", LOSSES.values(), ids=LOSSES)
-def test_22_a_gpu_lost_in_a_run_is_called_that_and_not_tried_again(
-    tmp_path: Path, how: str
-) -> None:
+def test_22_a_lost_gpu_is_called_that_and_left(tmp_path: Path, how: str) -> None:
     steps = NOTES + in_step(how, when="devices[-1].index == 1 and number > 40")
     machine = Machine(tmp_path, steps, gpus=lost())
     done = machine.runs("run", "--deadline", SILENCE, *MANY, code=6)
@@ -218,9 +214,7 @@ def step(devices, batches, number):
 """
 
 
-def test_23_a_gpu_that_gets_hot_marks_the_run_and_is_measured_again(
-    tmp_path: Path,
-) -> None:
+def test_23_a_hot_gpu_marks_the_run_and_is_measured_again(tmp_path: Path) -> None:
     """A GPU that gets hot marks the run with NVML's reason and is measured again."""
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x40")
     done = Machine(tmp_path, SLOWLY, gpus=hot).runs("run", *BRIEF, "--json")
@@ -255,9 +249,7 @@ def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
         "probe --max-batch 8 --duration 0.5",
     ],
 )
-def test_22_a_gpu_that_must_be_reset_and_goes_on_is_in_the_result(
-    tmp_path: Path, words: str
-) -> None:
+def test_22_a_gpu_to_be_reset_is_in_the_result(tmp_path: Path, words: str) -> None:
     """It trains on, and NVML says nothing of it any more: neither heat nor errors of its memory."""
     reset = f"{TWO_UNLIKE_GPUS}gpu 1 series temperature 55 55 !16\n"
     result = Machine(tmp_path, SLOWLY, gpus=reset).result(*words.split())
@@ -271,9 +263,7 @@ def test_22_a_gpu_that_must_be_reset_and_goes_on_is_in_the_result(
 
 
 @pytest.mark.parametrize("command", ["run", "probe"])
-def test_24_memory_errors_that_rise_make_the_result_invalid(
-    tmp_path: Path, command: str
-) -> None:
+def test_24_memory_errors_spoil_the_result(tmp_path: Path, command: str) -> None:
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
     options = (
         ("--windows", "5", "--duration", "0.5")
@@ -321,9 +311,7 @@ def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(
 
 
 @pytest.mark.usefixtures("own_processes")
-def test_18_a_crash_is_seen_though_what_the_model_started_holds_the_pipe(
-    tmp_path: Path,
-) -> None:
+def test_18_a_crash_is_seen_though_a_child_holds_the_pipe(tmp_path: Path) -> None:
     steps = in_step(
         "os.fork() or (note(), time.sleep(600)); os.kill(os.getpid(), signal.SIGSEGV)"
     )

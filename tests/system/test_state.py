@@ -38,9 +38,7 @@ def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) 
     )
 
 
-def test_a_link_in_a_shared_folder_is_not_written_through(
-    tmp_path: Path, in_process: Program
-) -> None:
+def test_a_link_is_not_written_through(tmp_path: Path, in_process: Program) -> None:
     """Another user who knows the process can lay it there, as could a process before it."""
     own = tmp_path / "own.txt"
     own.write_text("not to be touched")

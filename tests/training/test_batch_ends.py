@@ -32,9 +32,7 @@ def trained(made: Any, **options: Any) -> Any:
     return model.fit(X, Y, shuffle=False, **{"verbose": 0, **options})
 
 
-def test_a_callback_of_the_users_gets_a_dict_of_floats_after_each_batch(
-    made: Any,
-) -> None:
+def test_a_users_callback_gets_a_dict_of_floats_after_each_batch(made: Any) -> None:
     seen: list[str] = []
 
     class Writes(keras.callbacks.Callback):
@@ -66,9 +64,7 @@ def test_keras_own_callback_stops_at_a_loss_that_is_no_number(made: Any) -> None
     assert len(history.epoch) == 1
 
 
-def test_the_progress_bar_shows_numbers_while_it_moves(
-    made: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_bar_shows_numbers(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     history = trained(made, verbose=1).history
     first, *_, last = (
         line for line in capsys.readouterr().out.splitlines() if "loss" in line

@@ -215,9 +215,7 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
 
 
 @pytest.mark.full
-def test_evaluate_and_predict_are_one_devices_and_in_order(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_evaluate_and_predict_are_in_order(caplog: pytest.LogCaptureFixture) -> None:
     one_device, _ = alone()
     split = simulated((3, 90, 7))
     model = in_scope(split, one_device.get_weights())

@@ -111,9 +111,7 @@ def test_a_fit_that_ends_waits_for_no_batch(kinds: tuple[str, ...]) -> None:
     assert done.returncode == 0
 
 
-def test_a_generator_that_is_still_asked_is_waited_for_and_that_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_generator_still_asked_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     split, model = in_split()
     asked, released = threading.Event(), threading.Event()
     monkeypatch.setattr("gpubalance.engine.generators._SILENT_S", 0.1)

@@ -40,9 +40,7 @@ def planned(batches: tuple[int, ...]) -> Plan:
 @pytest.mark.parametrize(
     "batches", [(64, 64, 64, 64), (0, 64, 32, 16), (64, 0, 32, 0), (0, 0, 0, 8)]
 )
-def test_limits_and_fixed_costs_are_those_of_the_devices_that_have_samples(
-    batches: tuple[int, ...],
-) -> None:
+def test_limits_and_fixed_costs_are_of_devices_in_use(batches: tuple[int, ...]) -> None:
     split = load_plan(planned(batches))
     used = [number for number, batch in enumerate(batches) if batch]
     assert [device.index for device in split.devices] == used

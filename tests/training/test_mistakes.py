@@ -199,9 +199,7 @@ def test_arrays_of_unlike_length_are_named() -> None:
     ],
     ids=["one-hot", "class numbers"],
 )
-def test_labels_of_the_other_cross_entropy_are_named(
-    loss: str, labels: Any, use: str, of: Any
-) -> None:
+def test_labels_of_the_other_loss(loss: str, labels: Any, use: str, of: Any) -> None:
     split, model = dense(loss)
     with pytest.raises(BadInput, match=rf"\n.*→ use {use}_crossentropy, or") as caught:
         split.fit(model, *of(X, labels), verbose=0)

@@ -226,9 +226,7 @@ def test_a_lack_of_memory_that_a_rebalance_has_made_is_told_as_one() -> None:
 
 
 @pytest.mark.full
-def test_micro_batches_are_rebalanced_too_and_told_below_the_progress_bar(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_micro_batches_are_rebalanced_too(capsys: pytest.CaptureFixture[str]) -> None:
     split, model = hot_pair(from_s=0.0, micro_batches=(25, 25))
     followed(split, model, more=3, verbose="auto")
     assert "\nstep " in capsys.readouterr().out

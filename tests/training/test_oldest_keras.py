@@ -64,9 +64,7 @@ def oldest_keras() -> Path:
 @pytest.mark.parametrize(
     "tests", [FEW, pytest.param(MORE, marks=pytest.mark.campaign)], ids=["few", "more"]
 )
-def test_the_oldest_keras_trains_as_exactly(
-    oldest_keras: Path, tests: tuple[str, ...]
-) -> None:
+def test_the_oldest_one_is_exact(oldest_keras: Path, tests: tuple[str, ...]) -> None:
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -127,7 +127,7 @@ FIRST = "generator", "PyDataset with workers"
         ),
     ],
 )
-def test_what_the_users_own_code_raises_is_named_first_and_is_the_cause(
+def test_what_users_code_raises_is_the_cause(
     kind: str, trained: tuple[Any, Any]
 ) -> None:
     split, model = trained
@@ -158,7 +158,7 @@ def test_a_generator_that_fails_at_once_is_named_too(trained: tuple[Any, Any]) -
         model.fit((boom(number + 2) for number in range(6)), verbose=0)
 
 
-def test_an_option_that_fit_does_not_have_is_named_with_the_one_that_was_meant(
+def test_an_unknown_option_is_named_with_the_one_meant(
     trained: tuple[Any, Any],
 ) -> None:
     split, model = trained
@@ -181,7 +181,7 @@ def test_an_option_that_fit_does_not_have_is_named_with_the_one_that_was_meant(
         UnicodeDecodeError("ascii", b"\xff", 0, 1, "not in range"),
     ],
 )
-def test_the_cause_has_the_type_and_the_text_of_what_was_raised(
+def test_the_cause_is_what_was_raised(
     error: Exception, trained: tuple[Any, Any]
 ) -> None:
     def fails(number: int) -> Any:

@@ -75,9 +75,7 @@ def test_the_plans_precision_rules_in_its_scope(
 
 
 @pytest.mark.bfloat16
-def test_another_precision_than_was_measured_is_told_by_fit_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_precision_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     split = load_plan(planned("float32"), simulate=QUICK_PAIR)
     with split.scope():
         model = classifier()()

@@ -151,9 +151,7 @@ def of_half(what: str, policy: str) -> Any:
 
 @pytest.mark.full
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_rounding_to_half_precision_is_no_surprise_of_a_layers_state(
-    policy: str,
-) -> None:
+def test_rounding_to_half_is_no_surprise_of_a_layers_state(policy: str) -> None:
     x, y = numbers(100)
     for seed in range(2):
         keras.utils.set_random_seed(seed)
@@ -195,9 +193,7 @@ def test_a_counter_in_half_precision_is_no_mean_and_told_where_it_is_lost() -> N
 @pytest.mark.parametrize(
     "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.full)]
 )
-def test_a_small_sum_in_a_loss_is_told_or_refused_in_half_precision_too(
-    policy: str,
-) -> None:
+def test_a_small_sum_in_a_loss_is_found_in_half_precision_too(policy: str) -> None:
     def loss(y: Any, p: Any) -> Any:
         of_each = losses.sparse_categorical_crossentropy(y, p, from_logits=True)
         return ops.mean(of_each) + 1e-3 * ops.sum(p**2)

@@ -82,9 +82,7 @@ ODD = "--all-reduce hierarchical drops the gradients of one device if their numb
         ),
     ],
 )
-def test_a_number_that_is_wrong_gets_its_own_sentence(
-    given: dict[str, Any], told: str
-) -> None:
+def test_a_wrong_number_has_its_sentence(given: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError) as caught:
         Split(**{"simulate": 2, **given})
     assert str(caught.value).replace("\n  →", " →") == told

@@ -96,9 +96,7 @@ def last_two(batches: tuple[int, int]) -> Split:
 
 
 @pytest.mark.parametrize("times", TIMES)
-def test_two_splits_train_in_two_threads_as_alone_and_keras_own_is_left(
-    times: int,
-) -> None:
+def test_two_splits_train_in_two_threads_and_keras_is_left(times: int) -> None:
     weights = beginning()
     expected = on_one_device(weights)
     for _ in range(times):

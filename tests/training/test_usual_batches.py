@@ -48,9 +48,7 @@ CALLS: dict[Callable[..., Any], dict[str, list[bool]]] = {
 }
 
 
-def test_what_a_call_deals_tells_what_is_usual_in_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_tells_what_is_usual_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpubalance.engine.step.functions import Functions
 
     dealt: dict[str, list[bool]] = {}

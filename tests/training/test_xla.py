@@ -90,9 +90,7 @@ def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) ->
 
 
 @pytest.mark.full
-def test_sizes_that_are_rare_train_without_and_compiling_is_told(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_rare_sizes_train_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     split, model = in_split(classifier("adam", compiled=COMPILED))
     with pytest.warns(
         UserWarning, match=r"trains 56/24 without XLA, which compiles"

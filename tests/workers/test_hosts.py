@@ -155,9 +155,7 @@ LOSSES = {
 }
 
 
-def test_what_is_lost_is_told_with_its_host_and_nothing_is_left(
-    party_that: Callable[..., Party],
-) -> None:
+def test_a_loss_is_told_with_its_host(party_that: Callable[..., Party]) -> None:
     """A worker dies, a connection ends, and nothing comes any more.
 
     All happen at the same time, as a host is waited for 20 s.

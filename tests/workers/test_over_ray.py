@@ -127,9 +127,7 @@ def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> N
 
 
 @pytest.mark.full  # Ray
-def test_devices_of_all_nodes_are_probed(
-    cluster: Any, party_that: Callable[..., Party]
-) -> None:
+def test_all_nodes_are_probed(cluster: Any, party_that: Callable[..., Party]) -> None:
     """Devices of all nodes are probed and a killed controller leaves nothing."""
     program = start("probe", *TWO_HOSTS, "--hosts", "ray")
     told = lines_until(program, "^alpha:0 batch ")
@@ -145,9 +143,7 @@ def test_devices_of_all_nodes_are_probed(
 
 
 @pytest.mark.full  # Ray
-def test_a_node_that_is_lost_is_told(
-    cluster: Any, party_that: Callable[..., Party]
-) -> None:
+def test_a_lost_node_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
     """This is the last test of this cluster, as it loses a node.
 
     The node's actor may live on; of a process that hears nothing see test_hosts.py.

@@ -117,7 +117,7 @@ def test_several_workers_work_at_the_same_time_and_end_together() -> None:
     assert all(map(gone, pids.values()))
 
 
-def test_each_failure_is_its_devices_and_the_others_go_on(
+def test_a_failure_is_its_devices(
     engine_that: Callable[[str], None], tmp_path: Path
 ) -> None:
     """One dies in a step, and its next worker, in a fresh process, as it builds the model."""
@@ -169,9 +169,7 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
         assert (asked(party, step) == before) == stays
 
 
-def test_whoever_waits_hears_that_the_party_was_killed(
-    engine_that: Callable[[str], None],
-) -> None:
+def test_whoever_waits_hears_of_a_kill(engine_that: Callable[[str], None]) -> None:
     """Whoever waits hears that another thread has killed the party or an interrupt has."""
     engine_that("import time\ndef step(*_):\n    time.sleep(600)\n")
     heard: list[GpubalanceError] = []

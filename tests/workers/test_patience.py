@@ -98,9 +98,7 @@ def test_the_patience_is_that_of_one_step_times_those_of_a_timing() -> None:
     [{"split": BatchSplit((12, 4))}, {"stamped": True}, {"pipeline": True}],
     ids=str,
 )
-def test_steps_of_another_kind_have_a_patience_of_their_own(
-    other: dict[str, Any],
-) -> None:
+def test_steps_of_another_kind_have_their_own_patience(other: dict[str, Any]) -> None:
     """They are traced first, which may take long."""
     worker = worker_with(Answers())
     waits_s(worker, [0.1])

@@ -114,7 +114,7 @@ def typed(
 
 
 @pytest.mark.full  # a TensorFlow on each host
-def test_a_run_on_other_hosts(
+def test_a_run_there(
     reached: tuple[dict[str, str], tuple[str, ...]], folder: Path
 ) -> None:
     variables, hosts = reached

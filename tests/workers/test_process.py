@@ -229,9 +229,7 @@ def fails_in_training():
 """
 
 
-def test_a_model_that_fails_has_the_users_traceback_alone(
-    opened: Worker, tmp_path: Path
-) -> None:
+def test_a_failed_model_has_the_users_lines(opened: Worker, tmp_path: Path) -> None:
     """A model that fails is the user's with their traceback and nothing of ours."""
     file = tmp_path / "mine.py"
     file.write_text(BROKEN)

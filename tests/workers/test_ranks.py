@@ -170,7 +170,7 @@ def test_one_failure_is_told_with_its_device_and_all_are_ended(
         assert caught.value.replica == 2
 
 
-def test_after_a_failure_all_are_started_anew(
+def test_after_that_all_start_anew(
     party_that: Callable[[str], Party], tmp_path: Path
 ) -> None:
     mark = tmp_path / "failed"
