@@ -36,10 +36,10 @@ from tests.training.own_code import (
     guided,
     keeping,
     many_metrics,
+    mean_of_activities,
     own_loss,
     sampling,
     traced,
-    with_a_mean_of_activities,
 )
 from tests.training.samples import (
     numbers,
@@ -75,7 +75,23 @@ class Case:
 
 
 ALIKE = {"class_weight": {0: 1.0, 1: 1.0, 2: 1.0}}
+UNLIKE = {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}
 L2 = {"layers": {"weights": "l2"}}
+OF_WEIGHTS = cross_entropy("mean_with_sample_weight")
+OWN_FUNCTION, OF_A_SUM = own_loss("function"), own_loss("function of a sum")
+FOUR = {"steps_per_execution": 4}
+VALIDATED = {"validation_data": numbers(SAMPLES)}
+VALIDATED_BY_170 = {"validation_data": numbers(170)}
+
+
+def of_type(dtype: str, optimizer: Any = "sgd") -> Callable[[], Any]:
+    return classifier(optimizer, layers={"dtype": dtype})
+
+
+def clipped_sgd() -> Any:
+    return optimizers.SGD(0.5, clipnorm=0.01)
+
+
 CASES: dict[str, Case] = {
     "plain": Case(classifier(), numbers),
     "Adam": Case(classifier("adam"), numbers),
@@ -85,72 +101,40 @@ CASES: dict[str, Case] = {
     "synchronised batch norm": Case(normalised, numbers),
     "synchronised batch norm behind a loss": Case(normalised_behind_a_loss, numbers),
     "sample_weight": Case(classifier("adam"), weighted),
-    "class_weight": Case(
-        classifier(), numbers, {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}
-    ),
+    "class_weight": Case(classifier(), numbers, UNLIKE),
     "reduction sum": Case(classifier(small_sgd, cross_entropy("sum")), numbers),
     "reduction mean": Case(classifier("sgd", cross_entropy("mean")), weighted),
-    "reduction mean_with_sample_weight": Case(
-        classifier("adam", cross_entropy("mean_with_sample_weight")), weighted
-    ),
+    "reduction mean_with_sample_weight": Case(classifier("adam", OF_WEIGHTS), weighted),
     "two inputs and outputs": Case(two_in_two_out, of_two),
     "masked sentences": Case(masked, sentences),
     "float64": Case(in_float64, weighted, within=5e-9),
-    "float64 in one layer": Case(
-        classifier("adam", layers={"dtype": "float64"}), numbers
-    ),
-    "float16 in one layer": Case(
-        classifier(layers={"dtype": "float16"}), numbers, within=2e-3
-    ),
-    "bfloat16 in one layer": Case(
-        classifier(layers={"dtype": "bfloat16"}), numbers, within=2e-2
-    ),
-    "mixed_bfloat16": Case(
-        classifier("adam", layers={"dtype": "mixed_bfloat16"}), numbers, within=2e-2
-    ),
-    "mixed_float16": Case(
-        classifier(loss_scaled, layers={"dtype": "mixed_float16"}), numbers, within=2e-3
-    ),
+    "float64 in one layer": Case(of_type("float64", "adam"), numbers),
+    "float16 in one layer": Case(of_type("float16"), numbers, within=2e-3),
+    "bfloat16 in one layer": Case(of_type("bfloat16"), numbers, within=2e-2),
+    "mixed_bfloat16": Case(of_type("mixed_bfloat16", "adam"), numbers, within=2e-2),
+    "mixed_float16": Case(of_type("mixed_float16", loss_scaled), numbers, within=2e-3),
     "compute_loss of one's own": Case(own_loss("compute_loss"), numbers),
     "train_step of one's own": Case(own_loss("train_step"), numbers),
     "loss function of one's own": Case(own_loss("function"), numbers),
-    "loss function of one's own, class_weight": Case(
-        own_loss("function"), numbers, ALIKE
-    ),
-    "loss function of one's own, of Keras' sum": Case(
-        own_loss("function of a sum"), numbers
-    ),
+    "loss function of one's own, class_weight": Case(OWN_FUNCTION, numbers, ALIKE),
+    "loss function of one's own, of Keras' sum": Case(OF_A_SUM, numbers),
     "reduction none": Case(classifier(small_sgd, cross_entropy(None)), numbers),
     "embedding, Adam": Case(embedding("adam"), words),
     "embedding of positions, Adam": Case(positions, words),
     "embedding, RMSprop": Case(embedding("rmsprop"), words),
-    "embedding in bfloat16": Case(
-        embedding("sgd", dtype="bfloat16"), words, within=2e-2
-    ),
+    "embedding in bfloat16": Case(embedding("sgd", "bfloat16"), words, within=2e-2),
     "CTC": Case(ctc, spoken),
-    "embedding, clipped": Case(
-        embedding(lambda: optimizers.SGD(0.5, clipnorm=0.01)), words
-    ),
+    "embedding, clipped": Case(embedding(clipped_sgd), words),
     "embedding, Adagrad": Case(embedding("adagrad"), words),
     "metrics of many kinds": Case(many_metrics, one_hot),
     "state and losses of one's own layer": Case(keeping, numbers),
     "counters of one's own layer": Case(counting, numbers),
-    "activity regulariser of one's own, a mean": Case(
-        with_a_mean_of_activities, numbers
-    ),
-    "autoencoder without a call": Case(
-        sampling, numbers, {"validation_data": numbers(SAMPLES)}
-    ),
+    "activity regulariser of one's own, a mean": Case(mean_of_activities, numbers),
+    "autoencoder without a call": Case(sampling, numbers, VALIDATED),
     "several optimizers in one": Case(several_optimizers, numbers),
-    "steps_per_execution 4": Case(
-        classifier("adam", compiled={"steps_per_execution": 4}), numbers
-    ),
-    "train_step of Keras' guide": Case(
-        guided, numbers, {"validation_data": numbers(SAMPLES)}
-    ),
-    "train_step that is a function": Case(
-        traced, numbers, {"validation_data": numbers(170)}
-    ),
+    "steps_per_execution 4": Case(classifier("adam", compiled=FOUR), numbers),
+    "train_step of Keras' guide": Case(guided, numbers, VALIDATED),
+    "train_step that is a function": Case(traced, numbers, VALIDATED_BY_170),
 }
 
 
@@ -171,9 +155,8 @@ def simulated(
 ) -> Split:
     """A split over plain CPU devices of this process."""
     devices, joint = simulated_devices(str(len(batches)))
-    return Split.of(
-        devices, BatchSplit(tuple(batches), tuple(micro_batches or ())), joint, summing
-    )
+    shares = BatchSplit(tuple(batches), tuple(micro_batches or ()))
+    return Split.of(devices, shares, joint, summing)
 
 
 def in_split(
@@ -244,10 +227,8 @@ def alone(case: Case, last: int, model: Any = None) -> Alone:
         model = case.make()
         model.run_eagerly = case.eagerly
     start = model.get_weights()
-    history = model.fit(
-        x, y, sample_weight=sample_weight, batch_size=SAMPLES, **_options(case)
-    ).history
-    return Alone(data, start, model, history)
+    options = {"sample_weight": sample_weight, **_options(case)}
+    return Alone(data, start, model, model.fit(x, y, SAMPLES, **options).history)
 
 
 def started(case: Case, scope: Any, expected: Alone) -> Any:
@@ -258,24 +239,18 @@ def started(case: Case, scope: Any, expected: Alone) -> Any:
     return model
 
 
-def compared(
-    case: Case, scope: Any, fit: Callable[..., Any], expected: Alone
-) -> Differences:
+def compared(case: Case, scope: Any, fit: Any, expected: Alone) -> Differences:
     """The differences of another way to train: `fit` gets a model made in `scope`."""
     return beside(case, started(case, scope, expected), fit, expected)
 
 
-def beside(
-    case: Case, model: Any, fit: Callable[..., Any], expected: Alone
-) -> Differences:
+def beside(case: Case, model: Any, fit: Any, expected: Alone) -> Differences:
     """The differences between what `fit` makes of a model and one device's training."""
     x, y, sample_weight = expected.data
     found = fit(model, x, y, sample_weight=sample_weight, **_options(case)).history
     assert set(found) == set(expected.history)
-    return Differences(
-        weights=apart(model, expected.model),
-        logs=max(_apart(found[name], expected.history[name]) for name in found),
-    )
+    logs = max(_apart(found[name], expected.history[name]) for name in found)
+    return Differences(apart(model, expected.model), logs)
 
 
 def fit(model: Any, *data: Any, **options: Any) -> Any:
@@ -292,6 +267,5 @@ def _apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
 
     An epoch has several where a metric has one for each class.
     """
-    return float(
-        np.max(np.abs(np.subtract(found, expected)) / np.maximum(1.0, np.abs(expected)))
-    )
+    apart = np.abs(np.subtract(found, expected))
+    return float(np.max(apart / np.maximum(1.0, np.abs(expected))))

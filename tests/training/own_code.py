@@ -24,20 +24,15 @@ def own_loss(kind: str) -> Callable[[], Any]:
             return total / ops.cast(ops.shape(p)[0], "float32")
 
         class Computing(keras.Sequential):
-            def compute_loss(
-                self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any
-            ) -> Any:
-                return super().compute_loss(
-                    x, y, y_pred, *rest, **named
-                ) + 0.1 * ops.mean(y_pred**2)
+            def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any) -> Any:
+                compiled = super().compute_loss(x, y, y_pred, *rest)
+                return compiled + 0.1 * ops.mean(y_pred**2)
 
         class Stepping(keras.Sequential):
             def __init__(self, *layers: Any) -> None:
                 super().__init__(*layers)
-                self.trackers = [
-                    metrics.Mean(name="own"),
-                    *map(metrics.Sum, ("steps", "samples")),
-                ]
+                sums = map(metrics.Sum, ("steps", "samples"))
+                self.trackers = [metrics.Mean(name="own"), *sums]
 
             def train_step(self, data: Any) -> Any:
                 x, y = data
@@ -46,47 +41,30 @@ def own_loss(kind: str) -> Callable[[], Any]:
                     loss = mean(y, p)
                     weight = 0.1 * ops.sum(self.trainable_weights[0] ** 2)
                 grads = tape.gradient(loss, self.trainable_weights)
-                self.optimizer.apply_gradients(
-                    zip(grads, self.trainable_weights, strict=True)
-                )
-                for tracker, value in zip(
-                    self.trackers, (loss, 1, tf.shape(x)[0]), strict=True
-                ):
+                self.optimizer.apply(grads, self.trainable_weights)
+                count = ops.shape(x)[0]
+                for tracker, value in zip(self.trackers, (loss, 1, count), strict=True):
                     tracker.update_state(value)
                 own, steps, samples = (tracker.result() for tracker in self.trackers)
-                right = ops.cast(p[:, 0] > 0.4, "int32")
-                results = {
-                    "loss": own,
-                    "steps": steps,
-                    "samples": samples,
+                results = {"loss": own, "steps": steps, "samples": samples}
+                return {
+                    **results,
                     "samples a step": samples / steps,
-                }
-                weights = {
                     "weight": weight,
                     "weight now": 0.1 * ops.sum(self.trainable_weights[0] ** 2),
-                }
-                means = {
                     "now": loss,
                     "now and more": loss + 0.1 * ops.mean(p, axis=0)[0],
-                }
-                sums = {
-                    "right": ops.sum(right),
+                    "right": ops.sum(ops.cast(p[:, 0] > 0.4, "int32")),
                     "total": ops.sum(p),
-                    "of": ops.shape(x)[0],
+                    "of": count,
+                    "mean of a sum": ops.sum(2 * p[:, 0] / ops.cast(count, "float32")),
                 }
-                of_mean = {
-                    "mean of a sum": ops.sum(
-                        2 * p[:, 0] / ops.cast(ops.shape(x)[0], "float32")
-                    )
-                }
-                return {**results, **means, **weights, **sums, **of_mean}
 
         kinds = {"compute_loss": Computing, "train_step": Stepping}
         chosen = {"function": mean, "function of a sum": divided}
         model = kinds.get(kind, keras.Sequential)(dense(weights="l2"))
-        return compiled(
-            model, chosen.get(kind, "sparse_categorical_crossentropy"), "adam"
-        )
+        loss = chosen.get(kind, "sparse_categorical_crossentropy")
+        return compiled(model, loss, "adam")
 
     return make
 
@@ -101,10 +79,8 @@ def many_metrics() -> Any:
     class OfBatches(metrics.Metric):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
-            self.total, self.batches = (
-                self.add_variable((), "zeros", name=name)
-                for name in ("total", "batches")
-            )
+            self.total = self.add_variable((), "zeros", name="total")
+            self.batches = self.add_variable((), "zeros", name="batches")
             self.calls = self.add_variable((), "zeros", "int32", name="calls")
 
         def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
@@ -124,10 +100,8 @@ def many_metrics() -> Any:
     # Whose states are vectors, a matrix, sums of squares and a number
     kinds = [OfBatches, InGraph, metrics.AUC, metrics.F1Score, metrics.BinaryIoU]
     kinds += [metrics.R2Score]
-    named = [one(name=one.__name__) for one in kinds]
-    return compiled(
-        dense(), "categorical_crossentropy", "adam", metrics=[of_batch, total, *named]
-    )
+    every = [of_batch, total, *(one(name=one.__name__) for one in kinds)]
+    return compiled(dense(), "categorical_crossentropy", "adam", metrics=every)
 
 
 def keeping() -> Any:
@@ -140,15 +114,10 @@ def keeping() -> Any:
         def build(self, shape: Any) -> None:
             of_steps = {"steps": "int32", "float_steps": "float32", "samples": "int32"}
             of_values = {"total": "float32", "average": "float32", "moved": "float32"}
+            how = {"initializer": "zeros", "trainable": False}
             for name, dtype in {**of_steps, **of_values}.items():
-                setattr(
-                    self,
-                    name,
-                    self.add_weight((), "zeros", dtype, trainable=False, name=name),
-                )
-            self.counts = self.add_weight(
-                shape[-1:], "zeros", trainable=False, name="counts"
-            )
+                setattr(self, name, self.add_weight((), dtype=dtype, name=name, **how))
+            self.counts = self.add_weight(shape[-1:], name="counts", **how)
 
         def call(self, x: Any, training: bool = False) -> Any:
             self.add_loss(1e-2 * ops.sum(x**2, axis=-1))
@@ -164,10 +133,8 @@ def keeping() -> Any:
             return x
 
     first, *_, last = dense()
-    return compiled(
-        [first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last],
-        optimizer=small_sgd(),
-    )
+    body = [first, layers.SpectralNormalization(layers.Dense(8)), Keeping(), last]
+    return compiled(body, optimizer=small_sgd())
 
 
 def counting(optimizer: Callable[[], Any] = lambda: "sgd") -> Any:
@@ -178,16 +145,10 @@ def counting(optimizer: Callable[[], Any] = lambda: "sgd") -> Any:
 
     class Counting(layers.Layer):
         def build(self, _: Any) -> None:
-            for name, dtype in {
-                "steps": "int32",
-                "halved": "float32",
-                "samples": "int32",
-            }.items():
-                setattr(
-                    self,
-                    name,
-                    self.add_weight((), "ones", dtype, trainable=False, name=name),
-                )
+            kinds = {"steps": "int32", "halved": "float32", "samples": "int32"}
+            for name, dtype in kinds.items():
+                weight = self.add_weight((), "ones", dtype, trainable=False, name=name)
+                setattr(self, name, weight)
             self.unused = self.add_weight((3,), name="unused")
             self.decayed = self.add_weight((), "ones", name="decayed")
 
@@ -202,7 +163,7 @@ def counting(optimizer: Callable[[], Any] = lambda: "sgd") -> Any:
     return compiled([first, Counting(), *rest], optimizer=optimizer())
 
 
-def with_a_mean_of_activities() -> Any:
+def mean_of_activities() -> Any:
     """A model with a regularizer of activities that is a mean, where Keras' own are sums."""
 
     class OfMean(keras.regularizers.Regularizer):
@@ -235,20 +196,19 @@ def sampling() -> Any:
                 of_samples = ops.sum((x - p) ** 2, axis=1) + ops.sum(code**2, axis=1)
                 loss = ops.mean(of_samples) + self.compute_loss(y=x, y_pred=p)
             grads = tape.gradient(loss, self.trainable_weights)
-            self.optimizer.apply_gradients(
-                zip(grads, self.trainable_weights, strict=True)
-            )
+            self.optimizer.apply(grads, self.trainable_weights)
             self.total.update_state(loss)
             return {"total": self.total.result(), **self.compute_metrics(x, x, p)}
 
         def test_step(self, data: Any) -> Any:
             return self.compute_metrics(
-                data[0], data[0], self.decoder(self.encoder(data[0]))
+                *2 * data[:1], self.decoder(self.encoder(*data[:1]))
             )
 
-    return compiled(
-        Autoencoder(), lambda y, p: ops.mean(ops.abs(y - p)), "adam", metrics=["mae"]
-    )
+    def loss(y: Any, p: Any) -> Any:
+        return ops.mean(ops.abs(y - p))
+
+    return compiled(Autoencoder(), loss, "adam", metrics=["mae"])
 
 
 def guided() -> Any:
@@ -264,22 +224,15 @@ def guided() -> Any:
                 p = self(x, training=True)
                 loss = self.compute_loss(y=y, y_pred=p)
                 scaled = self.optimizer.scale_loss(loss)
-            self.optimizer.apply(
-                tape.gradient(scaled, self.trainable_variables),
-                self.trainable_variables,
-            )
+            grads = tape.gradient(scaled, self.trainable_variables)
+            self.optimizer.apply(grads, self.trainable_variables)
             for metric in self.metrics:
                 metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
             return {metric.name: metric.result() for metric in self.metrics}
 
-        def compute_metrics(
-            self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
-        ) -> Any:
-            means = {"own": tf.reduce_mean(y_pred[:, 0]), "accuracy": 0.0}
-            return {
-                "a": means,
-                "b": super().compute_metrics(x, y, y_pred, sample_weight),
-            }
+        def compute_metrics(self, x: Any, y: Any, p: Any, weights: Any = None) -> Any:
+            means = {"own": tf.reduce_mean(p[:, 0]), "accuracy": 0.0}
+            return {"a": means, "b": super().compute_metrics(x, y, p, weights)}
 
     return compiled(Guided(dense()), optimizer="adam", metrics=["accuracy"])
 
@@ -304,11 +257,8 @@ def traced() -> Any:
 
         @tf.function
         def test_step(self, data: Any) -> Any:
-            x, y = data
-            p = self(x)
-            return {
-                "mean": tf.reduce_mean(p[:, 0]),
-                "renamed": self.compute_metrics(x, y, p)["accuracy"],
-            }
+            p = self(data[0])
+            accuracy = self.compute_metrics(*data, p)["accuracy"]
+            return {"mean": tf.reduce_mean(p[:, 0]), "renamed": accuracy}
 
     return compiled(Traced(dense()), optimizer="adam", metrics=["accuracy"])

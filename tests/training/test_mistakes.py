@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from tests.support.late import keras, layers, optimizers, tf
+from tests.support.told import refused, warnings_of
 from tests.training.cases import in_split, simulated
 from tests.training.models import classifier, compiled
 from tests.training.samples import numbers, one_hot
@@ -22,10 +22,7 @@ NAMES = np.array(["cat", "cow", "dog"])[Y]
 
 def told(call: Any) -> list[str]:
     """The warnings of a call, of which ours name a line here."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        call()
-    return [str(w.message) for w in caught if w.filename == __file__]
+    return warnings_of(call, __file__)
 
 
 def gradients(model: Any) -> Any:
@@ -37,13 +34,11 @@ def gradients(model: Any) -> Any:
 def test_a_training_loop_in_the_scope_is_told_where_it_belongs() -> None:
     split = simulated((70, 30))
     for take in (gradients, tf.function(gradients, autograph=False)):
-        with pytest.raises(BadInput, match="a training loop of your own") as caught:  # noqa: SIM117
-            with split.scope():
-                take(classifier()())
-        assert "in gradients\n" in str(caught.value)  # the user's own lines
-        assert "→ put what it does with a batch into the model's train_step" in str(
-            caught.value
-        )
+        with refused("a training loop of your own") as caught, split.scope():
+            take(classifier()())
+        text = str(caught.value)
+        assert "in gradients\n" in text  # the user's own lines
+        assert "→ put what it does with a batch into the model's train_step" in text
         assert caught.value.__suppress_context__
     with pytest.raises(ValueError, match="other"), split.scope():
         raise ValueError("other")
@@ -58,9 +53,8 @@ def test_a_training_loop_beside_the_scope_is_told_that_no_split_trains_it() -> N
         built.build(model.trainable_variables)
     variables = model.trainable_variables
     (text,) = told(lambda: built.apply(gradients(model), variables))
-    assert text.startswith(
-        "a training loop of your own applies gradients outside fit: one device"
-    )
+    own = "a training loop of your own applies gradients outside fit: one device"
+    assert text.startswith(own)
     assert "train_step" in text
     assert told(lambda: built.apply(gradients(model), variables)) == []
     with pytest.raises(BadInput, match="with an optimizer of split"):
@@ -76,9 +70,7 @@ def test_that_every_device_gets_a_whole_batch_is_told_once() -> None:
         data = (X,) if name == "predict_on_batch" else (X, Y)
         call = partial(getattr(model, name), *data)
         (text,) = told(call)
-        assert text.startswith(
-            f"{name} is Keras' own, which gives every device the whole"
-        )
+        assert f"{name} is Keras' own, which gives every device the whole" in text
         assert told(call) == []
 
 
@@ -137,13 +129,8 @@ def test_keras_says_the_same_of_shuffling_a_dataset_without_a_split() -> None:
     alone = classifier()()
     (data,) = batched(X, Y)
     for options in ({}, {"shuffle": True}, {"shuffle": False}):
-        texts = []
-        for fit in (alone.fit, model.fit):
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                fit(data, verbose=0, **options)
-            texts.append([str(one.message) for one in caught])
-        assert texts[0] == texts[1]
+        fits = [partial(of.fit, data, verbose=0, **options) for of in (alone, model)]
+        assert warnings_of(fits[0]) == warnings_of(fits[1])
 
 
 def batched(*arrays: Any) -> tuple[Any]:
@@ -152,25 +139,20 @@ def batched(*arrays: Any) -> tuple[Any]:
 
 def test_labels_and_inputs_that_are_text_are_named() -> None:
     split, model = in_split()
-    for x, *others in (
-        (X, NAMES),
-        (X, NAMES.astype(object)),
-        (X, list(NAMES)),
-        batched(X, NAMES),
-    ):
-        with pytest.raises(BadInput, match=r"the labels \(y\) are text\n.*number them"):
-            split.fit(model, x, *others, verbose=0)
-    with pytest.raises(BadInput, match=r"the labels \(y\) are text\n.*number them"):
+    labels = (X, NAMES), (X, NAMES.astype(object)), (X, list(NAMES)), batched(X, NAMES)
+    for given in labels:
+        with refused(r"the labels \(y\) are text\n.*number them"):
+            split.fit(model, *given, verbose=0)
+    with refused(r"the labels \(y\) are text\n.*number them"):
         split.fit(model, X, Y, validation_data=(X, NAMES), verbose=0)
-    with pytest.raises(BadInput, match=r"the inputs \(x\) are text, and the model"):
+    with refused(r"the inputs \(x\) are text, and the model"):
         split.fit(model, NAMES, Y, verbose=0)
 
 
 def test_a_model_that_begins_with_text_trains() -> None:
     """Check says so when it refuses to measure it."""
-    vectorised = layers.TextVectorization(
-        vocabulary=["cat", "cow", "dog"], output_sequence_length=1
-    )
+    known = {"vocabulary": ["cat", "cow", "dog"], "output_sequence_length": 1}
+    vectorised = layers.TextVectorization(**known)
     body = [keras.Input((), dtype="string"), vectorised, layers.Embedding(5, 3)]
     body += [layers.Flatten(), layers.Dense(3, "softmax")]
     split, model = in_split(compiled, body, "sparse_categorical_crossentropy")
@@ -191,29 +173,23 @@ def test_arrays_of_unlike_length_are_named() -> None:
 
 
 @pytest.mark.parametrize("of", [lambda *arrays: arrays, batched])
-@pytest.mark.parametrize(
-    ("loss", "labels", "use"),
-    [
-        ("sparse_categorical_crossentropy", one_hot(200)[1], "categorical"),
-        ("categorical_crossentropy", Y, "sparse_categorical"),
-    ],
-    ids=["one-hot", "class numbers"],
-)
-def test_labels_of_the_other_loss(loss: str, labels: Any, use: str, of: Any) -> None:
-    split, model = dense(loss)
-    with pytest.raises(BadInput, match=rf"\n.*→ use {use}_crossentropy, or") as caught:
-        split.fit(model, *of(X, labels), verbose=0)
-    shape = "(batch, 3), one-hot" if use == "categorical" else "(batch), class"
-    assert f"the labels (y) of a batch have the shape {shape}" in str(caught.value)
+def test_labels_of_the_other_loss(of: Any) -> None:
+    one, other = "sparse_categorical_crossentropy", "categorical_crossentropy"
+    shapes = r"\(batch, 3\), one-hot", r"\(batch\), class"
+    kinds = (one, one_hot(200)[1], other, shapes[0]), (other, Y, one, shapes[1])
+    for loss, labels, use, shape in kinds:
+        split, model = dense(loss)
+        of_shape = rf"the labels \(y\) of a batch have the shape {shape}"
+        with refused(rf"{of_shape}(.|\n)*\n.*→ use {use}, or"):
+            split.fit(model, *of(X, labels), verbose=0)
 
 
 def recommender() -> Any:
     """What rates a user's items, of which each has another number."""
     user = keras.Input((), dtype="int64", name="user")
     items = keras.Input((None,), dtype="int64", name="items")
-    mean = layers.GlobalAveragePooling1D()(
-        layers.Embedding(9, 4, mask_zero=True)(items)
-    )
+    of_items = layers.Embedding(9, 4, mask_zero=True)(items)
+    mean = layers.GlobalAveragePooling1D()(of_items)
     joined = layers.Concatenate()([layers.Embedding(5, 4)(user), mean])
     model = keras.Model({"user": user, "items": items}, layers.Dense(1)(joined))
     model.compile("adam", "mse")

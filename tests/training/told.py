@@ -63,10 +63,8 @@ def own_loss(name: str) -> Any:
 
     def by_ones(y: Any, p: Any) -> Any:
         losses = of_each(y, p)
-        return ops.sum(losses) * (
-            0.5 / ops.sum(ops.ones_like(losses))
-            + 0.5 / ops.sum(ops.ones(ops.shape(p)[:1]))
-        )
+        ones = ops.ones_like(losses), ops.ones(ops.shape(p)[:1])
+        return sum(0.5 / ops.sum(of_one) for of_one in ones) * ops.sum(losses)
 
     def balanced(y: Any, p: Any) -> Any:
         of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
@@ -103,25 +101,16 @@ def with_losses(*names: str, weights: Any = None) -> Any:
 
 def total_of_own() -> Any:
     class Own(keras.Sequential):
-        def compute_loss(
-            self, x: Any, y: Any, y_pred: Any, *rest: Any, **named: Any
-        ) -> Any:
-            return super().compute_loss(x, y, y_pred, *rest, **named) + ops.sum(
-                y_pred**2
-            )
+        def compute_loss(self, x: Any, y: Any, y_pred: Any, *rest: Any) -> Any:
+            return super().compute_loss(x, y, y_pred, *rest) + ops.sum(y_pred**2)
 
     return compiled(Own(dense()))
 
 
 def normalised_behind_a_mask() -> Any:
-    body = [
-        layers.Embedding(20, 4, mask_zero=True),
-        layers.BatchNormalization(synchronized=True),
-        layers.LSTM(4),
-    ]
-    return compiled(
-        [keras.Input((5,), dtype="int32"), *body, layers.Dense(3, "softmax")]
-    )
+    body = [keras.Input((5,), dtype="int32"), layers.Embedding(20, 4, mask_zero=True)]
+    body += [layers.BatchNormalization(synchronized=True), layers.LSTM(4)]
+    return compiled([*body, layers.Dense(3, "softmax")])
 
 
 # Each with the variable that it updates, and how: neither by a mean nor by a sum over samples
@@ -140,10 +129,8 @@ def keeping(kind: str) -> Any:
 
     class Keeping(layers.Layer):
         def build(self, _: Any) -> None:
-            dtype = "int32" if kind == "largest" else "float32"
-            self.kept = self.add_weight(
-                (), "zeros", dtype, trainable=False, name="kept"
-            )
+            how = {"dtype": "int32" if kind == "largest" else "float32", "name": "kept"}
+            self.kept = self.add_weight((), "zeros", trainable=False, **how)
 
         def call(self, x: Any) -> Any:
             self.kept.assign(_UPDATES[kind](self.kept, x))
@@ -187,10 +174,8 @@ def of_odd_states() -> Any:
 
 def of_mean_and_sum() -> Any:
     """A model without a loss but a mean that a layer adds, and with a sum that it keeps."""
-    first, *_ = dense()
-    return compiled(
-        [first, keeping("sum"), layers.Dense(6), adding_layer("only")], None
-    )
+    body = [dense()[0], keeping("sum"), layers.Dense(6), adding_layer("only")]
+    return compiled(body, None)
 
 
 def of_pairs() -> Any:
@@ -200,11 +185,8 @@ def of_pairs() -> Any:
     """
 
     def in_batch(_: Any, p: Any) -> Any:
-        return ops.mean(
-            losses.sparse_categorical_crossentropy(
-                ops.arange(ops.shape(p)[0]), p, from_logits=True
-            )
-        )
+        of_each = losses.sparse_categorical_crossentropy
+        return ops.mean(of_each(ops.arange(ops.shape(p)[0]), p, from_logits=True))
 
     class Pairs(keras.Model):
         def __init__(self) -> None:
@@ -222,12 +204,8 @@ def adding_layer(kind: str) -> Any:
 
     class Adding(layers.Layer):
         def call(self, x: Any) -> Any:
-            losses = {
-                "sum": 1e-3 * ops.sum(x**2),
-                "largest": ops.max(x),
-                "only": ops.mean(x),
-            }
-            self.add_loss(losses[kind])
+            losses = {"sum": 1e-3 * ops.sum(x**2), "largest": ops.max(x)}
+            self.add_loss(losses.get(kind, ops.mean(x)))
             return x
 
     return Adding(name="mine")
@@ -274,91 +252,54 @@ NOT_TRIED = r"can't be tried on a few samples \(InvalidArgumentError: (Input to 
 OF_A_SUM = "takes the gradients of a sum over the batch"
 NO_MEAN = "takes gradients that are not a mean over samples"
 DRAWS = "draws random numbers for the batch as a whole"
+NO_RESULT = "which is neither a metric's result"
 LATE = "which is computed with what it reads after it applies"
 KEPT = "updates kept from its samples to what is neither a mean nor a sum"
 ADDED = "does not only add to"
+NOT_ITS = "which is not the"
+OF_STEP = r"the train_step of the model \S+ applies gradients with loss_scale\w*"
+AFTER = "after it applies gradients"
+ONCE = "under a condition or in a loop, but a split applies them once"
+RATE, BY_SAMPLES = r"sgd\w*/learning_rate", "by what it computes from samples"
+A_NUMBER = "sums over the batch and returns one number"
+
+
+def unreduced() -> Any:
+    return model_with(plain, cross_entropy(None)())
+
+
 # What makes a model, with its arguments, and what is said of it
 Told = dict[str, tuple[Any, ...]]
 REFUSED: Told = {
-    "two optimizers": (
-        model_with,
-        two_optimizers,
-        r"applies gradients with adam\w*, which is not the",
-    ),
-    "another optimizer": (
-        model_with,
-        another_optimizer,
-        r"^the train_step of the model \S+ applies gradients with loss_scale\w*, which is not the",
-    ),
+    "two optimizers": (model_with, two_optimizers, rf"with adam\w*, {NOT_ITS}"),
+    "another optimizer": (model_with, another_optimizer, rf"^{OF_STEP}, {NOT_ITS}"),
     "no optimizer": (model_with, no_optimizer, "changes weights without its optimizer"),
-    "TensorFlow's assignments": (
-        model_with,
-        by_tensorflow,
-        "kernel through TensorFlow: each device would get",
-    ),
+    "TensorFlow's assignments": (model_with, by_tensorflow, "kernel through TensorF.*"),
     "scaled outside the tape": (stepping, "outside", "gets no gradient for any weight"),
     "an average by TensorFlow": (stepping, "average", BY_DEVICES),
-    "weights clipped": (
-        model_with,
-        clipped_weights,
-        "kernel after it applies gradients",
-    ),
-    "a step skipped": (
-        model_with,
-        skipping,
-        "under a condition or in a loop, but a split applies them once",
-    ),
-    "a rate by samples": (
-        model_with,
-        rate_by_samples,
-        r"sets sgd\w*/learning_rate by what it computes from samples",
-    ),
-    "a rate set afterwards": (
-        model_with,
-        rate_afterwards,
-        r"changes sgd\w*/learning_rate after it applies gradients",
-    ),
-    "no reduction": (
-        lambda: model_with(plain, cross_entropy(None)()),
-        "which a loss without a reduction needs",
-    ),
-    "a sum as one number": (
-        with_loss,
-        "summed",
-        r"\(summed\) sums over the batch and returns one number",
-    ),
+    "weights clipped": (model_with, clipped_weights, f"kernel {AFTER}"),
+    "a step skipped": (model_with, skipping, ONCE),
+    "a rate by samples": (model_with, rate_by_samples, rf"sets {RATE} {BY_SAMPLES}"),
+    "a rate set afterwards": (model_with, rate_afterwards, rf"changes {RATE} {AFTER}"),
+    "no reduction": (unreduced, "which a loss without a reduction needs"),
+    "a sum as one number": (with_loss, "summed", rf"\(summed\) {A_NUMBER}"),
     "a step's sum, with L2 and dropout": (stepping, "random sum, L2", OF_A_SUM),
     "a step's values": (stepping, "values", OF_A_SUM),
     "compute_loss": (total_of_own, rf"\(your own code: compute_loss\) {OF_A_SUM}"),
-    "a layer's loss": (
-        adding,
-        "sum",
-        "the layer mine adds a sum over the batch to the loss",
-    ),
-    "a random sum": (
-        with_loss,
-        "noisy",
-        r"\(noisy\) sums over the batch and returns one number",
-    ),
-    "a mask": (
-        normalised_behind_a_mask,
-        r"gets a mask: there Keras does not synchronise",
-    ),
+    "a layer's loss": (adding, "sum", "the layer mine adds a sum over the batch to"),
+    "a random sum": (with_loss, "noisy", rf"\(noisy\) {A_NUMBER}"),
+    "a mask": (normalised_behind_a_mask, "gets a mask: there Keras does not synch"),
 }
+LOGS = [f"logs {name}, {NO_RESULT} nor a mean" for name in ("norm", "spread", "codes")]
+LOGS += [f"logs {name}, {LATE}" for name in ("output", "counted")]
+OF_BATCH = r"activated, of_lambda, of_class, \w+"
+STATES = [f"layer_{name} {KEPT}" for name in ("decayed_sum", "largest")]
+STATES += [f"metric_{name} {ADDED} kept" for name in ("max", "maxima", "average")]
+STATES.append(f"maxima_in_all {ADDED} total")
 # The same, and all that is said of it
 TOLD: Told = {
     "two passes": (model_with, two_passes, ["as SAM does"]),
-    "logs": (
-        model_with,
-        much_logged,
-        [
-            "logs norm, which is neither a metric's result",
-            "logs spread, which is neither a metric's result nor a mean",
-            "logs codes, which is neither a metric's result nor a mean",
-            f"logs output, {LATE}",
-            f"logs counted, {LATE}",
-        ],
-    ),
+    "logs": (model_with, much_logged, LOGS),
     "a step's weights": (stepping, "weights", [DIVIDED]),
     "weights of the first batch": (with_loss, "weighed", "l2", [DIVIDED]),
     "those that are chosen": (with_loss, "of_chosen", [DIVIDED]),
@@ -367,26 +308,12 @@ TOLD: Told = {
     "clipping": (stepping, "clipped", [NO_MEAN]),
     "outputs of pairs": (of_pairs, [r"\(in_batch\) is not a mean over samples"]),
     "pairs, with dropout": (stepping, "random pairs", [NO_MEAN]),
-    "a layer's loss of the batch": (
-        adding,
-        "largest",
-        [rf"\(your own code: mine\) {NO_MEAN}"],
-    ),
+    "a layer's loss of the batch": (adding, "largest", [rf"mine\) {NO_MEAN}"]),
     "layers of the batch": (
         of_the_batch,
-        [rf"\(your own code: activated, of_lambda, of_class, \w+\) {NO_MEAN}"],
+        [rf"\(your own code: {OF_BATCH}\) {NO_MEAN}"],
     ),
-    "states": (
-        of_odd_states,
-        [
-            f"layer_decayed_sum {KEPT}",
-            f"layer_largest {KEPT}",
-            f"metric_max {ADDED} kept",
-            f"metric_maxima {ADDED} kept",
-            f"metric_average {ADDED} kept",
-            f"maxima_in_all {ADDED} total",
-        ],
-    ),
+    "states": (of_odd_states, STATES),
 }
 # Losses of one model with an output for each
 NO_MEANS = ("dice", "positives", "balanced")
