@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from gpubalance.training.split import Split
 from scripts.benches.loops import BareLoop, KerasFit, Ours, SplitFit, repeated
+from scripts.benches.stepping import stepping
 from scripts.benches.turns import in_processes, ratio_of
 from scripts.benches.wanted import Wanted, judged
 from tests.cli.program import ROOT
 from tests.training.models import compiled
-from tests.training.steps import stepping
 
 _HERE = "scripts.benches.engine"
 _PAIR = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")

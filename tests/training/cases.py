@@ -84,7 +84,7 @@ VALIDATED = {"validation_data": numbers(SAMPLES)}
 VALIDATED_BY_170 = {"validation_data": numbers(170)}
 
 
-def of_type(dtype: str, optimizer: Any = "sgd") -> Callable[[], Any]:
+def of_type(dtype: str, optimizer: Any = "sgd") -> Any:
     return classifier(optimizer, layers={"dtype": dtype})
 
 

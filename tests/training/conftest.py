@@ -61,15 +61,9 @@ def _likeness(model: Any, batch: Any, options: dict[str, Any]) -> str:
     shapes = [(part.dtype, part.shape) for part in parts if part is not None]
     variables = [*model.trainable_variables, *changing_of(model)]
     paths = [variable.path for variable in variables]
-    described = (
-        model.get_config(),
-        model.get_compile_config(),
-        shapes,
-        paths,
-        options,
-        keras.config.floatx(),
-    )
-    text = json.dumps(described, default=repr, sort_keys=True)
+    described = model.get_config(), model.get_compile_config(), shapes, paths, options
+    own = (*described, keras.config.floatx())
+    text = json.dumps(own, default=repr, sort_keys=True)
     if '"tests.' in text:
         return ""
     return re.sub(r"_\d+\b", "", text)  # Keras numbers the names

@@ -143,9 +143,8 @@ class _Draw:
             counts = (2, 3, 4, 5, 7, 8, 13, 16, 17, 24, 40)
         self.count = choose(counts)
         self.classes = choose((2, 3, 4, 5, 7, 10))
-        self.kind = self.random.choices(
-            ("dense", "images", "words", "steps"), (10, 3, 4, 2)
-        )[0]
+        kinds = "dense", "images", "words", "steps"
+        self.kind = self.random.choices(kinds, (10, 3, 4, 2))[0]
         self.depth = choose((1, 1, 2, 3))
         self.width = choose((4, 8, 13, 24))
         self.activation = choose(("relu", "tanh", "gelu", "linear", "sigmoid"))
@@ -207,7 +206,7 @@ class _Draw:
             f"{self.count} samples of {self.kind}, {self.classes} classes",
             f"{self.depth} layers of {self.width} ({self.activation})",
         ]
-        for name in (
+        names = [
             "normal",
             "dropout",
             "zeros",
@@ -215,16 +214,14 @@ class _Draw:
             "masked",
             "weighted",
             "is_function",
-        ):
-            if getattr(self, name):
-                parts.append(f"{name} {getattr(self, name)}")
-        return ", ".join(parts)
+        ]
+        drawn = [(name, getattr(self, name)) for name in names]
+        return ", ".join(parts + [f"{name} {value}" for name, value in drawn if value])
 
     def data(self) -> tuple[Any, Any, Any]:
         random = np.random.default_rng(self.seed)
-        shape = {"dense": (6,), "images": (6, 6, 2), "words": (5,), "steps": (4, 3)}[
-            self.kind
-        ]
+        shapes = {"dense": (6,), "images": (6, 6, 2), "words": (5,), "steps": (4, 3)}
+        shape = shapes[self.kind]
         x = random.normal(size=(self.count, *shape)).astype("float32")
         if self.kind == "words":
             x = random.integers(0, 12, (self.count, *shape))
@@ -257,25 +254,18 @@ class _Draw:
             body.append(layers.Activation(self.activation, **how))
             if self.centred and place == 0:
                 body.append(_centring(**how))
-        if self.dropout:
-            kept = layers.Dropout(self.dropout, **how)
-            # The parity check keeps all.
-            body.append(
-                kept if drops else layers.Rescaling(1 / (1 - self.dropout), **how)
-            )
-        last = dtype if self.is_half_to_the_end else "float32"
-        if dtype == "float64":
-            last = dtype
+        if self.dropout and drops:
+            body.append(layers.Dropout(self.dropout, **how))
+        elif self.dropout:  # the parity check keeps all
+            body.append(layers.Rescaling(1 / (1 - self.dropout), **how))
+        if dtype != "float64" and not self.is_half_to_the_end:
+            how["dtype"] = "float32"
+        first = "zeros" if self.zeros else "glorot_uniform"
+        decay = {"kernel_regularizer": "l2" if self.l2 else None}
         body.append(
-            layers.Dense(
-                self.classes,
-                kernel_initializer="zeros" if self.zeros else "glorot_uniform",
-                kernel_regularizer="l2" if self.l2 else None,
-                dtype=last,
-            )
+            layers.Dense(self.classes, kernel_initializer=first, **decay, **how)
         )
-        body.append(layers.Softmax(dtype=last))
-        return body
+        return [*body, layers.Softmax(**how)]
 
     def model(self) -> Any:
         body = self.layers(self.precision, drops=True)
@@ -321,16 +311,8 @@ def _owning(how: str, loss: Any, clipped: bool) -> Any:
     class Owning(keras.Sequential):
         if how == "compute_loss":
 
-            def compute_loss(
-                self,
-                x: Any = None,
-                y: Any = None,
-                y_pred: Any = None,
-                *_: Any,
-                **__: Any,
-            ) -> Any:
-                del x
-                return _with_added(loss(ops.cast(y, y_pred.dtype), y_pred), self)
+            def compute_loss(self, _: Any, y: Any, p: Any, *__: Any, **___: Any) -> Any:
+                return _with_added(loss(ops.cast(y, p.dtype), p), self)
 
         else:
 
@@ -343,9 +325,7 @@ def _owning(how: str, loss: Any, clipped: bool) -> Any:
                 grads = tape.gradient(value, self.trainable_variables)
                 if clipped:
                     grads, _ = tf.clip_by_global_norm(grads, _CLIPPED_TO)
-                self.optimizer.apply_gradients(
-                    zip(grads, self.trainable_variables, strict=True)
-                )
+                self.optimizer.apply(grads, self.trainable_variables)
                 return {}
 
     return Owning
@@ -396,10 +376,8 @@ def _is_clearly_other(draw: _Draw, model: Any, seed: int) -> bool:
     """
     first = max(1, min(16, draw.count) // 4)
     weight = first / draw.count
-    whole, *parts = (
-        _gradient(draw, model, samples, seed)
-        for samples in (slice(None), slice(first), slice(first, None))
-    )
+    slices = slice(None), slice(first), slice(first, None)
+    whole, *parts = (_gradient(draw, model, part, seed) for part in slices)
     made = weight * parts[0] + (1 - weight) * parts[1]
     largest = max(map(np.linalg.norm, (whole, *parts)))
     apart = np.linalg.norm(made - whole)

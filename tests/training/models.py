@@ -9,17 +9,9 @@ from tests.support.late import keras, layers, losses, optimizers, tf
 
 
 def dense(activity: Any = None, weights: Any = None, dtype: Any = None) -> list[Any]:
-    return [
-        keras.Input((6,)),
-        layers.Dense(
-            16,
-            "relu",
-            kernel_regularizer=weights,
-            activity_regularizer=activity,
-            dtype=dtype,
-        ),
-        layers.Dense(3, "softmax", dtype="float32"),
-    ]
+    how = {"kernel_regularizer": weights, "activity_regularizer": activity}
+    hidden = layers.Dense(16, "relu", dtype=dtype, **how)
+    return [keras.Input((6,)), hidden, layers.Dense(3, "softmax", dtype="float32")]
 
 
 def compiled(
@@ -40,21 +32,16 @@ def classifier(
     **options: Any,
 ) -> Any:
     def make() -> Any:
-        chosen, wanted = (
-            made() if callable(made) else made for made in (optimizer, loss)
-        )
-        layers = dense(**options.get("layers", {}))
-        return compiled(
-            layers, wanted, chosen, metrics=["accuracy"], **options.get("compiled", {})
-        )
+        given = (made() if callable(made) else made for made in (loss, optimizer))
+        how = {"metrics": ["accuracy"], **options.get("compiled", {})}
+        return compiled(dense(**options.get("layers", {})), *given, **how)
 
     return make
 
 
 def adamw() -> Any:
-    return optimizers.AdamW(
-        0.01, weight_decay=0.02, global_clipnorm=0.05, use_ema=True, ema_momentum=0.9
-    )
+    averaged = {"use_ema": True, "ema_momentum": 0.9}
+    return optimizers.AdamW(0.01, weight_decay=0.02, global_clipnorm=0.05, **averaged)
 
 
 def cross_entropy(reduction: str | None) -> Callable[[], Any]:
@@ -70,23 +57,16 @@ def small_sgd() -> Any:
 
 
 def normalised() -> Any:
-    body = [
-        layers.Dense(16),
-        layers.BatchNormalization(synchronized=True),
-        layers.ReLU(),
-    ]
-    return compiled(
-        [keras.Input((6,)), *body, layers.Dense(3, "softmax")], metrics=["accuracy"]
-    )
+    normal = layers.BatchNormalization(synchronized=True)
+    body = [keras.Input((6,)), layers.Dense(16), normal, layers.ReLU()]
+    return compiled([*body, layers.Dense(3, "softmax")], metrics=["accuracy"])
 
 
 def normalised_behind_a_loss() -> Any:
     """A model whose first layer adds to the loss before a layer waits for the other devices."""
-    body = [
-        layers.Dense(16, activity_regularizer="l2"),
-        layers.BatchNormalization(synchronized=True),
-    ]
-    return compiled([keras.Input((6,)), *body, layers.Dense(3, "softmax")])
+    first = layers.Dense(16, activity_regularizer="l2")
+    body = [keras.Input((6,)), first, layers.BatchNormalization(synchronized=True)]
+    return compiled([*body, layers.Dense(3, "softmax")])
 
 
 def in_float64() -> Any:
@@ -94,18 +74,12 @@ def in_float64() -> Any:
 
     They are gradients, layers' states and losses' divisors.
     """
-    body = [
-        layers.Dense(16, dtype="float64"),
-        layers.BatchNormalization(synchronized=True, dtype="float64"),
-    ]
-    loss = losses.SparseCategoricalCrossentropy(
-        reduction="mean_with_sample_weight", dtype="float64"
-    )
-    return compiled(
-        [keras.Input((6,)), *body, layers.Dense(3, "softmax", dtype="float64")],
-        loss,
-        "adam",
-    )
+    of: dict[str, Any] = {"dtype": "float64"}
+    normal = layers.BatchNormalization(synchronized=True, **of)
+    body = [layers.Dense(16, **of), normal, layers.Dense(3, "softmax", **of)]
+    weighed = {"reduction": "mean_with_sample_weight", **of}
+    loss = losses.SparseCategoricalCrossentropy(**weighed)
+    return compiled([keras.Input((6,)), *body], loss, "adam")
 
 
 def subclassed() -> Any:
@@ -136,28 +110,18 @@ def two_in_two_out(
     first = layers.Dense(width, "relu", **regularised)(left)
     both = layers.Concatenate()([first, layers.Dense(4, "tanh")(right)])
     kind = layers.Dense(3, "softmax", name="kind")(layers.Dense(8, "relu")(both))
-    return compiled(
-        keras.Model(
-            {"left": left, "right": right},
-            {"kind": kind, "size": layers.Dense(1, name="size")(first)},
-        ),
-        {"kind": loss, "size": "mse"},
-        optimizer,
-        loss_weights={"kind": 1.0, "size": 0.3},
-        metrics={"size": ["mae"]},
-        weighted_metrics={"kind": ["accuracy"]},
-    )
+    outputs = {"kind": kind, "size": layers.Dense(1, name="size")(first)}
+    model = keras.Model({"left": left, "right": right}, outputs)
+    how: dict[str, Any] = {"loss_weights": {"kind": 1.0, "size": 0.3}}
+    how |= {"metrics": {"size": ["mae"]}, "weighted_metrics": {"kind": ["accuracy"]}}
+    return compiled(model, {"kind": loss, "size": "mse"}, optimizer, **how)
 
 
 def masked() -> Any:
     # An LSTM passes the mask on too, but takes ten times as long to trace.
-    body = [
-        layers.Embedding(20, 8, mask_zero=True),
-        layers.Dense(6, "tanh"),
-        layers.Dense(20, "softmax"),
-    ]
-    given = keras.Input((5,), dtype="int32")
-    return compiled([given, *body], optimizer="adam", weighted_metrics=["accuracy"])
+    body = [keras.Input((5,), dtype="int32"), layers.Embedding(20, 8, mask_zero=True)]
+    body += [layers.Dense(6, "tanh"), layers.Dense(20, "softmax")]
+    return compiled(body, optimizer="adam", weighted_metrics=["accuracy"])
 
 
 def embedding(optimizer: Any, dtype: Any = None) -> Callable[[], Any]:
@@ -190,27 +154,18 @@ def positions() -> Any:
             # The length is unknown where batches have other lengths.
             return words + self.of(tf.range(tf.shape(words)[1]))
 
-    kinds = [
-        layers.Embedding(20, 8),
-        Positions(),
-        layers.Flatten(),
-        layers.Dense(3, "softmax"),
-    ]
-    return compiled([keras.Input((5,), dtype="int32"), *kinds], optimizer="adam")
+    first = [keras.Input((5,), dtype="int32"), layers.Embedding(20, 8), Positions()]
+    last = [layers.Flatten(), layers.Dense(3, "softmax")]
+    return compiled(first + last, optimizer="adam")
 
 
 def several_optimizers() -> Any:
     """A model with an optimizer made of two, one for each layer."""
     model = keras.Sequential(dense())
-    first = optimizers.SGD(0.1)
-    rest = optimizers.Adam()
+    first, rest = optimizers.SGD(0.1), optimizers.Adam()
     kernel = model.layers[0].kernel
-    return compiled(
-        model,
-        optimizer=optimizers.MultiOptimizer(
-            lambda one: first if one is kernel else rest
-        ),
-    )
+    both = optimizers.MultiOptimizer(lambda one: first if one is kernel else rest)
+    return compiled(model, optimizer=both)
 
 
 def ctc() -> Any:

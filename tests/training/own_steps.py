@@ -24,9 +24,8 @@ def model_with(
         def train_step(self, data: Any) -> Any:
             def gradients() -> Any:
                 with tf.GradientTape() as tape:
-                    loss = self.compute_loss(
-                        data[0], data[1], self(data[0], training=True)
-                    )
+                    p = self(data[0], training=True)
+                    loss = self.compute_loss(data[0], data[1], p)
                 return tape.gradient(loss, self.trainable_variables)
 
             self.now = data[0]
@@ -65,9 +64,8 @@ def clipped_weights(model: Any, grads: Any, _: Any) -> None:
 
 
 def skipping(model: Any, grads: Any, _: Any) -> None:
-    ops.cond(
-        tf.linalg.global_norm(grads) < 0.2, lambda: apply(model, grads), lambda: None
-    )
+    small = tf.linalg.global_norm(grads) < 0.2
+    ops.cond(small, lambda: apply(model, grads), lambda: None)
 
 
 def rate_by_samples(model: Any, grads: Any, _: Any) -> None:
@@ -121,24 +119,17 @@ def sampled() -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.body = layers.Dense(4)
-            self.kernel, self.bias = (
-                self.add_weight(shape=shape, name="of") for shape in ((50, 4), (50,))
-            )
+            self.kernel = self.add_weight((50, 4), name="of")
+            self.bias = self.add_weight((50,), name="of")
 
         def call(self, x: Any) -> Any:
             return self.body(x)
 
         def train_step(self, data: Any) -> Any:
             with tf.GradientTape() as tape:
-                of_classes = (
-                    tf.convert_to_tensor(self.kernel),
-                    tf.convert_to_tensor(self.bias),
-                )
-                labels = tf.reshape(data[1], (-1, 1))
-                losses = tf.nn.sampled_softmax_loss(
-                    *of_classes, labels, self(data[0]), 8, 50
-                )
-                loss = tf.reduce_mean(losses)
+                of_classes = map(tf.convert_to_tensor, (self.kernel, self.bias))
+                given = tf.reshape(data[1], (-1, 1)), self(data[0]), 8, 50
+                loss = tf.reduce_mean(tf.nn.sampled_softmax_loss(*of_classes, *given))
             apply(self, tape.gradient(loss, self.trainable_variables))
             return {}
 
@@ -173,16 +164,14 @@ def stepping(kind: str) -> Any:
             if kind == "outside":
                 loss = self.optimizer.scale_loss(loss)
             grads = tape.gradient(loss, self.trainable_variables)
-            apply(
-                self,
-                tf.clip_by_global_norm(grads, 0.01)[0] if kind == "clipped" else grads,
-            )
+            if kind == "clipped":
+                grads, _ = tf.clip_by_global_norm(grads, 0.01)
+            apply(self, grads)
             return {}
 
-    body = dense(weights="l2" if "L2" in kind else None)
-    model = Stepping(
-        [*body[:2], *([layers.Dropout(0.5)] if "random" in kind else []), body[2]]
-    )
+    first, hidden, last = dense(weights="l2" if "L2" in kind else None)
+    drops = [layers.Dropout(0.5)] * ("random" in kind)
+    model = Stepping([first, hidden, *drops, last])
     if kind == "no optimizer":
         # As a GAN's own compile, which sets optimizers for its two models
         model.compiled = True

@@ -38,52 +38,34 @@ def build(*, normalised: bool = True) -> Any:
     body += [layers.BatchNormalization(synchronized=True)] * normalised
     last = [layers.ReLU(), layers.Dense(2, activation="softmax")]
     model = keras.Sequential([keras.Input((16,)), *body, *last])
-    model.compile(
-        optimizers.Adam(0.01, clipnorm=0.5),
-        "sparse_categorical_crossentropy",
-        metrics=["accuracy"],
-    )
+    loss = "sparse_categorical_crossentropy"
+    model.compile(optimizers.Adam(0.01, clipnorm=0.5), loss, metrics=["accuracy"])
     return model
 
 
 def train(model: Any, fit: Callable[..., Any], **more: Any) -> dict[str, Any]:
     """The weights, logs and answers of the model after some epochs."""
     x, y = data()
-    validation = {"validation_data": (x[:200], y[:200])}
-    history = fit(
-        model,
-        x,
-        y,
-        batch_size=BATCH,
-        epochs=EPOCHS,
-        shuffle=True,
-        verbose=0,
-        **validation,
-        **more,
-    )
-    weights = {
-        f"weight {number}": np.asarray(weight)
-        for number, weight in enumerate(model.get_weights())
-    }
+    options = {"epochs": EPOCHS, "shuffle": True, "verbose": 0, **more}
+    options["validation_data"] = x[:200], y[:200]
+    history = fit(model, x, y, batch_size=BATCH, **options)
     logs = {name: np.array(values) for name, values in history.history.items()}
     # A batch of fewer samples than devices is whole on each of them.
-    few = model.evaluate(x[:2], y[:2], verbose=0)
-    return {
-        **weights,
-        **logs,
-        "predicted": model.predict(x[:37], verbose=0),
-        "few": np.array(few),
-    }
+    few = np.array(model.evaluate(x[:2], y[:2], verbose=0))
+    predicted = model.predict(x[:37], verbose=0)
+    return {**weights_of(model, "weight"), **logs, "predicted": predicted, "few": few}
+
+
+def weights_of(model: Any, name: str) -> dict[str, Any]:
+    weights = enumerate(model.get_weights())
+    return {f"{name} {number}": np.asarray(weight) for number, weight in weights}
 
 
 def weights_after(model: Any, fit: Callable[..., Any]) -> dict[str, Any]:
     """The weights of a model after an epoch."""
     x, y = data()
     fit(model, x, y, batch_size=BATCH, shuffle=False, verbose=0)
-    return {
-        f"after an epoch {number}": np.asarray(weight)
-        for number, weight in enumerate(model.get_weights())
-    }
+    return weights_of(model, "after an epoch")
 
 
 def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
@@ -99,23 +81,12 @@ def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
     x, y = data()
     for more in ([keras.callbacks.LambdaCallback(on_epoch_begin=stop)], []):
         callbacks = [keras.callbacks.BackupAndRestore(str(backup)), *more]
+        options = {"epochs": EPOCHS, "shuffle": False, "verbose": 0}
         with contextlib.suppress(InterruptedError):
-            fit(
-                model,
-                x,
-                y,
-                batch_size=BATCH,
-                epochs=EPOCHS,
-                shuffle=False,
-                verbose=0,
-                callbacks=callbacks,
-            )
+            fit(model, x, y, batch_size=BATCH, callbacks=callbacks, **options)
         if more:
             model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
-    return {
-        f"gone on {number}": np.asarray(weight)
-        for number, weight in enumerate(model.get_weights())
-    }
+    return weights_of(model, "gone on")
 
 
 def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
@@ -142,30 +113,19 @@ def rebalanced(split: gpubalance.Split) -> dict[str, Any]:
     monitor = even.monitor(every=1, rebalance=True)
 
     def end(_: int, logs: Any) -> None:
-        if monitor.changes:
-            model.stop_training = (
-                model.optimizer.iterations.numpy() >= monitor.changes[0].step + 4
-            )
+        steps = model.optimizer.iterations.numpy()
+        if monitor.changes and steps >= monitor.changes[0].step + 4:
+            model.stop_training = True
 
     x, y = data()
     callbacks = [monitor, keras.callbacks.LambdaCallback(on_train_batch_end=end)]
-    batches = (
-        tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(split.global_batch)
-    )
-    even.fit(
-        model,
-        batches,
-        steps_per_epoch=1000,
-        shuffle=False,
-        verbose=0,
-        callbacks=callbacks,
-    )
+    samples = tf.data.Dataset.from_tensor_slices((x, y)).repeat()
+    options = {"steps_per_epoch": 1000, "shuffle": False, "verbose": 0}
+    batches = samples.batch(split.global_batch)
+    even.fit(model, batches, callbacks=callbacks, **options)
     change = monitor.changes[0]
     print(f"changed in step {change.step}: {change.before} → {change.after}")
-    return {
-        f"rebalanced {number}": np.asarray(weight)
-        for number, weight in enumerate(model.get_weights())
-    }
+    return weights_of(model, "rebalanced")
 
 
 def main(folder: Path, profile: str, plan: str) -> None:
@@ -181,28 +141,25 @@ def main(folder: Path, profile: str, plan: str) -> None:
     monitor = split.monitor(every=2)
     written = folder / f"by-{rank}"
     written.mkdir()
+    of, backup = keras.callbacks, str(written / "backup")
     callbacks = [
-        keras.callbacks.ModelCheckpoint(str(written / "best.keras")),
-        keras.callbacks.CSVLogger(str(written / "log.csv")),
-        keras.callbacks.BackupAndRestore(
-            str(written / "backup"), delete_checkpoint=False
-        ),
+        of.ModelCheckpoint(str(written / "best.keras")),
+        of.CSVLogger(str(written / "log.csv")),
+        of.BackupAndRestore(backup, delete_checkpoint=False),
         monitor,
     ]
     found = train(model, split.fit, callbacks=callbacks)
     times = monitor.epochs[-1]
     found |= go_on(model, split.fit, folder / "backup")
     in_parts = copy.copy(split)
-    in_parts.shares = BatchSplit(
-        split.batches, tuple(min(size, PART) for size in split.batches)
-    )
+    parts = tuple(min(size, PART) for size in split.batches)
+    in_parts.shares = BatchSplit(split.batches, parts)
     with in_parts.scope():
         local = build(normalised=False)
     found |= weights_after(local, in_parts.fit)
     found |= rebalanced(split)
-    np.savez(
-        folder / f"{rank}.npz", **found, compute_s=times.compute_s, sync_s=times.sync_s
-    )
+    found |= {"compute_s": times.compute_s, "sync_s": times.sync_s}
+    np.savez(folder / f"{rank}.npz", **found)
     model.save(written / "saved.keras")
     x, y = data()
     for callbacks in (
@@ -211,9 +168,7 @@ def main(folder: Path, profile: str, plan: str) -> None:
         [ends(rank == 2, "on_epoch_end", 2)],
     ):
         model.optimizer.iterations.assign(0)
-        split.fit(
-            model, x, y, batch_size=BATCH, epochs=4, verbose=0, callbacks=callbacks
-        )
+        split.fit(model, x, y, BATCH, epochs=4, verbose=0, callbacks=callbacks)
         print(f"ended after {model.optimizer.iterations.numpy()} steps")
     end = ends(rank == 1, "on_test_batch_end", 1, "stop_evaluating")
     given: Any = {"x": x, "y": y, "batch_size": BATCH, "verbose": 0, "callbacks": [end]}
@@ -226,17 +181,11 @@ def main(folder: Path, profile: str, plan: str) -> None:
     shorter = slice(SAMPLES - rank)
     # A regrouped dataset shows its length only at its end.
     # One of the split's batches shows only the number of those.
-    regrouped = tf.data.Dataset.from_tensor_slices((x, y)).batch(48).take(12 - 3 * rank)
-    in_batches = tf.data.Dataset.from_tensor_slices((x[shorter], y[shorter])).batch(
-        split.global_batch
-    )
-    for unlike in (
-        (x + rank, y),
-        (x[shorter], y[shorter]),
-        (regrouped,),
-        (in_batches,),
-        (),
-    ):
+    of_slices = tf.data.Dataset.from_tensor_slices
+    regrouped = of_slices((x, y)).batch(48).take(12 - 3 * rank)
+    short = x[shorter], y[shorter]
+    in_batches = of_slices(short).batch(split.global_batch)
+    for unlike in ((x + rank, y), short, (regrouped,), (in_batches,), ()):
         if not unlike:  # as after a backup that the other processes have not seen
             model.optimizer.iterations.assign(rank)
         try:

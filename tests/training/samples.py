@@ -18,14 +18,9 @@ def weighted(count: int) -> tuple[Any, ...]:
 
 def of_two(count: int) -> tuple[Any, ...]:
     random = np.random.default_rng(7)
-    x = {
-        "left": random.random((count, 6), np.float32),
-        "right": random.random((count, 4), np.float32),
-    }
-    return x, {
-        "kind": random.integers(0, 3, count),
-        "size": random.random((count, 1), np.float32),
-    }
+    left, right = (random.random((count, size), np.float32) for size in (6, 4))
+    kind, size = random.integers(0, 3, count), random.random((count, 1), np.float32)
+    return {"left": left, "right": right}, {"kind": kind, "size": size}
 
 
 def sentences(count: int) -> tuple[Any, ...]:

@@ -36,9 +36,7 @@ def test_a_users_callback_gets_a_dict_of_floats_after_each_batch(made: Any) -> N
     seen: list[str] = []
 
     class Writes(keras.callbacks.Callback):
-        def on_train_batch_end(
-            self, batch: int, logs: dict[str, float] | None = None
-        ) -> None:
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             assert type(logs) is dict
             seen.append(json.dumps({"batch": batch, **logs}))
 
@@ -55,20 +53,15 @@ def test_a_users_callback_gets_a_dict_of_floats_after_each_batch(made: Any) -> N
 def test_keras_own_callback_stops_at_a_loss_that_is_no_number(made: Any) -> None:
     """Keras' own callback stops a training at the batch whose loss is no number."""
     weights = np.array([1.0] * 60 + [np.nan] * 60)
-    history = trained(
-        made,
-        callbacks=[keras.callbacks.TerminateOnNaN()],
-        sample_weight=weights,
-        epochs=5,
-    )
+    stops = [keras.callbacks.TerminateOnNaN()]
+    history = trained(made, callbacks=stops, sample_weight=weights, epochs=5)
     assert len(history.epoch) == 1
 
 
 def test_the_bar_shows_numbers(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     history = trained(made, verbose=1).history
-    first, *_, last = (
-        line for line in capsys.readouterr().out.splitlines() if "loss" in line
-    )
+    lines = capsys.readouterr().out.splitlines()
+    first, *_, last = (line for line in lines if "loss" in line)
     assert "1/2" in first
     assert f"loss: {history['loss'][0]:.4f}" in last
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import gpubalance
-from gpubalance.errors import BadInput, NothingFits
+from gpubalance.errors import NothingFits
 from tests.cli.program import QUICK_PAIR
 from tests.support.late import keras, layers, tf
+from tests.support.told import refused
 
 pytestmark = pytest.mark.xdist_group("ensemble")
 
@@ -31,21 +32,12 @@ memory = "1 MiB"
 def models() -> list[Any]:
     """Three models, of which the last is compiled."""
     keras.utils.set_random_seed(1)
-    shape = (32, 32, 3)
-    convolutional = [
-        keras.Input(shape),
-        layers.Conv2D(4, 3),
-        layers.BatchNormalization(),
-        layers.GlobalAveragePooling2D(),
-        layers.Dense(10, "softmax"),
-    ]
-    made = [keras.Sequential(convolutional)]
-    made += [
-        keras.Sequential(
-            [keras.Input(shape), layers.Flatten(), layers.Dense(10, "softmax")]
-        )
-        for _ in range(2)
-    ]
+    convolution = [layers.Conv2D(4, 3), layers.BatchNormalization()]
+    bodies = [[*convolution, layers.GlobalAveragePooling2D()], [layers.Flatten()]]
+    made = []
+    for body in (*bodies, [layers.Flatten()]):
+        whole = [keras.Input((32, 32, 3)), *body, layers.Dense(10, "softmax")]
+        made.append(keras.Sequential(whole))
     made[-1].compile("adam", "sparse_categorical_crossentropy")
     return made
 
@@ -66,12 +58,10 @@ def test_predictions_are_each_model_s_own(models: list[Any], samples: Any) -> No
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert sorted(set(ensemble.placement)) == [0, 1]
     labelled = tf.data.Dataset.from_tensor_slices((samples, np.zeros(70))).batch(16)
-    np.testing.assert_allclose(
-        ensemble.predict(labelled, mean=True), np.mean(own, axis=0), atol=1e-6
-    )
-    devices = []
-    for model in ensemble._there:
-        devices.append({variable.value.device[-5:] for variable in model.variables})
+    mean = ensemble.predict(labelled, mean=True)
+    np.testing.assert_allclose(mean, np.mean(own, axis=0), atol=1e-6)
+    there = [[one.value.device[-5:] for one in of.variables] for of in ensemble._there]
+    devices = list(map(set, there))
     assert devices == [{f"CPU:{device}"} for device in ensemble.placement]
     assert models[-1].optimizer is not None
 
@@ -81,34 +71,28 @@ def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
     x = np.ones((5, 64), "float32")
     for number, model in enumerate(made):
         model.save(tmp_path / f"{number}.keras")
-    ensemble = gpubalance.Ensemble(
-        [str(tmp_path / "0.keras"), tmp_path / "1.keras"], simulate=2
-    )
-    for found, model in zip(
-        ensemble.predict({"x": x}["x"], batch_size=2), made, strict=True
-    ):
+    files = [str(tmp_path / "0.keras"), tmp_path / "1.keras"]
+    found_by_each = gpubalance.Ensemble(files, simulate=2).predict(x, batch_size=2)
+    for found, model in zip(found_by_each, made, strict=True):
         np.testing.assert_allclose(found, model.predict(x, verbose=0), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("devices", "sizes", "says"),
-    [
-        (
-            1,
-            (10, 100_000),
-            r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0",
-        ),
-        (1, (3000, 3000), "the models do not fit on the devices together"),
-        (5, 21 * (1000,), "ended after 200,000 steps, so there may be one"),
-    ],
-)
+LARGE = r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0"
+LACKS = [
+    (1, (10, 100_000), LARGE),
+    (1, (3000, 3000), "the models do not fit on the devices together"),
+    (5, 21 * (1000,), "ended after 200,000 steps, so there may be one"),
+]
+
+
+@pytest.mark.parametrize(("devices", "sizes", "says"), LACKS)
 def test_what_does_not_fit_is_named_before_anything_predicts(
     devices: int, sizes: tuple[int, ...], says: str, tmp_path: Path
 ) -> None:
     profile = tmp_path / "small.toml"
     profile.write_text(devices * SMALL)
     ensemble = gpubalance.Ensemble([dense(size) for size in sizes], simulate=profile)
-    with pytest.raises(NothingFits, match=says):
+    with refused(says, NothingFits):
         ensemble.predict(np.ones((5, 64), "float32"))
     assert not ensemble.placement
 
@@ -120,29 +104,21 @@ def test_a_larger_batch_is_placed_anew(tmp_path: Path) -> None:
     x = np.ones((200, 64), "float32")
     ensemble = gpubalance.Ensemble([model], simulate=profile)
     ensemble.predict(x[:1])
-    with pytest.raises(NothingFits, match=r"it needs 1.56 MiB of 1.00 MiB"):
+    with refused(r"it needs 1.56 MiB of 1.00 MiB", NothingFits):
         ensemble.predict(x, batch_size=200)
-    np.testing.assert_allclose(
-        ensemble.predict(x)[0], model.predict(x, verbose=0), atol=1e-6
-    )
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(ensemble.predict(x)[0], expected, atol=1e-6)
 
 
 def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadInput, match="takes a Keras model first, and got a value of type int"
-    ):
+    with refused("takes a Keras model first, and got a value of type int"):
         gpubalance.Ensemble([1], simulate=1)
-    with pytest.raises(BadInput, match="an ensemble needs a model"):
+    with refused("an ensemble needs a model"):
         gpubalance.Ensemble([], simulate=1)
-    with pytest.raises(BadInput, match=r"missing.keras can't be loaded"):
+    with refused(r"missing.keras can't be loaded"):
         gpubalance.Ensemble([tmp_path / "missing.keras"], simulate=1)
-    with pytest.raises(BadInput, match="a generator ends with the first model"):
+    with refused("a generator ends with the first model"):
         gpubalance.Ensemble([dense(1)], simulate=1).predict(iter([np.ones((1, 64))]))
-
-
-def test_outputs_of_unlike_shapes_have_no_mean() -> None:
-    ensemble = gpubalance.Ensemble(
-        [dense(3), dense(1)], gpus=[0, 1], simulate=QUICK_PAIR
-    )
-    with pytest.raises(BadInput, match="the models' outputs differ in shape"):
-        ensemble.predict(np.ones((5, 64), "float32"), mean=True)
+    unlike = gpubalance.Ensemble([dense(3), dense(1)], simulate=2)
+    with refused("the models' outputs differ in shape"):
+        unlike.predict(np.ones((5, 64), "float32"), mean=True)

@@ -17,17 +17,11 @@ LAST = BatchSplit((3, 1))
 
 
 def step(
-    computes_s: tuple[float, float],
-    sync_s: float,
-    update_s: float = 0.1,
-    split: BatchSplit = SPLIT,
+    computes_s: Any, sync_s: float, update_s: float = 0.1, split: BatchSplit = SPLIT
 ) -> Any:
     """Both begin at 5 s; their sum is there `sync_s` after the slower one's gradients."""
     summed_s = 5.0 + max(computes_s) + sync_s
-    rows = [
-        (5.0, 5.0 + compute_s, summed_s, summed_s + update_s)
-        for compute_s in computes_s
-    ]
+    rows = [(5.0, 5.0 + own_s, summed_s, summed_s + update_s) for own_s in computes_s]
     return epoch_times.StampedStep(np.array(rows), split)
 
 

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.training.cases import CASES, SAMPLES, Case, in_turn, simulated
-from tests.training.models import adamw, classifier, cross_entropy, two_in_two_out
+from tests.training.cases import (
+    CASES,
+    FOUR,
+    OF_WEIGHTS,
+    SAMPLES,
+    Case,
+    in_turn,
+    simulated,
+)
+from tests.training.models import adamw, classifier, two_in_two_out
 from tests.training.own_code import counting
 from tests.training.samples import numbers, of_two, weighted
 
@@ -21,20 +29,12 @@ OF_THREE = ((1, 1, 98),)
 IN_PARTS = ((70, 30), (20, 30))
 LASTS = [80, 2, 70, 40, 1, 5]
 # What several of CASES have, in one training
+WEIGHED = classifier("adam", OF_WEIGHTS, compiled=FOUR)
+REGULARISED: Any = {"kernel_regularizer": "l2", "activity_regularizer": "l2"}
 TOGETHER = {
     "AdamW, clipped, EMA, and counters": Case(partial(counting, adamw), numbers),
-    "weights and several steps": Case(
-        classifier(
-            "adam",
-            cross_entropy("mean_with_sample_weight"),
-            compiled={"steps_per_execution": 4},
-        ),
-        weighted,
-    ),
-    "regularised outputs": Case(
-        partial(two_in_two_out, kernel_regularizer="l2", activity_regularizer="l2"),
-        of_two,
-    ),
+    "weights and several steps": Case(WEIGHED, weighted),
+    "regularised outputs": Case(partial(two_in_two_out, **REGULARISED), of_two),
 }
 # Each with what is hard for it: micro-batches, or a last batch of fewer samples than devices.
 HARDEST: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
@@ -61,16 +61,10 @@ _AS_HARD = {
 # These have what neither the hardest nor another of them has: each is tried with one split. All
 # others are a campaign.
 FULL = {
-    "synchronised batch norm behind a loss",
-    "reduction sum",
-    "float64",
-    "loss function of one's own, class_weight",
-    "CTC",
-    "embedding, clipped",
-    "state and losses of one's own layer",
-    "autoencoder without a call",
-    "several optimizers in one",
-    "train_step that is a function",
+    *("synchronised batch norm behind a loss", "reduction sum", "float64", "CTC"),
+    *("loss function of one's own, class_weight", "embedding, clipped"),
+    *("state and losses of one's own layer", "autoencoder without a call"),
+    *("several optimizers in one", "train_step that is a function"),
 }
 EVERY = []
 for (i, name), (j, batches) in product(enumerate(CASES), enumerate(SPLITS)):
@@ -92,15 +86,13 @@ def test_a_split_gives_what_one_device_gives(
     assert found.logs < max(case.within, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "split", "lasts"),
-    [
-        pytest.param(
-            name, split, lasts, marks=[pytest.mark.full] * ((name, split) in _AS_HARD)
-        )
-        for name, split, lasts in HARDEST
-    ],
-)
+MARKED = []
+for name, *row in HARDEST:
+    marks = [pytest.mark.full] * ((name, row[0]) in _AS_HARD)
+    MARKED.append(pytest.param(name, *row, marks=marks))
+
+
+@pytest.mark.parametrize(("name", "split", "lasts"), MARKED)
 def test_neither_micro_batches_nor_a_last_batch_change_anything(
     name: str, split: tuple[Any, ...], lasts: tuple[int, ...]
 ) -> None:

@@ -44,32 +44,28 @@ def _model(split: Split) -> Any:
     """
     with split.scope():
         keras.utils.set_random_seed(1)
-        inner = [
-            layers.Dense(8),
-            layers.BatchNormalization(),
-            layers.Dropout(0.1),
-            layers.Dense(3, "softmax"),
-        ]
-        model = keras.Sequential([keras.Input((4,)), *inner])
+        model = _sequential(layers.Dense(8))
         rate = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
         metrics = ["accuracy", keras.metrics.AUC(), keras.metrics.F1Score()]
-        model.compile(
-            keras.optimizers.Adam(rate), "categorical_crossentropy", metrics=metrics
-        )
+        adam = keras.optimizers.Adam(rate)
+        model.compile(adam, "categorical_crossentropy", metrics=metrics)
     return model
+
+
+def _sequential(first: Any) -> Any:
+    inner = [first, layers.BatchNormalization(), layers.Dropout(0.1)]
+    return keras.Sequential([keras.Input((4,)), *inner, layers.Dense(3, "softmax")])
 
 
 def _samples(count: int) -> tuple[Any, Any]:
     random = np.random.default_rng(0)
-    return random.random((count, 4), np.float32), np.eye(3, dtype=np.float32)[
-        random.integers(0, 3, count)
-    ]
+    x, labels = random.random((count, 4), np.float32), random.integers(0, 3, count)
+    return x, np.eye(3, dtype=np.float32)[labels]
 
 
 def _to_the_host(found: Iterable[Crossing]) -> set[Crossing]:
-    return {
-        item for item in found if item.sender in _REPLICAS and item.receiver == _HOST
-    }
+    to_host = [one for one in found if one.receiver == _HOST]
+    return {one for one in to_host if one.sender in _REPLICAS}
 
 
 def _between(found: Iterable[Crossing]) -> set[Crossing]:
@@ -118,18 +114,11 @@ def test_a_stage_sends_the_next_one_its_outputs_and_nothing_to_the_host() -> Non
     from gpubalance.engine.pipeline.pipeline import Pipeline
     from tests.engine.pipelines import graph_of, in_stages, orders_of
 
-    inner = [
-        layers.Dense(8, "relu"),
-        layers.BatchNormalization(),
-        layers.Dropout(0.1),
-        layers.Dense(3, "softmax"),
-    ]
-    model = keras.Sequential([keras.Input((4,)), *inner])
+    model = _sequential(layers.Dense(8, "relu"))
     calls, blocks, samples = graph_of(model)
     segments = in_stages(len(blocks.starts), 2)
-    pipeline = Pipeline(
-        CutModel(model, blocks, segments, _REPLICAS, keras.optimizers.Adam())
-    )
+    adam = keras.optimizers.Adam()
+    pipeline = Pipeline(CutModel(model, blocks, segments, _REPLICAS, adam))
     batch = [pipeline.cut.held(micro_batch_of(as_tensors(samples.make(6)), calls))] * 3
     with crossings() as found:
         pipeline.step(batch, orders_of(segments, blocks.graph, 3))

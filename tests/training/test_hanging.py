@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -11,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpubalance.errors import BadInput
-from tests.cli.program import ROOT
 from tests.support.late import keras
+from tests.support.python import python
+from tests.support.told import refused
 from tests.training.cases import in_split
 from tests.training.samples import numbers
 
@@ -96,14 +94,7 @@ if data is not batches:
 @pytest.mark.parametrize("kinds", [("batches",), ("dataset", "Parts")])
 def test_a_fit_that_ends_waits_for_no_batch(kinds: tuple[str, ...]) -> None:
     """Nor does the next one, nor the program, for a generator."""
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING, *kinds],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,  # for ever
-    )
+    done = python("-c", HANGING, *kinds, timeout=500)  # for ever
     ended = []
     for kind in kinds:
         ended += [f"stopped {kind}", f"interrupted {kind}"]
@@ -156,6 +147,6 @@ def test_what_a_generator_raises_comes_with_its_type_text_and_line() -> None:
             yield X[:100], Y[:100]
         raise KeyError("boom at 4")
 
-    with pytest.raises(BadInput, match="boom at 4") as caught:
+    with refused("boom at 4") as caught:
         split.fit(model, failing(), steps_per_epoch=9, verbose=0)
     assert isinstance(caught.value.__cause__, KeyError)

@@ -65,10 +65,8 @@ def test_plain_devices_on_hosts_train(tmp_path: Path) -> None:
     expected = [float(np.abs(weight).sum()) for weight in model.get_weights()]
     lines = done.stdout.splitlines()
     assert {line.partition(" |")[0] for line in lines} == {"alpha:0", "beta:0"}
-    assert {line.partition("| ")[2].partition(" [")[0] for line in lines} == {
-        str(made.batches),
-        "(84, 60)",
-    }
+    batches = {line.partition("| ")[2].partition(" [")[0] for line in lines}
+    assert batches == {str(made.batches), "(84, 60)"}
     for line in lines:
         found = json.loads(line.partition(") ")[2])
         assert found == pytest.approx(expected, rel=TOLERANCE), line
@@ -106,30 +104,22 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
         # 0.010 by the profile, of the stamps of the shortest step
         assert item["sync_s"] >= 0.008
     # The first process writes; the others have taken part.
-    assert {path.name for path in (tmp_path / "by-0").iterdir()} == {
-        "best.keras",
-        "log.csv",
-        "backup",
-        "saved.keras",
-    }
+    written = {path.name for path in (tmp_path / "by-0").iterdir()}
+    assert written == {"best.keras", "log.csv", "backup", "saved.keras"}
     assert not list((tmp_path / "by-1").iterdir())
     assert not list((tmp_path / "by-2").iterdir())
+    said = done.stdout
     for label in ("alpha:0", "alpha:1", "beta:0"):
         # After the second batch, and after two epochs of five, all end where one ended.
-        assert all(
-            f"{label} | ended after {steps} steps" in done.stdout for steps in (2, 10)
-        )
-        assert done.stdout.count(f"{label} | evaluated 2 batches") == 2
-        assert (
-            f"{label} | refused: the data of alpha:1, beta:0 is not that of alpha:0"
-            in done.stdout
-        )
-        refused = f"{label} | refused: the data is not as long in all processes: "
-        assert f"{refused}610 in alpha:0, 609 in alpha:1, 608 in beta:0" in done.stdout
-        assert f"{refused}the next batch has 144 in alpha:0, 0 in beta:0" in done.stdout
-        assert (
-            f"{refused}the next batch has 34 in alpha:0, 33 in alpha:1, 32 in beta:0"
-            in done.stdout
-        )
+        for steps in (2, 10):
+            assert f"{label} | ended after {steps} steps" in said
+        assert said.count(f"{label} | evaluated 2 batches") == 2
+        refused = f"{label} | refused: the data "
+        assert f"{refused}of alpha:1, beta:0 is not that of alpha:0" in said
+        unlike = f"{refused}is not as long in all processes: "
+        assert f"{unlike}610 in alpha:0, 609 in alpha:1, 608 in beta:0" in said
+        left = f"{unlike}the next batch has "
+        assert f"{left}144 in alpha:0, 0 in beta:0" in said
+        assert f"{left}34 in alpha:0, 33 in alpha:1, 32 in beta:0" in said
         before = f"{label} | refused: the processes have not trained for as many steps before: "
-        assert f"{before}0 in alpha:0, 1 in alpha:1, 2 in beta:0" in done.stdout
+        assert f"{before}0 in alpha:0, 1 in alpha:1, 2 in beta:0" in said

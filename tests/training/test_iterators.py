@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.cli.program import ROOT
+from tests.support.python import python
 from tests.training.cases import in_split
 from tests.training.samples import numbers
 
@@ -44,21 +42,14 @@ def test_a_generator_that_validates_is_asked_by_one_thread_at_a_time() -> None:
             time.sleep(0.002)
             yield X[:100], Y[:100]
 
-    trained = split.fit(
-        model, X, Y, validation_data=endless(), validation_steps=1, epochs=8, verbose=0
-    )
+    how = {"validation_data": endless(), "validation_steps": 1}
+    trained = split.fit(model, X, Y, epochs=8, verbose=0, **how)
     # Two threads at once would be an error: "already executing".
     assert len(trained.history["val_loss"]) == 8
 
 
 @pytest.mark.full
 def test_an_interrupted_training_ends_at_once_and_says_only_that() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", INTERRUPTED)
     assert done.returncode == -signal.SIGINT
     assert done.stderr.rstrip().splitlines()[-1] == "KeyboardInterrupt"

@@ -22,18 +22,12 @@ def planned(batches: tuple[int, ...]) -> Plan:
     """A plan of four devices, which hold and take unlike much."""
     devices = devices_of(QUICK, QUICK, QUICK, QUICK)
     made = plan(probe_of(devices), devices, PlanRequest(global_batch=256))
-    shares = [
-        share.model_copy(update={"batch": batch, "micro_batch": batch, "limit": limit})
-        for share, batch, limit in zip(made.shares, batches, LIMITS, strict=True)
-    ]
-    return made.model_copy(
-        update={
-            "batches": batches,
-            "micro_batches": batches,
-            "shares": tuple(shares),
-            "curves": CURVES,
-        }
-    )
+    shares = []
+    for share, batch, limit in zip(made.shares, batches, LIMITS, strict=True):
+        own = {"batch": batch, "micro_batch": batch, "limit": limit}
+        shares.append(share.model_copy(update=own))
+    changes = {"batches": batches, "micro_batches": batches, "curves": CURVES}
+    return made.model_copy(update=changes | {"shares": tuple(shares)})
 
 
 @pytest.mark.filterwarnings("ignore:.*is of simulated devices")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpubalance.cli.parameters import noise_scale
-from gpubalance.errors import BadInput, UsageError
+from gpubalance.errors import UsageError
 from gpubalance.planning.noise import NoiseScale
 from gpubalance.results.plan import Noise, Plan
 from gpubalance.results.records import read_record
@@ -20,6 +21,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT
 from tests.support.late import keras, layers, optimizers
+from tests.support.told import refused
 from tests.training.cases import simulated
 
 INPUTS = 50
@@ -36,25 +38,17 @@ def regression() -> tuple[Any, Any]:
     draw = np.random.default_rng(7)
     x = draw.standard_normal((GLOBAL_BATCH * STEPS, INPUTS)).astype("float32")
     weights = draw.standard_normal((INPUTS, OUTPUTS))
-    y = x @ (weights / np.linalg.norm(weights, axis=0)) + draw.standard_normal(
-        (len(x), OUTPUTS)
-    )
-    return x, y.astype("float32")
+    y = x @ (weights / np.linalg.norm(weights, axis=0))
+    return x, (y + draw.standard_normal(y.shape)).astype("float32")
 
 
 def still(split: Any, *, dtype: str = "float32") -> Any:
     """A linear model that does not learn, so that its noise scale stays."""
     with split.scope():
-        layer = layers.Dense(
-            OUTPUTS, use_bias=False, kernel_initializer="zeros", dtype=dtype
-        )
-        model = keras.Sequential(
-            [
-                keras.Input((INPUTS,)),
-                layer,
-                layers.Activation("linear", dtype="float32"),
-            ]
-        )
+        how = {"use_bias": False, "kernel_initializer": "zeros", "dtype": dtype}
+        body = [keras.Input((INPUTS,)), layers.Dense(OUTPUTS, **how)]
+        last = layers.Activation("linear", dtype="float32")
+        model = keras.Sequential([*body, last])
         optimizer = optimizers.SGD(0.0)
         if dtype == "mixed_float16":
             optimizer = optimizers.LossScaleOptimizer(optimizer)
@@ -62,31 +56,20 @@ def still(split: Any, *, dtype: str = "float32") -> Any:
     return model
 
 
-@pytest.mark.parametrize(
-    ("batches", "micro_batches", "dtype"),
-    [
-        pytest.param((1, 1, 98), None, "float32", marks=pytest.mark.campaign),
-        ((70, 30), (20, 30), "float32"),
-        pytest.param((70, 30), None, "mixed_float16", marks=pytest.mark.full),
-    ],
-)
+OF_THREE = pytest.param(((1, 1, 98),), "float32", marks=pytest.mark.campaign)
+OF_HALF = pytest.param(((70, 30),), "mixed_float16", marks=pytest.mark.full)
+IN_PARTS = (((70, 30), (20, 30)), "float32")
+
+
+@pytest.mark.parametrize(("shares", "dtype"), [OF_THREE, IN_PARTS, OF_HALF])
 def test_it_is_the_true_one_of_a_linear_regression(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    batches: tuple[int, ...],
-    micro_batches: tuple[int, ...] | None,
-    dtype: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shares: Any, dtype: str
 ) -> None:
-    split = simulated(batches, micro_batches)
+    split = simulated(*shares)
     file = tmp_path / "noise.json"
     monitor = split.monitor(every=1, noise=file)
-    split.fit(
-        still(split, dtype=dtype),
-        *regression(),
-        shuffle=False,
-        verbose=0,
-        callbacks=[monitor],
-    )
+    options: Any = {"shuffle": False, "verbose": 0, "callbacks": [monitor]}
+    split.fit(still(split, dtype=dtype), *regression(), **options)
     (epoch,) = monitor.epochs
     assert epoch.noise_scale == pytest.approx(TRUE, rel=0.05)
     low, high = epoch.noise_scale_ci95
@@ -94,11 +77,7 @@ def test_it_is_the_true_one_of_a_linear_regression(
     written = json.loads(file.read_text())
     assert written["steps"] == 200  # the latest
     assert noise_scale(str(file)) == written["noise_scale"]
-    (told,) = [
-        line
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("noise scale")
-    ]
+    (told,) = re.findall("(?m)^noise scale.*", capsys.readouterr().out)
     assert "at a global batch of 100 each sample is worth" in told
 
 
@@ -112,10 +91,8 @@ def test_rows_of_an_embedding_that_meet_in_a_batch_are_one() -> None:
     one_hot = np.eye(5, dtype="float32")[ids]
     dense = partial(layers.Dense, use_bias=False, kernel_initializer="ones")
     found = []
-    for first, x in (
-        (partial(layers.Embedding, 5, 4, "ones"), ids),
-        (partial(dense, 4), one_hot),
-    ):
+    of_rows = partial(layers.Embedding, 5, 4, "ones")
+    for first, x in ((of_rows, ids), (partial(dense, 4), one_hot)):
         split = simulated((70, 30))
         inputs = layers.Input(x.shape[1:])
         with split.scope():
@@ -129,9 +106,8 @@ def test_rows_of_an_embedding_that_meet_in_a_batch_are_one() -> None:
 
 
 def test_a_batch_in_one_piece_on_one_device_is_refused_with_the_remedy() -> None:
-    with pytest.raises(
-        UsageError, match=r"in one piece on one device(.|\n)*micro_batches=\[50\]"
-    ):
+    in_one = r"in one piece on one device(.|\n)*micro_batches=\[50\]"
+    with refused(in_one, UsageError):
         simulated((100,)).monitor(noise=True)
 
 
@@ -139,22 +115,19 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
     from gpubalance.training.noise_text import noise_text
 
     plan = read_record(ROOT / "tests/saved/plan-by-global-batch.json", Plan)
-    told = noise_text(NoiseScale(300.0, (250.0, 350.0)), plan.split, plan)
-    assert told.startswith(
-        "noise scale 300 (250 to 350): at a global batch of 1584 each sample is worth 16 %; "
-    )
+    scale = NoiseScale(300.0, (250.0, 350.0))
+    told = noise_text(scale, plan.split, plan)
+    at_batch = "at a global batch of 1584 each sample is worth 16 %; "
+    assert told.startswith(f"noise scale 300 (250 to 350): {at_batch}")
     assert "would reach the same loss 2." in told
     assert "× sooner; learning rate × 0." in told
     large = noise_text(NoiseScale(1e6, (0.9e6, 1.1e6)), plan.split, plan)
-    assert large.endswith(
-        "no other global batch would reach the same loss clearly sooner"
-    )
-    assert noise_text(
-        NoiseScale(300.0, (250.0, 350.0)), BatchSplit((8, 8)), plan
-    ).endswith("each sample is worth 95 %")
-    assert noise_text(
-        NoiseScale(None, None, "2 steps say too little"), plan.split, plan
-    ) == ("noise scale not known: 2 steps say too little")
+    assert large.endswith("batch would reach the same loss clearly sooner")
+    small = noise_text(scale, BatchSplit((8, 8)), plan)
+    assert small.endswith("each sample is worth 95 %")
+    unknown = NoiseScale(None, None, "2 steps say too little")
+    text = noise_text(unknown, plan.split, plan)
+    assert text == "noise scale not known: 2 steps say too little"
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "nan", "inf", "1e13"])
@@ -165,17 +138,10 @@ def test_what_is_no_noise_scale_is_refused(text: str) -> None:
 
 def test_a_file_without_one_is_refused_with_its_reason(tmp_path: Path) -> None:
     file = tmp_path / "noise.json"
-    with pytest.raises(UsageError, match=r"(?s)can't read.*split\.monitor\(noise="):
+    with refused(r"(?s)can't read.*split\.monitor\(noise=", UsageError):
         noise_scale(str(file))
-    unknown = {
-        "noise_scale": None,
-        "noise_scale_ci95": None,
-        "unknown": "2 steps say too little",
-    }
-    file.write_text(
-        Noise(
-            created="now", model="m", steps=2, global_batch=8, **unknown
-        ).model_dump_json()
-    )
-    with pytest.raises(BadInput, match=r"has no noise scale: 2 steps say too little"):
+    unknown: Any = {"noise_scale": None, "unknown": "2 steps say too little"}
+    unknown |= {"created": "now", "model": "m", "noise_scale_ci95": None}
+    file.write_text(Noise(steps=2, global_batch=8, **unknown).model_dump_json())
+    with refused(r"has no noise scale: 2 steps say too little"):
         noise_scale(str(file))

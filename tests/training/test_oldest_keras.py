@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.program import ROOT
+from tests.support.python import python
 
 OLDEST = "3.12.4"
 FOLDER = Path(sys.prefix) / "oldest-keras"
@@ -42,19 +42,8 @@ sys.exit(pytest.main(sys.argv[2:]))
 def oldest_keras() -> Path:
     """A folder with the oldest Keras, installed once."""
     if not (FOLDER / f"keras-{OLDEST}.dist-info").is_dir():
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--target",
-            str(FOLDER),
-        ]
-        done = subprocess.run(
-            [*pip, f"keras=={OLDEST}"], capture_output=True, text=True, check=False
-        )
+        pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+        done = python(*pip, str(FOLDER), f"keras=={OLDEST}")
         if done.returncode:
             pytest.skip(f"no Keras {OLDEST} to be had: {done.stderr.strip()[-200:]}")
     return FOLDER
@@ -65,26 +54,11 @@ def oldest_keras() -> Path:
     "tests", [FEW, pytest.param(MORE, marks=pytest.mark.campaign)], ids=["few", "more"]
 )
 def test_the_oldest_one_is_exact(oldest_keras: Path, tests: tuple[str, ...]) -> None:
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PYTEST_XDIST")
-    }
+    kept = [name for name in os.environ if not name.startswith("PYTEST_XDIST")]
+    environment = {name: os.environ[name] for name in kept}
     environment["PYTHONPATH"] = os.pathsep.join([str(oldest_keras), str(ROOT)])
-    command = [
-        sys.executable,
-        "-c",
-        TESTS,
-        OLDEST,
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "",
-    ]
+    command = ["-c", TESTS, OLDEST, *["-q", "-p", "no:cacheprovider", "-m"], ""]
     command += [f"{ROOT}/tests/training/{name}" for name in tests]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = python(*command, only=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert f"{len(tests)} passed" in done.stdout

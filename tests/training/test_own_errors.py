@@ -117,7 +117,7 @@ FIRST = ["generator", "PyDataset with workers"]
 OTHERS = [pytest.param(n, marks=pytest.mark.full) for n in KINDS if n not in FIRST]
 
 
-@pytest.mark.parametrize("kind", FIRST + OTHERS)
+@pytest.mark.parametrize("kind", [*FIRST, *OTHERS])
 def test_what_users_code_raises_is_the_cause(
     kind: str, trained: tuple[Any, Any]
 ) -> None:

@@ -55,8 +55,9 @@ def cut(model: Any, stages: int = 2) -> Layers:
     for one in graph.blocks:
         own = {"calls": one.calls, "weights_bytes": one.weights_bytes}
         blocks.append(like(of_pair.blocks[0], **own))
-    for one in segments:
-        of_stage = {"device": one.device, "segments": ((one.first, one.last),)}
+    for segment in segments:
+        of_stage: Any = {"segments": ((segment.first, segment.last),)}
+        of_stage["device"] = segment.device
         cut_into.append(like(of_pair.stages[0], **of_stage))
     found: Layers = like(
         of_pair,

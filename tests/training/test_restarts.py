@@ -107,9 +107,8 @@ def undisturbed(backup: Path) -> list[Any]:
     """The weights of a training on one device that goes on from the backup."""
     model = build()
     restore = keras.callbacks.BackupAndRestore(str(backup), double_checkpoint=True)
-    model.fit(
-        *data(), BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[restore]
-    )
+    options = {"epochs": EPOCHS, "shuffle": False, "verbose": 0}
+    model.fit(*data(), BATCH, callbacks=[restore], **options)
     return list(model.get_weights())
 
 
@@ -134,15 +133,13 @@ def test_a_training_survives_the_loss_of_processes_and_hosts(tmp_path: Path) -> 
     plan = write_plan(tmp_path)
     out, told = launched(tmp_path, plan, TWO_HOSTS, f"sh {via} {{host}}", *losses)
     assert re.findall("it goes on with epoch (.)", told) == ["2", "3", "4", "5"], told
-    restarts = re.findall(
-        r"restart \d of 4: (.*), the global batch of 144 as before", told
-    )
+    as_before = "the global batch of 144 as before"
+    restarts = re.findall(rf"restart \d of 4: (.*), {as_before}", told)
     of_all, of_alpha = "alpha:0 80, alpha:1 40, beta:0 24", "alpha:0 96, alpha:1 48"
     assert restarts == [of_all, of_alpha, of_all, of_alpha], told
     # What is lost is found a step later
-    lost = re.findall(
-        r"since the last backup: [123]; it was in step [123] of epoch (.)", told
-    )
+    where = r"since the last backup: [123]; it was in step [123] of epoch (.)"
+    lost = re.findall(where, told)
     assert lost == ["2", "3", "4", "5"], told
     assert told.count("beta can't be reached: ") == 2, told
     # One epoch of five steps was left to the last start; its backup has all that came before
@@ -160,13 +157,11 @@ def test_a_training_survives_a_cut_link(tmp_path: Path) -> None:
             pytest.skip(str(error))
         paced = [simulated_devices(TWO_HOSTS)[0][number] for number in (0, 2)]
         plain, _ = simulated_devices(1, names)
-        made_plan = plan_of(
-            probe_of(paced), paced, PlanRequest(global_batch=BATCH, sync_s=0.0)
-        )
+        request = PlanRequest(global_batch=BATCH, sync_s=0.0)
+        made_plan = plan_of(probe_of(paced), paced, request)
         path = tmp_path / "plan.json"
-        path.write_text(
-            made_plan.model_copy(update={"devices": plain}).model_dump_json()
-        )
+        of_plain = made_plan.model_copy(update={"devices": plain})
+        path.write_text(of_plain.model_dump_json())
         via = "env ON={host} ip netns exec {host}"
         out, told = launched(tmp_path, path, "1", via, f"link@{names[1]}")
     assert "since the last backup: 2; it was in step 2 of epoch 2" in told, told

@@ -9,7 +9,6 @@ import os
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 from tests.cli.program import ROOT
 from tests.support.late import keras
+from tests.support.python import python
 from tests.training.cases import in_split, largest
 from tests.training.models import classifier
 from tests.training.samples import numbers
@@ -40,9 +40,8 @@ def trained(
         keras.callbacks.BackupAndRestore(backup),
         keras.callbacks.LambdaCallback(on_train_batch_end=die),
     ]
-    split.fit(
-        model, *numbers(340), epochs=3, shuffle=False, verbose=0, callbacks=callbacks
-    )
+    options = {"epochs": 3, "shuffle": False, "verbose": 0}
+    split.fit(model, *numbers(340), callbacks=callbacks, **options)
     return list(model.get_weights())
 
 
@@ -58,12 +57,7 @@ with lean_import():
 from tests.training.test_resume import Path, trained
 trained(Path(sys.argv[1]), (70, 30), dies_at=6)  # the second of the second epoch
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(backup)],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
+    done = python("-c", code, str(backup))
     assert done.returncode == -signal.SIGKILL, done.stderr
     return backup
 

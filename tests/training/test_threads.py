@@ -82,11 +82,8 @@ def by_mirrored_strategy(weights: list[Any]) -> Any:
 
 def differences_of_replicas(model: Any) -> list[float]:
     """The largest difference of each weight's two copies."""
-    differences = []
-    for weight in model.trainable_variables:
-        one, other = weight.value.values
-        differences.append(float(tf.reduce_max(tf.abs(one - other))))
-    return differences
+    pairs = [weight.value.values for weight in model.trainable_variables]
+    return [float(tf.reduce_max(tf.abs(one - other))) for one, other in pairs]
 
 
 def last_two(batches: tuple[int, int]) -> Split:
@@ -115,9 +112,8 @@ def test_a_plain_model_trains_as_ever_while_a_split_traces(times: int) -> None:
     expected = on_one_device(weights)
     for _ in range(times):
         split = simulated((70, 30))
-        models = together(
-            partial(trained_by, split, weights), partial(by_mirrored_strategy, weights)
-        )
+        of_split = partial(trained_by, split, weights)
+        models = together(of_split, partial(by_mirrored_strategy, weights))
         assert max(apart(model, expected) for model in models) <= NEAR
         assert max(differences_of_replicas(models[1])) == 0.0
 
@@ -158,8 +154,7 @@ def test_a_server_evaluates_a_model_while_another_thread_trains_it() -> None:
         finally:
             ended.set()
 
-    history, served = together(
-        lambda: model.fit(X, Y, verbose=0, callbacks=[Pausing()]), serve
-    )
+    fit = partial(model.fit, X, Y, verbose=0, callbacks=[Pausing()])
+    history, served = together(fit, serve)
     assert served == pytest.approx(before, rel=1e-5)
     assert len(history.epoch) == 1

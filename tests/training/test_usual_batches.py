@@ -25,27 +25,20 @@ def fit(model: Any, split: Any) -> None:
         split.shares = BatchSplit((40, 60) if epoch else (70, 30))
 
     changing = keras.callbacks.LambdaCallback(on_epoch_begin=change)
-    validation = (X[:130], Y[:130])
-    model.fit(
-        X, Y, epochs=2, validation_data=validation, callbacks=[changing], verbose=0
-    )
+    how = {"validation_data": (X[:130], Y[:130]), "callbacks": [changing]}
+    model.fit(X, Y, epochs=2, verbose=0, **how)
 
 
-# Each with what is usual of its batches, by what these are for.
-CALLS: dict[Callable[..., Any], dict[str, list[bool]]] = {
-    fit: {"train": 2 * SHORT, "test": 2 * [True, False]},
-    lambda model, _: model.predict(X[:1], verbose=0): {"predict": [False]},
-    lambda model, _: model.predict(X, batch_size=32, verbose=0): {
-        "predict": [*7 * [True], False]
-    },
-    lambda model, _: model.evaluate(X, Y, verbose=0): {"test": SHORT},
-    lambda model, _: model.evaluate(X, Y, batch_size=40, verbose=0): {
-        "test": [*6 * [True], False]
-    },
-    lambda model, _: model.fit(X, Y, batch_size=200, verbose=0): {
-        "train": [True, False]
-    },
-}
+# Each with what it is for, and what is usual of its batches
+Call = Callable[..., Any]
+CALLS: list[tuple[Call, dict[str, list[bool]]]] = [
+    (fit, {"train": 2 * SHORT, "test": 2 * [True, False]}),
+    (lambda of, _: of.predict(X[:1], verbose=0), {"predict": [False]}),
+    (lambda of, _: of.predict(X, 32, verbose=0), {"predict": [*7 * [True], False]}),
+    (lambda of, _: of.evaluate(X, Y, verbose=0), {"test": SHORT}),
+    (lambda of, _: of.evaluate(X, Y, 40, verbose=0), {"test": [*6 * [True], False]}),
+    (lambda of, _: of.fit(X, Y, 200, verbose=0), {"train": [True, False]}),
+]
 
 
 def test_a_call_tells_what_is_usual_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +55,8 @@ def test_a_call_tells_what_is_usual_in_it(monkeypatch: pytest.MonkeyPatch) -> No
     split = simulated((70, 30))
     with split.scope():
         model = classifier()()
-    calls = list(CALLS)
-    for order in (calls, calls[::-1], [*calls[1:], calls[0]]):
-        for one in order:
+    for order in (CALLS, CALLS[::-1], [*CALLS[1:], CALLS[0]]):
+        for one, usual in order:
             dealt.clear()
             one(model, split)
-            assert dealt == CALLS[one]
+            assert dealt == usual

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import BadInput
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.split import Split
 from tests.cli.program import ROOT
 from tests.jobs.probes import probe_of
 from tests.support.late import keras, ops, tf
+from tests.support.told import refused, warned
 from tests.training.cases import CASES, Case, apart, in_split, in_turn, simulated
 from tests.training.models import adamw, classifier, compiled, dense
 from tests.training.samples import numbers
@@ -39,15 +39,12 @@ def telling() -> Any:
             self.optimizer.apply(gradients, self.trainable_variables)
             logs = self.compute_metrics(x, y, p)
             accuracy = logs["accuracy"]
-            logs["of a metric"] = tf.cond(
-                accuracy > 0.3, lambda: 2 * accuracy, lambda: rate
-            )
-            logs["of samples"] = ops.sum(p**2)
-            return {**logs, "rate": rate, "before": before, "constant": 3.0}
+            twice = tf.cond(accuracy > 0.3, lambda: 2 * accuracy, lambda: rate)
+            own = {"of a metric": twice, "of samples": ops.sum(p**2), "constant": 3.0}
+            return {**logs, **own, "rate": rate, "before": before}
 
-    return compiled(
-        Telling(dense()), optimizer="adam", metrics=["accuracy"], **COMPILED
-    )
+    how = {"metrics": ["accuracy"], **COMPILED}
+    return compiled(Telling(dense()), optimizer="adam", **how)
 
 
 def with_xla(case: Case) -> tuple[Case, list[Any]]:
@@ -69,19 +66,14 @@ def kinds(split: Split, model: Any) -> set[bool]:
     return {kind.xla for what, _, kind in traced if what == "train"}
 
 
-@pytest.mark.parametrize(
-    ("case", "split"),
-    [
-        (Case(telling, numbers), ((70, 30), (20, 30))),
-        pytest.param(
-            CASES["embedding of positions, Adam"],
-            ((70, 30), (20, 30)),
-            marks=pytest.mark.campaign,
-        ),
-    ],
+OF_ROWS = pytest.param(
+    CASES["embedding of positions, Adam"], marks=pytest.mark.campaign
 )
-def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) -> None:
-    made = simulated(*split)
+
+
+@pytest.mark.parametrize("case", [Case(telling, numbers), OF_ROWS])
+def test_a_compiled_split_gives_what_one_device_gives(case: Case) -> None:
+    made = simulated((70, 30), (20, 30))
     compiled_case, models = with_xla(case)
     (found,) = in_turn(compiled_case, made, [80])
     assert found.weights < 1e-5
@@ -92,9 +84,7 @@ def test_a_compiled_split_gives_what_one_device_gives(case: Case, split: Any) ->
 @pytest.mark.full
 def test_rare_sizes_train_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     split, model = in_split(classifier("adam", compiled=COMPILED))
-    with pytest.warns(
-        UserWarning, match=r"trains 56/24 without XLA, which compiles"
-    ) as told:
+    with warned(r"trains 56/24 without XLA, which compiles") as told:
         split.fit(model, X, Y, epochs=2, verbose=2, callbacks=[split.monitor(every=2)])
     assert len([one for one in told if "XLA" in str(one.message)]) == 1
     split.fit(model, X[:150], Y[:150], verbose=0)  # one of 35/15, which is as rare
@@ -140,9 +130,7 @@ def test_what_xla_cannot_compile_is_named_and_refused() -> None:
     alone = printing()
     alone.set_weights(model.get_weights())
     alone.fit(X[:200], Y[:200], batch_size=100, shuffle=False, verbose=0)
-    with pytest.warns(
-        UserWarning, match=r"(?s)AsString .*# here.*So it trains without XLA"
-    ):
+    with warned(r"(?s)AsString .*# here.*So it trains without XLA"):
         split.fit(model, X[:200], Y[:200], shuffle=False, verbose=0)
     assert kinds(split, model) == {True, False}
     # The failed step has left nothing: AdamW's weights would decay twice.
@@ -153,13 +141,9 @@ def test_what_xla_cannot_compile_is_named_and_refused() -> None:
         asked.jit_compile = True
         normalised = CASES["synchronised batch norm"].make()
         normalised.jit_compile = True
-    with pytest.raises(
-        BadInput, match=r"(?s)its operation AsString .*# here.*jit_compile=False"
-    ):
+    with refused(r"(?s)its operation AsString .*# here.*jit_compile=False"):
         split.fit(asked, X[:200], Y[:200], verbose=0)
-    with pytest.raises(
-        BadInput, match="synchronises batch normalisation amid a step: XLA"
-    ):
+    with refused("synchronises batch normalisation amid a step: XLA"):
         split.fit(normalised, X[:200], Y[:200], verbose=0)
 
 
@@ -168,22 +152,16 @@ def test_a_model_is_compiled_as_its_plan_was_measured() -> None:
     """A model is compiled as its plan was measured unless it says otherwise."""
     split = of_plan(xla=True)
     with split.scope():
-        silent, without = (
-            classifier("adam")(),
-            classifier("adam", compiled={"jit_compile": False})(),
-        )
+        silent = classifier("adam")()
+        without = classifier("adam", compiled={"jit_compile": False})()
     split.fit(silent, X[:200], Y[:200], verbose=0)
     assert kinds(split, silent) == {True}
-    with pytest.warns(
-        UserWarning, match=r"measured with XLA, .* balance --no-xla finds"
-    ):
+    with warned(r"measured with XLA, .* balance --no-xla finds"):
         split.fit(without, X[:200], Y[:200], verbose=0)
     assert kinds(split, without) == {False}
     split = of_plan(xla=False)
     with split.scope():
         asked = classifier("adam", compiled=COMPILED)()
-    with pytest.warns(
-        UserWarning, match=r"measured without XLA, .* balance --xla finds"
-    ):
+    with warned(r"measured without XLA, .* balance --xla finds"):
         split.fit(asked, X[:200], Y[:200], verbose=0)
     assert kinds(split, asked) == {True}
