@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from scripts.benches import deep_zoo
 from scripts.benches.turns import printed
 from tests.engine import zoo
 from tests.engine.pipelines import cut_outputs, graph_of, trained
@@ -103,8 +104,9 @@ def _maker(name: str) -> Callable[[], Any]:
     """What makes the zoo's model of that name, or Keras'."""
     import keras
 
-    if hasattr(zoo, name):
-        return getattr(zoo, name)  # type: ignore[no-any-return]
+    for own in (zoo, deep_zoo):
+        if hasattr(own, name):
+            return getattr(own, name)  # type: ignore[no-any-return]
     return partial(
         getattr(keras.applications, name),
         weights=None,
@@ -189,7 +191,7 @@ def peak() -> Iterator[str]:
 
     _devices()
     found = trained(
-        lambda: zoo.unet(64, 8), keras.optimizers.SGD, steps=1, micro_batches=8
+        lambda: deep_zoo.unet(64, 8), keras.optimizers.SGD, steps=1, micro_batches=8
     )
     tf.config.experimental.reset_memory_stats("CPU:0")
     found.again()

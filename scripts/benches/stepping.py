@@ -15,7 +15,7 @@ def stepping(kind: str, layers: Callable[[], list[Any]]) -> Callable[[], Any]:
     """
 
     def make() -> Any:
-        class Stepping(keras.Sequential):
+        class Stepping(keras.Sequential):  # type: ignore[misc]
             def loss_of(self, x: Any, y: Any) -> Any:
                 if kind == "four views":
                     x, y = (

@@ -58,9 +58,8 @@ def orders_of(
     Of two segments of one device the first's forward comes before the second's.
     """
     depths = depths_of(segments, links_between(graph, segments))
-    orders: list[tuple[Task, ...]] = [
-        () for _ in range(1 + max(one.device for one in segments))
-    ]
+    count = 1 + max(one.device for one in segments)
+    orders: list[tuple[Task, ...]] = [()] * count
     for number, (segment, depth) in enumerate(zip(segments, depths, strict=True)):
         orders[segment.device] += tasks_of(number, micro_batches, depth)
     return orders
@@ -119,47 +118,33 @@ def trained(
     batch: list[Any] = []
     for step in range(steps):
         sizes = [4] * (micro_batches - 1) + [3]
-        batch = [
-            samples.make(one, salt=step * micro_batches + number)
-            for number, one in enumerate(sizes)
-        ]
+        salts = enumerate(sizes, step * micro_batches)
+        batch = [samples.make(size, salt=salt) for salt, size in salts]
         done = pipeline.step([micro_batch_of(one, calls) for one in batch], order)
-        expected = alone(
-            [keras.tree.map_structure(tf.constant, one) for one in batch],
-            float(sum(sizes)),
-        )
+        total, like = float(sum(sizes)), keras.tree.map_structure
+        expected = alone([like(tf.constant, one) for one in batch], total)
         worst = max(worst, abs(sum(map(float, done.losses)) - expected))
         for one in moved:
-            one(
-                [
-                    (keras.tree.map_structure(_next, inputs), labels)
-                    for inputs, labels in batch
-                ],
-                float(sum(sizes)),
-            )
+            one([(like(_next, inputs), labels) for inputs, labels in batch], total)
         between(mine)
         between(its)
     last_batch = [micro_batch_of(one, calls) for one in batch]
     again = partial(pipeline.step, last_batch, order)
-    return Trained(
-        _between(own, twin), _between(mine, its), worst, own, again, twin, *others
-    )
+    found = _between(own, twin), _between(mine, its), worst
+    return Trained(*found, own, again, twin, *others)
 
 
 def _between(one: Any, other: Any) -> float:
     """The largest difference of their variables."""
-    return largest(
-        *([variable.numpy() for variable in each.variables] for each in (one, other))
-    )
+    pair = ([variable.numpy() for variable in each.variables] for each in (one, other))
+    return largest(*pair)
 
 
 def _next(numbers: Any) -> Any:
     """The next one up of each real number."""
-    return (
-        np.nextafter(numbers, np.inf, dtype=numbers.dtype)
-        if numbers.dtype.kind == "f"
-        else numbers
-    )
+    if numbers.dtype.kind != "f":
+        return numbers
+    return np.nextafter(numbers, np.inf, dtype=numbers.dtype)
 
 
 def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
@@ -172,43 +157,32 @@ def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     @tf.function(autograph=False, reduce_retracing=True)
     def gradients(inputs: Any, labels: Any, samples: Any, total: Any) -> Any:
         with tf.GradientTape() as tape:
-            value = (
-                model._compile_loss(labels, model(inputs, training=True))
-                * samples
-                / total
-            )
+            loss = model._compile_loss(labels, model(inputs, training=True))
+            value = loss * samples / total
             if model.losses:
-                value += tf.add_n(
-                    [tf.cast(own, tf.float32) for own in model.losses]
-                ) * (samples / total)
+                added = [tf.cast(own, tf.float32) for own in model.losses]
+                value += tf.add_n(added) * (samples / total)
             scaled = optimizer.scale_loss(value)
-        return value, tape.gradient(
-            scaled, [variable.value for variable in model.trainable_variables]
-        )
+        weights = [variable.value for variable in model.trainable_variables]
+        return value, tape.gradient(scaled, weights)
 
     def plus(one: Any, other: Any) -> Any:
         if not isinstance(one, tf.IndexedSlices):
             return one if other is None else one + other
-        rows = (
-            tf.concat([one.values, other.values], 0),
-            tf.concat([one.indices, other.indices], 0),
-        )
-        return tf.IndexedSlices(*rows, one.dense_shape)
+        values = tf.concat([one.values, other.values], 0)
+        indices = tf.concat([one.indices, other.indices], 0)
+        return tf.IndexedSlices(values, indices, one.dense_shape)
 
     def step(batch: Any, total: float) -> float:
         sums = None
         value = 0.0
         for inputs, labels in batch:
             samples = float(len(tf.nest.flatten(inputs)[0]))
-            own, grads = gradients(
-                inputs, labels, tf.constant(samples), tf.constant(total)
-            )
+            sizes = tf.constant(samples), tf.constant(total)
+            own, grads = gradients(inputs, labels, *sizes)
             value += float(own)
-            sums = (
-                grads
-                if sums is None
-                else [plus(*pair) for pair in zip(sums, grads, strict=True)]
-            )
+            pairs = zip(sums or grads, grads, strict=True)
+            sums = [plus(*pair) for pair in pairs] if sums else grads
         optimizer.apply(sums, model.trainable_variables)
         return value
 
@@ -224,22 +198,14 @@ def cut_outputs(
     """
     from gpubalance.engine.pipeline.section import Section, with_masks
 
-    values = {
-        slot: [tf.convert_to_tensor(x)]
-        for slot, x in zip(calls.inputs, keras.tree.flatten(inputs), strict=True)
-    }
-    for number, span in enumerate(
-        zip(starts, [*starts[1:], len(calls.calls)], strict=True)
-    ):
+    given = [[tf.convert_to_tensor(x)] for x in keras.tree.flatten(inputs)]
+    values = dict(zip(calls.inputs, given, strict=True))
+    spans = zip(starts, [*starts[1:], len(calls.calls)], strict=True)
+    for number, span in enumerate(spans):
         section = Section(calls, span, f"CPU:{number % 2}")
         taken = {slot: values[slot] for slot in (*section.inputs, *section.takes)}
         found = section.values(taken, training=False)
-        given = {
-            slot: found[slot]
-            for slot in (
-                *section.gives,
-                *(one for one in calls.outputs if one in found),
-            )
-        }
-        values |= tf.nest.map_structure(tf.identity, with_masks(given))
+        gives = [*section.gives, *(one for one in calls.outputs if one in found)]
+        own = with_masks({slot: found[slot] for slot in gives})
+        values |= tf.nest.map_structure(tf.identity, own)
     return [values[slot][0].numpy() for slot in calls.outputs]

@@ -39,9 +39,8 @@ class Steps:
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))
         self.strategy = build_strategy(self.names, "auto")
         self.clocks = pace.clocks(profiles, joint or JointProfile(), seed=0)
-        replicas = Replicas(
-            self.strategy, self.names, tuple(self.clocks), summing=IN_SMALL_PACKS
-        )
+        of = self.strategy, self.names, tuple(self.clocks)
+        replicas = Replicas(*of, summing=IN_SMALL_PACKS)
         self.feed = Feed(replicas, BatchSplit((1,) * len(profiles)))
         with self.strategy.scope():
             self.model = make_model()
@@ -49,12 +48,8 @@ class Steps:
             self.model.compile(make_optimizer(), self.model.loss, jit_compile=False)
             self.optimizer = self.model.optimizer
         self.samples = data.Samples(self.model, self.targets, seed=0)
-        built.build(
-            self.model,
-            self.strategy,
-            data.as_tensors(self.samples.make(2)),
-            trains=True,
-        )
+        batch = data.as_tensors(self.samples.make(2))
+        built.build(self.model, self.strategy, batch, trains=True)
         self.functions = Functions(self.model, replicas, xla=xla)
 
     def step(
@@ -76,19 +71,15 @@ class Steps:
         self.feed.split = BatchSplit(tuple(batches), tuple(micro_batches or ()))
         for metric in self.model.metrics:
             metric.reset_state()
-        dealt = self.feed.deal(
-            data.as_tensors((inputs, as_outputs(self.model, list(labels))))
-        )
+        batch = inputs, as_outputs(self.model, list(labels))
+        dealt = self.feed.deal(data.as_tensors(batch))
         logs, stamps, _ = self.functions.train(dealt, stamped=stamped)
         return float(logs["loss"]), stamps.numpy() if stamped else None
 
     def traces(self, *, micro: bool) -> list[Any]:
         """The traced steps, those in micro-batches or the others."""
-        return [
-            made.once
-            for (_, _, kind), (_, made) in self.functions._traced.items()
-            if kind.micro == micro
-        ]
+        traced = self.functions._traced.items()
+        return [made.once for (_, _, kind), (_, made) in traced if kind.micro == micro]
 
     def weights(self) -> list[Any]:
         return [v.numpy() for v in self.model.weights]

@@ -34,9 +34,7 @@ def test_each_replica_accumulates_with_its_own_weights(xla: bool) -> None:
 
 def batch_norm_model() -> Any:
     body = [layers.BatchNormalization(momentum=0.5), layers.Dropout(0.5)]
-    return keras.Sequential(
-        [keras.Input((6,)), *body, layers.Dense(5, activation="softmax")]
-    )
+    return keras.Sequential([keras.Input((6,)), *body, layers.Dense(5, "softmax")])
 
 
 def test_no_replicas_loop_waits_for_anothers() -> None:
@@ -48,9 +46,8 @@ def test_no_replicas_loop_waits_for_anothers() -> None:
     (x, y), *_ = samples()
     steps.step(x, (y,), (70, 30), (35, 10))
     graph = steps.traces(micro=True)[0].graph
-    first, second = (
-        op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")
-    )
+    kinds = ("While", "StatelessWhile")
+    first, second = (op for op in graph.get_operations() if op.type in kinds)
     assert first.device != second.device
     assert first not in ancestors(second)
     assert second not in ancestors(first)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.support.python import python
 
 PROGRAM = """
 import threading, time
@@ -28,7 +27,5 @@ began.wait()
 
 def test_a_program_that_ends_lets_a_thread_finish_what_it_traces() -> None:
     """Python ends it inside TensorFlow otherwise: "FATAL: exception not rethrown", code -6."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
-    )
+    done = python("-c", PROGRAM)
     assert (done.returncode, done.stdout) == (0, "traced\n"), done.stderr

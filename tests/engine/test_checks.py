@@ -50,17 +50,13 @@ class Through(Party):
         from gpubalance.engine import checks
 
         if isinstance(work, Copy):
-            return Copied(
-                **checks.copy(
-                    f"CPU:{work.source}", f"CPU:{work.target}", NBYTES, self._move
-                )
-            )
-        if isinstance(work, Reduce):
-            told = checks.reduce(["CPU:0", "CPU:1"], work.nbytes)
-            return Reduced(
-                **(told | {"differing": (0, 3)} if self._move is zeros else told)
-            )
-        raise NotImplementedError
+            ends = f"CPU:{work.source}", f"CPU:{work.target}"
+            return Copied(**checks.copy(*ends, NBYTES, self._move))
+        assert isinstance(work, Reduce)
+        told = checks.reduce(["CPU:0", "CPU:1"], work.nbytes)
+        if self._move is zeros:
+            told |= {"differing": (0, 3)}
+        return Reduced(**told)
 
     @contextmanager
     def worker(self, _: int = 0) -> Iterator[Worker]:
@@ -74,9 +70,8 @@ def test_each_direction_that_returns_zeros_is_a_failure_with_what_mends_it() -> 
     found = [one for one in every if isinstance(one, Check)]
     assert [check.status for check in found] == ["failure", "failure"]
     for check, names in zip(found, ("CPU:0 → CPU:1", "CPU:1 → CPU:0"), strict=True):
-        assert check.detail.startswith(
-            f"{names}: zeros arrived in 1 of 1.00 MiB of random data"
-        )
+        arrived = "zeros arrived in 1 of 1.00 MiB of random data"
+        assert check.detail.startswith(f"{names}: {arrived}")
         assert check.next == known_error("copy-differs").remedy
     assert [time.intact for time in times] == [False, False]
 

@@ -29,9 +29,8 @@ def cudnn(number: int) -> str:
 
 def test_a_build_wants_its_own_versions() -> None:
     of_cuda = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusparse.so.12"
-    assert wanted("12.5.1", "9") == tuple(
-        f"lib{name}" for name in (*of_cuda.split(), "cudnn.so.9", "nccl.so.2")
-    )
+    names = (*of_cuda.split(), "cudnn.so.9", "nccl.so.2")
+    assert wanted("12.5.1", "9") == tuple(f"lib{name}" for name in names)
     assert wanted("13.0.1", "9")[0] == "libcudart.so.13"
     assert wanted(None, None) == ()
 
@@ -40,17 +39,15 @@ def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) ->
     compiled(tmp_path / "nvidia" / "cudnn" / "lib", "libcudnn.so.9", cudnn(92100))
     own = compiled(tmp_path / "own", "libcudnn.so.9", cudnn(8904))
     for path, version in ((None, "9.21.0"), (f"/nowhere:{own.parent}", "8.9.4")):
-        library = load(
-            "libcudnn.so.9", tmp_path, {"LD_LIBRARY_PATH": path} if path else {}
-        )
+        variables = {"LD_LIBRARY_PATH": path} if path else {}
+        library = load("libcudnn.so.9", tmp_path, variables)
         assert not isinstance(library, str)
         assert cudnn_version(library) == version
 
 
 def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
-    assert "cannot open shared object" in str(
-        load("libnothing-of-this-name.so.9", tmp_path, {})
-    )
+    missing = load("libnothing-of-this-name.so.9", tmp_path, {})
+    assert "cannot open shared object" in str(missing)
     broken = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"half a download")
@@ -60,9 +57,5 @@ def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
 
 
 def test_a_library_that_does_not_tell_its_version(tmp_path: Path) -> None:
-    assert (
-        cudnn_version(
-            ctypes.CDLL(str(compiled(tmp_path, "libcudnn.so.9", "int nothing;\n")))
-        )
-        is None
-    )
+    library = compiled(tmp_path, "libcudnn.so.9", "int nothing;\n")
+    assert cudnn_version(ctypes.CDLL(str(library))) is None

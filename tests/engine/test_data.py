@@ -30,21 +30,17 @@ def test_both_sources_give_each_replica_its_batch(steps: Steps) -> None:
     streamed = map(steps.feed.deal, steps.samples.stream(10))
     for source in (data.held(steps.feed, steps.samples, ()), streamed):
         for dealt in islice(source, 4):
-            assert [(len(x), len(y)) for (x, y), _ in dealt.values] == [
-                (size, size) for size in batches
-            ]
+            lengths = [(len(x), len(y)) for (x, y), _ in dealt.values]
+            assert lengths == [(size, size) for size in batches]
 
 
 def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
     from gpubalance.engine import data
 
     dealt, *_ = data.held(steps.feed, steps.samples, ())
-    graph = dealt.layout.cut.graph
-    brought = [
-        one.device[-5:]
-        for one in graph.get_operations()
-        if one.type == "Identity" and one.device
-    ]
+    made = dealt.layout.cut.graph.get_operations()
+    given = [one for one in made if one.type == "Identity" and one.device]
+    brought = [one.device[-5:] for one in given]
     # Each device is brought its inputs, its labels, and the weights of both.
     assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3
 
@@ -68,10 +64,8 @@ def test_what_is_on_its_way_is_dealt_as_it_was_asked_for(steps: Steps) -> None:
     begins.set()
     (_, short), (_, long) = steps.feed.take(iterator), steps.feed.take(iterator)
     assert [one.shares.batches for one in (short, long)] == [(7, 3)] * 2
-    assert [one.layout.signature.shape.as_list() for one in (short, long)] == [
-        [None, 3],
-        [None, None],
-    ]
+    shapes = [one.layout.signature.shape.as_list() for one in (short, long)]
+    assert shapes == [[None, 3], [None, None]]
 
 
 def test_samples_are_the_same_for_the_same_seed(steps: Steps) -> None:
@@ -107,10 +101,8 @@ def test_batches_of_many_lengths_are_dealt_as_one_layout_that_opens_once() -> No
     cuts = set()
     for length in (3, 5, 4, 9, 3):
         dealt = feed.deal((tf.ones((6, length)), tf.ones((6,))))
-        assert [tuple(x.shape) for (x, _), _ in dealt.values] == [
-            (4, length),
-            (2, length),
-        ]
+        shapes = [tuple(x.shape) for (x, _), _ in dealt.values]
+        assert shapes == [(4, length), (2, length)]
         cuts.add(dealt.layout.cut)
     assert len(cuts) == 2
     assert dealt.layout.signature[0].shape.as_list() == [None, None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from gpubalance.errors import (
 )
 from gpubalance.remedies import known_error
 from gpubalance.settings.settings import Settings
+from tests.support.known import known
 from tests.support.late import tf
 
 SETTINGS = Settings(model="small")
@@ -37,40 +39,25 @@ def explain(
 
 def test_tensorflows_errors_are_known_by_their_texts() -> None:
     """By those of tests/test_remedies.py, whatever their class."""
-    errors = tf.errors
-    for error, code in (
-        (errors.InternalError(None, None, "Dst tensor is not initialized."), "no-room"),
-        (
-            errors.InvalidArgumentError(
-                None, None, "Incompatible shapes: [32,10] vs. [16,10]"
-            ),
-            "incompatible-shapes",
-        ),
-        (
-            errors.CancelledError(
-                None, None, "RESOURCE_EXHAUSTED: a step was cancelled"
-            ),
-            "out-of-memory",
-        ),
+    incompatible = "Incompatible shapes: [32,10] vs. [16,10]"
+    cancelled = "RESOURCE_EXHAUSTED: a step was cancelled"
+    for kind, text, code in (
+        ("InternalError", "Dst tensor is not initialized.", "no-room"),
+        ("InvalidArgumentError", incompatible, "incompatible-shapes"),
+        ("CancelledError", cancelled, "out-of-memory"),
     ):
-        failure = explain(error, SETTINGS)
-        assert (failure.cause, failure.remedy) == (
-            known_error(code).cause,
-            known_error(code).remedy,
-        )
+        failure = explain(getattr(tf.errors, kind)(None, None, text), SETTINGS)
+        row = known_error(code)
+        assert (failure.cause, failure.remedy) == (row.cause, row.remedy)
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
 def test_a_mistake_in_a_model_is_called_nothing_else(settings: Settings) -> None:
     kind = BadInput if settings is USERS else EnvironmentFault
-    for text in (
-        "Shapes (32, 10) and (16, 10) are incompatible",
-        "Incompatible shapes: [32,10] vs. [32,11]",
-    ):
-        for error in (
-            ValueError(text),
-            tf.errors.InvalidArgumentError(None, None, text),
-        ):
+    of_keras = "Shapes (32, 10) and (16, 10) are incompatible"
+    invalid = partial(tf.errors.InvalidArgumentError, None, None)
+    for text in (of_keras, "Incompatible shapes: [32,10] vs. [32,11]"):
+        for error in (ValueError(text), invalid(text)):
             failure = explain(error, settings)
             assert (failure.cause, failure.remedy) == ("", "")
             assert text in failure.message
@@ -115,38 +102,29 @@ def test_an_error_of_a_graph_is_told_at_the_users_own_line() -> None:
 
 def test_xla_without_its_tools_says_how_to_get_them() -> None:
     settings = SETTINGS.model_copy(update={"xla": True})
-    remedies = {
-        "libdevice not found at ./libdevice.10.bc [xla]": known_error(
-            "xla-tools"
-        ).remedy,
-        "no XLA": "use --no-xla",
-    }
-    for text, remedy in remedies.items():
-        assert (
-            explain(tf.errors.InvalidArgumentError(None, None, text), settings).remedy
-            == remedy
-        )
+    tools = known_error("xla-tools").remedy
+    missing = "libdevice not found at ./libdevice.10.bc [xla]"
+    for text, remedy in ((missing, tools), ("no XLA", "use --no-xla")):
+        error = tf.errors.InvalidArgumentError(None, None, text)
+        assert explain(error, settings).remedy == remedy
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
 def test_a_full_disk_is_no_lack_of_memory(number: int) -> None:
     """TensorFlow raises the same for both: a batch limit was told where a disk was full."""
-    full = tf.errors.ResourceExhaustedError(
-        None, None, f"/data/cache.data-00000-of-00001; {os.strerror(number)}"
-    )
-    settings = Settings(model="small")
-    found = explain(full, settings)
+    exhausted = partial(tf.errors.ResourceExhaustedError, None, None)
+    full = exhausted(f"/data/cache.data-00000-of-00001; {os.strerror(number)}")
+    found = explain(full, SETTINGS)
     assert isinstance(found, EnvironmentFault)
     if number == errno.ENOSPC:
         assert found.remedy == known_error("disk-full").remedy
-    full_memory = tf.errors.ResourceExhaustedError(None, None, SHAPED.format("GPU:0"))
-    assert isinstance(explain(full_memory, settings), OutOfMemory)
+    full_memory = exhausted(SHAPED.format("GPU:0"))
+    assert isinstance(explain(full_memory, SETTINGS), OutOfMemory)
 
 
 def test_a_check_tells_its_error_too() -> None:
-    failure = explain(
-        tf.errors.InternalError(None, None, "NCCL: unhandled system error.")
-    )
+    error = tf.errors.InternalError(None, None, "NCCL: unhandled system error.")
+    failure = explain(error)
     assert failure.remedy == known_error("nccl-system").remedy
     own = EnvironmentFault("it lacks one", cause="of this", remedy="do that")
     assert explain(own) is own
@@ -191,57 +169,38 @@ def test_a_gpu_has_tensorflows_number_which_is_not_its_place_in_the_split() -> N
     assert failing_replica(SHAPED.format("GPU:1"), ["GPU:2", "GPU:1"]) == 1
 
 
+OF_NCCL = "NCCL: unhandled cuda error (run with NCCL_DEBUG=INFO). Set NCCL_DEBUG=WARN"
+LACKS = [
+    ("NotFoundError", "No algorithm worked!  Error messages:", "no-room"),
+    ("InternalError", "Failed to create cuBLAS handle: failed to create c", "no-room"),
+    ("InternalError", "CUDNN failed to allocate the scratch space for the", "no-room"),
+    ("InternalError", "Failed to allocate 4.0MiB from NCCL: unhandled", "nccl-memory"),
+    ("InternalError", OF_NCCL, "nccl"),
+    ("InternalError", "Dst tensor is not initialized.", "no-room"),
+    ("UnknownError", "CUDA_ERROR_OUT_OF_MEMORY: out of memory", "out-of-memory"),
+]
+
+
 @pytest.mark.parametrize("settings", [SETTINGS, USERS], ids=["ours", "the user's"])
 def test_a_possible_lack_of_memory_has_the_other_fault(settings: Settings) -> None:
     """What may be a lack of memory is one with the fault that it is else.
 
     As cuDNN, cuBLAS and NCCL say it, in errors of a graph.
     """
-    errors = tf.errors
-    for kind, text, code in (
-        (errors.NotFoundError, "No algorithm worked!  Error messages:", "no-room"),
-        (
-            errors.InternalError,
-            "Failed to create cuBLAS handle: failed to create cublas handle: the resource",
-            "no-room",
-        ),
-        (
-            errors.InternalError,
-            "CUDNN failed to allocate the scratch space for the runner",
-            "no-room",
-        ),
-        (
-            errors.InternalError,
-            "Failed to allocate 4.0MiB (4194304 bytes) from NCCL: unhandled",
-            "nccl-memory",
-        ),
-        (
-            errors.InternalError,
-            "NCCL: unhandled cuda error (run with NCCL_DEBUG=INFO). Set NCCL_DEBUG=WARN",
-            "nccl",
-        ),
-        (errors.InternalError, "Dst tensor is not initialized.", "no-room"),
-        (
-            errors.UnknownError,
-            "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
-            "out-of-memory",
-        ),
-    ):
-        graph = (
-            f"Graph execution error:\n\nDetected at node replica_1/Conv2D\n{text}\n\t [[{{{{node "
-            f"replica_1/Conv2D}}}}]]"
+    for kind, text, code in LACKS:
+        node = f"Detected at node replica_1/Conv2D\n{text}\n\t [[{{{{node replica_1/Conv2D}}}}]]"
+        error = getattr(tf.errors, kind)(
+            None, None, f"Graph execution error:\n\n{node}"
         )
-        failure = explain(kind(None, None, graph), settings, ["GPU:0", "GPU:1"])
+        failure = explain(error, settings, ["GPU:0", "GPU:1"])
         assert isinstance(failure, OutOfMemory)
         assert failure.replica == 1
-        fault = failure.fault
-        assert fault is not None
-        assert (
-            fault.message == f"training {settings.model} failed on the device: {text}"
-        )
-        assert (fault.cause, fault.remedy) == (
-            known_error(code).cause,
-            known_error(code).remedy,
+        fault, row = known(failure.fault), known_error(code)
+        told = f"training {settings.model} failed on the device: {text}"
+        assert (fault.message, fault.cause, fault.remedy) == (
+            told,
+            row.cause,
+            row.remedy,
         )
     # What the user's own code says is no library's.
     own = explain(RuntimeError("Dst tensor is not initialized."), settings)

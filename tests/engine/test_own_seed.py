@@ -33,9 +33,8 @@ def test_no_two_devices_drop_the_same_and_the_first_drops_what_keras_does() -> N
     strategy = build_strategy(tuple(names), "auto")
     x = np.ones((1, 128), np.float32)
     with strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((128,)), keras.layers.Dropout(0.5, seed=3)]
-        )
+        body = [keras.Input((128,)), keras.layers.Dropout(0.5, seed=3)]
+        model = keras.Sequential(body)
     noise = drawn_on_each(model, strategy, x)
     for one, other in itertools.combinations(noise, 2):
         same = np.mean(one == other)

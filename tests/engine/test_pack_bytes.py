@@ -41,23 +41,14 @@ def test_each_value_gets_its_own_sum_in_its_own_type() -> None:
     def on_replica() -> Any:
         context = tf.distribute.get_replica_context()
         number = int(tf.get_static_value(context.replica_id_in_sync_group))
-        values: list[Any] = [
-            tf.fill((place + 1,), tf.cast(10 * place + number, kind))
-            for place, kind in enumerate(kinds)
-        ]
+        values: list[Any] = []
+        for place, kind in enumerate(kinds):
+            values.append(tf.fill((place + 1,), tf.cast(10 * place + number, kind)))
         values.insert(2, None)
-        values.append(
-            tf.IndexedSlices(
-                tf.fill((1, 2), 1.0 + number),
-                tf.constant([number]),
-                tf.constant([3, 2]),
-            )
-        )
-        return tuple(
-            tf.convert_to_tensor(total)
-            for total in over_replicas(values, 40)
-            if total is not None
-        )
+        of_row = tf.fill((1, 2), 1.0 + number), tf.constant([number])
+        values.append(tf.IndexedSlices(*of_row, tf.constant([3, 2])))
+        totals = [total for total in over_replicas(values, 40) if total is not None]
+        return tuple(map(tf.convert_to_tensor, totals))
 
     traced = tf.function(lambda: strategy.run(on_replica), autograph=False)
     *sums, rows = [strategy.experimental_local_results(one)[1] for one in traced()]

@@ -5,6 +5,8 @@ There is no GPU here: the texts are those that TensorFlow 2.21 prints for one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpubalance.settings.device import Device
@@ -31,19 +33,11 @@ def test_a_bus_id_tells_it(
 ) -> None:
     from gpubalance.engine.gpus import numbers_of
 
-    pair = [
-        Device(
-            index=i,
-            uuid=f"GPU-{i}",
-            name="card",
-            memory_bytes=1,
-            simulated=False,
-            bus_id=bus_id,
-        )
-        for i, bus_id in enumerate((FIRST.lower(), SECOND))
-    ]
-    told = [
-        DESCRIPTION.format(i, one) if one else f"device: {i}"
-        for i, one in enumerate(bus_ids)
-    ]
+    card: Any = {"name": "card", "memory_bytes": 1, "simulated": False}
+    pair = []
+    for i, bus_id in enumerate((FIRST.lower(), SECOND)):
+        pair.append(Device(index=i, uuid=f"GPU-{i}", bus_id=bus_id, **card))
+    told = []
+    for i, one in enumerate(bus_ids):
+        told.append(DESCRIPTION.format(i, one) if one else f"device: {i}")
     assert numbers_of(pair, told) == numbers

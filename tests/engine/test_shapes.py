@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,31 +88,26 @@ def measured(
     session = Session(devices_of(PROFILE), settings, JointProfile(), seed=0)
     calls = user_function(settings.model, "--model").__globals__["calls"]
     for size in sizes:
-        timings = session.measure(
-            BatchSplit((size,)),
-            seconds=0,
-            at_least=2,
-            steps_per_timing=1,
-            stamped=False,
-            pipeline=pipeline,
-        )
+        how: Any = {"seconds": 0, "at_least": 2, "pipeline": pipeline}
+        split = BatchSplit((size,))
+        timings = session.measure(split, steps_per_timing=1, stamped=False, **how)
         count = len(calls)
         for timing in timings:
             yield timing, len(calls) > count
             count = len(calls)
 
 
-@pytest.mark.parametrize(
-    ("form", "pipeline"),
-    [
-        ("padded", True),
-        ("parts", False),
-        pytest.param("ragged", True, marks=pytest.mark.full),
-        pytest.param("generator", True, marks=pytest.mark.full),
-        pytest.param("generator", False, marks=pytest.mark.full),
-        pytest.param("parts", True, marks=pytest.mark.full),
-    ],
-)
+FORMS: list[Any] = [("padded", True), ("parts", False)]
+for row in (
+    ("ragged", True),
+    ("generator", True),
+    ("generator", False),
+    ("parts", True),
+):
+    FORMS.append(pytest.param(*row, marks=pytest.mark.full))
+
+
+@pytest.mark.parametrize(("form", "pipeline"), FORMS)
 def test_no_counted_timing_traces(form: str, pipeline: bool, tmp_path: Path) -> None:
     """The first batch is as long as the longest, and most are.
 

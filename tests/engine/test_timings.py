@@ -45,35 +45,22 @@ def of_a_split(
 ) -> Iterator[Timing]:
     from gpubalance.engine.session import Session
 
-    session = Session(
-        devices_of(*profiles), Settings(model=TINY, data=data), JointProfile(), seed=0
-    )
-    options = {
-        "seconds": 0,
-        "at_least": 4,
-        "steps_per_timing": steps,
-        "stamped": False,
-        **more,
-    }
-    return session.measure(BatchSplit((2, 3)), **options)
+    settings = Settings(model=TINY, data=data)
+    session = Session(devices_of(*profiles), settings, JointProfile(), seed=0)
+    how = {"seconds": 0, "at_least": 4, "stamped": False, **more}
+    return session.measure(BatchSplit((2, 3)), steps_per_timing=steps, **how)
 
 
 def of_a_pipeline() -> Iterator[Timing]:
     from gpubalance.engine.pipeline.session import LayersSession
 
-    session = LayersSession(
-        devices_of(_PROFILES[1]),
-        Settings(model="small"),
-        JointProfile(),
-        seed=0,
-        cuts=(),
-    )
+    given = devices_of(_PROFILES[1]), Settings(model="small"), JointProfile()
+    session = LayersSession(*given, seed=0, cuts=())
     graph = session.facts()["graph"]
     segments = [Segment(0, len(graph.blocks) - 1, 0)]
     orders = orders_of(segments, graph, 1)
-    return session.pipe(
-        segments, orders, 2, 1, seconds=0, at_least=4, steps_per_timing=2, stamped=False
-    )
+    how: Any = {"seconds": 0, "at_least": 4, "steps_per_timing": 2, "stamped": False}
+    return session.pipe(segments, orders, 2, 1, **how)
 
 
 @pytest.mark.parametrize("measured", [of_a_split, of_a_pipeline])
@@ -87,11 +74,8 @@ def test_no_timing_is_shorter_than_its_steps_if_the_host_is_late(measured: Any) 
 def test_each_step_takes_its_compute_and_its_wait_for_data(tmp_path: Path) -> None:
     """However short the wait is, and alone in its timing."""
     (tmp_path / "mine.py").write_text(SLOW)
-    found = [
-        *of_a_split(
-            data=f"{tmp_path / 'mine.py'}:samples", steps=1, at_least=20, pipeline=True
-        )
-    ]
+    how = {"steps": 1, "at_least": 20, "pipeline": True}
+    found = [*of_a_split(data=f"{tmp_path / 'mine.py'}:samples", **how)]
     assert all(item.seconds >= _STEP_S + item.input_wait_s - 1e-9 for item in found)
     # On a busy machine one step may take so long that its data is ready, but not every step.
     assert any(0 < item.input_wait_s < _STEP_S / 2 for item in found)
@@ -102,12 +86,8 @@ def test_a_device_whose_update_is_shorter_begins_its_next_step_earlier() -> None
 
     max (compute + update), as in training; not the longest compute plus the longest update.
     """
-    times_s = (0.2, 0.3), (0.4, 0.1)
-    profiles = [
-        DeviceProfile(name="paced", alpha_s=compute, beta_s=0, update_s=update)
-        for compute, update in times_s
-    ]
+    first = DeviceProfile(name="paced", alpha_s=0.2, beta_s=0, update_s=0.3)
+    pair = [first, first.model_copy(update={"alpha_s": 0.4, "update_s": 0.1})]
     # On a busy machine one timing may take longer, but not every one.
-    assert min(one.seconds for one in of_a_split(profiles, steps=1)) == pytest.approx(
-        0.5
-    )
+    shortest_s = min(one.seconds for one in of_a_split(pair, steps=1))
+    assert shortest_s == pytest.approx(0.5)

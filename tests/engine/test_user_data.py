@@ -9,6 +9,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from tests.support.late import keras, layers, tf
+from tests.support.told import refused
 
 FILE = """
 import math
@@ -97,16 +98,8 @@ def breaks():
         raise ValueError("bad file 7")
     return one_by_one().map(lambda x, y: (tf.ensure_shape(tf.numpy_function(broken, [x], tf.float32), (4,)), y))
 """
-GOOD = [
-    "one_by_one",
-    "in_batches",
-    "made_by_the_import",
-    "arrays",
-    "with_one_weight",
-    "in_parts",
-    "endless",
-    "named",
-]
+GOOD = ["one_by_one", "in_batches", "made_by_the_import", "arrays", "with_one_weight"]
+GOOD += ["in_parts", "endless", "named"]
 WRONG = {
     "fails": "fails failed:\n  File ",
     "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
@@ -134,9 +127,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     path = tmp_path_factory.mktemp("user") / "samples.py"
     path.write_text(FILE)
-    model = keras.Sequential(
-        [keras.Input((4,), name="image"), layers.Dense(2, activation="softmax")]
-    )
+    inputs = keras.Input((4,), name="image")
+    model = keras.Sequential([inputs, layers.Dense(2, "softmax")])
     return lambda name, model=model: UserData(f"{path}:{name}", model)
 
 
@@ -151,35 +143,22 @@ def test_each_form_comes_in_batches_of_the_split_on_and_on(
     assert len(found[0]) == (3 if name in ("arrays", "with_one_weight") else 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("in_batches", 7),
-        ("cached", 5),
-        ("in_parts", 6),
-        ("one_by_one", None),
-        ("arrays", None),
-        ("endless", None),
-    ],
-)
+OWN = {"in_batches": 7, "cached": 5, "in_parts": 6}
+OWN_SIZES = OWN | dict.fromkeys(("one_by_one", "arrays", "endless"))
+
+
+@pytest.mark.parametrize(("name", "size"), OWN_SIZES.items())
 def test_the_users_own_batch_is_known(data: Any, name: str, size: int | None) -> None:
     assert data(name).own_batch == size
     assert not data(name).own_batch_stays
 
 
-@pytest.mark.parametrize(
-    ("name", "samples"),
-    [
-        ("arrays", 30),
-        ("in_parts", 30),
-        ("one_by_one", 30),
-        ("in_batches", 30),
-        ("last_left_out", 28),
-        ("filtered", 30),
-        ("long", None),
-        ("endless", None),
-    ],
-)
+OF_THIRTY = ("arrays", "in_parts", "one_by_one", "in_batches", "filtered")
+EPOCHS = dict.fromkeys(OF_THIRTY, 30) | {"last_left_out": 28}
+EPOCH_SIZES = EPOCHS | dict.fromkeys(("long", "endless"))
+
+
+@pytest.mark.parametrize(("name", "samples"), EPOCH_SIZES.items())
 def test_an_epochs_size_is_known(data: Any, name: str, samples: int | None) -> None:
     """By TensorFlow's and Keras' own counts, else by reading up to 2048 samples."""
     assert data(name).epoch_samples == samples
@@ -197,9 +176,7 @@ def test_held_samples_are_the_users_and_as_many_as_are_asked_for(data: Any) -> N
         user_data = data(name)
         user_data.make(31)
         assert user_data.samples == (None if name == "endless" else 30)
-    with pytest.raises(
-        BadInput, match="has 30 samples, fewer than the global batch of 31"
-    ):
+    with refused("has 30 samples, fewer than the global batch of 31"):
         next(data("in_batches").stream(31))
 
 
@@ -212,27 +189,15 @@ def test_what_is_wrong_is_told_in_a_sentence(data: Any, name: str) -> None:
 def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) -> None:
     from gpubalance.engine.step.counted import count_step
 
-    inputs = keras.Input((None,))
-    outputs = layers.Dense(1)(
-        layers.GlobalAveragePooling1D()(layers.Reshape((-1, 1))(inputs))
-    )
-    model = keras.Model(inputs, outputs)
+    body = [layers.Reshape((-1, 1)), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+    model = keras.Sequential([keras.Input((None,)), *body])
     data = data("padded", model)
-    assert [batch[0].shape[1] for batch in islice(data.stream(4), 7)] == [
-        4,
-        8,
-        12,
-        16,
-        20,
-        24,
-        4,
-    ]
+    lengths = [batch[0].shape[1] for batch in islice(data.stream(4), 7)]
+    assert lengths == [4, 8, 12, 16, 20, 24, 4]
     assert data.shapes_differ
     assert data.joined_from(4) is None
-    assert [batch[0].shape for batch in islice(data.stream(12), 2)] == [
-        (12, 12),
-        (12, 24),
-    ]
+    shapes = [batch[0].shape for batch in islice(data.stream(12), 2)]
+    assert shapes == [(12, 12), (12, 24)]
     assert data.joined_from(12) == 4
     assert data.own_batch_stays
     assert data.longest(2)[0].shape == (2, 24)
@@ -251,33 +216,23 @@ def test_samples_that_do_not_fit_the_model_are_told_in_keras_words(data: Any) ->
     from gpubalance.settings.settings import Settings
 
     def built(function: str, loss: str) -> None:
-        model = keras.Sequential(
-            [keras.Input((4,), name="image"), layers.Dense(3, activation="softmax")]
-        )
+        inputs = keras.Input((4,), name="image")
+        model = keras.Sequential([inputs, layers.Dense(3, "softmax")])
         model.compile(loss=loss)
         settings = Settings(model="mine.py:net", data=f"samples.py:{function}")
-        build(
-            settings,
-            model,
-            tf.distribute.get_strategy(),
-            as_tensors(data(function, model).make(16)),
-        )
+        batch = as_tensors(data(function, model).make(16))
+        build(settings, model, tf.distribute.get_strategy(), batch)
 
     sparse = "sparse_categorical_crossentropy"
-    for function, loss, told in (
-        (
-            "other_shape",
-            sparse,
-            r"to have value 4, but received input with shape \(16, 5\)",
-        ),
-        ("other_name", sparse, "Expected: image Received: inputs={'picture'"),
-        ("unlike", sparse, "to have value 4, but received"),
+    shape = r"to have value 4, but received input with shape \(16, 5\)"
+    for function, told in (
+        ("other_shape", shape),
+        ("other_name", "Expected: image Received: inputs={'picture'"),
+        ("unlike", "to have value 4, but received"),
     ):
-        with pytest.raises(
-            BadInput, match=f"{function} does not fit the model and its loss: .*{told}"
-        ):
-            built(function, loss)
-    with pytest.raises(BadInput, match=r"one_by_one: .* takes one-hot labels"):
+        with refused(f"{function} does not fit the model and its loss: .*{told}"):
+            built(function, sparse)
+    with refused(r"one_by_one: .* takes one-hot labels"):
         built("one_by_one", "categorical_crossentropy")
     built("one_by_one", sparse)
 
@@ -296,27 +251,21 @@ def test_labels_compile_a_model_by_its_outputs_or_are_told() -> None:
         compile_for(model, labels)
         model.run_eagerly = True
         assert model.evaluate(np.zeros((5, 4), "float32"), labels, verbose=0)
-    with pytest.raises(
-        ValueError, match="labels for kind, where its outputs are kind, price"
-    ):
+    with refused("labels for kind, where its outputs are kind, price", ValueError):
         compile_for(model, {"kind": labels["kind"]})
-    with pytest.raises(
-        ValueError, match=r"labels of shape \(4,\) a sample for the output"
-    ):
+    with refused(r"labels of shape \(4,\) a sample for the output", ValueError):
         compile_for(keras.Model(inputs, one), (np.zeros((5, 4)),))
-    with pytest.raises(ValueError, match="labels for 2 outputs, where the model has 1"):
+    with refused("labels for 2 outputs, where the model has 1", ValueError):
         compile_for(keras.Model(inputs, one), (np.zeros(5), np.zeros(5)))
 
 
 def test_the_usual_remedies_are_told_at_the_users_own_lines(data: Any) -> None:
     def told(name: str) -> list[tuple[str, str]]:
-        return [
-            (one.where, one.what.split("(")[0]) for one in data(name).usual_remedies()
-        ]
+        remedies = data(name).usual_remedies()
+        return [(one.where, one.what.split("(")[0]) for one in remedies]
 
-    assert told("in_parts_by_one") == [
-        ("InParts", "workers= more than one, if __getitem__ may run in several threads")
-    ]
+    more = "workers= more than one, if __getitem__ may run in several threads"
+    assert told("in_parts_by_one") == [("InParts", more)]
     line = 2 + FILE.splitlines().index("def one_at_a_time():")
     both = f"samples.py, lines {line} and {line + 1}"
     last = f"samples.py, line {line + 1}"

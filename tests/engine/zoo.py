@@ -12,20 +12,15 @@ def regularised() -> Any:
 
     Those layers are batch normalisation and dropout.
     """
-    weights = keras.regularizers.L2(1e-2)
-    activity = keras.regularizers.L2(1e-2)
+    decay = keras.regularizers.L2(1e-2)
+    held = {"kernel_constraint": keras.constraints.MaxNorm(0.8)}
     return keras.Sequential(
         [
             keras.Input((6,)),
-            layers.Dense(8, "relu", kernel_regularizer=weights),
+            layers.Dense(8, "relu", kernel_regularizer=decay),
             layers.BatchNormalization(),
             layers.Dropout(0.3, seed=1),
-            layers.Dense(
-                8,
-                "relu",
-                activity_regularizer=activity,
-                kernel_constraint=keras.constraints.MaxNorm(0.8),
-            ),
+            layers.Dense(8, "relu", activity_regularizer=decay, **held),
             layers.Dropout(0.3, seed=2),
             layers.Dense(3, "softmax", dtype="float32"),
         ]
@@ -48,14 +43,10 @@ def nested() -> Any:
 
     One of the inner models is called with training=False.
     """
-    base = keras.Sequential(
-        [keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()],
-        name="base",
-    )
-    own = keras.Input((16,))
-    head = keras.Model(
-        own, layers.Dense(3, "softmax")(layers.Dropout(0.5, seed=4)(own)), name="head"
-    )
+    body = [keras.Input((6,)), layers.Dense(8, "relu"), layers.BatchNormalization()]
+    base = keras.Sequential(body, name="base")
+    last = [layers.Dropout(0.5, seed=4), layers.Dense(3, "softmax")]
+    head = keras.Sequential([keras.Input((16,)), *last], name="head")
     given = keras.Input((6,))
     body = base(given, training=False)
     return keras.Model(given, head(ops.concatenate([body, body * 2.0], -1)))
@@ -81,9 +72,8 @@ def shared() -> Any:
     again = layers.Dense(6, "tanh", name="again")
     given = keras.Input((6,))
     between = layers.Dense(6, "relu")(again(given))
-    return keras.Model(
-        given, layers.Dense(3, "softmax")(layers.Dense(5, "relu")(again(between)))
-    )
+    after = layers.Dense(5, "relu")(again(between))
+    return keras.Model(given, layers.Dense(3, "softmax")(after))
 
 
 def stopped() -> Any:
@@ -92,9 +82,8 @@ def stopped() -> Any:
     first = layers.Dense(8, "relu")(given)
     body = layers.Dense(8, "tanh")(layers.Dense(8)(first))
     side = ops.stop_gradient(layers.Dense(8)(layers.Dense(8)(first)))
-    return keras.Model(
-        given, layers.Dense(3, "softmax")(layers.Concatenate()([body, side]))
-    )
+    both = layers.Concatenate()([body, side])
+    return keras.Model(given, layers.Dense(3, "softmax")(both))
 
 
 def branches() -> Any:
@@ -102,44 +91,3 @@ def branches() -> Any:
     inputs = [keras.Input((6,), name=name) for name in ("a", "b")]
     arms = [layers.Dense(8, "relu")(layers.Dense(8, "relu")(one)) for one in inputs]
     return keras.Model(inputs, layers.Dense(3, "softmax")(layers.Concatenate()(arms)))
-
-
-def unet(size: int = 32, filters: int = 4) -> Any:
-    """Tensors that skip most of the model: at its bottom four cross."""
-
-    def twice(body: Any, count: int) -> Any:
-        for _ in range(2):
-            body = layers.ReLU()(
-                layers.BatchNormalization()(
-                    layers.Conv2D(count, 3, padding="same")(body)
-                )
-            )
-        return body
-
-    given = body = keras.Input((size, size, 3))
-    skipped = []
-    for depth in range(4):
-        body = twice(body, filters << depth)
-        skipped.append(body)
-        body = layers.MaxPooling2D()(body)
-    body = twice(body, filters << 4)
-    for depth in reversed(range(4)):
-        body = layers.Conv2DTranspose(filters << depth, 2, strides=2)(body)
-        body = twice(layers.Concatenate()([body, skipped[depth]]), filters << depth)
-    return keras.Model(
-        given, layers.Conv2D(1, 1, activation="sigmoid")(body), name="unet"
-    )
-
-
-def transformer(width: int = 32, depth: int = 3, length: int = 16) -> Any:
-    """Attention, operations that are no layers, and an embedding."""
-    given = keras.Input((length,), dtype="int32")
-    body = layers.Embedding(100, width)(given)
-    for _ in range(depth):
-        before = layers.LayerNormalization()(body)
-        body = body + layers.MultiHeadAttention(4, width // 4)(
-            before, before, use_causal_mask=True
-        )
-        before = layers.LayerNormalization()(body)
-        body = body + layers.Dense(width)(layers.Dense(4 * width, "gelu")(before))
-    return keras.Model(given, layers.Dense(100, "softmax")(body), name="transformer")
