@@ -87,17 +87,14 @@ class Machine:
     def variables(self) -> dict[str, str]:
         """All variables of a process on this machine, whose user hides no GPU."""
         hidden = ("CUDA_VISIBLE_DEVICES", "NO_COLOR", "COLUMNS")
-        return {
-            name: value for name, value in os.environ.items() if name not in hidden
-        } | self.environment
+        shown = [name for name in os.environ if name not in hidden]
+        return {name: os.environ[name] for name in shown} | self.environment
 
     def runs(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Runs the program, which must end with that code and print no traceback."""
         return here(*arguments, code=code, environment=self.environment)
 
-    def runs_apart(
-        self, *arguments: str, code: int = 0
-    ) -> subprocess.CompletedProcess[str]:
+    def runs_apart(self, *arguments: str, code: int = 0) -> Any:
         """Does the same in its own process, which finds the files of another started one.
 
         Their names depend on the libraries that a process finds.
@@ -106,9 +103,8 @@ class Machine:
 
     def result(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """The JSON of a command, which must end with that code."""
-        result: dict[str, Any] = json.loads(
-            self.runs(*arguments, "--json", code=code).stdout
-        )
+        done = self.runs(*arguments, "--json", code=code)
+        result: dict[str, Any] = json.loads(done.stdout)
         return result
 
     def refuses(self, code: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -129,11 +125,9 @@ class Machine:
 
     def noted(self) -> list[int]:
         """The ids of the processes that have called `note()`."""
-        return (
-            [int(line) for line in self._notes.read_text().split()]
-            if self._notes.exists()
-            else []
-        )
+        if not self._notes.exists():
+            return []
+        return [int(line) for line in self._notes.read_text().split()]
 
     def wait_for_note(self) -> int:
         """Waits for the first process that calls `note()`, and returns its id."""
@@ -141,6 +135,17 @@ class Machine:
         while not self.noted() and time.monotonic() < end:
             time.sleep(0.02)
         return self.noted()[0]
+
+
+def codes_of(result: dict[str, Any]) -> list[str]:
+    """The codes of a result's warnings."""
+    return [warning["code"] for warning in result["warnings"]]
+
+
+def warning_of(result: dict[str, Any], code: str) -> Any:
+    """The one warning of that code."""
+    (found,) = [one for one in result["warnings"] if one["code"] == code]
+    return found
 
 
 def first_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -13,9 +13,10 @@ import shlex
 import signal
 import struct
 import subprocess
-import sys
 import termios
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +34,10 @@ from tests.cli.program import (
     typed,
 )
 from tests.cli.terminal import command_in_terminal
-from tests.faults.machine import BRIEF, HOLDS_32, Machine, first_line, in_step
+from tests.faults.machine import BRIEF, HOLDS_32, Machine, codes_of, first_line, in_step
 from tests.stand_in import TWO_UNLIKE_GPUS, compiled
 from tests.support.known import known
+from tests.support.python import python
 
 WAITS = in_step("note(), time.sleep(600)", when="max(batches) > 8")
 
@@ -44,13 +46,10 @@ def test_33_a_second_gpubalance_on_a_gpu_is_told_its_pid(tmp_path: Path) -> None
     machine = Machine(tmp_path, WAITS)
     with machine.starts("run", "--gpus", "1") as first:
         machine.wait_for_note()
-        says = (
-            "error: GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process "
-            f"{first.pid}"
-        )
-        assert [
-            first_line(machine.refuses(3, second)) for second in ("run", "balance")
-        ] == [says] * 2
+        says = f"is in use by another gpubalance, process {first.pid}"
+        for second in ("run", "balance"):
+            told = first_line(machine.refuses(3, second))
+            assert told == f"error: GPU:1 (NVIDIA GeForce GTX 1080) {says}"
         assert first.poll() is None
         locks = sorted(state_folder("locks").iterdir())
         # No lock is held by a dead process, or for a device that its holder did not name.
@@ -63,26 +62,19 @@ def test_33_a_second_gpubalance_on_a_gpu_is_told_its_pid(tmp_path: Path) -> None
 @pytest.mark.full
 def test_33_two_probes_of_the_same_share_no_journal(tmp_path: Path) -> None:
     machine = Machine(tmp_path, WAITS)
-    command = (
-        "probe",
-        "--simulate",
-        QUICK_PAIR,
-        *typed("--max-batch 16 --duration 0.2 --no-ahead"),
-    )
+    words = typed("--max-batch 16 --duration 0.2 --no-ahead")
+    command = ("probe", "--simulate", QUICK_PAIR, *words)
     with machine.starts(*command) as first:
         machine.wait_for_note()
         for options in ((), ("--resume",)):
             second = machine.runs_apart(*command, *options, code=3)
-            assert (
-                f"is in use by another gpubalance, process {first.pid}" in second.stderr
-            )
+            told = f"is in use by another gpubalance, process {first.pid}"
+            assert told in second.stderr
         # Simulated devices are nobody's, so two runs of them do not mind each other.
         quick = Machine(tmp_path)
         quick.runs("run", "--simulate", QUICK_PAIR, *BRIEF)
-    assert (
-        "continuing an unfinished measurement"
-        in quick.runs_apart(*command, "--resume").stderr
-    )
+    again = quick.runs_apart(*command, "--resume")
+    assert "continuing an unfinished measurement" in again.stderr
 
 
 @pytest.mark.parametrize(("term", "options"), [("xterm", ("--quiet",)), ("dumb", ())])
@@ -94,9 +86,8 @@ def test_35_a_narrow_terminal(
     Of a pipe, which gets plain text, see test_34; of NO_COLOR tests/cli/test_live.py.
     """
     variables = Machine(tmp_path, TERM=term).environment
-    code, seen = command_in_terminal(
-        [PROGRAM, "run", *BRIEF, *options], 40, environment=variables
-    )
+    command = [PROGRAM, "run", *BRIEF, *options]
+    code, seen = command_in_terminal(command, 40, environment=variables)
     assert code == 0, seen.written
     assert seen.ever("imbalance 1.000")
     assert b"\x1b" not in seen.written
@@ -168,9 +159,7 @@ def test_30_a_fresh_balance_goes_on_with_its_interrupted_probe(tmp_path: Path) -
     again = machine.runs_apart(*shlex.split(line)[1:], "--json")
     assert "continuing an unfinished measurement" in again.stderr
     assert json.loads(again.stdout)["probed"] != before.created
-    alone = {
-        line for line in trained.read_text().splitlines() if line.startswith("0 (")
-    }
+    alone = re.findall(r"(?m)^0 \(.*", trained.read_text())
     assert "0 (32,)" in alone
     assert "0 (16,)" not in alone
 
@@ -196,10 +185,8 @@ def test_35_a_result_that_nobody_reads_is_kept(tmp_path: Path) -> None:
     assert "measuring" not in again.stderr
 
 
-CLUSTER = {
-    "cluster": {"worker": ["a:1", "b:2"]},
-    "task": {"type": "worker", "index": 0},
-}
+TASK = {"type": "worker", "index": 0}
+CLUSTER = {"cluster": {"worker": ["a:1", "b:2"]}, "task": TASK}
 
 
 def with_workers(*addresses: str) -> str:
@@ -210,27 +197,26 @@ def of_rank(rank: object) -> str:
     return json.dumps({**CLUSTER, "task": {"type": "worker", "index": rank}})
 
 
+PORTS = "addresses are HOST:PORT, with a port of 1 to 65535, not "
+MALFORMED = {
+    "nonsense": "Invalid JSON",
+    "[]": "TF_CONFIG is malformed",
+    '{"cluster": {}}': "cluster: ",
+    json.dumps({**CLUSTER, "cluster": {"worker": "a:1"}}): "cluster.worker",
+    of_rank(2): "the cluster has no worker 2",
+    of_rank(-1): "task.index",
+    json.dumps({"cluster": CLUSTER["cluster"]}): "task: Field required",
+    "{" * 100_000: "Invalid JSON",
+    # No two processes can listen at these addresses.
+    with_workers("a:1", "a:1"): "cluster: two processes share an address",
+    with_workers("a:0", "b:2"): f"{PORTS}a:0, b:2",
+    with_workers("a:1", "b:99999"): PORTS,
+    with_workers("a", "b:2"): PORTS,
+}
+
+
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("nonsense", "Invalid JSON"),
-        ("[]", "TF_CONFIG is malformed"),
-        ('{"cluster": {}}', "cluster: "),
-        (json.dumps({**CLUSTER, "cluster": {"worker": "a:1"}}), "cluster.worker"),
-        (of_rank(2), "the cluster has no worker 2"),
-        (of_rank(-1), "task.index"),
-        (json.dumps({"cluster": CLUSTER["cluster"]}), "task: Field required"),
-        ("{" * 100_000, "Invalid JSON"),
-        # No two processes can listen at these addresses.
-        (with_workers("a:1", "a:1"), "cluster: two processes share an address"),
-        (
-            with_workers("a:0", "b:2"),
-            "addresses are HOST:PORT, with a port of 1 to 65535, not a:0, b:2",
-        ),
-        (with_workers("a:1", "b:99999"), "addresses are HOST:PORT, with a port"),
-        (with_workers("a", "b:2"), "addresses are HOST:PORT, with a port"),
-    ],
-    ids=lambda text: text[:20],
+    ("text", "says"), MALFORMED.items(), ids=lambda text: text[:20]
 )
 def test_36_a_malformed_tf_config_is_a_bad_input(text: str, says: str) -> None:
     with pytest.raises(BadInput, match="TF_CONFIG is malformed") as caught:
@@ -251,10 +237,8 @@ def test_36_one_that_is_well_formed_is_ignored_and_that_is_said(tmp_path: Path) 
 def built(devices):
     assert "TF_CONFIG" not in os.environ
 """
-    found = Machine(tmp_path, steps, TF_CONFIG=json.dumps(CLUSTER)).result(
-        "run", *BRIEF
-    )
-    assert "tf-config-ignored" in {warning["code"] for warning in found["warnings"]}
+    machine = Machine(tmp_path, steps, TF_CONFIG=json.dumps(CLUSTER))
+    assert "tf-config-ignored" in codes_of(machine.result("run", *BRIEF))
     Machine(tmp_path, TF_CONFIG="{").refuses(4, "probe")
 
 
@@ -263,10 +247,8 @@ def test_37_identical_ones_get_an_even_split(
     tmp_path: Path, gpus: tuple[str, ...]
 ) -> None:
     alike = TWO_UNLIKE_GPUS.replace("GTX 1080 Ti", "GTX 1080")
-    small = ("--round-duration", "0.2", "--max-global-batch", "64")
-    plan = Machine(tmp_path, gpus=alike).result(
-        "balance", "--gpus", *gpus, *BRIEF, *small
-    )
+    short = (*BRIEF, *typed("--round-duration 0.2 --max-global-batch 64"))
+    plan = Machine(tmp_path, gpus=alike).result("balance", "--gpus", *gpus, *short)
     assert len(set(plan["batches"])) == 1
     assert plan["global_batch"] == sum(plan["batches"]) > 0
 
@@ -277,22 +259,12 @@ def test_38_a_wall_clock_that_goes_backwards_changes_no_figure(tmp_path: Path) -
 
     It works on simulated devices.
     """
-    backward = {
-        "LD_PRELOAD": str(
-            compiled(Path(__file__).with_name("clock.c"), tmp_path / "clock.so")
-        )
-    }
+    clock = compiled(Path(__file__).with_name("clock.c"), tmp_path / "clock.so")
+    backward = {"LD_PRELOAD": str(clock)}
     code = "import time; a = time.time(); print(time.time() - a)"
-    assert (
-        float(subprocess.check_output([sys.executable, "-c", code], env=backward)) < -50
-    )
-    command = (
-        "run",
-        *TINY_PAIR,
-        *typed("--batches 60 40"),
-        *SHORT,
-        *typed("--time-limit 120 --json"),
-    )
+    assert float(python("-c", code, only=backward).stdout) < -50
+    words = typed("--batches 60 40 --time-limit 120 --json")
+    command = ("run", *TINY_PAIR, *SHORT, *words)
     result = json.loads(gpubalance(*command, code=0, environment=backward).stdout)
     for replica in result["replicas"]:
         assert 0.019 < replica["compute_s"] < 0.2
@@ -307,15 +279,11 @@ def test_35_a_terminal_that_goes_away_costs_no_result(tmp_path: Path) -> None:
     machine = Machine(tmp_path, in_step("note()", when="number == 20"))
     master, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [PROGRAM, "run", "--windows", "20", "--duration", "0.2", "-o", str(path)]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=terminal,
-        env=machine.variables | {"TERM": "xterm"},
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )
+    command = [PROGRAM, "run", *typed("--windows 20 --duration 0.2 -o"), str(path)]
+    files: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    files |= {"stderr": terminal, "env": machine.variables | {"TERM": "xterm"}}
+    ignore = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    process = subprocess.Popen(command, preexec_fn=ignore, **files)
     os.close(terminal)
     while not machine.noted():
         os.read(master, 1 << 16)  # it waits for a terminal that takes nothing in

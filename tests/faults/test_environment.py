@@ -16,80 +16,56 @@ import pytest
 
 from gpubalance.system.versions import too_old
 from tests.cli.program import QUICK_PAIR, gpubalance
-from tests.faults.machine import BRIEF, PLAIN, TI, Machine, first_line, in_step
+from tests.faults.machine import (
+    BRIEF,
+    PLAIN,
+    TI,
+    Machine,
+    codes_of,
+    first_line,
+    in_step,
+    warning_of,
+)
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 GIB = 1 << 30
+SHORT_PROBE = ("probe", "--max-batch", "8", "--duration", "0.2")
 
 
 def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
     done = gpubalance("balance", code=3)
     assert done.stdout == ""
-    assert (
-        first_line(done) == "error: no NVIDIA driver: libnvidia-ml.so.1 was not found"
-    )
+    no_driver = "error: no NVIDIA driver: libnvidia-ml.so.1 was not found"
+    assert first_line(done) == no_driver
     assert "install the NVIDIA driver" in done.stderr
     assert "--simulate FILE" in done.stderr
     gpubalance("devices", "--simulate", QUICK_PAIR, code=0)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "says", "remedy"),
-    [
-        (
-            "init_error 18\nnvml 12.560.35.03",
-            ", but its library is 560.35.03",
-            "reboot, or `sudo modprobe -r nvidia_uvm",
-        ),
-        (
-            "init_error 9\nnvml 12.550.54.14",
-            "not loaded (its library is 550.54.14)",
-            "reboot or reload the driver",
-        ),
-    ],
-    ids=["is not its library's", "is not loaded"],
-)
-def test_02_a_driver_that_serves_nobody_is_told_with_the_way_on(
-    tmp_path: Path, gpus: str, says: str, remedy: str
-) -> None:
+def test_02_a_driver_that_serves_nobody_is_told_with_the_way_on(tmp_path: Path) -> None:
     """No test can load a driver: its version is what this machine has, or unknown."""
-    done = Machine(tmp_path, gpus=gpus).refuses(3, "run")
-    assert says in first_line(done)
-    assert remedy in done.stderr
+    unlike = ", but its library is 560.35.03", "reboot, or `sudo modprobe -r nvidia_uvm"
+    absent = "not loaded (its library is 550.54.14)", "reboot or reload the driver"
+    errors = {"18\nnvml 12.560.35.03": unlike, "9\nnvml 12.550.54.14": absent}
+    for error, (says, remedy) in errors.items():
+        done = Machine(tmp_path, gpus=f"init_error {error}").refuses(3, "run")
+        assert says in first_line(done)
+        assert remedy in done.stderr
 
 
-ARCHITECTURE = in_step(
-    "raise tf.errors.InternalError(None, None, 'CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc')"
-)
-NO_HANDLE = in_step(
-    "raise tf.errors.InternalError(None, None, 'Could not create cudnn handle: "
-    "CUDNN_STATUS_ALLOC_FAILED')"
-)
+RAISES = "raise tf.errors.InternalError(None, None, '{}')"
+ARCHITECTURE = in_step(RAISES.format("CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc"))
+NO_ROOM = "CUDNN_STATUS_ALLOC_FAILED"
+NO_HANDLE = in_step(RAISES.format(f"Could not create cudnn handle: {NO_ROOM}"))
+NO_LOSS = "def loss_is_finite(): return False"
+STILL = "said nothing for 0.5 s while building", "TensorFlow is still being"
 # Each has the words of a run, its engine, the exit code, and what the error says.
 ENDS: list[tuple[Any, ...]] = [
     ("--batches 8 8", ARCHITECTURE, 3, "pip install nvidia-cudnn-cu12==9.10.2.21"),
     ("--gpus GPU-1080", "", 2, "error: 'GPU-1080' names 2 devices", TI, PLAIN),
-    (
-        "--gpus 0 --batches 8",
-        NO_HANDLE,
-        3,
-        "CUDNN_STATUS_ALLOC_FAILED",
-        "free the GPU's memory",
-    ),
-    (
-        "--deadline 0.5",
-        "hang()",
-        8,
-        "said nothing for 0.5 s while building",
-        "TensorFlow is still being",
-        "--deadline",
-    ),
-    (
-        "--windows 1",
-        "def loss_is_finite(): return False",
-        4,
-        "loss is not a number at the first step",
-    ),
+    ("--gpus 0 --batches 8", NO_HANDLE, 3, NO_ROOM, "free the GPU's memory"),
+    ("--deadline 0.5", "hang()", 8, *STILL, "--deadline"),
+    ("--windows 1", NO_LOSS, 4, "loss is not a number at the first step"),
 ]
 
 
@@ -103,16 +79,13 @@ def test_05_10_16_20_28_one_error_ends_it(tmp_path: Path, row: tuple[Any, ...]) 
 
 def test_03_a_driver_too_old_is_told_the_version_needed(tmp_path: Path) -> None:
     """A driver too old for this TensorFlow is told the version needed."""
-    old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080").replace(
-        "driver 550.54.14", "driver 520.61.05"
-    )
+    old = TWO_UNLIKE_GPUS.replace("cuda 12040", "cuda 11080")
+    old = old.replace("driver 550.54.14", "driver 520.61.05")
     # TensorFlow's build is read without loading it. The stand-in has
     # no part in that, so it is the real one's.
     done = gpubalance("run", code=3, environment=environment(tmp_path, old))
-    assert (
-        "driver 520.61.05 serves CUDA up to 11.8, TensorFlow is built for CUDA 12."
-        in first_line(done)
-    )
+    serves = "driver 520.61.05 serves CUDA up to 11.8"
+    assert f"{serves}, TensorFlow is built for CUDA 12." in first_line(done)
     assert "driver 525.60.13 or newer" in first_line(done)
 
 
@@ -128,9 +101,8 @@ def test_04_tensorflow_without_its_libraries_names_them(tmp_path: Path) -> None:
 
     The real TensorFlow, which has no CUDA libraries here and sees no GPU.
     """
-    done = gpubalance(
-        "run", "--quiet", code=3, environment=environment(tmp_path, TWO_UNLIKE_GPUS)
-    )
+    variables = environment(tmp_path, TWO_UNLIKE_GPUS)
+    done = gpubalance("run", "--quiet", code=3, environment=variables)
     assert done.stdout == ""
     assert "sees no GPU" in first_line(done)
     assert "GPU:0" in first_line(done)
@@ -149,9 +121,7 @@ def built(devices):
 def test_06_an_unusable_gpu_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """That TensorFlow leaves it out comes from the stand-in of the engine."""
     machine = Machine(tmp_path, LEFT_OUT)
-    first, second = machine.result(
-        "probe", "--max-batch", "8", "--duration", "0.2", code=6
-    )["probes"]
+    first, second = machine.result(*SHORT_PROBE, code=6)["probes"]
     assert first["complete"]
     assert [failure["exit_code"] for failure in second["failures"]] == [3]
     machine.refuses(3, "probe", "--gpus", "1", "--max-batch", "8")
@@ -166,35 +136,26 @@ def built(devices):
     os.abort()
 """
     machine = Machine(tmp_path, steps)
-    for devices, shown in (
-        (("--gpus", "1", "0"), f"{PLAIN},{TI}"),
-        (("--simulate", QUICK_PAIR), "-1"),
-    ):
-        assert (
-            f"{shown} PCI_BUS_ID 1 true"
-            in machine.refuses(6, "run", *devices, "--quiet").stderr
-        )
+    both = ("--gpus", "1", "0"), ("--simulate", QUICK_PAIR)
+    for devices, shown in zip(both, (f"{PLAIN},{TI}", "-1"), strict=True):
+        done = machine.refuses(6, "run", *devices, "--quiet")
+        assert f"{shown} PCI_BUS_ID 1 true" in done.stderr
 
 
 def test_09_what_cuda_visible_devices_hides_is_said(tmp_path: Path) -> None:
     def told(listed: str, code: int, *gpus: str) -> str:
-        return (
-            Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed)
-            .refuses(code, "run", *gpus)
-            .stderr
-        )
+        machine = Machine(tmp_path, CUDA_VISIBLE_DEVICES=listed)
+        return machine.refuses(code, "run", *gpus).stderr
 
     for listed in (TI, f"{TI},nonsense,{PLAIN}"):
         hidden = f"GPU 1 can't be used: hidden by CUDA_VISIBLE_DEVICES={listed}"
         assert hidden in told(listed, 2, "--gpus", "1")
     for nothing in ("nonsense", ""):
-        assert (
-            f"hidden by CUDA_VISIBLE_DEVICES={nothing}"
-            in told(nothing, 3).splitlines()[0]
-        )
+        first, *_ = told(nothing, 3).splitlines()
+        assert f"hidden by CUDA_VISIBLE_DEVICES={nothing}" in first
     result = Machine(tmp_path, CUDA_VISIBLE_DEVICES=TI).result("run", *BRIEF)
     assert [device["uuid"] for device in result["devices"]] == [TI]
-    assert "gpu-left-out" in {warning["code"] for warning in result["warnings"]}
+    assert "gpu-left-out" in codes_of(result)
 
 
 def test_11_a_mig_slice_is_probed_alone(tmp_path: Path) -> None:
@@ -207,38 +168,27 @@ gpu 0 slice 0 uuid MIG-s0
 gpu 0 slice 1 uuid MIG-s1
 """
     machine = Machine(tmp_path, gpus=slices)
-    found = machine.result(
-        "probe", "--gpus", "MIG-s1", "--max-batch", "8", "--duration", "0.2"
-    )
+    found = machine.result(*SHORT_PROBE, "--gpus", "MIG-s1")
     assert [device["uuid"] for device in found["devices"]] == ["MIG-s1"]
     assert "slices can't train together" in first_line(machine.refuses(2, "balance"))
 
 
 @pytest.mark.parametrize("command", ["run", "probe"])
 def test_12_another_process_is_left_alone(tmp_path: Path, command: str) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)"]
-    ) as other:
+    idle = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(idle) as other:
         try:
-            both = (
-                f"gpu 1 process compute 1 none\ngpu 1 process compute {other.pid} {3 * GIB} "
-                "python train.py\n"
-            )
-            gpus = f"{TWO_UNLIKE_GPUS}{both}"
+            of_other = f"process compute {other.pid} {3 * GIB} python train.py"
+            both = f"gpu 1 process compute 1 none\ngpu 1 {of_other}\n"
+            machine = Machine(tmp_path, gpus=f"{TWO_UNLIKE_GPUS}{both}")
+            few = BRIEF if command == "run" else SHORT_PROBE[1:]
+            result = machine.result(command, *few)
             told = f"process 1 (memory not told), process {other.pid}"
-            machine = Machine(tmp_path, gpus=gpus)
-            few = {"run": BRIEF, "probe": ("--max-batch", "8", "--duration", "0.2")}
-            result = machine.result(command, *few[command])
-            (warning,) = [w for w in result["warnings"] if w["code"] == "gpu-in-use"]
-            assert (
-                warning["message"]
-                == f"GPU:1 is used by {told} (python train.py, 3072 MiB)"
-            )
-            assert (
-                first_line(machine.refuses(3, command, "--strict"))
-                == f"error: {warning['message']}"
-            )
-            machine.runs(command, "--gpus", "0", "--strict", *few[command])
+            used = f"GPU:1 is used by {told} (python train.py, 3072 MiB)"
+            assert warning_of(result, "gpu-in-use")["message"] == used
+            refused = machine.refuses(3, command, "--strict")
+            assert first_line(refused) == f"error: {used}"
+            machine.runs(command, "--gpus", "0", "--strict", *few)
             assert psutil.Process(other.pid).status() != psutil.STATUS_ZOMBIE
         finally:
             other.kill()

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.workers.log import LONGEST_BYTES
-from tests.cli.program import PROGRAM, QUICK_PAIR, here
+from tests.cli.program import PROGRAM, QUICK_PAIR, here, typed
 from tests.faults.machine import BRIEF, Machine, in_step
 from tests.jobs.probes import probe_of
 from tests.stand_in import TWO_UNLIKE_GPUS
@@ -30,19 +31,14 @@ def test_31_a_full_disk_is_found_first(tmp_path: Path, mount: str, says: str) ->
     folder.mkdir()
     private = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     mounted = f"mount -t tmpfs -o {mount} none {folder}"
+    files: Any = {"env": Machine(tmp_path).variables, "capture_output": True}
     if (
         shutil.which("unshare") is None
-        or subprocess.run([*private, mounted], capture_output=True).returncode
+        or subprocess.run([*private, mounted]).returncode
     ):
         pytest.skip("this machine lets no user mount a file system of their own")
-    machine = Machine(tmp_path)
-    done = subprocess.run(
-        [*private, f"{mounted} && exec {PROGRAM} run -o {folder}/run.json"],
-        env=machine.variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    run = f"{mounted} && exec {PROGRAM} run -o {folder}/run.json"
+    done = subprocess.run([*private, run], text=True, timeout=120, **files)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith(f"error: can't write -o {folder}/run.json: {says}")
 
@@ -55,9 +51,8 @@ def test_31_one_that_fills_later_leaves_it_on_stdout(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
     steps = in_step(f"shutil.rmtree({str(folder)!r})", when="number == 8")
-    done = Machine(tmp_path, steps).runs(
-        "run", *BRIEF, "-o", str(folder / "run.json"), "--json", "--quiet", code=3
-    )
+    run = ("run", *BRIEF, "-o", str(folder / "run.json"), "--json", "--quiet")
+    done = Machine(tmp_path, steps).runs(*run, code=3)
     assert f"error: can't write {folder / 'run.json'}: No such file" in done.stderr
     assert json.loads(done.stdout)["complete"] is True
 
@@ -67,11 +62,12 @@ def test_31_a_journal_that_can_not_be_written_ends_no_probe(tmp_path: Path) -> N
 
     A real limit on file sizes, to which a full disk or a quota looks the same.
     """
+    # Python would keep what it compiles too, cut at the limit.
+    # Every later program would fail to read that.
+    variables = Machine(tmp_path, PYTHONDONTWRITEBYTECODE="1").variables
     done = subprocess.run(
-        [PROGRAM, "probe", "--max-batch", "8", "--duration", "0.2", "--json"],
-        # Python would keep what it compiles too, cut at the limit.
-        # Every later program would fail to read that.
-        env=Machine(tmp_path, PYTHONDONTWRITEBYTECODE="1").variables,
+        [PROGRAM, *typed("probe --max-batch 8 --duration 0.2 --json")],
+        env=variables,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256)),
         capture_output=True,
         text=True,
@@ -82,9 +78,8 @@ def test_31_a_journal_that_can_not_be_written_ends_no_probe(tmp_path: Path) -> N
     assert "continuing, but nothing more is kept for --resume" in done.stderr
     assert json.loads(done.stdout)["complete"] is True
     (tmp_path / "file").write_text("")
-    nowhere = Machine(
-        tmp_path, XDG_STATE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path)
-    )
+    no_state = {"XDG_STATE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    nowhere = Machine(tmp_path, **no_state)
     nowhere.runs("run", *BRIEF, "--gpus", "0")
 
 
@@ -100,10 +95,8 @@ def test_32_an_output_file_that_exists_is_not_replaced_unasked(tmp_path: Path) -
     assert [one.name for one in path.parent.iterdir()] == ["run.json"]
 
 
-NASTY = (
-    "$(touch ran)\x1b[31m[red]bold[/red]<script>alert(1)</script>\x1b]0;owned\x07\u202e"
-)
 SHOWN = "$(touch ran)[red]bold[/red]<script>alert(1)</script>"
+NASTY = f"{SHOWN}\x1b]0;owned\x07\u202e".replace("[red]b", "\x1b[31m[red]b")
 
 
 def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(tmp_path: Path) -> None:
@@ -118,10 +111,8 @@ def test_34_a_name_with_escapes_and_markup_is_shown_as_it_is(tmp_path: Path) -> 
         assert "[red]" in done.stdout
         assert "\x1b" not in done.stdout + done.stderr
         assert "\u202e" not in done.stdout + done.stderr
-    assert (
-        machine.result("devices", "--simulate", str(profile))["simulated"][0]["name"]
-        == SHOWN
-    )
+    listed = machine.result("devices", "--simulate", str(profile))
+    assert listed["simulated"][0]["name"] == SHOWN
     long = TWO_UNLIKE_GPUS.replace("NVIDIA GeForce GTX 1080 Ti", f"[red]{'x' * 10_000}")
     done = Machine(tmp_path, gpus=long).runs("run", *BRIEF)
     assert "[red]xxx" in done.stdout
@@ -160,15 +151,14 @@ def step(devices, batches, number):
     assert measured["complete"] is True
     assert path.read_text() == "another's"
     steps_told.unlink()
-    resumed = machine.result(
-        *command, "-o", str(tmp_path / "other.json"), "--quiet", "--resume"
-    )
+    other = str(tmp_path / "other.json")
+    resumed = machine.result(*command, "-o", other, "--quiet", "--resume")
     if command[0] == "run":
         assert resumed["throughput"] == measured["throughput"]
     else:
-        assert [one["curve"] for one in resumed["probes"]] == [
-            measurement["curve"] for measurement in measured["probes"]
-        ]
+        both = resumed["probes"], measured["probes"]
+        curves, expected = ([one["curve"] for one in probes] for probes in both)
+        assert curves == expected
         assert resumed["environment"] == measured["environment"]
         assert resumed["model"] == measured["model"]
         assert not steps_told.exists()
@@ -179,10 +169,8 @@ def test_32_what_goes_on_replaces_no_finished_result(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     mark = tmp_path / "mark"
     dies = f"pathlib.Path({str(mark)!r}).touch(), os.kill(os.getpid(), signal.SIGKILL)"
-    machine = Machine(
-        tmp_path,
-        in_step(dies, when=f"number > 40 and not os.path.exists({str(mark)!r})"),
-    )
+    once = f"number > 40 and not os.path.exists({str(mark)!r})"
+    machine = Machine(tmp_path, in_step(dies, when=once))
     command = ("run", "--windows", "9", "--duration", "0.2", "-o", str(path), "--json")
     assert "--resume continues it" in machine.runs(*command, code=6).stderr
     assert json.loads(path.read_text())["complete"] is False
@@ -197,13 +185,9 @@ def test_32_what_goes_on_replaces_no_finished_result(tmp_path: Path) -> None:
 def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    script = (
-        f'cd {gone} && rmdir {gone} && exec "{sys.executable}" -m gpubalance run --simulate 2 '
-        "--windows 1"
-    )
-    done = subprocess.run(
-        ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    run = f'exec "{sys.executable}" -m gpubalance run --simulate 2 --windows 1'
+    script = ["sh", "-c", f"cd {gone} && rmdir {gone} && {run}"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
     assert done.returncode == 3
     assert done.stderr.splitlines()[-2:] == [
         "error: the current folder was deleted",
@@ -212,10 +196,8 @@ def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path) -> None:
 
 
 def test_32_what_a_model_prints_is_bounded(tmp_path: Path) -> None:
-    steps = in_step("print('x' * (4 << 20))")
-    found = Machine(tmp_path, steps, XDG_STATE_HOME=str(tmp_path / "state")).result(
-        "run", *BRIEF
-    )
+    steps, state = in_step("print('x' * (4 << 20))"), str(tmp_path / "state")
+    found = Machine(tmp_path, steps, XDG_STATE_HOME=state).result("run", *BRIEF)
     assert found["steps"] * 4 << 20 > LONGEST_BYTES
     (log,) = (tmp_path / "state").rglob("*.log")
     assert 0 < log.stat().st_size < 2 * LONGEST_BYTES

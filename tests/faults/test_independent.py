@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.program import TINY
+from tests.cli.program import TINY, typed
 from tests.faults.machine import FIVE_GPUS, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
@@ -38,28 +38,16 @@ def holds(device, size):
     return device.index != 3 or size <= 32
 """
     machine = Machine(tmp_path, steps, gpus=FIVE_GPUS)
-    done = machine.runs(
-        *COMMAND, "--batches", "64", "64", "64", "64", "64", "--deadline", "5", code=6
-    )
+    words = typed("--batches 64 64 64 64 64 --deadline 5")
+    done = machine.runs(*COMMAND, *words, code=6)
     result = json.loads(done.stdout)
-    failures = [one["failure"] for one in result["replicas"]]
-    assert [failure and failure["exit_code"] for failure in failures] == [
-        None,
-        6,
-        8,
-        5,
-        None,
-    ]
-    for label, what in (
-        ("GPU:1", "SIGKILL"),
-        ("GPU:2", "said nothing for 5 s"),
-        ("GPU:3", "out of memory"),
-    ):
-        (message,) = [
-            failure["message"]
-            for failure in failures
-            if failure and label in failure["message"]
-        ]
+    first, *failures, last = [one["failure"] for one in result["replicas"]]
+    assert first is last is None
+    assert [failure["exit_code"] for failure in failures] == [6, 8, 5]
+    says = "SIGKILL", "said nothing for 5 s", "out of memory"
+    for number, what in enumerate(says):
+        message = failures[number]["message"]
+        assert f"GPU:{number + 1}" in message
         assert what in message
         assert message in done.stderr
     assert "--resume" not in done.stderr, "it would run out of memory again"
@@ -67,9 +55,8 @@ def holds(device, size):
     whole = [one for one in result["replicas"] if one["failure"] is None]
     assert result["throughput"]["median"] == sum(one["throughput"] for one in whole)
     assert all(abs(one["contention"]) < 1e-6 for one in whole)
-    assert all(
-        one["throughput"] is None for one in result["replicas"] if one["failure"]
-    )
+    rates = [one["throughput"] for one in result["replicas"]]
+    assert rates[1:4] == [None] * 3
     assert all(map(gone, set(machine.noted())))
 
 
@@ -81,18 +68,13 @@ def built(devices):
         os.abort()
 """
     done = Machine(tmp_path, steps).runs(*COMMAND, code=6)
-    assert done.stderr.startswith(
-        "error: GPU:0: the worker was ended by SIGABRT while building probe"
-    )
+    aborted = "error: GPU:0: the worker was ended by SIGABRT while building probe"
+    assert done.stderr.startswith(aborted)
     result = json.loads(done.stdout)
     first, second = result["replicas"]
     assert first["failure"]["exit_code"] == 6
     assert second["solo_throughput"] > 0
-    assert (second["throughput"], second["contention"], result["throughput"]) == (
-        None,
-        None,
-        None,
-    )
+    assert second["throughput"] is second["contention"] is result["throughput"] is None
 
 
 def test_15_if_all_failed_alike_that_is_the_error(tmp_path: Path) -> None:
@@ -101,10 +83,8 @@ def holds(device, size):
     return False
 """
     done = Machine(tmp_path, steps).refuses(5, *COMMAND)
-    assert (
-        "GPU:0 ran out of memory with batches 64; GPU:1 ran out of memory with batches 64"
-        in done.stderr
-    )
+    both = [f"GPU:{n} ran out of memory with batches 64" for n in (0, 1)]
+    assert "; ".join(both) in done.stderr
 
 
 def test_28_a_model_that_can_not_be_trained_ends_it_at_once(tmp_path: Path) -> None:
@@ -126,13 +106,10 @@ def took(seconds):
     time.sleep(seconds / 5)
 """
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x4")
-    done = Machine(tmp_path, steps, gpus=hot).runs(
-        "independent", "--windows", "1", "--duration", "1"
-    )
-    assert (
-        "GPU:1: at once 55 °C 90 W, throttled (power cap); alone 55 °C 90 W"
-        in " ".join(done.stdout.split())
-    )
+    once = typed("independent --windows 1 --duration 1")
+    done = Machine(tmp_path, steps, gpus=hot).runs(*once)
+    told = "GPU:1: at once 55 °C 90 W, throttled (power cap); alone 55 °C 90 W"
+    assert told in " ".join(done.stdout.split())
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
     done = Machine(tmp_path, steps, gpus=bad).runs(*COMMAND, code=6)
     assert "GPU:0 had 2 memory errors that ECC did not correct" in done.stderr

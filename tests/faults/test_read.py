@@ -16,11 +16,10 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import QUICK_PAIR, ROOT
-from tests.faults.machine import BRIEF, Machine
-from tests.jobs.probes import probe_of
+from tests.faults.machine import BRIEF, Machine, warning_of
+from tests.jobs.probes import inside, probe_of
 from tests.render.samples import BALANCE
 from tests.stand_in import TWO_UNLIKE_GPUS
-from tests.support.known import known
 
 PAIR = simulated_devices(QUICK_PAIR)[0]
 FOUR = str(ROOT / "configs" / "four-unlike.toml")
@@ -42,14 +41,11 @@ def test_25_for_other_devices_it_is_refused(tmp_path: Path, plan_file: str) -> N
     refused = machine.refuses(7, "run", "--simulate", FOUR, "--plan", plan_file)
     assert "GPU:0 (Quick 3, SIM-0) has another name" in refused.stderr
     assert "--force" in refused.stderr
-    result = machine.result(
-        "run", "--simulate", FOUR, "--plan", plan_file, "--force", *BRIEF
-    )
+    forced = ("run", "--simulate", FOUR, "--plan", plan_file, "--force")
+    result = machine.result(*forced, *BRIEF)
     assert tuple(result["batches"]) == PLAN.batches
-    (warning,) = [
-        warning for warning in result["warnings"] if warning["code"] == "plan-forced"
-    ]
-    assert "has another name: Unlike A, not Quick 3" in warning["message"]
+    told = warning_of(result, "plan-forced")["message"]
+    assert "has another name: Unlike A, not Quick 3" in told
 
 
 def test_25_on_other_uuids_indices_count(tmp_path: Path, plan_file: str) -> None:
@@ -59,9 +55,8 @@ def test_25_on_other_uuids_indices_count(tmp_path: Path, plan_file: str) -> None
     assert "--force runs it on the GPUs" in refused.stderr
     found = machine.result("run", "--plan", plan_file, "--force", *BRIEF)
     assert [device["index"] for device in found["devices"]] == [0, 1]
-    few = Machine(tmp_path, gpus="gpu 0 uuid GPU-0").refuses(
-        7, "run", "--plan", plan_file, "--force"
-    )
+    one = Machine(tmp_path, gpus="gpu 0 uuid GPU-0")
+    few = one.refuses(7, "run", "--plan", plan_file, "--force")
     assert "is for 2 devices, and there are 1 here" in few.stderr
 
 
@@ -75,18 +70,9 @@ def test_25_a_plan_for_more_devices_can_not_be_forced(tmp_path: Path) -> None:
 
 
 def test_25_another_model_of_that_name_is_refused_unless_forced(tmp_path: Path) -> None:
-    other = PLAN.model_copy(
-        update={"model": known(PLAN.model).model_copy(update={"parameters": 649})}
-    )
-    (tmp_path / "other.json").write_text(other.model_dump_json())
-    command = (
-        "run",
-        "--simulate",
-        QUICK_PAIR,
-        "--plan",
-        str(tmp_path / "other.json"),
-        *BRIEF,
-    )
+    path = tmp_path / "other.json"
+    path.write_text(inside(PLAN, "model", parameters=649).model_dump_json())
+    command = ("run", "--simulate", QUICK_PAIR, "--plan", str(path), *BRIEF)
     machine = Machine(tmp_path)
     assert "649 parameters" in machine.refuses(7, *command).stderr
     machine.runs(*command, "--force")
@@ -139,65 +125,32 @@ WRONG_IN_A_BALANCE = [
     ("shares.0.device", 7, "{}: there is no device 7"),
     ("devices.1.uuid", "SIM-0", "devices: two have the same UUID"),
     ("kind", "plans", "is a plans, not a plan"),
-    (
-        "micro_batches",
-        [0, 0],
-        "micro_batches: micro-batches must be from 1 to their batch, not 0 of ",
-    ),
+    ("micro_batches", [0, 0], "{}: micro-batches must be from 1 to their batch, not 0"),
     ("micro_batches", [], "micro_batches: 0 of 2 devices"),
-    (
-        "shares.0.binds",
-        "x",
-        "{} 'x' should be 'speed', 'memory', 'granularity', 'global batch', ",
-    ),
-    (
-        "devices",
-        [],
-        "devices: Tuple should have at least 1 item after validation, not 0",
-    ),
+    ("shares.0.binds", "x", "{} 'x' should be 'speed', 'memory', 'granularity', 'gl"),
+    ("devices", [], "{}: Tuple should have at least 1 item after validation, not 0"),
     ("predicted.throughput", None, "{} None should be a valid number"),
 ]
-WRONG_IN_A_MODEL: list[tuple[dict[str, object], str]] = [
+WRONG_IN_A_MODEL: list[tuple[dict[str, Any], str]] = [
     ({"alpha_s": 0, "beta_s": 0}, "a step that takes no time"),
-    (
-        {"curve": [[8, 1], [8, 2]]},
-        "probes.0.step_time_model.curve: its batches must rise",
-    ),
-    ({"planned_with": "curve"}, "probes.0.step_time_model.curve: there is none"),
+    ({"curve": [[8, 1], [8, 2]]}, "{}.curve: its batches must rise"),
+    ({"planned_with": "curve"}, "{}.curve: there is none"),
 ]
-LINE: dict[str, object] = {
-    "alpha_s": 0.1,
-    "beta_s": 0.1,
-    "residual": 0.0,
-    "planned_with": "line",
-    "curve": None,
-}
-WRONG = [
-    *(
-        (PROBE, "probes.0.step_time_model", LINE | wrong, says)
-        for wrong, says in WRONG_IN_A_MODEL
-    ),
-    *(
-        (PLAN, place, value, "")
-        for place, values in WRONG_IN_A_PLAN.items()
-        for value in values
-    ),
-    *(
-        (PROBE, place, value, "")
-        for place, values in WRONG_IN_A_PROBE.items()
-        for value in values
-    ),
-    *((read_record(BALANCE, Plan), *wrong) for wrong in WRONG_IN_A_BALANCE),
-]
+LINE: dict[str, Any] = {"alpha_s": 0.1, "beta_s": 0.1, "residual": 0.0, "curve": None}
+LINE["planned_with"] = "line"
+WRONG: list[Any] = [(read_record(BALANCE, Plan), *row) for row in WRONG_IN_A_BALANCE]
+for wrong, says in WRONG_IN_A_MODEL:
+    WRONG.append((PROBE, "probes.0.step_time_model", LINE | wrong, says))
+for result, places in ((PLAN, WRONG_IN_A_PLAN), (PROBE, WRONG_IN_A_PROBE)):
+    for place, values in places.items():
+        WRONG += [(result, place, value, "") for value in values]
 
 
-@pytest.mark.parametrize(
-    ("result", "place", "value", "says"),
-    WRONG,
-    ids=lambda value: (
-        value.kind if isinstance(value, Plan | Probe) else str(value)[:30]
-    ),
-)
+def name_of(value: Any) -> str:
+    return value.kind if isinstance(value, Plan | Probe) else str(value)[:30]
+
+
+@pytest.mark.parametrize(("result", "place", "value", "says"), WRONG, ids=name_of)
 def test_26_what_is_wrong_in_a_result_is_named_with_its_place(
     tmp_path: Path, result: Plan | Probe, place: str, value: Any, says: str
 ) -> None:
@@ -221,32 +174,20 @@ def test_26_a_truncated_file_is_no_result(tmp_path: Path) -> None:
             read_result(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[" * 200_000,
-        '{"kind": "plan", "schema_version": 1, "created": ' + '{"a":' * 100_000,
-        '{"kind": "plan", "schema_version": 1, "created": '
-        + "[" * 150
-        + "]" * 150
-        + "}",
-        '{"kind": "plan", "schema_version": ' + "9" * 100_000 + "}",
-        '{"kind": ["plan"], "schema_version": 1}',
-        "\ud800".encode("utf-8", "surrogatepass"),
-        "null",
-        "",
-    ],
-    ids=[
-        "lists",
-        "objects",
-        "as deep as may be",
-        "a number",
-        "a kind",
-        "no text",
-        "null",
-        "empty",
-    ],
-)
+A_PLAN = '{"kind": "plan", "schema_version": 1, "created": '
+NONSENSE: dict[str, str | bytes] = {
+    "lists": "[" * 200_000,
+    "objects": A_PLAN + '{"a":' * 100_000,
+    "as deep as may be": A_PLAN + "[" * 150 + "]" * 150 + "}",
+    "a number": '{"kind": "plan", "schema_version": ' + "9" * 100_000 + "}",
+    "a kind": '{"kind": ["plan"], "schema_version": 1}',
+    "no text": "\ud800".encode("utf-8", "surrogatepass"),
+    "null": "null",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("content", NONSENSE.values(), ids=NONSENSE)
 def test_26_nesting_is_refused(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,26 +26,20 @@ NAMES = {
     "digits": "9" * 10_000,
 }
 REFUSED = read_toml(Path(__file__).with_name("refused.toml"), "table of refusals")
-NO_TEXT = (
-    "--model '\udc80.py:build'",
-    2,
-    "'\\udc80.py:build' should be a valid string",
-)
-REFUSED["run --simulate {quick} --quiet"].append(NO_TEXT)  # TOML has no such character
-ROWS = [
-    (f"{command} {words}", code, says)
-    for command, rows in REFUSED.items()
-    for words, code, says in rows
-]
+NO_TEXT = "'\udc80.py:build'"  # which TOML can't have
+said = f"--model {NO_TEXT[1:-1]!a} should be a valid string"
+REFUSED["run --simulate {quick} --quiet"].append((f"--model {NO_TEXT}", 2, said))
+ROWS: list[Any] = []
+for command, rows in REFUSED.items():
+    ROWS += [(f"{command} {words}", *expected) for words, *expected in rows]
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "says"), ROWS, ids=[ascii(line[:60]) for line, _, _ in ROWS]
-)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: ascii(row[0][:60]))
 def test_26_27_31_32_34_one_line(
-    in_process: Program, line: str, code: int, says: str
+    in_process: Program, row: tuple[str, int, str]
 ) -> None:
     """What is wrong gets one line that says what is right."""
+    line, code, says = row
     shutil.copy(BALANCE, "plan.json")
     shutil.copy(PROBE, "probe.json")
     Path("estimate.json").write_text('{"kind": "balance-estimate"}')

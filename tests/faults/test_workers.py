@@ -18,6 +18,7 @@ from gpubalance.remedies import known_error
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.messages import Measure
 from gpubalance.workers.ranks import worker_process
+from tests.cli.program import typed
 from tests.faults.machine import (
     BRIEF,
     FIVE_GPUS,
@@ -26,8 +27,10 @@ from tests.faults.machine import (
     Machine,
     first_line,
     in_step,
+    warning_of,
 )
 from tests.stand_in import TWO_UNLIKE_GPUS
+from tests.support.told import refused
 from tests.workers.test_process import PAIR, gone
 
 SILENCE = "5"  # seconds: more than a worker takes to start on a busy machine
@@ -59,25 +62,12 @@ def step(devices, batches, number):
         hang()
 """
     machine = Machine(tmp_path, steps, gpus=lost(FIVE_GPUS))
-    done = machine.runs(
-        "probe",
-        "--gpus",
-        "0",
-        "1",
-        "2",
-        "3",
-        "--each",
-        "--deadline",
-        SILENCE,
-        *FEW,
-        "--json",
-        code=6,
-    )
+    words = typed("probe --gpus 0 1 2 3 --each --json --deadline")
+    done = machine.runs(*words, SILENCE, *FEW, code=6)
     *failed, whole = json.loads(done.stdout)["probes"]
     assert whole["complete"]
-    for one, code, says in zip(
-        failed, (6, 6, 8), ("SIGABRT", "is lost", "said nothing for 5 s"), strict=True
-    ):
+    told = "SIGABRT", "is lost", "said nothing for 5 s"
+    for one, code, says in zip(failed, (6, 6, 8), told, strict=True):
         assert [point["batch"] for point in one["curve"]] == [8]
         assert one["failures"][0]["exit_code"] == code
         assert says in one["failures"][0]["message"]
@@ -90,27 +80,20 @@ SILENT = "error: the worker said nothing for 5 s while training with batches 64/
 ANOTHER = "try another all-reduce, which may be what hangs: --all-reduce one-device"
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "says"),
-    [
-        (
-            "os.kill(os.getpid(), 9)",
-            6,
-            (
-                "probably as the host's memory ran out",
-                known_error("host-memory").remedy,
-            ),
-        ),
-        ("hang()", 8, (SILENT, "a step or a collective hangs", ANOTHER)),
-    ],
-)
+LACKS = "probably as the host's memory ran out", known_error("host-memory").remedy
+ENDS = [
+    ("os.kill(os.getpid(), 9)", 6, LACKS),
+    ("hang()", 8, (SILENT, "a step or a collective hangs", ANOTHER)),
+]
+
+
+@pytest.mark.parametrize(("how", "code", "says"), ENDS)
 def test_19_20_21_how_a_worker_ended_is_told_and_what_was_measured_is_kept(
     tmp_path: Path, how: str, code: int, says: tuple[str, ...]
 ) -> None:
     machine = Machine(tmp_path, NOTES + in_step(how, when="number > 40"))
-    done = machine.runs(
-        "run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *MANY, code=code
-    )
+    words = ("run", "--deadline", SILENCE, "--all-reduce", "hierarchical", *MANY)
+    done = machine.runs(*words, code=code)
     assert says[0] in first_line(done)
     assert all(part in done.stderr for part in says)
     assert json.loads(done.stdout)["complete"] is False
@@ -121,9 +104,8 @@ def test_18_what_died_is_tried_again_by_a_probe_that_goes_on(tmp_path: Path) -> 
     """The cause may have been mended: the batch is no limit that was found."""
     broken = tmp_path / "broken"
     broken.touch()
-    dies = in_step(
-        "os.abort()", when=f"batches == (16,) and os.path.exists({str(broken)!r})"
-    )
+    is_broken = f"batches == (16,) and os.path.exists({str(broken)!r})"
+    dies = in_step("os.abort()", when=is_broken)
     machine = Machine(tmp_path, HOLDS_32 + dies)
     command = ("probe", "--gpus", "0", "--duration", "0.1", "--no-ahead")
     machine.runs(*command, code=6)
@@ -148,10 +130,8 @@ def {where}(*_):
 """
     machine = Machine(tmp_path, steps)
     done = machine.refuses(8, command, "--time-limit", "2", "--quiet")
-    assert (
-        first_line(done)
-        == "error: the time limit of 2 s passed before there was a result"
-    )
+    told = "error: the time limit of 2 s passed before there was a result"
+    assert first_line(done) == told
     assert all(map(gone, machine.noted()))
 
 
@@ -162,9 +142,7 @@ def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
         worker.greeted()
         os.kill(worker.pid, signal.SIGSTOP)
         worker.send(Measure(split=BatchSplit((1,) * 100_000), seconds=1.0, at_least=1))
-        with pytest.raises(
-            DeadlinePassed, match=r"said nothing for 0\.2 s while training"
-        ):
+        with refused(r"said nothing for 0\.2 s while training", DeadlinePassed):
             worker.receive(0.2, "training")
     assert gone(worker.pid)
 
@@ -175,18 +153,16 @@ def test_20_nvml_that_hangs_is_given_up_and_costs_no_result(tmp_path: Path) -> N
     done = Machine(tmp_path, gpus="init_error ~600").refuses(3, "run")
     assert first_line(done) == "error: NVML does not answer"
     late = TWO_UNLIKE_GPUS.replace("gpu 0 cores 3584", "gpu 0 series cores ~600")
-    (found,) = Machine(tmp_path, gpus=late).result("probe", "--gpus", "0", *FEW)[
-        "probes"
-    ]
+    result = Machine(tmp_path, gpus=late).result("probe", "--gpus", "0", *FEW)
+    (found,) = result["probes"]
     assert found["peak_flops_per_s"] is None
 
 
 def test_20_progress_counts_silence_does_not(tmp_path: Path) -> None:
     """Ten samples of 0.7 s each are no silence of 5 s."""
     machine = Machine(tmp_path, in_step("time.sleep(0.7)", when="number < 11"))
-    assert (
-        machine.result("run", "--deadline", SILENCE, *BRIEF)["throughput"]["median"] > 0
-    )
+    result = machine.result("run", "--deadline", SILENCE, *BRIEF)
+    assert result["throughput"]["median"] > 0
 
 
 LOSSES = {
@@ -219,9 +195,7 @@ def test_23_a_hot_gpu_marks_the_run_and_is_measured_again(tmp_path: Path) -> Non
     hot = TWO_UNLIKE_GPUS.replace("gpu 1 throttle 0", "gpu 1 throttle 0x40")
     done = Machine(tmp_path, SLOWLY, gpus=hot).runs("run", *BRIEF, "--json")
     result = json.loads(done.stdout)
-    (warning,) = [
-        warning for warning in result["warnings"] if warning["code"] == "throttled"
-    ]
+    warning = warning_of(result, "throttled")
     assert "GPU:1 was throttled (thermal)" in warning["message"]
     assert result["replicas"][1]["telemetry"]["throttle_reasons"] == ["thermal"]
     assert done.stderr.count("measuring once more") == 1
@@ -230,49 +204,32 @@ def test_23_a_hot_gpu_marks_the_run_and_is_measured_again(tmp_path: Path) -> Non
 def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
     hot = TWO_UNLIKE_GPUS.replace("gpu 0 throttle 0", "gpu 0 throttle 0x20")
     machine = Machine(tmp_path, SLOWLY, gpus=hot)
-    result = machine.result(
-        "probe", "--gpus", "0", "--max-batch", "8", "--duration", "0.3"
-    )
+    result = machine.result(*typed("probe --gpus 0 --max-batch 8 --duration 0.3"))
     (point,) = result["probes"][0]["curve"]
     assert (point["steady"], point["measured_again"]) == (False, True)
-    (warning,) = [
-        warning for warning in result["warnings"] if warning["code"] == "throttled"
-    ]
-    assert "(software thermal)" in warning["message"]
+    assert "(software thermal)" in warning_of(result, "throttled")["message"]
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "run --windows 1 --duration 0.5",
-        "independent --windows 1 --duration 0.5",
-        "probe --max-batch 8 --duration 0.5",
-    ],
+    "words", ["run --windows 1", "independent --windows 1", "probe --max-batch 8"]
 )
 def test_22_a_gpu_to_be_reset_is_in_the_result(tmp_path: Path, words: str) -> None:
     """It trains on, and NVML says nothing of it any more: neither heat nor errors of its memory."""
     reset = f"{TWO_UNLIKE_GPUS}gpu 1 series temperature 55 55 !16\n"
-    result = Machine(tmp_path, SLOWLY, gpus=reset).result(*words.split())
-    codes = [warning["code"] for warning in result["warnings"]]
-    assert codes.count("telemetry-ended") == 1
-    warning = result["warnings"][codes.index("telemetry-ended")]
-    assert warning["message"].startswith(
-        "GPU:1 must be reset: NVML reports nothing of it any more. "
-    )
+    command = typed(f"{words} --duration 0.5")
+    result = Machine(tmp_path, SLOWLY, gpus=reset).result(*command)
+    warning = warning_of(result, "telemetry-ended")
+    told = "GPU:1 must be reset: NVML reports nothing of it any more. "
+    assert warning["message"].startswith(told)
     assert warning["next"] == known_error("gpu-needs-reset").remedy
 
 
 @pytest.mark.parametrize("command", ["run", "probe"])
 def test_24_memory_errors_spoil_the_result(tmp_path: Path, command: str) -> None:
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
-    options = (
-        ("--windows", "5", "--duration", "0.5")
-        if command == "run"
-        else ("--max-batch", "8", "--duration", "0.5")
-    )
-    done = Machine(tmp_path, SLOWLY, gpus=bad).runs(
-        command, *options, "--gpus", "0", "--json", code=6
-    )
+    few = "--windows 5" if command == "run" else "--max-batch 8"
+    words = typed(f"{command} {few} --duration 0.5 --gpus 0 --json")
+    done = Machine(tmp_path, SLOWLY, gpus=bad).runs(*words, code=6)
     assert "2 memory errors that ECC did not correct" in done.stderr
     if done.stdout:
         assert json.loads(done.stdout)["complete"] is False
@@ -294,10 +251,8 @@ def step(devices, batches, number):
     ("number", "code", "steps"),
     [
         (signal.SIGINT, 130, HANGS),
-        (signal.SIGKILL, -9, HANGS),
-        (signal.SIGKILL, -9, STARTS),
+        *[(signal.SIGKILL, -9, one) for one in (HANGS, STARTS)],
     ],
-    ids=["is interrupted", "is killed", "is killed, and what the worker has started"],
 )
 def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(
     tmp_path: Path, number: int, code: int, steps: str
@@ -312,9 +267,8 @@ def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(
 
 @pytest.mark.usefixtures("own_processes")
 def test_18_a_crash_is_seen_though_a_child_holds_the_pipe(tmp_path: Path) -> None:
-    steps = in_step(
-        "os.fork() or (note(), time.sleep(600)); os.kill(os.getpid(), signal.SIGSEGV)"
-    )
+    forks = "os.fork() or (note(), time.sleep(600))"
+    steps = in_step(f"{forks}; os.kill(os.getpid(), signal.SIGSEGV)")
     machine = Machine(tmp_path, steps)
     done = machine.refuses(6, "run", "--quiet")
     assert "SIGSEGV" in first_line(done)
