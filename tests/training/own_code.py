@@ -230,9 +230,11 @@ def guided() -> Any:
                 metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
             return {metric.name: metric.result() for metric in self.metrics}
 
-        def compute_metrics(self, x: Any, y: Any, p: Any, weights: Any = None) -> Any:
+        def compute_metrics(
+            self, x: Any, y: Any, p: Any, sample_weight: Any = None
+        ) -> Any:
             means = {"own": tf.reduce_mean(p[:, 0]), "accuracy": 0.0}
-            return {"a": means, "b": super().compute_metrics(x, y, p, weights)}
+            return {"a": means, "b": super().compute_metrics(x, y, p, sample_weight)}
 
     return compiled(Guided(dense()), optimizer="adam", metrics=["accuracy"])
 

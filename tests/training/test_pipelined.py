@@ -209,7 +209,7 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
 
     ignoring = losses.SparseCategoricalCrossentropy(ignore_class=1)
     layers = layers_for(two_in_two_out())
-    dense = keras.Sequential([keras.Input((6,)), of.Dense(3)])
+    dense = [keras.Input((6,)), of.Dense(3)]
     body = [keras.Input((6,)), of.Embedding(9, 4, mask_zero=True)]
     body += [of.LSTM(4, return_sequences=True), of.Dense(3)]
     own_code = "is of the class Subclassed, with code of its own instead of a graph"
@@ -219,10 +219,14 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
         (subclassed(), "mse", own_code),
         (traced(), "mse", own_step),
         (keras.Sequential(body), mean, "divides by what a mask leaves of a batch"),
-        (dense, other, "divides by other than samples"),
-        (dense, ignoring, "divides by what ignore_class leaves of a batch"),
-        (dense, None, "is compiled without a loss"),
-        (dense, "mse", "jit_compile=True, which is for one device"),
+        (keras.Sequential(dense), other, "divides by other than samples"),
+        (
+            keras.Sequential(dense),
+            ignoring,
+            "divides by what ignore_class leaves of a batch",
+        ),
+        (keras.Sequential(dense), None, "is compiled without a loss"),
+        (keras.Sequential(dense), "mse", "jit_compile=True, which is for one device"),
     ]
     inputs, labels = of_two(_SAMPLES)
     for model, given, message in cases:

@@ -6,7 +6,6 @@ It is the same traced step, and the same words are said about it.
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import pytest
@@ -52,8 +51,9 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     make, data = MODELS[name]
     with split.scope():
         model = make()
-    fit = partial(split.fit, model, *data(200), verbose=0, shuffle=False)
-    assert warnings_of(fit, __file__) == list(session.facts()["verdict"].warned) == []
+    given = data(200)
+    told = warnings_of(lambda: split.fit(model, *given, verbose=0), __file__)
+    assert told == list(session.facts()["verdict"].warned) == []
     functions: Any = split.functions_of(model)[-1]
     assert operations(session._built.functions) == operations(functions._functions)
     decomposed = functions._functions._decompositions["train"]
