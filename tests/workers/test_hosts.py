@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from gpubalance.devices.hosts import connect_hosts
-from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, PartialResult
+from gpubalance.errors import EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
@@ -25,9 +26,10 @@ from gpubalance.workers.log import tail
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
-from tests.cli.program import lines_until, start
+from tests.cli.program import lines_until, start, typed
 from tests.stand_in import engine
 from tests.support.asked import asked
+from tests.support.told import refused
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
 
@@ -59,11 +61,7 @@ def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Par
 
 def below() -> list[psutil.Process]:
     """All child processes: what reaches a host, and workers."""
-    return [
-        one
-        for child in psutil.Process().children()
-        for one in (child, *child.children(recursive=True))
-    ]
+    return list(psutil.Process().children(recursive=True))
 
 
 def measured(worker: Worker) -> list[object]:
@@ -75,9 +73,8 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
 
     The worker is told of its own GPUs only.
     """
-    with party_that(
-        "def built(devices):\n    import os\n    print('on', os.environ['ON'])\n"
-    ) as party:
+    prints = "def built(devices):\n    import os\n    print('on', os.environ['ON'])\n"
+    with party_that(prints) as party:
         with connected(DEVICES):
             timing, *_ = asked(party, measured)
         assert isinstance(timing, Timing)
@@ -85,58 +82,36 @@ def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) 
         assert "on alpha" in asked(party, lambda worker: tail(worker.process.log))
         there = below()
         assert len(there) == 2 * len(DEVICES)
-        assert party.facts.memory_limit_bytes == tuple(
-            device.memory_bytes for device in DEVICES
-        )
+        limits = tuple(device.memory_bytes for device in DEVICES)
+        assert party.facts.memory_limit_bytes == limits
         party.regroup(DEVICES[:2])  # of one host: one process, as ever
         assert not party.alive
     assert not left_of(there)
-    gpus = [
-        Device(
-            index=0,
-            uuid=f"GPU-{host}",
-            name="GPU",
-            memory_bytes=None,
-            simulated=False,
-            host=host,
-        )
-        for host in ("alpha", "beta")
-    ]
-    with party_that(
-        "def built(devices):\n    import os\n    assert devices[0].host == os.environ['ON']\n",
-        gpus,
-    ) as party:
-        timing, *_ = asked(
-            party,
-            lambda worker: list(worker.measure(BatchSplit((8, 16)), stamped=True)),
-        )
+    card: Any = {"index": 0, "name": "GPU", "memory_bytes": None, "simulated": False}
+    gpus = [Device(uuid=f"GPU-{host}", host=host, **card) for host in ("alpha", "beta")]
+    looks = prints.replace("print('on', ", "assert devices[0].host == (")
+    with party_that(looks, gpus) as party:
+        with party.worker() as worker:
+            timing, *_ = worker.measure(BatchSplit((8, 16)), stamped=True)
         assert isinstance(timing, Timing)
         # The stand-in takes 10 ms and 0.1 ms a sample.
         assert timing.compute_s == pytest.approx((0.0108, 0.0116))
 
 
-@pytest.mark.parametrize(
-    ("via", "limit_s", "says"),
-    [
-        # This makes a terminal as `ssh -tt` does: it would read its own words.
-        (
-            f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[2:])' {{host}}",
-            60.0,
-            r" alpha makes a terminal there\n.* leave that option out of --via",
-        ),
-        ("sh -c 'sleep 600' {host}", 1.0, "the time limit of 1 s passed"),
-    ],
-    ids=["a terminal", "one that is slow"],
-)
+# This makes a terminal as `ssh -tt` does: it would read its own words.
+TERMINAL = f"{sys.executable} -c 'import pty, sys; pty.spawn(sys.argv[2:])' {{host}}"
+SAYS = r" alpha makes a terminal there\n.* leave that option out of --via"
+SLOW = ("sh -c 'sleep 600' {host}", 1.0, "the time limit of 1 s passed")
+
+
+@pytest.mark.parametrize(("via", "limit_s", "says"), [(TERMINAL, 60.0, SAYS), SLOW])
 def test_a_prefix_that_does_not_do_is_told_and_left(
     party_that: Callable[..., Party], via: str, limit_s: float, says: str
 ) -> None:
     """Nothing is held yet by what has not answered, so that its end is not waited for."""
     party_that(via=via)
-    with (
-        Party(DEVICES, build=BUILD, limit=TimeLimit(limit_s)) as party,
-        pytest.raises(GpubalanceError, match=says),
-    ):
+    limited = Party(DEVICES, build=BUILD, limit=TimeLimit(limit_s))
+    with limited as party, refused(says, GpubalanceError):
         party.start()
     assert not below()
 
@@ -168,7 +143,7 @@ def test_a_loss_is_told_with_its_host(party_that: Callable[..., Party]) -> None:
         there = below()
         attempts = [threads.submit(asked, party, measured) for party in parties]
         for attempt, says in zip(attempts, LOSSES.values(), strict=True):
-            with pytest.raises(PartialResult, match=says):
+            with refused(says, PartialResult):
                 attempt.result()
     assert not left_of(there)
 
@@ -180,51 +155,29 @@ def test_other_software_and_another_model_are_told_first(
 
     Each host has modules of its own; here they are as on the first.
     """
-    for host, content in (
-        ("alpha", "def net(): ..."),
-        ("beta", "def net(): 'another'"),
-    ):
+    for host in ("alpha", "beta"):
         (tmp_path / host).mkdir()
-        (tmp_path / host / "mine.py").write_text(content)
+        (tmp_path / host / "mine.py").write_text(f"def net(): {host!r}")
     monkeypatch.syspath_prepend(str(tmp_path / "alpha"))
     paths = engine(tmp_path)["PYTHONPATH"]
     via = f"env PYTHONPATH={tmp_path}/{{host}}:{paths}"
     mine = Build(settings=Settings(model="mine:net"), joint=BUILD.joint)
     another = "mine:net on beta is not the same as here"
-    with (
-        party_that(build=mine, via=via) as party,
-        pytest.raises(BadInput, match=another),
-    ):
+    with party_that(build=mine, via=via) as party, refused(another):
         party.start()
-    (tmp_path / "beta/keras-1.0.dist-info").mkdir()
-    (tmp_path / "beta/keras-1.0.dist-info/METADATA").write_text(
-        "Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n"
-    )
+    keras = tmp_path / "beta/keras-1.0.dist-info"
+    keras.mkdir()
+    metadata = "Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n"
+    (keras / "METADATA").write_text(metadata)
     other = rf"^beta has keras 1\.0 \(here {version('keras')}\)"
-    with party_that(via=via) as party, pytest.raises(EnvironmentFault, match=other):
+    with party_that(via=via) as party, refused(other, EnvironmentFault):
         party.start()
 
 
 def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
-    split = (
-        "--simulate",
-        str(ROOT / "configs/two-hosts.toml"),
-        "--batches",
-        "80",
-        "40",
-        "24",
-        "--duration",
-        "600",
-    )
-    program = start(
-        "run",
-        *split,
-        "--hosts",
-        "alpha,beta",
-        "--via",
-        VIA,
-        environment=engine(tmp_path),
-    )
+    words = typed("run --batches 80 40 24 --duration 600 --hosts alpha,beta --simulate")
+    hosts = str(ROOT / "configs/two-hosts.toml")
+    program = start(*words, hosts, "--via", VIA, environment=engine(tmp_path))
     lines_until(program, "window 1 of")
     there = psutil.Process(program.pid).children(recursive=True)
     assert len(there) >= 2 + 2 * len(DEVICES)  # a connection a host besides

@@ -16,11 +16,12 @@ from gpubalance.planning.pipeline.problem import (
 )
 from gpubalance.planning.pipeline.schedule import simulate
 from gpubalance.results.timing import BlockTimed, Timing
-from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measured, Pipe, TimeBlocks
 from gpubalance.workers.party import Party
 from tests.engine.pipelines import orders_of
+from tests.jobs.probes import devices_of
 from tests.support import forks
 from tests.support.asked import asked
 from tests.support.known import known
@@ -29,18 +30,16 @@ pytestmark = pytest.mark.xdist_group("layers worker")
 
 _MIB = 1 << 20
 _MEMORY = 600
-_PROFILES = [
-    DeviceProfile(
-        name=name,
-        alpha_s=alpha_s,
-        beta_s=0.01,
-        update_s=0.02,
-        memory=_MEMORY * _MIB,
-        base_memory=1000 * _MIB,
-        memory_per_sample=10 * _MIB,
-    )
-    for name, alpha_s in (("fast", 0.04), ("slow", 0.08))
-]
+_FAST = DeviceProfile(
+    name="fast",
+    alpha_s=0.04,
+    beta_s=0.01,
+    update_s=0.02,
+    memory=_MEMORY * _MIB,
+    base_memory=1000 * _MIB,
+    memory_per_sample=10 * _MIB,
+)
+_PROFILES = [_FAST, _FAST.model_copy(update={"name": "slow", "alpha_s": 0.08})]
 _JOINT = JointProfile(link_latency_s=0.005, link_bytes_per_s=1e6)
 _SIZE = 4
 _COUNT = 4
@@ -48,19 +47,8 @@ _COUNT = 4
 
 @pytest.fixture(scope="module")
 def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
-    devices = [
-        Device(
-            index=i,
-            uuid=f"sim-{i}",
-            name=p.name,
-            memory_bytes=p.memory,
-            simulated=True,
-            profile=p,
-        )
-        for i, p in enumerate(_PROFILES)
-    ]
     build = Build(settings=Settings(model="small"), joint=_JOINT, cuts=())
-    with forks.forking(), Party(devices, build=build) as party:
+    with forks.forking(), Party(devices_of(*_PROFILES), build=build) as party:
         yield party
 
 
@@ -73,22 +61,17 @@ def test_two_segments_take_at_least_the_time_and_memory_planned(party: Party) ->
     """Two segments take at least the time and the memory that is planned."""
     graph = graph_of(party)
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
-    whole_s = [profile.alpha_s + _SIZE * profile.beta_s for profile in _PROFILES]
-    loads = tuple(
-        BlockLoad.by_profile(graph, *one)
-        for one in zip(_PROFILES, [_SIZE] * 2, whole_s, strict=True)
-    )
+    loads = []
+    for profile in _PROFILES:
+        whole_s = profile.alpha_s + _SIZE * profile.beta_s
+        loads.append(BlockLoad.by_profile(graph, profile, _SIZE, whole_s))
     orders = orders_of(segments, graph, _COUNT)
-    planned = simulate(
-        Cut(CutProblem(graph, loads, _SIZE, _COUNT, 0.005, 1e6), segments), orders
-    )
-    wanted = Pipe(
-        segments=segments, order=tuple(orders), micro_batch=_SIZE, micro_batches=_COUNT
-    )
-    stamped, measured = asked(
-        party,
-        lambda worker: [*worker.pipe(wanted.model_copy(update={"stamped": True}))],
-    )
+    problem = CutProblem(graph, tuple(loads), _SIZE, _COUNT, 0.005, 1e6)
+    planned = simulate(Cut(problem, segments), orders)
+    sizes = {"micro_batch": _SIZE, "micro_batches": _COUNT}
+    wanted = Pipe(segments=segments, order=tuple(orders), **sizes)
+    with_stamps = wanted.model_copy(update={"stamped": True})
+    stamped, measured = asked(party, lambda worker: [*worker.pipe(with_stamps)])
     assert isinstance(stamped, Timing)
     assert isinstance(measured, Measured)
     timeline = known(stamped.timeline)
@@ -98,14 +81,11 @@ def test_two_segments_take_at_least_the_time_and_memory_planned(party: Party) ->
     assert all(task.end_s >= ends_s.pop(task.task) - 1e-6 for task in timeline.tasks)
     assert not ends_s
     assert timeline.step_time_s >= planned.step_time_s - 1e-6
-    weights, live = (
-        _parts(graph, segments, name) for name in ("weights_bytes", "activation_bytes")
-    )
+    weights = _parts(graph, segments, "weights_bytes")
+    live = _parts(graph, segments, "activation_bytes")
     for device, in_flight in enumerate((2, 1)):
-        expected = (
-            1000 * weights[device] + in_flight * _SIZE * 10 * live[device]
-        ) * _MIB
-        assert measured.memory_peak_bytes[device] == pytest.approx(expected)
+        mib = 1000 * weights[device] + in_flight * _SIZE * 10 * live[device]
+        assert measured.memory_peak_bytes[device] == pytest.approx(mib * _MIB)
     twice = wanted.model_copy(update={"steps_per_timing": 2})
     timing, _ = asked(party, lambda worker: [*worker.pipe(twice)])
     assert isinstance(timing, Timing)
@@ -114,19 +94,18 @@ def test_two_segments_take_at_least_the_time_and_memory_planned(party: Party) ->
 
 def _parts(graph: Any, segments: Any, name: str) -> list[float]:
     """Each segment's part of the model."""
-    sums = [
-        sum(getattr(block, name) for block in graph.blocks[segment.blocks])
-        for segment in segments
+    of_each = [
+        [getattr(one, name) for one in graph.blocks[of.blocks]] for of in segments
     ]
+    sums = list(map(sum, of_each))
     return [own / sum(sums) for own in sums]
 
 
 def test_blocks_are_timed_alone(party: Party) -> None:
     graph = graph_of(party)
     wanted = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
-    timed = asked(
-        party, lambda worker: [*worker.replies(wanted, BlockTimed, Measured)][:-1]
-    )
+    kinds = BlockTimed, Measured
+    *timed, _ = asked(party, lambda worker: [*worker.replies(wanted, *kinds)])
     assert [(one.block, one.micro_batch) for one in timed] == [(0, _SIZE), (2, _SIZE)]
     for one in timed:
         forward_s = graph.blocks[one.block].share * 0.08 / 3

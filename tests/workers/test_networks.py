@@ -6,12 +6,12 @@ Over Ray, which is a campaign, the hosts are namespaces of this machine, with ne
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +24,7 @@ from tests.cli.program import PROGRAM, ROOT, SHORT, here, typed
 from tests.jobs.probes import probe_of, proof_of
 from tests.stand_in import engine
 from tests.support.known import known
-from tests.support.namespaces import NoNamespacesError, hosts_with_links
+from tests.support.namespaces import NoNamespacesError, address_of, hosts_with_links
 
 
 @pytest.fixture(scope="module")
@@ -50,31 +50,18 @@ def check_best(found: Plan, profile: Path, most: int) -> None:
         return profile.alpha_s + profile.beta_s * batch
 
     for replica in proof_of(found).replicas:
-        assert replica.compute_s == pytest.approx(
-            compute_s(devices[replica.device], replica.batch), rel=0.03
-        )
+        own_s = compute_s(devices[replica.device], replica.batch)
+        assert replica.compute_s == pytest.approx(own_s, rel=0.03)
 
     def throughput(batches: tuple[int, ...]) -> float:
-        used = [
-            (device, batch)
-            for device, batch in zip(devices, batches, strict=True)
-            if batch
-        ]
-        sync_s = (
-            known(found.sync_s)
-            if len({device.host for device, _ in used}) > 1
-            else joint.sync_s
-        )
-        return sum(batches) / (
-            max(compute_s(*one) for one in used) + (sync_s if len(used) > 1 else 0.0)
-        )
+        used = [pair for pair in zip(devices, batches, strict=True) if pair[1]]
+        hosts = {device.host for device, _ in used}
+        sync_s = known(found.sync_s) if len(hosts) > 1 else joint.sync_s
+        shared_s = sync_s if len(used) > 1 else 0.0
+        return sum(batches) / (max(compute_s(*one) for one in used) + shared_s)
 
-    sizes = range(0, most + 1, 8)
-    best = max(
-        throughput(split)
-        for split in itertools.product(sizes, repeat=len(devices))
-        if 0 < sum(split) <= most
-    )
+    splits = itertools.product(range(0, most + 1, 8), repeat=len(devices))
+    best = max(throughput(split) for split in splits if 0 < sum(split) <= most)
     assert throughput(found.batches) >= 0.98 * best, (found.batches, found.sync_s)
 
 
@@ -122,43 +109,17 @@ def ray_of(namespaces: str) -> Iterator[list[str]]:
     """A Ray cluster of both hosts; yields the words before a program that runs on the first."""
     first, second = namespaces.split(",")
     here = ["ip", "netns", "exec", first]
-    asked = subprocess.check_output(
-        [*here, "ip", "-j", "-4", "address", "show", "eth0"]
-    )
-    ((address,),) = [
-        [one["local"] for one in card["addr_info"]] for card in json.loads(asked)
-    ]
-    started = [
-        str(Path(sys.executable).with_name("ray")),
-        "start",
-        "--block",
-        "--num-cpus=0",
-        "--disable-usage-stats",
-    ]
-    head = [
-        "--head",
-        "--port=6379",
-        f"--node-ip-address={address}",
-        "--include-dashboard=false",
-    ]
+    address = address_of(first)
+    ray = str(Path(sys.executable).with_name("ray"))
+    started = [ray, *typed("start --block --num-cpus=0 --disable-usage-stats")]
+    head = typed("--head --port=6379 --include-dashboard=false --node-ip-address=")
+    of_first = [*head[:-1], f"{head[-1]}{address}"]
+    printed: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with ExitStack() as nodes:
-        for host, how in ((first, head), (second, [f"--address={address}:6379"])):
-            node = nodes.enter_context(
-                subprocess.Popen(
-                    [
-                        "ip",
-                        "netns",
-                        "exec",
-                        host,
-                        *started,
-                        f"--node-name={host}",
-                        *how,
-                    ],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
+        for host, how in ((first, of_first), (second, [f"--address={address}:6379"])):
+            command = [*here[:-1], host, *started, f"--node-name={host}", *how]
+            process = subprocess.Popen(command, text=True, **printed)
+            node = nodes.enter_context(process)
             nodes.callback(node.terminate)
             assert any("Ray runtime started" in line for line in known(node.stdout))
         yield [*here, "env", f"RAY_ADDRESS={address}:6379", PROGRAM]
@@ -169,16 +130,10 @@ def test_balance_by_a_prefix(tmp_path: Path) -> None:
     profile = ROOT / "configs/two-hosts.toml"
     path = tmp_path / "plan.json"
     save(probe_of(simulated_devices(str(profile))[0]))
-    hosts = (
-        "--simulate",
-        str(profile),
-        *typed("--hosts alpha,beta --via"),
-        "env ON={host}",
-    )
-    short = ("--max-global-batch", "160", "--round-duration", "0.2", *SHORT)
-    here(
-        "balance", *short, *hosts, "-o", str(path), code=0, environment=engine(tmp_path)
-    )
+    words = typed("balance --max-global-batch 160 --round-duration 0.2 --hosts")
+    hosts = ("alpha,beta", "--via", "env ON={host}", "--simulate", str(profile))
+    command = (*words, *hosts, *SHORT, "-o", str(path))
+    here(*command, code=0, environment=engine(tmp_path))
     found = read_record(path, Plan)
     _, joint = simulated_devices(str(profile))
     pairs = zip(found.devices, found.batches, strict=True)
@@ -199,35 +154,22 @@ def test_balance_and_launch_over_ray(namespaces: str, tmp_path: Path) -> None:
     """
     pytest.importorskip("ray")
     profile = tmp_path / "hosts.toml"
-    profile.write_text(
-        "".join(map(CARD.format, namespaces.split(","), (0.03, 0.04), (0.004, 0.005)))
-    )
+    cards = map(CARD.format, namespaces.split(","), (0.03, 0.04), (0.004, 0.005))
+    profile.write_text("".join(cards))
     devices, _ = simulated_devices(str(profile))
     save(probe_of(devices))
     (tmp_path / "train.py").write_text(TRAINS)
 
-    def on_first(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*program, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-        )
+    def on_first(words: str) -> subprocess.CompletedProcess[str]:
+        command = [*program, *typed(words), str(profile)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
 
     with ray_of(namespaces) as program:
-        hosts = ("--simulate", str(profile), "--hosts", "ray")
-        short = (
-            *typed("--max-global-batch 64 --rounds 4 --round-duration 0.5"),
-            *SHORT,
-        )
-        done = on_first(
-            "balance", *short, *hosts, "--trace", "traces", "-o", "plan.json"
-        )
+        few = f"--max-global-batch 64 --rounds 4 --round-duration 0.5 {' '.join(SHORT)}"
+        files = "--trace traces -o plan.json"
+        done = on_first(f"balance {few} {files} --hosts ray --simulate")
         assert done.returncode == 0, done.stderr
-        launched = on_first(
-            "launch", "plan.json", "train.py", "plan.json", str(profile)
-        )
+        launched = on_first("launch plan.json train.py plan.json")
     check_best(read_record(tmp_path / "plan.json", Plan), profile, 64)
     assert f"into {tmp_path}/traces on {devices[0].host}" in done.stderr
     assert list((tmp_path / "traces").rglob("*.xplane.pb"))
@@ -244,41 +186,32 @@ def test_a_host_behind_a_slow_link_is_left_out_and_told(tmp_path: Path) -> None:
 
     The test takes some minutes.
     """
-    model, profile, path = (
-        tmp_path / name for name in ("mine.py", "three.toml", "plan.json")
-    )
+    names = ("mine.py", "three.toml", "plan.json")
+    model, profile, path = (tmp_path / name for name in names)
     model.write_text(MODEL)
     with ExitStack() as made:
         try:
-            names = made.enter_context(hosts_with_links("100mbit", "100mbit", "5mbit"))
+            hosts = made.enter_context(hosts_with_links("100mbit", "100mbit", "5mbit"))
         except NoNamespacesError as error:
             pytest.skip(str(error))
-        profile.write_text("".join(CARD.format(name, 0.2, 0.002) for name in names))
-        hosts = (
-            "--hosts",
-            ",".join(names),
-            "--via",
-            "ip netns exec {host}",
+        profile.write_text("".join(CARD.format(name, 0.2, 0.002) for name in hosts))
+        files = (
             "--simulate",
             str(profile),
-        )
-        asked = (
             "--model",
             f"{model}:build",
-            *typed("--max-global-batch 300 -o"),
+            "-o",
             str(path),
         )
-        command = [PROGRAM, "balance", *hosts, *asked, *SHORT]
+        reached = ("--hosts", ",".join(hosts), "--via", "ip netns exec {host}")
+        words = (*reached, *files, *typed("--max-global-batch 300"), *SHORT)
+        command = [PROGRAM, "balance", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     plan = read_record(path, Plan)
     assert plan.split.used == (0, 1)
-    assert (
-        f"{names[2]}:0 is left out, as it costs more sync than it adds" in done.stdout
-    )
-    three = next(
-        tried.measured
-        for tried in known(plan.balance).rounds
-        if all(tried.batches) and tried.measured
-    )
+    left_out = f"{hosts[2]}:0 is left out, as it costs more sync than it adds"
+    assert left_out in done.stdout
+    rounds = [one for one in known(plan.balance).rounds if all(one.batches)]
+    three = next(one.measured for one in rounds if one.measured)
     assert proof_of(plan).throughput.median > 2 * three.throughput.median

@@ -28,7 +28,7 @@ from gpubalance.workers.party import Party
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine
 from tests.support import forks
-from tests.support.asked import asked
+from tests.support.told import refused
 from tests.training.test_hosts import write_plan
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT
@@ -49,20 +49,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         for name, value in engine(folder).items():
             patch.setenv(name, value)
         made = ray_cluster.Cluster()
-        notices = {
-            f"health_check_{name}": n
-            for name, n in (("initial_delay_ms", 0), ("period_ms", 500))
-        }
+        periods = {"initial_delay_ms": 0, "period_ms": 500}
+        notices = {f"health_check_{name}": n for name, n in periods.items()}
+        node: Any = {"num_cpus": 0, "include_dashboard": False}
         try:
-            made.add_node(
-                node_name="alpha",
-                num_cpus=0,
-                include_dashboard=False,
-                _system_config=notices,
-            )
-            made.beta = made.add_node(
-                node_name="beta", num_cpus=0, include_dashboard=False
-            )
+            made.add_node(node_name="alpha", _system_config=notices, **node)
+            made.beta = made.add_node(node_name="beta", **node)
             patch.setenv("RAY_ADDRESS", made.address)
             made.folder = folder
             yield made
@@ -91,12 +83,10 @@ def ours_of(cluster: Any) -> list[psutil.Process]:
     """This cluster's workers, and the processes that hold them and connect this host to them."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
-        ours = str(cluster.folder) in (process.info["environ"] or {}).get(
-            "ENGINE_STAND_IN_SCRIPT", ""
-        )
-        if ours and re.search(
-            "gpubalance.programs.", " ".join(process.info["cmdline"] or ())
-        ):
+        variables = process.info["environ"] or {}
+        script = variables.get("ENGINE_STAND_IN_SCRIPT", "")
+        words = " ".join(process.info["cmdline"] or ())
+        if str(cluster.folder) in script and re.search("gpubalance.programs.", words):
             found.append(process)
     return found
 
@@ -104,24 +94,12 @@ def ours_of(cluster: Any) -> list[psutil.Process]:
 @pytest.mark.full  # Ray
 def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> None:
     """It is asked once for all that a command uses of a node."""
-    cards = [
-        Device(
-            index=index,
-            uuid=f"GPU-{index}",
-            name="card",
-            memory_bytes=1 << 30,
-            simulated=False,
-            host="alpha",
-        )
-        for index in range(2)
-    ]
+    own: Any = {"name": "card", "memory_bytes": 1 << 30, "simulated": False}
+    first = Device(index=0, uuid="GPU-0", host="alpha", **own)
+    cards = [first, first.model_copy(update={"index": 1, "uuid": "GPU-1"})]
     party_that("")
-    with (
-        pytest.raises(
-            EnvironmentFault, match=r"^alpha can't be reached: the process that Ray"
-        ) as told,
-        connected(cards),
-    ):
+    says = refused("^alpha can't be reached: the process that Ray", EnvironmentFault)
+    with says as told, connected(cards):
         pass
     assert "of 2 GPUs that are asked for on alpha the cluster has 0" in told.value.log
 
@@ -148,34 +126,25 @@ def test_a_lost_node_is_told(cluster: Any, party_that: Callable[..., Party]) -> 
 
     The node's actor may live on; of a process that hears nothing see test_hosts.py.
     """
-    with party_that(
-        "def step(*_):\n    import time\n    time.sleep(600)\n",
-        (DEVICES[0], DEVICES[2]),
-    ) as party:
+    sleeps = "def step(*_):\n    import time\n    time.sleep(600)\n"
+    with party_that(sleeps, (DEVICES[0], DEVICES[2])) as party:
         party.start()
         os.kill(cluster.beta.all_processes["raylet"][0].process.pid, signal.SIGKILL)
-        with pytest.raises(PartialResult, match=r"^beta is lost: "):
-            asked(
-                party,
-                lambda worker: list(
-                    worker.measure(BatchSplit((8, 8)), at_least=2, stamped=True)
-                ),
-            )
+        with refused("^beta is lost: ", PartialResult), party.worker() as worker:
+            list(worker.measure(BatchSplit((8, 8)), at_least=2, stamped=True))
 
 
 @pytest.mark.full  # Ray
 def test_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    plan = read_record(write_plan(tmp_path), Plan).model_copy(
-        update={"reached_by": "ray"}
-    )
-    with pytest.raises(EnvironmentFault, match=r"^--hosts ray: .*finds no cluster"):
+    plan = read_record(write_plan(tmp_path, reached_by="ray"), Plan)
+    with refused(r"^--hosts ray: .*finds no cluster", EnvironmentFault):
         reach_planned(plan, None, None)
 
 
 def test_no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(EnvironmentFault, match=r"^--hosts ray: Ray is not installed"):
+    with refused("^--hosts ray: Ray is not installed", EnvironmentFault):
         connect_hosts("ray", None)
-    with pytest.raises(UsageError, match=r"Ray reaches its hosts itself"):
+    with refused("Ray reaches its hosts itself", UsageError):
         connect_hosts("ray", "ssh {host}")

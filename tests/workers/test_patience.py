@@ -63,9 +63,8 @@ def waits_s(
         parts: dict[str, Any] = {}
         if how.get("stamped"):
             parts = {"compute_s": (1.0, 1.0), "update_s": (0.0, 0.0)}
-        answers.replies.append(
-            Timing(steps=steps, seconds=seconds, input_wait_s=0.0, **parts)
-        )
+        taken: Any = {"steps": steps, "seconds": seconds, "input_wait_s": 0.0}
+        answers.replies.append(Timing(**taken, **parts))
     answers.replies.append(Measured(memory_peak_bytes=(None, None), late_part=0.0))
     list(worker.measure(how.pop("split", SPLIT), steps_per_timing=steps, **how))
     return answers.waited_s
@@ -93,11 +92,10 @@ def test_the_patience_is_that_of_one_step_times_those_of_a_timing() -> None:
     assert patience_for(5, None) == FIRST_STEP_WITHIN_S
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"split": BatchSplit((12, 4))}, {"stamped": True}, {"pipeline": True}],
-    ids=str,
-)
+OTHERS = [{"split": BatchSplit((12, 4))}, {"stamped": True}, {"pipeline": True}]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=str)
 def test_steps_of_another_kind_have_their_own_patience(other: dict[str, Any]) -> None:
     """They are traced first, which may take long."""
     worker = worker_with(Answers())

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,20 +52,14 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return kept | {"XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "prefix",
-        pytest.param("ssh", marks=pytest.mark.full),
-        pytest.param("ray", marks=pytest.mark.full),
-    ],
-)
+OTHERS = [pytest.param(name, marks=pytest.mark.full) for name in ("ssh", "ray")]
+Reached = tuple[dict[str, str], tuple[str, ...]]
+
+
+@pytest.fixture(scope="module", params=["prefix", *OTHERS])
 def reached(
-    request: pytest.FixtureRequest,
-    folder: Path,
-    shell: dict[str, str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[dict[str, str], tuple[str, ...]]]:
+    request: Any, folder: Path, shell: dict[str, str], tmp_path_factory: Any
+) -> Iterator[Reached]:
     """The variables with which alpha and beta are reached, and the options of `launch` for that."""
     with ExitStack() as stack:
         if request.param == "prefix":
@@ -100,23 +95,14 @@ def typed(
     *words: str, at: Path, env: dict[str, str], code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """What a program does that is typed there, with these variables only."""
-    done = subprocess.run(
-        words,
-        cwd=at,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=HANGS_AFTER_S,
-    )
+    how: Any = {"cwd": at, "env": env, "stdin": subprocess.DEVNULL, "text": True}
+    done = subprocess.run(words, capture_output=True, timeout=HANGS_AFTER_S, **how)
     assert done.returncode == code, done.stderr
     return done
 
 
 @pytest.mark.full  # a TensorFlow on each host
-def test_a_run_there(
-    reached: tuple[dict[str, str], tuple[str, ...]], folder: Path
-) -> None:
+def test_a_run_there(reached: Reached, folder: Path) -> None:
     variables, hosts = reached
     words = ("run", "--simulate", "1", *hosts, "--model", TINY, "--batches", "8", "4")
     done = typed(PROGRAM, *words, *SHORT, "--json", at=folder, env=variables)
@@ -124,27 +110,23 @@ def test_a_run_there(
     assert [device.label for device in run.devices] == ["alpha:0", "beta:0"]
 
 
-def test_a_script_on_other_hosts(
-    reached: tuple[dict[str, str], tuple[str, ...]], folder: Path, tmp_path: Path
-) -> None:
+def test_a_script_there(reached: Reached, folder: Path, tmp_path: Path) -> None:
     variables, (_, hosts, *via) = reached
     script = tmp_path / "train.py"
     script.write_text(TRAINS)
     plan = write_plan(tmp_path, reached_by="ray" if hosts == "ray" else "command")
     words = ("launch", *via, str(plan), str(script))
     done = typed(PROGRAM, *words, at=folder, env=variables)
-    assert sorted(done.stdout.splitlines()) == [
-        "alpha:0 | 0",
-        "alpha:1 | 1",
-        "beta:0 | 2",
-    ]
+    ranks = ["alpha:0 | 0", "alpha:1 | 1", "beta:0 | 2"]
+    assert sorted(done.stdout.splitlines()) == ranks
 
 
 def test_a_run_and_a_queue_on_this_host(folder: Path, shell: dict[str, str]) -> None:
     run = f"{PROGRAM} run --simulate 1 --model {TINY} --batches 8 {' '.join(SHORT)}"
     (folder / "commands.txt").write_text(f"{run}\n")
     words = ("queue", "commands.txt", "--simulate", QUICK_PAIR)
-    typed(PROGRAM, *words, at=folder, env=shell)
+    done = typed(PROGRAM, *words, at=folder, env=shell)
+    assert "1 done" in done.stdout + done.stderr
 
 
 def test_a_program_that_is_started_by_its_path_lies_apart() -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,6 +33,8 @@ from tests.cli.program import TINY, lives
 from tests.support import forks
 from tests.support.asked import asked
 from tests.support.known import known
+from tests.support.python import python
+from tests.support.told import refused
 
 pytestmark = pytest.mark.xdist_group("workers' process")
 
@@ -72,15 +75,12 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     free = [os.dup(0) for _ in range(4)]
     for descriptor in free:
         os.close(descriptor)
-    before, (soft, hard) = (
-        psutil.Process().num_fds(),
-        resource.getrlimit(resource.RLIMIT_NOFILE),
-    )
+    before = psutil.Process().num_fds()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], hard))
     try:
-        with pytest.raises(
-            EnvironmentFault, match="its process can't be run: Too many open files"
-        ):
+        many = "its process can't be run: Too many open files"
+        with refused(many, EnvironmentFault):
             process()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -92,23 +92,13 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
 def test_a_script_that_its_keeper_can_not_start_says_why() -> None:
     """The keeper may open a file, and not all pipes of a script."""
     start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
-    done = subprocess.run(
-        ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.KEEPER],
-        input=json.dumps(start) + "\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    few = ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.KEEPER]
+    request = json.dumps(start) + "\n"
+    done = subprocess.run(few, input=request, capture_output=True, text=True)
     told = [json.loads(line) for line in filter(None, done.stdout.split("\n"))]
-    assert told[1:] == [
-        {
-            "Printed": {
-                "stream": "stderr",
-                "text": "gpubalance can't start it: Too many open files",
-            }
-        },
-        {"Ended": {"code": 126}},
-    ], done.stderr
+    why = "gpubalance can't start it: Too many open files"
+    printed = {"Printed": {"stream": "stderr", "text": why}}
+    assert told[1:] == [printed, {"Ended": {"code": 126}}], done.stderr
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -142,24 +132,15 @@ def test_an_interrupt_in_the_middle_of_a_start_leaves_no_worker() -> None:
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = python("-c", code, timeout=60)
     assert done.stdout.split("\n")[:2] == ["interrupted", "ended True"], done.stderr
 
 
 def needed(*batches: int) -> tuple[int, ...]:
     """Bytes of each device for these batches, by the profile."""
-    profiles = [device.profile for device in PAIR]
-    return tuple(
-        p.memory_at(b, JOINT.extra_memory)
-        for p, b in zip(profiles, batches, strict=True)
-        if p
-    )
+    needs = [known(device.profile).memory_at for device in PAIR]
+    pairs = zip(needs, batches, strict=True)
+    return tuple(need(batch, JOINT.extra_memory) for need, batch in pairs)
 
 
 @pytest.fixture(scope="module")
@@ -173,9 +154,8 @@ def test_a_worker_measures_any_split_and_an_oom_is_its_devices(opened: Worker) -
     """A worker measures any split and one that does not fit is its device's fault."""
     opened.open(Build(settings=Settings(model=TINY), joint=JOINT))
     for batches in ((30, 20), (5, 45)):
-        *timings, last = opened.measure(
-            BatchSplit(batches), at_least=3, steps_per_timing=2
-        )
+        how: Any = {"at_least": 3, "steps_per_timing": 2}
+        *timings, last = opened.measure(BatchSplit(batches), **how)
         assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
         assert isinstance(last, Measured)
         assert last.memory_peak_bytes == needed(*batches)
@@ -184,19 +164,16 @@ def test_a_worker_measures_any_split_and_an_oom_is_its_devices(opened: Worker) -
         assert isinstance(timing, Timing)
         assert len(known(timing.compute_s)) == 2
         assert known(timing.step_s) >= max(known(timing.compute_s)) > 0
+    whole, parts = BatchSplit((30, 5000)), BatchSplit((30, 5000), (30, 2500))
     for split, says in (
-        (BatchSplit((30, 5000)), "GPU:1 ran out of memory with batches 30/5000"),
-        (
-            BatchSplit((30, 5000), (30, 2500)),
-            "batches 30/5000 in micro-batches 30/2500",
-        ),
+        (whole, "GPU:1 ran out of memory with batches 30/5000"),
+        (parts, "batches 30/5000 in micro-batches 30/2500"),
     ):
-        with pytest.raises(OutOfMemory, match=says) as caught:
+        with refused(says, OutOfMemory) as caught:
             list(opened.measure(split))
         assert caught.value.replica == 1
-    *_, last = opened.measure(
-        BatchSplit((30, 2000), (30, 20))
-    )  # micro-batches are what memory is for
+    # Micro-batches are what memory is for
+    *_, last = opened.measure(BatchSplit((30, 2000), (30, 20)))
     assert isinstance(last, Measured)
     assert last.memory_peak_bytes == needed(30, 20)
 
@@ -242,14 +219,14 @@ def test_a_failed_model_has_the_users_lines(opened: Worker, tmp_path: Path) -> N
     assert "KeyError: 'of mine'" in caught.value.message
     assert "in helper" in caught.value.message
     assert "gpubalance/" not in caught.value.message
-    with pytest.raises(BadInput, match="SystemExit: 3"):
+    with refused("SystemExit: 3"):
         build("exits")
     build("endless")
     timing, _ = opened.measure(BatchSplit((3, 2)))
     assert isinstance(timing, Timing)
     assert not timing.loss_is_finite
     build("fails_in_training")
-    with pytest.raises(BadInput, match="not in training"):
+    with refused("not in training"):
         list(opened.measure(BatchSplit((3, 2))))
 
 
@@ -268,7 +245,6 @@ Traceback (most recent call last):
 def test_the_end_of_the_log_is_harmless(tmp_path: Path) -> None:
     """The end of the log is harmless without tracebacks and what TensorFlow tells of every start."""
     log = tmp_path / "log"
-    log.write_bytes(
-        b"old\n" * 50 + TOLD_AT_EVERY_START.encode() + b"\x1b[31mred\x1b[0m \xff\n"
-    )
+    red = b"\x1b[31mred\x1b[0m \xff\n"
+    log.write_bytes(b"old\n" * 50 + TOLD_AT_EVERY_START.encode() + red)
     assert tail(log).splitlines() == ["old"] * 11 + ["red \ufffd"]

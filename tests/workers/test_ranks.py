@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import (
-    BadInput,
     DeadlinePassed,
     GpubalanceError,
     OutOfMemory,
@@ -28,6 +28,7 @@ from gpubalance.workers.party import Party
 from gpubalance.workers.ranks import Ranks
 from gpubalance.workers.worker import Worker
 from tests.support.asked import asked
+from tests.support.told import refused
 from tests.workers.test_process import gone
 
 ROOT = Path(__file__).parents[2]
@@ -63,97 +64,45 @@ def progress(devices):
     return {progress} if devices[0].host == "beta" else 5
 """
 OOM = "raise tf.errors.ResourceExhaustedError(0, 0, 'OOM when allocating on device:GPU:0')"
-NCCL = (
-    "raise tf.errors.InternalError(0, 0, 'NCCL: unhandled cuda error. Set NCCL_DEBUG=WARN for "
-    "detail.')"
-)
+NCCL = "raise tf.errors.InternalError(0, 0, 'NCCL: unhandled cuda error. Set NCCL_DEBUG=W')"
 LOST = "raise tf.errors.UnavailableError(0, 0, 'x')"
 STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
 WAITS = "time.sleep(600)"
 HANGS = f"sys.stderr = None; {WAITS}"  # whatever it has put in the place of stderr
 
 
-@pytest.mark.parametrize(
-    ("act", "others", "progress", "kind", "says"),
-    [
-        (
-            "os.abort()",
-            WAITS,
-            4,
-            PartialResult,
-            "^beta:0: the worker was ended by SIGABRT while",
-        ),
-        ("os.abort()", LOST, 4, PartialResult, "^beta:0: .* SIGABRT"),
-        (
-            OOM,
-            WAITS,
-            4,
-            OutOfMemory,
-            "^beta:0 ran out of memory with batches 80/40/24$",
-        ),
-        (
-            f"time.sleep(0.3); {OOM}",
-            NCCL,
-            4,
-            OutOfMemory,
-            "^beta:0 ran out of memory with batches",
-        ),
-        (
-            HANGS,
-            LOST,
-            4,
-            DeadlinePassed,
-            "^beta:0 said nothing while .*, and alpha:0, alpha:1 lost it$",
-        ),
-        (
-            "pass",
-            LOST,
-            4,
-            DeadlinePassed,
-            "^alpha:0, alpha:1, beta:0 lost each other while training",
-        ),
-        (
-            HANGS,
-            WAITS,
-            4,
-            DeadlinePassed,
-            "^beta:0 said .*; the others wait, as it has not computed its gradients$",
-        ),
-        (
-            STOPS,
-            WAITS,
-            4,
-            DeadlinePassed,
-            "^beta:0 said .*, as it does not answer from another",
-        ),
-        (
-            WAITS,
-            WAITS,
-            5,
-            DeadlinePassed,
-            "^alpha:0, alpha:1, beta:0 said .*; each waits for the others, or for",
-        ),
-    ],
-    ids=[
-        *(
-            "a death",
-            "a death that others tell of",
-            "memory",
-            "memory that NCCL tells of",
-            "silence",
-            "a cut link",
-        ),
-        *("a device or a program hangs", "a process is stopped", "all wait"),
-    ],
-)
+LATE_OOM = f"time.sleep(0.3); {OOM}"
+ALL = "^alpha:0, alpha:1, beta:0"
+ABORTED = "^beta:0: the worker was ended by SIGABRT while"
+FULL = "^beta:0 ran out of memory with batches 80/40/24$"
+LOST_IT = "^beta:0 said nothing while .*, and alpha:0, alpha:1 lost it$"
+NOT_COMPUTED = "^beta:0 said .*; the others wait, as it has not computed its gradients$"
+NO_ANSWER = "^beta:0 said .*, as it does not answer from another"
+# What beta does and what the others do, with what kind of error says so
+FAILURES: dict[str, tuple[str, str, type[GpubalanceError], str]] = {
+    "a death": ("os.abort()", WAITS, PartialResult, ABORTED),
+    "a death that others tell of": ("os.abort()", LOST, PartialResult, ABORTED),
+    "memory": (OOM, WAITS, OutOfMemory, FULL),
+    "memory that NCCL tells of": (LATE_OOM, NCCL, OutOfMemory, FULL),
+    "silence": (HANGS, LOST, DeadlinePassed, LOST_IT),
+    "a cut link": ("pass", LOST, DeadlinePassed, f"{ALL} lost each other while train"),
+    "a device or a program hangs": (HANGS, WAITS, DeadlinePassed, NOT_COMPUTED),
+    "a process is stopped": (STOPS, WAITS, DeadlinePassed, NO_ANSWER),
+    "all wait": (
+        WAITS,
+        WAITS,
+        DeadlinePassed,
+        f"{ALL} said .*; each waits for the oth",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
 def test_one_failure_is_told_with_its_device_and_all_are_ended(
-    party_that: Callable[[str], Party],
-    act: str,
-    others: str,
-    progress: int,
-    kind: type[GpubalanceError],
-    says: str,
+    party_that: Callable[[str], Party], name: str
 ) -> None:
+    act, others, kind, says = FAILURES[name]
+    progress = 5 if name == "all wait" else 4
     with party_that(FAILS.format(act=act, others=others, progress=progress)) as party:
         started = asked(party, pids)
 
@@ -163,11 +112,12 @@ def test_one_failure_is_told_with_its_device_and_all_are_ended(
 
         with pytest.raises(kind) as caught:
             asked(party, train)
-        assert re.search(says, caught.value.message)
+        told: Any = caught.value
+        assert re.search(says, told.message)
         assert all(map(gone, started))
         assert not party.alive
-    if isinstance(caught.value, OutOfMemory):
-        assert caught.value.replica == 2
+    if kind is OutOfMemory:
+        assert told.replica == 2
 
 
 def test_after_that_all_start_anew(
@@ -191,15 +141,10 @@ def step(devices, *_):
 
 def test_a_model_file_that_one_host_has_not(party_that: Callable[[str], Party]) -> None:
     """The user's own mistake is an input, wherever it shows."""
-    script = (
-        "from gpubalance.errors import BadInput\ndef built(devices):\n    raise BadInput('no such "
-        "file')\n"
-    )
-    with party_that(script) as party, pytest.raises(BadInput, match=r"^no such file"):
+    built = "from gpubalance.errors import BadInput\ndef built(devices):\n    "
+    raises = "raise BadInput('no such file')\n"
+    with party_that(built + raises) as party, refused("^no such file"):
         party.start()
-    one = script.replace("    raise", "    if devices[0].host == 'beta': raise")
-    with (
-        party_that(one) as party,
-        pytest.raises(BadInput, match=r"^beta:0: no such file"),
-    ):
+    of_beta = f"{built}if devices[0].host == 'beta': {raises}"
+    with party_that(of_beta) as party, refused("^beta:0: no such file"):
         party.start()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,19 +93,16 @@ def serving(folder: Path, variables: Mapping[str, str]) -> Iterator[str]:
         subprocess.run(make, check=True)
     (folder / "known").write_text(f"all {(folder / 'host_key.pub').read_text()}")
     allowed = [(folder / "key.pub").read_text()]
-    allowed += [
-        f'command="{does}" {(folder / f"{key}.pub").read_text()}'
-        for key, does in FORCED.items()
-    ]
+    for key, does in FORCED.items():
+        allowed.append(f'command="{does}" {(folder / f"{key}.pub").read_text()}')
     (folder / "authorized").write_text("".join(allowed))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     set_env = " ".join(f"{name}={text}" for name, text in variables.items())
+    given: Any = {"port": port, "folder": folder, "variables": set_env}
     for name, text in (("sshd", SSHD), ("client", CLIENT)):
-        (folder / name).write_text(
-            text.format(port=port, folder=folder, variables=set_env)
-        )
+        (folder / name).write_text(text.format(**given))
     with ExitStack() as undo:
         if os.geteuid() == 0:
             undo.enter_context(made(Path("/run/sshd")))
@@ -137,22 +135,15 @@ def test_a_launch_over_ssh(via: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINS)
     done = here("launch", "--via", via, str(write_plan(tmp_path)), str(script), code=0)
-    assert sorted(done.stdout.splitlines()) == [
-        "alpha:0 | 127.0.0.1 0",
-        "alpha:1 | 127.0.0.1 1",
-        "beta:0 | 127.0.0.1 2",
-    ]
+    labels = enumerate(("alpha:0", "alpha:1", "beta:0"))
+    expected = [f"{label} | 127.0.0.1 {rank}" for rank, label in labels]
+    assert sorted(done.stdout.splitlines()) == expected
 
 
 def test_doctor_says_what_is_missing_on_each_host(via: str) -> None:
-    rows = {
-        "no-key": "ssh-no-key",
-        "unknown-key": "ssh-unknown-key",
-        "no-answer": "ssh-no-answer",
-        "no-name": "ssh-no-name",
-        "no-python": "no-python-there",
-        "no-gpubalance": "no-gpubalance-there",
-    }
+    names = ("no-key", "unknown-key", "no-answer", "no-name")
+    rows = {name: f"ssh-{name}" for name in names}
+    rows |= {name: f"{name}-there" for name in ("no-python", "no-gpubalance")}
     done = here("doctor", "--hosts", ",".join(rows), "--via", via, "--json", code=3)
     found = Checkups.model_validate_json(done.stdout)
     assert [checkup.host for checkup in found.hosts] == [*rows]
