@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import gpubalance
-from gpubalance.errors import EnvironmentFault
+from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.training.split import Split
 from tests.support.late import keras, layers, optimizers, tf
 from tests.support.told import refused, warned
