@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.program import ROOT
+from tests.support.python import python
 
 pytestmark = pytest.mark.full  # as the tests with fake GPUs are
 ASKS = """
@@ -34,14 +36,9 @@ printf whole > "$2"
 
 
 def start(variables: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", ASKS],
-        env=os.environ | variables,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": ROOT}
+    command, own = [sys.executable, "-c", ASKS], os.environ | variables
+    return subprocess.Popen(command, env=own, text=True, **how)
 
 
 def answer(variables: dict[str, str]) -> str:
@@ -56,11 +53,11 @@ def compiler(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "bin/g++").write_text(COMPILER)
     (tmp_path / "bin/g++").chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    return {
-        "PATH": path,
+    files = {
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "NOTES": str(tmp_path / "notes"),
     }
+    return files | {"PATH": path}
 
 
 def calls(compiler: dict[str, str]) -> int:
@@ -71,9 +68,8 @@ def test_two_processes_at_once_compile_once(compiler: dict[str, str]) -> None:
     both = [start(compiler) for _ in range(2)]
     first, second = (process.communicate(timeout=60)[0] for process in both)
     assert first == second
-    assert (
-        Path(first.strip()) / "tensorflow-plugins/libfakegpu.so"
-    ).read_text() == "whole"
+    library = Path(first.strip()) / "tensorflow-plugins/libfakegpu.so"
+    assert library.read_text() == "whole"
     assert calls(compiler) == 1
 
 
@@ -94,23 +90,8 @@ def test_what_a_compiler_left_that_failed_is_not_used(compiler: dict[str, str]) 
 
 
 def test_without_a_compiler_the_tests_are_skipped_with_one_line(tmp_path: Path) -> None:
-    asked = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/fake_gpu",
-    ]
-    done = subprocess.run(
-        asked,
-        env=os.environ | {"PATH": str(tmp_path)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    asked = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/fake_gpu"]
+    done = python(*asked, env={"PATH": str(tmp_path)})
     assert done.returncode == 0, done.stdout
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
     assert len(skipped) == 1
@@ -120,10 +101,7 @@ def test_without_a_compiler_the_tests_are_skipped_with_one_line(tmp_path: Path) 
 def test_another_tensorflow_is_named(tmp_path: Path) -> None:
     told = tmp_path / "tensorflow-2.19.0.dist-info"
     told.mkdir()
-    (told / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.19.0\n"
-    )
-    assert (
-        answer({"PYTHONPATH": str(tmp_path)})
-        == "the fake GPUs know TensorFlow 2.20 and 2.21, not 2.19.0"
-    )
+    metadata = "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.19.0\n"
+    (told / "METADATA").write_text(metadata)
+    said = answer({"PYTHONPATH": str(tmp_path)})
+    assert said == "the fake GPUs know TensorFlow 2.20 and 2.21, not 2.19.0"

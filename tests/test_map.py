@@ -18,11 +18,9 @@ def missing(text: str) -> list[str]:
     for line in text.splitlines():
         named = re.findall(r"`([a-z_/]+(?:\.py|\.toml|/))`", line)
         folders = [PACKAGE, *(PACKAGE / name for name in named if name.endswith("/"))]
-        found += [
-            name
-            for name in named
-            if not any((folder / name).exists() for folder in folders)
-        ]
+        for name in named:
+            is_there = any((folder / name).exists() for folder in folders)
+            found += [] if is_there else [name]
     return found
 
 
@@ -33,19 +31,14 @@ def test_each_file_that_it_names_is_there() -> None:
 
 def test_a_file_of_another_folder_is_missing() -> None:
     """Whatever other folder has one of that name."""
-    assert missing("`engine/pace.py`; `planning/`: `allocate.py`, `pace.py`") == [
-        "pace.py"
-    ]
-    assert missing("`planning/` decides\n`allocate.py`, `no_such_room/`") == [
-        "allocate.py",
-        "no_such_room/",
-    ]
+    of_line = missing("`engine/pace.py`; `planning/`: `allocate.py`, `pace.py`")
+    assert of_line == ["pace.py"]
+    of_lines = missing("`planning/` decides\n`allocate.py`, `no_such_room/`")
+    assert of_lines == ["allocate.py", "no_such_room/"]
 
 
 def test_each_room_is_on_it() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     table = MAP.partition("## The way of `--batches")[0]
-    on_it = set(
-        re.findall(r"[a-z]+", " ".join(re.findall(r"(?m)^\| ([a-z, ]+) \|", table)))
-    )
-    assert rooms <= on_it
+    rows = re.findall(r"(?m)^\| ([a-z, ]+) \|", table)
+    assert rooms <= set(re.findall(r"[a-z]+", " ".join(rows)))

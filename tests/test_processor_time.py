@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.program import ROOT
 from tests.support.processor_time import read_times
+from tests.support.python import python
 
 BUSY_S = 0.3
 BUSY = f"while time.process_time() < {BUSY_S}: pass"
@@ -33,11 +31,10 @@ def test_busy(set_up):
 """
 
 
-@pytest.mark.parametrize(
-    "options",
-    [(), pytest.param(("-n", "2"), marks=pytest.mark.full)],
-    ids=["one", "workers"],
-)
+OF_TWO = pytest.param(("-n", "2"), marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("options", [(), OF_TWO])
 def test_it_has_set_up_and_children(options: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "full"  # a folder's name is no mark
     folder.mkdir()
@@ -46,14 +43,8 @@ def test_it_has_set_up_and_children(options: tuple[str, ...], tmp_path: Path) ->
     plugin = ("-p", "tests.support.processor_time")
     asked = ("--test-times", "build/times.json")
     words = ("-q", *plugin, *asked, *options, "test_two.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    path = {"PYTHONPATH": str(ROOT)}
+    done = python("-m", "pytest", *words, cwd=folder, env=path)
     assert done.returncode == 0, done.stdout + done.stderr
     times = read_times(folder / "build/times.json")
     idle, busy = (times.tests[f"test_two.py::test_{name}"] for name in ("idle", "busy"))

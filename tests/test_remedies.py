@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.cli.failures import ours, show_error
-from gpubalance.errors import BadInput, EnvironmentFault, NothingFits
+from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, NothingFits
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.remedies import known_error, known_errors, match, match_log
 from gpubalance.results.checkup import Check
@@ -38,77 +38,50 @@ def test_each_row_is_whole_and_is_found_by_a_real_text() -> None:
         assert row.message
         assert row.cause
         assert row.remedy
-    raised_here = {
-        "no-driver",
-        "driver-not-loaded",
-        "no-permission",
-        "hidden",
-        "mig",
-        "gpu-needs-reset",
-        "left-out",
-    }
-    assert {row.code for row in known_errors().values() if row.signs} <= {
-        *TEXTS
-    } | raised_here
+    raised_here = ["no-driver", "driver-not-loaded", "no-permission", "hidden", "mig"]
+    raised_here += ["gpu-needs-reset", "left-out"]
+    with_signs = {row.code for row in known_errors().values() if row.signs}
+    assert with_signs <= {*TEXTS, *raised_here}
 
 
 def test_a_log_full_of_complaints_that_end_nothing_is_no_cause_of_death() -> None:
     complaint = "E cuda] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
     assert match(complaint) is not None
     assert match_log(f"{complaint}\nloading\n") is None
-    row = match_log(
-        f"{complaint}\nF] CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was "
-        "encountered\nAborted\n"
-    )
+    last = "F] CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+    row = match_log(f"{complaint}\n{last}\nAborted\n")
     assert row is known_error("illegal-address")
 
 
 def test_an_error_has_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        show_error(
-            EnvironmentFault("it failed", cause="of that", remedy="do this"),
-            verbose=False,
-        )
-        == 3
-    )
-    assert (
-        capsys.readouterr().err == "error: it failed\n  cause: of that\n  → do this\n"
-    )
+    def shown(error: GpubalanceError) -> str:
+        assert show_error(error, verbose=False) == error.exit_code
+        return capsys.readouterr().err
+
+    whole = EnvironmentFault("it failed", cause="of that", remedy="do this")
+    assert whole.exit_code == 3
+    assert shown(whole) == "error: it failed\n  cause: of that\n  → do this\n"
     # An error without cause and remedy takes them from the table.
     # What the user wrote is never looked up.
-    show_error(
-        EnvironmentFault("INTERNAL: Dst tensor is not initialized."), verbose=False
-    )
-    assert known_error("no-room").remedy in capsys.readouterr().err
+    no_room = known_error("no-room")
+    of_table = EnvironmentFault("INTERNAL: Dst tensor is not initialized.")
+    assert no_room.remedy in shown(of_table)
     # A cause that the message tells already is not told twice.
-    told = EnvironmentFault(
-        f"Dst tensor is not initialized: {known_error('no-room').cause}",
-        remedy="do this",
-    )
-    show_error(told, verbose=False)
-    assert "cause:" not in capsys.readouterr().err
-    show_error(
-        NothingFits("out of memory: GPU:1 at batch 8", remedy="--batches 4"),
-        verbose=False,
-    )
-    assert (
-        f"cause: {known_error('out-of-memory').cause}\n  → --batches 4\n"
-        in capsys.readouterr().err
-    )
-    show_error(BadInput("my model says: Dst tensor is not initialized."), verbose=False)
-    assert "→" not in capsys.readouterr().err
+    text = f"Dst tensor is not initialized: {no_room.cause}"
+    assert "cause:" not in shown(EnvironmentFault(text, remedy="do this"))
+    lacks = NothingFits("out of memory: GPU:1 at batch 8", remedy="--batches 4")
+    cause = known_error("out-of-memory").cause
+    assert f"cause: {cause}\n  → --batches 4\n" in shown(lacks)
+    assert "→" not in shown(BadInput("my model says: Dst tensor is not initialized."))
 
 
 def test_an_unforeseen_error_is_a_known_one(capsys: pytest.CaptureFixture[str]) -> None:
+    bug, full = "a bug in gpubalance: ", "No space left on device"
+    quoted = f"error: {bug}KeyError: '{full}'\n  → report what --verbose adds to this\n"
     for error, code, says in (
-        (OSError(28, "No space left on device"), 3, known_error("disk-full").remedy),
-        (RuntimeError("of ours"), 1, "a bug in gpubalance: RuntimeError: of ours"),
-        (
-            KeyError("No space left on device"),
-            1,
-            "error: a bug in gpubalance: KeyError: 'No space left on device'\n"
-            "  → report what --verbose adds to this\n",
-        ),
+        (OSError(28, full), 3, known_error("disk-full").remedy),
+        (RuntimeError("of ours"), 1, f"{bug}RuntimeError: of ours"),
+        (KeyError(full), 1, quoted),
     ):
         found = ours(error, [])
         assert found is not None

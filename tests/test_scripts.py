@@ -11,6 +11,7 @@ import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,8 @@ def first_use(
 ) -> tuple[Checkout, tuple[int, str, str]]:
     checkout = make_checkout(tmp_path_factory.mktemp("scripts") / "a checkout")
     # stdin is not only no terminal, but closed.
-    return checkout, checkout.run(
-        "gpubalance", "a b", "--c", before=("sh", "-c", '"$0" "$@" <&-')
-    )
+    closed = ("sh", "-c", '"$0" "$@" <&-')
+    return checkout, checkout.run("gpubalance", "a b", "--c", before=closed)
 
 
 @pytest.fixture
@@ -64,10 +64,8 @@ def test_later_uses_start_only_the_program(checkout: Checkout, tmp_path: Path) -
     done = subprocess.run([link], env=here, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (5, "")
     said = json.loads(done.stdout)
-    assert (said["prefix"], said["started_as"]) == (
-        str(checkout.folder / ".venv"),
-        str(link),
-    )
+    assert said["prefix"] == str(checkout.folder / ".venv")
+    assert said["started_as"] == str(link)
 
 
 @pytest.mark.full
@@ -103,10 +101,8 @@ def test_of_two_at_once_one_waits(checkout: Checkout, tmp_path: Path) -> None:
     first = checkout.installs(tmp_path / "gate")
     second = checkout.start("gpubalance")
     venv = checkout.folder / ".venv"
-    assert (
-        known(second.stderr).readline()
-        == f"gpubalance: waits for the install that is under way in {venv}\n"
-    )
+    waits = f"gpubalance: waits for the install that is under way in {venv}\n"
+    assert known(second.stderr).readline() == waits
     (tmp_path / "gate").touch()
     for process in (first, second):
         out, err = process.communicate(timeout=60)
@@ -123,11 +119,9 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
     pyproject.write_text(PYPROJECT)
     assert (code, out) == (3, "")
     log = checkout.folder / ".venv/install.log"
-    assert len(err.splitlines()) > 3
-    assert (
-        err.splitlines()[-1]
-        == f"gpubalance: the install failed: {log} has all that pip said"
-    )
+    *before, last = err.splitlines()
+    assert len(before) > 2
+    assert last == f"gpubalance: the install failed: {log} has all that pip said"
     assert "pyproject.toml" in log.read_text()
     assert checkout.run("gpubalance")[0] == 0
     assert kept.exists()
@@ -136,45 +130,33 @@ def test_a_failed_install_shows_why_and_loses_nothing(checkout: Checkout) -> Non
 @pytest.mark.full  # an install of its own
 def test_a_copy_has_its_own_environment(checkout: Checkout, tmp_path: Path) -> None:
     """A copied checkout has an environment of its own and tells each large download."""
-    copy = Checkout(
-        Path(shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True))
-    )
-    needs = BACKEND.replace(
-        "Version: 1\\n", "Version: 1\\nRequires-Dist: large\\nRequires-Dist: small\\n"
-    )
+    shutil.copytree(checkout.folder, tmp_path / "copy", symlinks=True)
+    copy = Checkout(tmp_path / "copy")
+    both = "Version: 1\\nRequires-Dist: large\\nRequires-Dist: small\\n"
+    needs = BACKEND.replace("Version: 1\\n", both)
     (copy.folder / "backend.py").write_text(needs)
     served = tmp_path / "served"
     served.mkdir()
     for name, size in (("large", 11_000_000), ("small", 9_000_000)):
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+        of_wheel = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        info = {"METADATA": metadata, "WHEEL": of_wheel, "RECORD": ""}
         with zipfile.ZipFile(served / f"{name}-1-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{name}.bin", bytes(size))
-            wheel.writestr(
-                f"{name}-1.dist-info/METADATA",
-                f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
-            )
-            wheel.writestr(
-                f"{name}-1.dist-info/WHEEL",
-                "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            )
-            wheel.writestr(f"{name}-1.dist-info/RECORD", "")
-    with ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(served))
-    ) as server:
+            for file, text in info.items():
+                wheel.writestr(f"{name}-1.dist-info/{file}", text)
+    serves = partial(SimpleHTTPRequestHandler, directory=str(served))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serves) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         index = f"http://127.0.0.1:{server.server_port}"
-        copy.env |= {
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": index,
-            "PIP_NO_CACHE_DIR": "1",
-            "NO_PROXY": "*",
-        }
+        copy.env |= {"PIP_NO_INDEX": "1", "PIP_NO_CACHE_DIR": "1", "NO_PROXY": "*"}
+        copy.env["PIP_FIND_LINKS"] = index
         code, out, err = copy.run("gpubalance")
         server.shutdown()
     assert code == 0, err
     assert json.loads(out)["file"] == str(copy.folder / "gpubalance.py")
-    assert (
-        str(checkout.folder) not in (copy.folder / ".venv/bin/gpubalance").read_text()
-    )
+    program = (copy.folder / ".venv/bin/gpubalance").read_text()
+    assert str(checkout.folder) not in program
     told = [line for line in err.splitlines() if "downloading" in line]
     assert told == ["gpubalance: downloading large (11.0 MB)"]
 
@@ -185,17 +167,14 @@ def test_a_driver_brings_cuda_as_is_told(checkout: Checkout, tmp_path: Path) -> 
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\n")
     smi.chmod(0o755)
-    variables = checkout.env | {
-        "PYTHONPATH": "",
-        "PATH": f"{tmp_path}:{checkout.env['PATH']}",
-    }
+    path = f"{tmp_path}:{checkout.env['PATH']}"
+    variables = checkout.env | {"PYTHONPATH": "", "PATH": path}
     del variables["GPUBALANCE_EXTRAS"]
     script = str(checkout.folder / "scripts/gpubalance")
     status, seen = command_in_terminal([script], 120, environment=variables)
     assert status == 0, seen.written
-    assert seen.ever(
-        "gpubalance: installing TensorFlow with CUDA (3 GB) and the rest, some minutes"
-    )
+    installs = "installing TensorFlow with CUDA (3 GB) and the rest, some minutes"
+    assert seen.ever(f"gpubalance: {installs}")
     assert seen.ever("gpubalance: unpacking the packages, the last step")
     assert not seen.ever("Installing collected packages")
     assert checkout.has("cuda")
@@ -207,23 +186,17 @@ def test_a_read_only_checkout_has_its_environment_in_the_cache(tmp_path: Path) -
     before = sorted(checkout.folder.rglob("*"))
     read_only: tuple[str, ...] = ()
     if os.geteuid() == 0:  # the modes say nothing to root: a mount must do
-        mount = (
-            f"mount --bind '{checkout.folder}' '{checkout.folder}' && mount -o remount,ro,bind "
-            f"'{checkout.folder}'"
-        )
-        read_only = (
-            "sh",
-            "-c",
-            f"""exec unshare -m sh -c "{mount}"' && exec "$0" "$@"' "$0" "$@" """,
-        )
+        folder = f"'{checkout.folder}'"
+        mount = f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}"
+        apart = f"""exec unshare -m sh -c "{mount}"' && exec "$0" "$@"' "$0" "$@" """
+        read_only = ("sh", "-c", apart)
         if subprocess.run([*read_only, "true"], capture_output=True).returncode:
             pytest.skip("root, and no mount of its own: nothing is read-only")
     else:
         for path in (checkout.folder, *before):
             path.chmod(path.stat().st_mode & ~0o222)
-    code, out, err = checkout.run(
-        "gpubalance", before=read_only, XDG_CACHE_HOME=str(tmp_path / "cache")
-    )
+    cache: Any = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    code, out, err = checkout.run("gpubalance", before=read_only, **cache)
     assert code == 0, err
     assert Path(json.loads(out)["prefix"]).parent == tmp_path / "cache/gpubalance"
     assert sorted(checkout.folder.rglob("*")) == before
@@ -239,16 +212,15 @@ def test_an_environment_made_by_hand_is_not_cleared(tmp_path: Path) -> None:
     assert "is in the way" in err
 
 
-@pytest.mark.parametrize(
-    "python",
-    [
-        "#!/bin/sh\nexit 127\n",
-        f"#!/bin/sh\nexec '{sys.executable}' -c \"import sys; sys.modules['ensurepip'] = "
-        'None; $3"\n',
-        f"#!/bin/sh\nexec '{sys.executable}' -c \"import sys; sys.version_info = (3, 9); $3\"\n",
-    ],
-    ids=["no Python", "without venv", "too old"],
-)
+BEGINS = f"#!/bin/sh\nexec '{sys.executable}' -c \"import sys; "
+PYTHONS = {
+    "no Python": "#!/bin/sh\nexit 127\n",
+    "without venv": f"{BEGINS}sys.modules['ensurepip'] = None; $3\"\n",
+    "too old": f'{BEGINS}sys.version_info = (3, 9); $3"\n',
+}
+
+
+@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS)
 def test_without_a_python_it_says_what_is_needed(tmp_path: Path, python: str) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -259,10 +231,8 @@ def test_without_a_python_it_says_what_is_needed(tmp_path: Path, python: str) ->
     checkout = make_checkout(tmp_path / "checkout")
     code, out, err = checkout.run("gpubalance", PATH=str(folder), GPUBALANCE_PYTHON="")
     assert (code, out) == (3, "")
-    assert (
-        "no Python 3.10 to 3.13 with its venv module (Debian, Ubuntu: apt install python3-venv)"
-        in err
-    )
+    wanted = "no Python 3.10 to 3.13 with its venv module"
+    assert f"{wanted} (Debian, Ubuntu: apt install python3-venv)" in err
     assert err.endswith("GPUBALANCE_PYTHON names another\n")
 
 
@@ -281,22 +251,19 @@ FIRST_TIER = [*AT_ONCE, "not campaign and not full"]
 TIMES = [*("-p", "tests.support.processor_time"), "--test-times=build/test-times.json"]
 
 
-@pytest.mark.parametrize(
-    ("args", "programs", "of_pytest"),
-    [
-        ((), ALL_PROGRAMS, FIRST_TIER),
-        (("all",), ALL_PROGRAMS, [*AT_ONCE, "not campaign"]),
-        (("--durations",), ALL_PROGRAMS, [*FIRST_TIER, *TIMES]),
-        (("--durations", "tests/x.py"), ["pytest"], [*TIMES, "tests/x.py"]),
-        (("tests/x.py", "-k", "a or b"), ["pytest"], ["tests/x.py", "-k", "a or b"]),
-        (("all", "tests/x.py"), ["pytest"], ["all", "tests/x.py"]),
-    ],
-)
+WORDS = [
+    ((), ALL_PROGRAMS, FIRST_TIER),
+    (("all",), ALL_PROGRAMS, [*AT_ONCE, "not campaign"]),
+    (("--durations",), ALL_PROGRAMS, [*FIRST_TIER, *TIMES]),
+    (("--durations", "tests/x.py"), ["pytest"], [*TIMES, "tests/x.py"]),
+    (("tests/x.py", "-k", "a or b"), ["pytest"], ["tests/x.py", "-k", "a or b"]),
+    (("all", "tests/x.py"), ["pytest"], ["all", "tests/x.py"]),
+]
+
+
+@pytest.mark.parametrize(("args", "programs", "of_pytest"), WORDS)
 def test_test_runs_check_then_pytest(
-    installed: Checkout,
-    args: tuple[str, ...],
-    programs: list[str],
-    of_pytest: list[str],
+    installed: Checkout, args: tuple[str, ...], programs: Any, of_pytest: Any
 ) -> None:
     code, out, err = installed.run("test", *args)
     said = [json.loads(line) for line in out.splitlines()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Environment
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.settings import Settings
-from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, start
+from tests.cli.program import QUICK_PAIR, ROOT, gpubalance, here, start, typed
 from tests.jobs.probes import probe_of
 from tests.support.in_process import Program
 from tests.support.known import known
+from tests.support.python import python
 
 MODEL = """
 from pathlib import Path
@@ -46,11 +46,9 @@ def plan_for(folder: Path, model: str) -> Path:
     """A plan for the quick pair that names a model."""
     devices, _ = simulated_devices(QUICK_PAIR)
     probe = probe_of(devices).model_copy(update={"settings": Settings(model=model)})
-    made = plan(probe, devices, PlanRequest(global_batch=48, sync_s=0.0)).model_copy(
-        update={"model": None}
-    )
+    made = plan(probe, devices, PlanRequest(global_batch=48, sync_s=0.0))
     path = folder / "plan.json"
-    path.write_text(made.model_dump_json())
+    path.write_text(made.model_copy(update={"model": None}).model_dump_json())
     return path
 
 
@@ -59,9 +57,8 @@ def plan_for(folder: Path, model: str) -> Path:
 )
 def test_a_plan_starts_no_code(tmp_path: Path, model: Path, kind: str) -> None:
     path = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
-    done = here(
-        "run", "--simulate", QUICK_PAIR, "--plan", str(path), cwd=tmp_path, code=4
-    )
+    run = ("run", "--simulate", QUICK_PAIR, "--plan", str(path))
+    done = here(*run, cwd=tmp_path, code=4)
     assert "a plan runs no code and opens no file by itself" in done.stderr
     assert "--model" in done.stderr
     assert not model.with_suffix(".ran").exists()
@@ -79,17 +76,9 @@ def connections(processes: list[psutil.Process]) -> Iterator[Any]:
 def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -> None:
     """And it is the one of a plan for a user's own model, which the command line names."""
     path = plan_for(tmp_path, f"{model}:build")
-    run = (
-        "run",
-        "--simulate",
-        QUICK_PAIR,
-        "--plan",
-        str(path),
-        "--model",
-        f"{model}:build",
-    )
+    words = typed("run --duration 0.3 --windows 3 --baseline none --json --simulate")
     program = start(
-        *run, "--duration", "0.3", "--windows", "3", "--baseline", "none", "--json"
+        *words, QUICK_PAIR, "--plan", str(path), "--model", f"{model}:build"
     )
     seen = []
     lines = []
@@ -107,35 +96,15 @@ def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -
 
 
 def test_a_results_environment_is_on_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(Environment.model_fields) == {
-        *(
-            "gpubalance",
-            "python",
-            "platform",
-            "cpu",
-            "cpu_count",
-            "tensorflow",
-            "keras",
-            "cuda",
-            "cudnn",
-            "driver",
-        )
-    }
-    done = gpubalance(
-        *("devices", "--simulate", QUICK_PAIR, "--json"),
-        code=0,
-        environment={
-            "SECRET_TOKEN": "d41d8cd98f00b204",
-            "USER": "somebody-here",
-            "HOSTNAME": "a-host-name",
-        },
+    listed = (
+        "gpubalance python platform cpu cpu_count tensorflow keras cuda cudnn driver"
     )
-    for secret in (
-        "d41d8cd98f00b204",
-        "somebody-here",
-        "a-host-name",
-        os.uname().nodename,
-    ):
+    assert set(Environment.model_fields) == set(listed.split())
+    secrets = {"SECRET_TOKEN": "d41d8cd98f00b204", "USER": "somebody-here"}
+    secrets["HOSTNAME"] = "a-host-name"
+    words = ("devices", "--simulate", QUICK_PAIR, "--json")
+    done = gpubalance(*words, code=0, environment=secrets)
+    for secret in (*secrets.values(), os.uname().nodename):
         assert secret not in done.stdout
 
 
@@ -160,37 +129,26 @@ def audit(folder: Path, answer: str, code: int = 0) -> subprocess.CompletedProce
     package = folder / "pip_audit"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(
-        f"print({answer!r})\nraise SystemExit({code})\n"
-    )
+    ends = f"print({answer!r})\nraise SystemExit({code})\n"
+    (package / "__main__.py").write_text(ends)
     path = os.pathsep.join([str(folder), str(ROOT)])
-    command = [sys.executable, "-m", "scripts.audit"]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
+    return python("-m", "scripts.audit", env={"PYTHONPATH": path})
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "expected", "says"),
-    [
-        ("no network", 1, 0, "nothing was audited"),
-        (
-            '{"dependencies": [{"name": "a", "version": "1", "vulns": []}]}',
-            0,
-            0,
-            "1 package, none with a known",
-        ),
-        (
-            '{"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", '
-            '"fix_versions": ["2"]}]}]}',
-            *(1, 1, "a 1: CVE-1, mended in 2"),
-        ),
-    ],
-)
+def answer_with(*faults: object) -> str:
+    audited = {"name": "a", "version": "1", "vulns": faults}
+    return json.dumps({"dependencies": [audited]})
+
+
+FAULT = {"id": "CVE-1", "fix_versions": ["2"]}
+ANSWERS = [
+    ("no network", 1, 0, "nothing was audited"),
+    (answer_with(), 0, 0, "1 package, none with a known"),
+    (answer_with(FAULT), 1, 1, "a 1: CVE-1, mended in 2"),
+]
+
+
+@pytest.mark.parametrize(("answer", "code", "expected", "says"), ANSWERS)
 def test_an_audit_fails_for_what_it_finds_and_for_nothing_else(
     tmp_path: Path, answer: str, code: int, expected: int, says: str
 ) -> None:

@@ -35,12 +35,10 @@ def test_long_text_is_cut_with_an_ellipsis() -> None:
     assert clean("abc def", limit=5) == "abc…"
 
 
-@given(
-    st.text(
-        alphabet=st.one_of(st.characters(), st.sampled_from("\x1b[]\x9b\x07;m\\P")),
-        max_size=300,
-    )
-)
+ESCAPES = st.sampled_from("\x1b[]\x9b\x07;m\\P")
+
+
+@given(st.text(alphabet=st.one_of(st.characters(), ESCAPES), max_size=300))
 def test_any_text_becomes_one_printable_line_and_stays_so(text: str) -> None:
     once = clean(text, limit=100)
     assert len(once) <= 100

@@ -12,13 +12,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpubalance.numbers.units import parse_bytes
 from tests.fake_gpu.build import NoFakeGpus
 from tests.fake_gpu.machine import Gpu, machine
 
 T = TypeVar("T")
+_RATES = ("gflops", "gbytes_per_s", "pcie_gbytes_per_s")
 
 
 def main(words: Sequence[str]) -> int:
@@ -33,30 +34,20 @@ def main(words: Sequence[str]) -> int:
         except NoFakeGpus as why:
             parser.error(str(why))
         # The program of this environment comes first, as a user's shell would have it.
-        path = os.pathsep.join(
-            [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-        )
-        return subprocess.run(
-            asked.command, env=os.environ | {"PATH": path} | variables, check=False
-        ).returncode
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        variables = os.environ | {"PATH": path} | variables
+        return subprocess.run(asked.command, env=variables).returncode
 
 
 def _gpus(asked: argparse.Namespace) -> list[Gpu]:
-    return [
-        Gpu(
-            name=_nth(asked.names, number),
-            memory_bytes=_nth(asked.memory, number),
-            gflops=_nth(asked.gflops, number),
-            gbytes_per_s=_nth(asked.gbytes_per_s, number),
-            pcie_gbytes_per_s=_nth(asked.pcie_gbytes_per_s, number),
-        )
-        for number in range(asked.gpus)
-    ]
-
-
-def _nth(values: Sequence[T], number: int) -> T:
-    """The GPU's own value, or the last that was given."""
-    return values[min(number, len(values) - 1)]
+    fields = {"name": asked.names, "memory_bytes": asked.memory}
+    fields |= {name: getattr(asked, name) for name in _RATES}
+    gpus = []
+    for number in range(asked.gpus):
+        # The GPU's own value, or the last that was given
+        own = {name: values[: number + 1][-1] for name, values in fields.items()}
+        gpus.append(Gpu(**own))
+    return gpus
 
 
 def _each(of: Callable[[str], T]) -> Callable[[str], list[T]]:
@@ -67,35 +58,20 @@ def _each(of: Callable[[str], T]) -> Callable[[str], list[T]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.fake_gpu",
-        description=(
-            "Runs a command on a machine of fake GPUs. Several values are those of the GPUs, in "
-            "order."
-        ),
-        epilog=(
-            "Example: python -m tests.fake_gpu --memory 3GiB,2GiB --gflops 4,2 -- gpubalance "
-            "balance --model small"
-        ),
+    does = "Runs a command on a machine of fake GPUs. Several values are those of the GPUs, in order."
+    program, default = "python -m tests.fake_gpu", Gpu()
+    example = (
+        f"{program} --memory 3GiB,2GiB --gflops 4,2 -- gpubalance balance --model small"
     )
-    default = Gpu()
-    parser.add_argument(
-        "--gpus", type=int, default=2, metavar="N", help="how many, 2 if not given"
-    )
-    parser.add_argument(
-        "--names", type=_each(str), default=[default.name], metavar="NAME,…"
-    )
-    parser.add_argument(
-        "--memory",
-        type=_each(parse_bytes),
-        default=[default.memory_bytes],
-        metavar="SIZE,…",
-    )
-    for name in ("gflops", "gbytes_per_s", "pcie_gbytes_per_s"):
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(
-            flag, type=_each(float), default=[getattr(default, name)], metavar="X,…"
-        )
+    parser = argparse.ArgumentParser(program, None, does, f"Example: {example}")
+    add = parser.add_argument
+    add("--gpus", type=int, default=2, metavar="N", help="how many, 2 if not given")
+    add("--names", type=_each(str), default=[default.name], metavar="NAME,…")
+    memory = [default.memory_bytes]
+    add("--memory", type=_each(parse_bytes), default=memory, metavar="SIZE,…")
+    for name in _RATES:
+        of_gpu: Any = {"default": [getattr(default, name)], "metavar": "X,…"}
+        add(f"--{name.replace('_', '-')}", type=_each(float), **of_gpu)
     kept = "a folder for the machine's files, with the trace of what its GPUs did"
     parser.add_argument("--folder", type=Path, help=kept)
     parser.add_argument("command", nargs="*", metavar="COMMAND")

@@ -80,13 +80,11 @@ def _release() -> str:
     try:
         release = version("tensorflow")
     except PackageNotFoundError:
-        raise NoFakeGpus(
-            "the fake GPUs are for the package tensorflow, which is not installed"
-        ) from None
+        why = "the fake GPUs are for the package tensorflow, which is not installed"
+        raise NoFakeGpus(why) from None
     if not release.startswith(tuple(f"{known}." for known in KNOWN)):
-        raise NoFakeGpus(
-            f"the fake GPUs know TensorFlow {' and '.join(KNOWN)}, not {release}"
-        )
+        known = " and ".join(KNOWN)
+        raise NoFakeGpus(f"the fake GPUs know TensorFlow {known}, not {release}")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise NoFakeGpus("the fake GPUs need TensorFlow for Linux on x86-64")
     return release
@@ -100,9 +98,8 @@ def _folder() -> Path:
     folder = Path(spec.origin).parent
     told = runpy.run_path(str(folder / "python/platform/build_info.py"))
     if not told["build_info"]["is_cuda_build"]:
-        raise NoFakeGpus(
-            "the fake GPUs need TensorFlow's build with CUDA, whose kernels they stand for"
-        )
+        why = "the fake GPUs need TensorFlow's build with CUDA, whose kernels they stand for"
+        raise NoFakeGpus(why)
     return folder
 
 
@@ -128,11 +125,8 @@ def _locked(path: Path) -> Iterator[None]:
 def _is_whole(built: Path) -> bool:
     """Whether the library is the one that the compiler wrote."""
     library, digest = built / _LIBRARY, built / "digest"
-    return (
-        library.is_file()
-        and digest.is_file()
-        and digest.read_text() == _digest(library)
-    )
+    are_there = library.is_file() and digest.is_file()
+    return are_there and digest.read_text() == _digest(library)
 
 
 def _build(used: Needed, built: Path) -> None:
@@ -151,12 +145,9 @@ def _compile(used: Needed, library: Path) -> None:
     given = [f"-I{PLUGIN}", f"-I{used.tensorflow / 'include'}", "-x", "c++", "-"]
     linked = [f"-L{used.tensorflow}", "-l:libtensorflow_framework.so.2"]
     # All are compiled at once, as reading TensorFlow's headers takes most of the time.
-    whole = "".join(
-        f'#include "{source.name}"\n' for source in sorted(PLUGIN.glob("*.cc"))
-    )
+    sources = sorted(PLUGIN.glob("*.cc"))
+    whole = "".join(f'#include "{source.name}"\n' for source in sources)
     command = [used.compiler, *made, *given, "-o", str(library), *linked]
-    done = subprocess.run(
-        command, input=whole, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, input=whole, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the fake GPUs do not compile:\n{done.stderr}")

@@ -13,22 +13,9 @@ from tests.fake_gpu.build import NoFakeGpus, needed
 from tests.fake_gpu.machine import Gpu, fake_gpus
 
 OF_CARD = ("max_link_width 16", "max_link_generation 4", "link_generation 4")
-FASTER = Gpu(
-    "NVIDIA GeForce RTX 3060",
-    memory_bytes=3 << 30,
-    gflops=4.0,
-    gbytes_per_s=2.0,
-    kernel_ms=0.2,
-    more=(*OF_CARD, "link_width 16"),
-)
-SLOWER = Gpu(
-    "NVIDIA GeForce RTX 3050",
-    memory_bytes=2 << 30,
-    gflops=2.0,
-    gbytes_per_s=1.0,
-    kernel_ms=0.4,
-    more=(*OF_CARD, "link_width 4"),
-)
+FULL, NARROW = (*OF_CARD, "link_width 16"), (*OF_CARD, "link_width 4")
+FASTER = Gpu("NVIDIA GeForce RTX 3060", 3 << 30, 4.0, 2.0, kernel_ms=0.2, more=FULL)
+SLOWER = Gpu("NVIDIA GeForce RTX 3050", 2 << 30, 2.0, 1.0, kernel_ms=0.4, more=NARROW)
 
 
 @pytest.fixture

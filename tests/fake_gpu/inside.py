@@ -41,14 +41,8 @@ def steps(session: Session, split: BatchSplit, number: int) -> list[dict[str, An
         session._run()
         began_s = time.perf_counter()
         _, stamps, _ = session._run(stamped=True)
-        found.append(
-            {
-                "usual_s": usual_s,
-                "began_s": began_s,
-                "ended_s": time.perf_counter(),
-                "stamps": stamps.numpy().tolist(),
-            }
-        )
+        times = {"usual_s": usual_s, "began_s": began_s, "ended_s": time.perf_counter()}
+        found.append(times | {"stamps": stamps.numpy().tolist()})
     runtime.wait_for(session._names)
     return found
 
@@ -57,21 +51,11 @@ def failure(session: Session, batches: tuple[int, ...]) -> dict[str, Any]:
     """The error of a split that does not train, as a worker tells it."""
     from gpubalance.engine.failures import explain
 
+    how: Any = {"seconds": 0, "at_least": 1, "steps_per_timing": 1, "stamped": False}
     try:
-        list(
-            session.measure(
-                BatchSplit(batches),
-                seconds=0,
-                at_least=1,
-                steps_per_timing=1,
-                stamped=False,
-            )
-        )
+        list(session.measure(BatchSplit(batches), **how))
     except Exception as error:  # noqa: BLE001  (whatever TensorFlow raises)
         found = explain(error, session.settings, session._names)
-        return {
-            "kind": type(found).__name__,
-            "replica": getattr(found, "replica", None),
-            "message": str(found),
-        }
+        replica = getattr(found, "replica", None)
+        return {"kind": type(found).__name__, "replica": replica, "message": str(found)}
     raise AssertionError(f"{batches} trained")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from tests import stand_in
 from tests.fake_gpu.build import NoFakeGpus, site_packages
 from tests.support.in_process import HANGS_AFTER_S
+from tests.support.python import python
 
 ROOT = Path(__file__).parents[2]
 # Collecting garbage takes half of the time of this import, though nothing is freed.
@@ -127,36 +127,21 @@ def _lines(number: int, gpu: Gpu) -> Iterator[str]:
     yield from gpu.more
 
 
-def child(
-    code: str,
-    variables: Mapping[str, str],
-    *arguments: str,
-    timeout_s: float = HANGS_AFTER_S,
-) -> str:
+def child(code: str, variables: Mapping[str, str], *arguments: str) -> str:
     """Runs Python code on such a machine, and returns what it prints.
 
     It runs from the checkout's folder, and must end well.
     """
-    done = child_process(code, variables, *arguments, timeout_s=timeout_s)
+    done = child_process(code, variables, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def child_process(
-    code: str,
-    variables: Mapping[str, str],
-    *arguments: str,
-    timeout_s: float = HANGS_AFTER_S,
+    code: str, variables: Mapping[str, str], *arguments: str
 ) -> subprocess.CompletedProcess[str]:
     """The same, however it ends."""
-    hidden = ("CUDA_VISIBLE_DEVICES",)  # which the tests set for their own process
-    own = {name: value for name, value in os.environ.items() if name not in hidden}
-    return subprocess.run(
-        [sys.executable, "-c", _BEGINS + code, *arguments],
-        env={**own, "TF_CPP_MIN_LOG_LEVEL": "2", **variables},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
+    own = dict(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    own.pop("CUDA_VISIBLE_DEVICES", None)  # which the tests set for their own process
+    words = ("-c", _BEGINS + code, *arguments)
+    return python(*words, only={**own, **variables}, timeout=HANGS_AFTER_S)

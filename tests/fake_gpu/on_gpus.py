@@ -21,15 +21,11 @@ def descriptions() -> list[dict[str, Any]]:
     """What TensorFlow says of its GPUs."""
     from tensorflow.python.client import device_lib
 
-    gpus = [
-        device
-        for device in device_lib.list_local_devices()
-        if device.device_type == "GPU"
-    ]
-    return [
-        {"told": gpu.physical_device_desc, "memory_bytes": gpu.memory_limit}
-        for gpu in gpus
-    ]
+    found = []
+    for gpu in device_lib.list_local_devices():
+        told = {"told": gpu.physical_device_desc, "memory_bytes": gpu.memory_limit}
+        found += [told] * (gpu.device_type == "GPU")
+    return found
 
 
 def products() -> dict[str, Any]:
@@ -57,23 +53,19 @@ def difference() -> float:
         with tf.GradientTape() as tape:
             tape.watch((filters, weights))
             found = tf.nn.conv2d(images, filters, 2, "SAME")
-            found = tf.nn.batch_normalization(
-                found, *tf.nn.moments(found, (0, 1, 2)), None, None, 1e-3
-            )
+            moments = tf.nn.moments(found, (0, 1, 2))
+            found = tf.nn.batch_normalization(found, *moments, None, None, 1e-3)
             found = tf.reduce_mean(tf.nn.relu(found), (1, 2)) @ weights
-            loss = tf.reduce_sum(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found)
-            )
+            of_each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found)
+            loss = tf.reduce_sum(of_each)
         return tape.gradient(loss, (filters, weights))
 
     of_each = []
     for device in ("CPU:0", "GPU:1"):
         with tf.device(device):
             of_each.append(gradients(*map(tf.constant, (images, filters, weights))))
-    return max(
-        float(np.abs(cpu.numpy() - gpu.numpy()).max())
-        for cpu, gpu in zip(*of_each, strict=True)
-    )
+    pairs = zip(*of_each, strict=True)
+    return max(float(np.abs(cpu.numpy() - gpu.numpy()).max()) for cpu, gpu in pairs)
 
 
 def flops() -> dict[str, int]:
@@ -84,49 +76,34 @@ def flops() -> dict[str, int]:
 
     @tf.function
     def run(images: Any, filters: Any, gradients: Any, matrix: Any) -> Any:
-        by_one = {"strides": (1, 1, 1, 1), "padding": "SAME"}
+        back = {"strides": (1,) * 4, "padding": "SAME", "out_backprop": gradients}
         found = tf.nn.conv2d(images, filters, 1, "VALID", name="counted_convolution")
-        by_filter = tf.nn.depthwise_conv2d(
-            found, filters[:, :, :, :2], (1, 1, 1, 1), "SAME", name="counted_depthwise"
-        )
+        given = found, filters[:, :, :, :2], (1,) * 4, "SAME"
+        by_filter = tf.nn.depthwise_conv2d(*given, name="counted_depthwise")
         pooled = tf.nn.max_pool2d(found, 2, 2, "VALID", name="counted_pool")
-        solid = tf.nn.conv3d(
-            images[None], filters[None], (1, 1, 1, 1, 1), "SAME", name="counted_solid"
-        )
-        to_input = tf.raw_ops.Conv2DBackpropInput(
-            input_sizes=images.shape,
-            filter=filters,
-            out_backprop=gradients,
-            name="counted_to_input",
-            **by_one,
-        )
-        to_filter = tf.raw_ops.Conv2DBackpropFilter(
-            input=images,
-            filter_sizes=filters.shape,
-            out_backprop=gradients,
-            name="counted_to_filter",
-            **by_one,
-        )
+        deep = images[None], filters[None], (1,) * 5, "SAME"
+        solid = tf.nn.conv3d(*deep, name="counted_solid")
+        back |= {"input_sizes": images.shape, "filter": filters}
+        to_input = tf.raw_ops.Conv2DBackpropInput(name="counted_to_input", **back)
+        del back["input_sizes"], back["filter"]
+        back |= {"input": images, "filter_sizes": filters.shape}
+        to_filter = tf.raw_ops.Conv2DBackpropFilter(name="counted_to_filter", **back)
         product = tf.matmul(matrix, matrix, transpose_b=True, name="counted_product")
         products = tf.matmul(images, filters[0, :1], name="counted_products")
         weights = tf.nn.softmax(product, name="counted_softmax")
         squares = tf.square(weights, name="counted_square")
         return by_filter, pooled, solid, to_input, to_filter, products, squares
 
-    given = [
-        tf.ones(shape) for shape in ((2, 8, 8, 4), (3, 3, 4, 4), (2, 8, 8, 4), (6, 10))
-    ]
+    given = list(map(tf.ones, ((2, 8, 8, 4), (3, 3, 4, 4), (2, 8, 8, 4), (6, 10))))
     with tf.device("GPU:0"):
         run(*given)
         graph = run.get_concrete_function(*given).graph
-    nodes = [
-        node for node in graph.as_graph_def().node if node.name.startswith("counted_")
-    ]
-    told = {
-        node.name: ops.get_stats_for_node_def(graph, node, "flops").value
-        for node in nodes
-    }
-    return {name: int(value) for name, value in told.items() if value is not None}
+    told: dict[str, int] = {}
+    for node in graph.as_graph_def().node:
+        if node.name.startswith("counted_"):
+            counted = ops.get_stats_for_node_def(graph, node, "flops").value
+            told |= {} if counted is None else {node.name: int(counted)}
+    return told
 
 
 def sums() -> list[list[float]]:
@@ -157,10 +134,8 @@ def sums() -> list[list[float]]:
 
     value = tf.constant(2.0)
     run(value)
-    first, second, _ = run(value)
-    return [
-        [float(value.numpy()) for value in total.values] for total in (first, second)
-    ]
+    totals = run(value)[:2]
+    return [[float(value.numpy()) for value in total.values] for total in totals]
 
 
 def out_of_memory(device: str = "GPU:1") -> dict[str, Any]:
@@ -179,15 +154,8 @@ def all_of_it() -> dict[str, Any]:
         tf.config.experimental.set_memory_growth(gpu, True)
     # Graphs run as they are written.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    told: dict[str, Callable[[], Any]] = {
-        "descriptions": descriptions,
-        "products": products,
-        "difference": difference,
-        "flops": flops,
-        "sums": sums,
-        "out_of_memory": out_of_memory,
-    }
-    return {name: tell() for name, tell in told.items()}
+    told: Any = (descriptions, products, difference, flops, sums, out_of_memory)
+    return {tell.__name__: tell() for tell in told}
 
 
 def error_of(work: Callable[[], Any]) -> str:
@@ -207,22 +175,23 @@ def faults() -> dict[str, str]:
     def total() -> Any:
         return tf.distribute.get_replica_context().all_reduce("sum", tf.ones(2))
 
+    def summed() -> Any:
+        return tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).run(total)
+
     with tf.device("GPU:0"):
         few, many = tf.ones((7, 4, 4, 1)), tf.ones((8, 4, 4, 1))
-        return {
-            "a smaller convolution": error_of(
-                lambda: tf.nn.conv2d(few, filters, 1, "SAME")
+        of = tf.nn
+        tried: dict[str, Callable[[], Any]] = {
+            "a smaller convolution": lambda: of.conv2d(few, filters, 1, "SAME"),
+            "a convolution": lambda: of.conv2d(many, filters, 1, "SAME"),
+            "a depthwise convolution": lambda: of.depthwise_conv2d(
+                few, filters, (1,) * 4, "SAME"
             ),
-            "a convolution": error_of(lambda: tf.nn.conv2d(many, filters, 1, "SAME")),
-            "a depthwise convolution": error_of(
-                lambda: tf.nn.depthwise_conv2d(few, filters, (1,) * 4, "SAME")
-            ),
-            "the first product": error_of(lambda: matrix @ matrix),
-            "the second product": error_of(lambda: matrix @ matrix),
-            "a sum": error_of(
-                lambda: tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).run(total)
-            ),
+            "the first product": lambda: matrix @ matrix,
+            "the second product": lambda: matrix @ matrix,
+            "a sum": summed,
         }
+        return {name: error_of(work) for name, work in tried.items()}
 
 
 def hangs() -> bool:
@@ -241,9 +210,8 @@ def parts() -> list[int]:
     The two GPUs before it are whole.
     """
     gpu = tf.config.list_physical_devices("GPU")[2]
-    limits = [
-        tf.config.LogicalDeviceConfiguration(memory_limit=mib) for mib in (20, 40)
-    ]
+    of_limit = tf.config.LogicalDeviceConfiguration
+    limits = [of_limit(memory_limit=mib) for mib in (20, 40)]
     tf.config.set_logical_device_configuration(gpu, limits)
     assert len(tf.config.list_logical_devices("GPU")) == 4
     return [out_of_memory(part)["peak"] for part in ("GPU:2", "GPU:3")]

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.program import SHORT, gpubalance
+from tests.cli.program import SHORT, gpubalance, typed
 from tests.fake_gpu import child
 
 # A user's file, with which both processes build the model. By then both have been set up.
@@ -60,17 +60,8 @@ def test_both_have_the_same_settings(tmp_path: Path, two_gpus: dict[str, str]) -
     measured, trained = tmp_path / "measured.json", tmp_path / "trained.json"
 
     own = {**variables, "SETTINGS_OF": str(measured)}
-    split = ("--gpus", "0,1", "--batches", "16,8", "--precision", "float32")
-    run = (
-        "run",
-        "--model",
-        f"{mine}:build",
-        *split,
-        "--baseline",
-        "none",
-        *SHORT,
-        "--quiet",
-    )
+    words = "--gpus 0,1 --batches 16,8 --precision float32 --baseline none --quiet"
+    run = ("run", "--model", f"{mine}:build", *typed(words), *SHORT)
     gpubalance(*run, code=0, environment=own)
     script = f"import runpy; runpy.run_path({str(mine)!r}, run_name='__main__')"
     child(script, {**variables, "SETTINGS_OF": str(trained)}, "float32")

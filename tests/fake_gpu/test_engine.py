@@ -20,14 +20,10 @@ pytestmark = pytest.mark.xdist_group("engine on GPUs")
 BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
 TOO_LARGE = 30_000  # of 3 KiB a sample
 NO_ALGORITHM = 40
+FAULTS = (Fault("no_algorithm", "Conv2D", samples=NO_ALGORITHM),)
 GPUS = (
-    Gpu("the faster", gflops=0.004, memory_bytes=64 << 20),
-    Gpu(
-        "the slower",
-        gflops=0.001,
-        memory_bytes=64 << 20,
-        faults=(Fault("no_algorithm", "Conv2D", samples=NO_ALGORITHM),),
-    ),
+    Gpu("the faster", 64 << 20, gflops=0.004),
+    Gpu("the slower", 64 << 20, gflops=0.001, faults=FAULTS),
 )
 PROGRAM = f"""
 import json
@@ -58,9 +54,7 @@ class Step:
     @property
     def sums(self) -> list[Operation]:
         """The sums of gradients."""
-        return [
-            operation for operation in self.done if "CollectiveReduce" in operation.name
-        ]
+        return [one for one in self.done if "CollectiveReduce" in one.name]
 
     def first(self, name: str = "", kind: str = "") -> Operation:
         """The first operation of that kind, with this text in its name."""
@@ -97,18 +91,13 @@ def parts_of(steps: list[dict[str, Any]], machine: dict[str, str]) -> list[list[
 
 def _is_busy(trace: list[Operation], device: int, at_s: float) -> bool:
     """Whether a GPU still has kernels of those that are queued by then."""
-    return any(
-        one.kind == "kernel"
-        and one.device == device
-        and one.queued_at_s < at_s < one.ends_s
-        for one in trace
-    )
+    kernels = [one for one in trace if (one.kind, one.device) == ("kernel", device)]
+    return any(one.queued_at_s < at_s < one.ends_s for one in kernels)
 
 
 def _parts(step: dict[str, Any], trace: list[Operation]) -> list[Step]:
-    done = [
-        one for one in trace if step["began_s"] <= one.queued_at_s <= step["ended_s"]
-    ]
+    began_s, ended_s = step["began_s"], step["ended_s"]
+    done = [one for one in trace if began_s <= one.queued_at_s <= ended_s]
     by_device = [[one for one in done if one.device == device] for device in (0, 1)]
     return [Step(*part) for part in zip(step["stamps"], by_device, strict=True)]
 
@@ -133,10 +122,8 @@ def test_a_step_begins_before_its_first_kernel(stamped: list[list[Step]]) -> Non
     """
     for device in (0, 1):
         steps = [parts[device] for parts in stamped]
-        assert any(
-            step.first(kind="to_host").starts_s <= step.first("Conv2D").starts_s
-            for step in steps
-        )
+        firsts = [(one.first(kind="to_host"), one.first("Conv2D")) for one in steps]
+        assert any(stamp.starts_s <= kernel.starts_s for stamp, kernel in firsts)
 
 
 def test_without_stamps_nothing_is_copied(
@@ -146,11 +133,7 @@ def test_without_stamps_nothing_is_copied(
     steps = [*told["stamped"], *told["alone"]]
     for step in steps:
         begins_s, ends_s = step["usual_s"], step["began_s"]
-        done = {
-            operation.kind
-            for operation in trace
-            if begins_s <= operation.queued_at_s < ends_s
-        }
+        done = {one.kind for one in trace if begins_s <= one.queued_at_s < ends_s}
         assert "kernel" in done
         assert "to_host" not in done
 
@@ -164,10 +147,9 @@ def test_a_stamp_comes_after_all_that_it_tells_of(stamped: list[list[Step]]) -> 
 
 def test_the_faster_one_has_its_gradients_earlier(stamped: list[list[Step]]) -> None:
     """On a busy machine the host gives the faster one its work late now and then."""
-    assert any(
-        faster.stamps[COMPUTED] < slower.last("gradient_tape").ends_s
-        for faster, slower in stamped
-    )
+    gradients = [slower.last("gradient_tape").ends_s for _, slower in stamped]
+    computed = [faster.stamps[COMPUTED] for faster, _ in stamped]
+    assert any(map(float.__lt__, computed, gradients))
 
 
 @pytest.mark.parametrize("how", ["stamped", "in micro-batches"])
@@ -181,10 +163,8 @@ def test_gradients_are_summed_while_others_are_computed(
     """
     slower_parts = [slower for _, slower in parts_of(told[how], machine)]
     assert all(len(part.sums) > 2 for part in slower_parts)
-    assert any(
-        part.sums[0].ends_s < part.last("gradient_tape").starts_s
-        for part in slower_parts
-    )
+    pairs = [(part.sums[0], part.last("gradient_tape")) for part in slower_parts]
+    assert any(first.ends_s < last.starts_s for first, last in pairs)
 
 
 def test_who_lacks_memory_is_told_whatever_says_so(told: dict[str, Any]) -> None:
@@ -200,7 +180,5 @@ def test_both_train_on_afterwards(
     told: dict[str, Any], machine: dict[str, str]
 ) -> None:
     (parts,) = parts_of(told["again"], machine)
-    assert all(
-        step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED]
-        for step in parts
-    )
+    for step in parts:
+        assert step.last("AssignSubVariableOp").ends_s <= step.stamps[FINISHED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.device import Device
@@ -44,40 +45,22 @@ print("trained", split.batches, epochs)
 
 
 def test_a_gpu_that_is_lost_is_left_out(tmp_path: Path) -> None:
-    memory_bytes = 2 << 30
-    machine = fake_gpus(
-        tmp_path, *(Gpu(f"card {n}", memory_bytes, uuid=f"GPU-{n}") for n in (0, 1))
-    )
+    gpus = [Gpu("card", 2 << 30, uuid=f"GPU-{n}") for n in (0, 1)]
+    machine = fake_gpus(tmp_path, *gpus)
     pair, _ = of_config("quick-pair")
     made = plan(probe_of(pair), pair, PlanRequest(global_batch=144, sync_s=0.0))
-    cards = []
-    for number in (0, 1):
-        card = Device(
-            index=number,
-            uuid=f"GPU-{number}",
-            name=f"card {number}",
-            memory_bytes=memory_bytes,
-            simulated=False,
-        )
-        cards.append(card)
+    own: Any = {"name": "card", "memory_bytes": 2 << 30, "simulated": False}
+    cards = [Device(index=n, uuid=f"GPU-{n}", **own) for n in (0, 1)]
     path, script = tmp_path / "plan.json", tmp_path / "train.py"
     path.write_text(made.model_copy(update={"devices": tuple(cards)}).model_dump_json())
     script.write_text(SCRIPT)
-    words = (
-        "launch",
-        "--restarts",
-        "1",
-        str(path),
-        str(script),
-        str(path),
-        str(tmp_path / "backup"),
-    )
+    files = map(str, (path, script, path, tmp_path / "backup"))
+    words = ("launch", "--restarts", "1", *files)
     environment = {**machine, "PYTHONPATH": f"{machine['PYTHONPATH']}:{ROOT}"}
     process = start(*words, environment=environment)
     out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert process.returncode == 0, err
     assert "launch | the process of GPU:0, GPU:1 was ended by SIGABRT\n" in err
-    assert (
-        "launch | restart 1 of 1: GPU:0 144, the global batch of 144 as before\n" in err
-    )
+    as_before = "the global batch of 144 as before"
+    assert f"launch | restart 1 of 1: GPU:0 144, {as_before}\n" in err
     assert out == "GPU:0 | trained (144,) [1, 2]\n"

@@ -27,16 +27,10 @@ def test_a_probe_ends_where_memory_does(tmp_path: Path) -> None:
     model = tmp_path / "model.py"
     model.write_text(_WIDE)
     machine = fake_gpus(tmp_path, Gpu(memory_bytes=12 << 20, kernel_ms=0.2))
-    probe = (
-        *typed("probe --gpus 0 --model"),
-        f"{model}:wide",
-        "--batch-multiple",
-        "32",
-        *SHORT,
-    )
-    (found,) = json.loads(gpubalance(*probe, code=0, environment=machine).stdout)[
-        "probes"
-    ]
+    words = typed("probe --gpus 0 --batch-multiple 32 --model")
+    probe = (*words, f"{model}:wide", *SHORT)
+    done = gpubalance(*probe, code=0, environment=machine)
+    (found,) = json.loads(done.stdout)["probes"]
     limit = found["batch_limit"]
     outcomes = {point["batch"]: "fits" for point in found["curve"]}
     outcomes |= {trial["batch"]: trial["outcome"] for trial in limit["trials"]}
@@ -61,14 +55,11 @@ def test_a_balance_ends_with_shares_as_the_gpus_are_fast(tmp_path: Path) -> None
 
 def _balanced(folder: Path) -> dict[str, Any]:
     """The plan of a balance that knows of no probe."""
-    machine = fake_gpus(
-        folder, Gpu("faster", gflops=0.0002), Gpu("slower", gflops=0.0001)
-    )
-    split = ("--global-batch", "36", "--batch-multiple", "6")
-    balance = ("balance", "--gpus", "0,1", "--model", TINY, *split)
-    short = ("--rounds", "2", "--round-duration", "0.2", "--windows", "1", *SHORT)
+    gpus = Gpu("faster", gflops=0.0002), Gpu("slower", gflops=0.0001)
+    machine = fake_gpus(folder, *gpus)
+    split = typed("balance --gpus 0,1 --global-batch 36 --batch-multiple 6 --model")
+    short = typed("--rounds 2 --round-duration 0.2 --windows 1")
     machine["XDG_STATE_HOME"] = str(folder / "state")
-    plan: dict[str, Any] = json.loads(
-        gpubalance(*balance, *short, code=0, environment=machine).stdout
-    )
+    done = gpubalance(*split, TINY, *short, *SHORT, code=0, environment=machine)
+    plan: dict[str, Any] = json.loads(done.stdout)
     return plan

@@ -57,6 +57,5 @@ def test_what_is_said_for_want_of_memory_is_told_of_its_gpu(tmp_path: Path) -> N
         f"{failed}No DNN in stream executor.",
     ]
     from_host = "/job:localhost/replica:0/task:0/device:CPU:0;"
-    assert of_copy.startswith(
-        f"1 SameWorkerRecvDone unable to allocate output tensor. Key: {from_host}"
-    )
+    of_recv = "1 SameWorkerRecvDone unable to allocate output tensor. Key:"
+    assert of_copy.startswith(f"{of_recv} {from_host}")

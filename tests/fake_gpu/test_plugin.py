@@ -52,36 +52,26 @@ def trace(machine: dict[str, str], told: dict[str, Any]) -> list[Operation]:
 
 
 def test_tensorflow_describes_them_as_cuda_s(told: dict[str, Any]) -> None:
-    first, second = (gpu["told"] for gpu in told["descriptions"])
-    assert (
-        first
-        == "device: 0, name: First, pci bus id: 0000:01:00.0, compute capability: 8.6"
-    )
-    assert (
-        second
-        == "device: 1, name: Second, pci bus id: 0000:0A:00.0, compute capability: 8.6"
-    )
+    cards = ("0, name: First", "01"), ("1, name: Second", "0A")
+    for gpu, (card, bus) in zip(told["descriptions"], cards, strict=True):
+        where = f"pci bus id: 0000:{bus}:00.0, compute capability: 8.6"
+        assert gpu["told"] == f"device: {card}, {where}"
 
 
 def test_the_host_runs_ahead_of_a_stream_and_waits_for_it_to_read(
     told: dict[str, Any], trace: list[Operation]
 ) -> None:
-    seen = told["products"]
-    done = [
-        one for one in trace if seen["began_s"] <= one.queued_at_s <= seen["read_s"]
-    ]
+    began_s, read_s = told["products"]["began_s"], told["products"]["read_s"]
+    done = [one for one in trace if began_s <= one.queued_at_s <= read_s]
     products = [one for one in done if one.name == "MatMul"]
     assert len(products) == 10
-    assert all(
-        later.starts_s >= earlier.ends_s for earlier, later in pairwise(products)
-    )
+    pairs = list(pairwise(products))
+    assert all(later.starts_s >= earlier.ends_s for earlier, later in pairs)
     # A busy host is late now and then; if it waited for each, it would always be.
-    assert any(
-        later.queued_at_s < earlier.ends_s for earlier, later in pairwise(products)
-    )
+    assert any(later.queued_at_s < earlier.ends_s for earlier, later in pairs)
     read = next(one for one in done if one.kind == "to_host")
     assert products[-1].ends_s <= read.starts_s
-    assert read.ends_s <= seen["read_s"]
+    assert read.ends_s <= read_s
 
 
 def test_values_are_the_cpu_s(told: dict[str, Any]) -> None:
@@ -101,14 +91,9 @@ def test_a_sum_has_its_own_stream(told: dict[str, Any], trace: list[Operation]) 
     """
     assert told["sums"] == [[6.0, 6.0], [8.0, 8.0]]
     for device in (0, 1):
-        first, second = [
-            one for one in trace if one.kind == "all_reduce" and one.device == device
-        ][-2:]
-        beside = [
-            one
-            for one in trace
-            if "beside_the_sum" in one.node and one.device == device
-        ][-40:]
+        own = [one for one in trace if one.device == device]
+        first, second = [one for one in own if one.kind == "all_reduce"][-2:]
+        beside = [one for one in own if "beside_the_sum" in one.node][-40:]
         assert first.stream == "collective"
         assert first.ends_s <= second.starts_s
         assert any(first.starts_s < kernel.starts_s < first.ends_s for kernel in beside)
@@ -121,10 +106,8 @@ def test_memory_ends_with_its_own(told: dict[str, Any], trace: list[Operation]) 
     limit = told["descriptions"][1]["memory_bytes"]
     found = told["out_of_memory"]
     assert limit - MIB < found["peak"] <= limit < MEMORY
-    assert (
-        "OOM when allocating tensor with shape[256,1024] and type float"
-        in found["says"]
-    )
+    told_of = "OOM when allocating tensor with shape[256,1024] and type float"
+    assert told_of in found["says"]
     assert "device:GPU:1" in found["says"]
     taken = [one.bytes for one in trace if one.kind == "allocate" and one.device == 1]
     assert sum(taken) <= limit
@@ -136,20 +119,18 @@ FAULTS = (
     Fault("cublas", "MatMul", number=2),
     Fault("nccl", "CollectiveReduceV2"),
 )
+NO_ALGORITHM = (
+    "NotFoundError: .*No algorithm worked!  Error messages:\n  Profiling failure on CUDNN engine .*"
+    "RESOURCE_EXHAUSTED: Allocating [0-9]+ bytes exceeds the memory limit of [0-9]+ bytes."
+)
+OF_NCCL = r"NCCL: unhandled cuda error \(run with NCCL_DEBUG=INFO for details\)"
 SAYS = {
     "a smaller convolution": "no error",
-    "a convolution": "NotFoundError: .*No algorithm worked!  Error messages:\n  Profiling failure "
-    "on "
-    "CUDNN "
-    "engine .*"
-    "RESOURCE_EXHAUSTED: Allocating [0-9]+ bytes exceeds the memory limit of [0-9]+ bytes.",
+    "a convolution": NO_ALGORITHM,
     "a depthwise convolution": "InternalError: .*No DNN in stream executor.",
     "the first product": "no error",
     "the second product": "InternalError: .*No Blas support for stream",
-    "a sum": (
-        r"InternalError: .*NCCL: unhandled cuda error \(run with NCCL_DEBUG=INFO for "
-        r"details\)"
-    ),
+    "a sum": f"InternalError: .*{OF_NCCL}",
 }
 
 
@@ -167,10 +148,8 @@ with tf.device("GPU:0"):
 def broken(tmp_path_factory: pytest.TempPathFactory) -> CompletedProcess[str]:
     """A process with two GPUs that have faults, and a third one in two parts."""
     first = Gpu(faults=(*FAULTS, Fault("illegal_address", "Cos")))
-    second = Gpu(faults=(Fault("hang", "Sin"),))
-    return child_process(
-        BROKEN, fake_gpus(tmp_path_factory.mktemp("broken"), first, second, Gpu())
-    )
+    gpus = first, Gpu(faults=(Fault("hang", "Sin"),)), Gpu()
+    return child_process(BROKEN, fake_gpus(tmp_path_factory.mktemp("broken"), *gpus))
 
 
 def test_a_gpu_in_parts_has_the_memory_of_each(broken: CompletedProcess[str]) -> None:
@@ -189,7 +168,5 @@ def test_faults_come_in_time_and_say_what_cuda_says(
     assert hangs
     # The last one, an illegal address, ends the process.
     assert broken.returncode < 0
-    assert (
-        "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
-        in broken.stderr
-    )
+    told = "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+    assert told in broken.stderr

@@ -12,27 +12,16 @@ import pytest
 
 from gpubalance.remedies import known_error
 from tests.cli.program import TINY, gpubalance, typed
-from tests.fake_gpu import Fault, Gpu, fake_gpus, operations
+from tests.fake_gpu import Fault, Gpu, Operation, fake_gpus, operations
 
 # TensorFlow's CUDA has this UUID for the first GPU, as the last line of a key is the plugin's.
 # It is none of NVML's UUIDs.
 UNKNOWN = "uuid GPU-ffffffff-0000-4000-8000-000000000000"
+REST = "0000-0000-4000-8000-000000000000"
 GPUS = (
-    Gpu(
-        "NVIDIA GeForce GTX 750",
-        uuid="GPU-75000000-0000-4000-8000-000000000000",
-        more=(UNKNOWN,),
-    ),
-    Gpu(
-        "NVIDIA GeForce RTX 3050",
-        kernel_ms=0.2,
-        uuid="GPU-30500000-0000-4000-8000-000000000000",
-    ),
-    Gpu(
-        "NVIDIA GeForce RTX 3060",
-        kernel_ms=0.2,
-        uuid="GPU-30600000-0000-4000-8000-000000000000",
-    ),
+    Gpu("NVIDIA GeForce GTX 750", uuid=f"GPU-7500{REST}", more=(UNKNOWN,)),
+    Gpu("NVIDIA GeForce RTX 3050", kernel_ms=0.2, uuid=f"GPU-3050{REST}"),
+    Gpu("NVIDIA GeForce RTX 3060", kernel_ms=0.2, uuid=f"GPU-3060{REST}"),
 )
 SAMPLE_BYTES = 8 * 4
 SHORT = ("--windows", "1", "--duration", "0.2", "--baseline", "none")
@@ -58,36 +47,28 @@ def test_two_of_three_train_in_another_order(three_gpus: dict[str, str]) -> None
     done = operations(machine)
     assert {one.device for one in done} == {1, 2}
     for device, batch in ((2, 16), (1, 8)):
-        of_it = [one for one in done if one.device == device]
-        assert {"allocate", "kernel", "all_reduce"} <= {one.kind for one in of_it}
-        assert batch * SAMPLE_BYTES in {
-            one.bytes for one in of_it if one.kind == "to_device"
-        }
+        check([one for one in done if one.device == device], batch)
+
+
+def check(done: list[Operation], batch: int) -> None:
+    """Asserts that a GPU has trained on so many samples, together with another."""
+    assert {"allocate", "kernel", "all_reduce"} <= {one.kind for one in done}
+    copied = {one.bytes for one in done if one.kind == "to_device"}
+    assert batch * SAMPLE_BYTES in copied
 
 
 def test_a_gpu_that_tensorflow_leaves_out_is_named(three_gpus: dict[str, str]) -> None:
-    done = gpubalance(
-        *typed("run --gpus 1,0 --batches 16,8 --model"),
-        TINY,
-        environment=three_gpus,
-        code=3,
-    )
+    run = (*typed("run --gpus 1,0 --batches 16,8 --model"), TINY)
+    done = gpubalance(*run, environment=three_gpus, code=3)
     assert "leaves out GPU:0 (NVIDIA GeForce GTX 750" in done.stderr
     assert not any(one.kind == "kernel" for one in operations(three_gpus))
 
 
 def test_what_nccl_can_not_do_is_told_with_what_avoids_it(tmp_path: Path) -> None:
-    machine = fake_gpus(
-        tmp_path,
-        Gpu("one"),
-        Gpu("other", faults=(Fault("nccl", "CollectiveReduceV2"),)),
-    )
-    done = gpubalance(
-        *typed("run --gpus 0,1 --batches 16,8 --model"),
-        TINY,
-        environment=machine,
-        code=3,
-    )
+    other = Gpu("other", faults=(Fault("nccl", "CollectiveReduceV2"),))
+    machine = fake_gpus(tmp_path, Gpu("one"), other)
+    run = (*typed("run --gpus 0,1 --batches 16,8 --model"), TINY)
+    done = gpubalance(*run, environment=machine, code=3)
     assert "NCCL: unhandled cuda error" in done.stderr
     assert known_error("nccl").remedy in done.stderr
 
@@ -96,21 +77,15 @@ def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:
     """A host is a folder with a machine of its own, reached by a plain prefix."""
     for number, host in enumerate(("alpha", "beta")):
         (tmp_path / host).mkdir()
-        machine = fake_gpus(
-            tmp_path / host, Gpu(host, kernel_ms=0.2, uuid=f"GPU-{number}{HOST_UUID}")
-        )
-    of_host = {
-        name: f"{tmp_path}/{{host}}/{Path(machine[name]).name}"
-        for name in ("NVML_STAND_IN", "FAKEGPU_TRACE")
-    }
+        gpu = Gpu(host, kernel_ms=0.2, uuid=f"GPU-{number}{HOST_UUID}")
+        machine = fake_gpus(tmp_path / host, gpu)
+    names = ("NVML_STAND_IN", "FAKEGPU_TRACE")
+    files = [f"{tmp_path}/{{host}}/{Path(machine[name]).name}" for name in names]
+    of_host = dict(zip(names, files, strict=True))
     via = " ".join(["env", *(f"{name}={value}" for name, value in of_host.items())])
     hosts = ("--hosts", "alpha,beta", "--via", via, "--gpus", "alpha:0,beta:0")
     train = ("run", *hosts, *TRAIN)
     result = json.loads(gpubalance(*train, code=0, environment=machine).stdout)
     assert [device["host"] for device in result["devices"]] == ["alpha", "beta"]
     for host, batch in (("alpha", 16), ("beta", 8)):
-        done = operations({"FAKEGPU_TRACE": of_host["FAKEGPU_TRACE"].format(host=host)})
-        assert {"allocate", "kernel", "all_reduce"} <= {one.kind for one in done}
-        assert batch * SAMPLE_BYTES in {
-            one.bytes for one in done if one.kind == "to_device"
-        }
+        check(operations({"FAKEGPU_TRACE": files[1].format(host=host)}), batch)

@@ -100,13 +100,11 @@ def test_the_next_batch_is_there_before_this_ones_gradients(
     for device, share in enumerate(_BATCHES):
         own = [one for one in done if one.device == device]
         size = share * math.prod(_FEATURES) * 4
-        are_there = [
-            one.ends_s for one in own if one.kind == "to_device" and one.bytes == size
-        ]
+        copies = [one for one in own if (one.kind, one.bytes) == ("to_device", size)]
+        are_there = [one.ends_s for one in copies]
         # These kernels are the last ones of a step.
-        have_gradients = [
-            one.ends_s for one in own if one.name == "Conv2DBackpropFilter"
-        ]
+        last = [one for one in own if one.name == "Conv2DBackpropFilter"]
+        have_gradients = [one.ends_s for one in last]
         # Each pair has the batch of one of the last five steps, and the end of the step before.
         pairs = zip(are_there[-5:], have_gradients[-6:-1], strict=True)
         assert any(is_there < has_gradients for is_there, has_gradients in pairs)
@@ -140,9 +138,7 @@ def test_it_takes_the_measured_memory(two_gpus: dict[str, str], tmp_path: Path) 
     file = tmp_path / "wide.py"
     file.write_text(_WIDE)
     run = (*typed("run --gpus 0,1 --batches 40,24 --model"), f"{file}:build", *ALONE)
-    measured = json.loads(gpubalance(*run, code=0, environment=two_gpus).stdout)[
-        "replicas"
-    ]
+    measured = json.loads(gpubalance(*run, code=0, environment=two_gpus).stdout)
     trained = json.loads(child(_WIDE + _FITS, two_gpus))
-    for replica, peak in zip(measured, trained, strict=True):
+    for replica, peak in zip(measured["replicas"], trained, strict=True):
         assert peak <= 1.01 * replica["memory_peak_bytes"]

@@ -16,10 +16,7 @@ from tests.fake_gpu import Gpu, child, fake_gpus, operations
 pytestmark = pytest.mark.xdist_group("training on GPUs")
 
 MEMORY_BYTES = 60 << 20, 40 << 20
-GPUS = tuple(
-    Gpu(name, memory_bytes=size, gflops=0.1)
-    for name, size in zip(("first", "second"), MEMORY_BYTES, strict=True)
-)
+GPUS = Gpu("first", 60 << 20, gflops=0.1), Gpu("second", 40 << 20, gflops=0.1)
 SAMPLES = 60_000  # a hundred megabytes, more than either memory
 TOO_LARGE = 50_000  # for the first GPU's memory
 _SCRIPT = f"""
@@ -97,10 +94,8 @@ def told(machine: dict[str, str]) -> dict[str, Any]:
 
 def test_memory_growth_that_comes_too_late_is_told(told: dict[str, Any]) -> None:
     (text,) = told["warned"]
-    assert (
-        "TensorFlow was used before the split's devices were set up, and took all of the "
-        "GPUs' memory"
-    ) in text
+    before = "TensorFlow was used before the split's devices were set up"
+    assert f"{before}, and took all of the GPUs' memory" in text
 
 
 def test_each_gpu_gets_its_own_batch_whatever_tensorflow_calls_it(
@@ -109,15 +104,11 @@ def test_each_gpu_gets_its_own_batch_whatever_tensorflow_calls_it(
     """The trace calls them as NVML does."""
     assert told["names"] == ["GPU:1", "GPU:0"]
     assert told["limits"] == [MEMORY_BYTES[1], MEMORY_BYTES[0]]
+    began_s, ended_s = told["began_s"], told["ended_s"]
+    done = [one for one in operations(machine) if began_s < one.queued_at_s < ended_s]
+    copied = {(one.device, one.bytes) for one in done if one.kind == "to_device"}
     for device, batch in ((1, 24), (0, 40)):
-        copied = {
-            one.bytes
-            for one in operations(machine)
-            if one.kind == "to_device"
-            and one.device == device
-            and told["began_s"] < one.queued_at_s < told["ended_s"]
-        }
-        assert batch * 12 * 12 * 3 * 4 in copied
+        assert (device, batch * 12 * 12 * 3 * 4) in copied
 
 
 def test_the_host_queues_a_step_while_the_one_before_it_computes(
@@ -128,18 +119,12 @@ def test_the_host_queues_a_step_while_the_one_before_it_computes(
     Otherwise Keras reads each step's logs, and with several GPUs their sum is waited for. On a
     busy machine the host is late now and then; if each step waited, it would never be ahead.
     """
-    trained = [
-        one
-        for one in operations(machine)
-        if one.device == 0 and one.queued_at_s < told["alone_ended_s"]
-    ]
+    of_first = [one for one in operations(machine) if one.device == 0]
+    trained = [one for one in of_first if one.queued_at_s < told["alone_ended_s"]]
     begins = [one for one in trained if one.name.endswith("Conv2D")][-5:]
     ends = [one for one in trained if one.name == "Conv2DBackpropFilter"][-5:]
-    ahead = [
-        after.queued_at_s < before.ends_s
-        for before, after in zip(ends[:-1], begins[1:], strict=True)
-    ]
-    assert any(ahead)
+    pairs = zip(ends[:-1], begins[1:], strict=True)
+    assert any(after.queued_at_s < before.ends_s for before, after in pairs)
 
 
 def test_it_trains_as_one_device_does(told: dict[str, Any]) -> None:
@@ -150,10 +135,7 @@ def test_it_trains_as_one_device_does(told: dict[str, Any]) -> None:
 def test_an_out_of_memory_is_blamed_on_whoever_has_it(told: dict[str, Any]) -> None:
     replica, text = told["out_of_memory"]
     assert replica == 1
-    assert text.startswith(
-        f"GPU:0 (first) ran out of memory with its batch of {TOO_LARGE}"
-    )
-    assert (
-        f"gpubalance.Split([1, 0], [24, {TOO_LARGE}], micro_batches=[24, {TOO_LARGE // 2}])"
-        in text
-    )
+    batch = f"with its batch of {TOO_LARGE}"
+    assert text.startswith(f"GPU:0 (first) ran out of memory {batch}")
+    in_parts = f"[24, {TOO_LARGE}], micro_batches=[24, {TOO_LARGE // 2}]"
+    assert f"gpubalance.Split([1, 0], {in_parts})" in text

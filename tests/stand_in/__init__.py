@@ -14,7 +14,6 @@ import functools
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ import pynvml
 import pytest
 
 from tests.support import forks
+from tests.support.python import python
 
 TWO_UNLIKE_GPUS = r"""
 driver 550.54.14
@@ -104,11 +104,8 @@ def engine(folder: Path, script: str = "") -> dict[str, str]:
     path = folder / "engine-stand-in.py"
     path.write_text(textwrap.dedent(script), encoding="utf-8")
     here = Path(__file__).parent
-    paths = [
-        str(here / "site"),
-        str(here / "tensorflow"),
-        os.environ.get("PYTHONPATH", ""),
-    ]
+    own = [str(here / name) for name in ("site", "tensorflow")]
+    paths = [*own, os.environ.get("PYTHONPATH", "")]
     return {
         **forks.quick(),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -122,15 +119,7 @@ def child(code: str, variables: dict[str, str], timeout_s: float | None = None) 
 
     The process is new because pynvml loads a library once in a process.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | variables,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
+    done = python("-c", code, env=variables, timeout=timeout_s)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -159,6 +148,5 @@ def _library() -> Path:
     """The folder of the library, built once for all tests of this process."""
     folder = Path(tempfile.mkdtemp(prefix="gpubalance-nvml-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return compiled(
-        Path(__file__).with_name("nvml.c"), folder / "libnvidia-ml.so.1"
-    ).parent
+    compiled(Path(__file__).with_name("nvml.c"), folder / "libnvidia-ml.so.1")
+    return folder

@@ -44,30 +44,26 @@ class LayersSession(Session):
         self._joint = joint
         self._peaks: tuple[int | None, ...] = (None,) * len(devices)
         super().__init__(devices, settings, joint, seed=seed)
-        unknown = [name for name in cuts if name not in _NAMES[1:]]
-        if unknown:
-            raise BadInput(
-                f"--cuts {unknown[0]}: a cut is before a layer, and this one is not there"
-            )
+        for name in cuts:
+            if name not in _NAMES[1:]:
+                why = "a cut is before a layer, and this one is not there"
+                raise BadInput(f"--cuts {name}: {why}")
         starts = [0, *sorted(map(_NAMES.index, cuts))] if cuts else list(range(8))
-        sizes = [
-            end - start for start, end in zip(starts, [*starts[1:], 8], strict=True)
-        ]
-        blocks = tuple(
-            Block(_NAMES[start], size, 1000 * size, 1000 * size, size / 8)
-            for start, size in zip(starts, sizes, strict=True)
-        )
+        blocks = []
+        for start, end in zip(starts, [*starts[1:], 8], strict=True):
+            size = end - start
+            of_block = size, 1000 * size, 1000 * size, size / 8
+            blocks.append(Block(_NAMES[start], *of_block))
         edges = tuple(Edge(n, (n + 1,), 1024) for n in range(len(blocks) - 1))
-        self._graph = Graph(blocks, edges)
+        self._graph = Graph(tuple(blocks), edges)
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"graph": self._graph}
 
     def _load(self, device: Any, micro_batch: int) -> BlockLoad:
         profile = device.profile
-        return BlockLoad.by_profile(
-            self._graph, profile, micro_batch, profile.compute_s(micro_batch)
-        )
+        sizes = micro_batch, profile.compute_s(micro_batch)
+        return BlockLoad.by_profile(self._graph, profile, *sizes)
 
     def time_blocks(
         self, blocks: Any, micro_batch: int, *, seconds: float, at_least: int
@@ -75,10 +71,8 @@ class LayersSession(Session):
         del seconds
         load = self._load(self._devices[0], micro_batch)
         for block in blocks:
-            if (
-                load.memory_bytes
-                and load.fixed_bytes[block] + load.live_bytes[block] > load.memory_bytes
-            ):
+            held_bytes = load.fixed_bytes[block] + load.live_bytes[block]
+            if load.memory_bytes and held_bytes > load.memory_bytes:
                 _run_out(0)
             yield BlockTimed(
                 block=block,
@@ -108,50 +102,35 @@ class LayersSession(Session):
         loads = tuple(self._load(device, micro_batch) for device in self._devices)
         joint = self._joint
         link = joint.link_latency_s, joint.link_bytes_per_s
-        cut = Cut(
-            CutProblem(self._graph, loads, micro_batch, micro_batches, *link), segments
-        )
+        problem = CutProblem(self._graph, loads, micro_batch, micro_batches, *link)
+        cut = Cut(problem, segments)
         self._hold_cut(cut, order)
-        slower = [
-            self._call(
-                "slower", self._devices[segment.device], segment.first, segment.last
-            )
-            or 1.0
-            for segment in segments
-        ]
+        slower = []
+        for one in segments:
+            where = self._devices[one.device], one.first, one.last
+            slower.append(self._call("slower", *where) or 1.0)
         for name in ("forward_s", "backward_s"):
-            times = tuple(
-                s * by for s, by in zip(getattr(cut.costs, name), slower, strict=True)
-            )
-            object.__setattr__(cut.costs, name, times)
+            pairs = zip(getattr(cut.costs, name), slower, strict=True)
+            object.__setattr__(cut.costs, name, tuple(s * by for s, by in pairs))
         timeline = simulate(cut, order)
         # A real device looks for what it is sent when it needs it.
-        timeline = replace(
-            timeline,
-            tasks=tuple(task._replace(ready_s=task.start_s) for task in timeline.tasks),
-        )
+        tasks = tuple(task._replace(ready_s=task.start_s) for task in timeline.tasks)
+        timeline = replace(timeline, tasks=tasks)
         for _ in range(at_least):
             self._number += 1
             self._call("step", self._devices, segments, self._number)
             steps = 1 if stamped else steps_per_timing
-            stamps = (
-                {"timeline": timeline, "step_s": timeline.step_time_s}
-                if stamped
-                else {}
-            )
-            yield Timing(
-                steps=steps,
-                seconds=steps * timeline.step_time_s,
-                input_wait_s=0.0,
-                **stamps,
-            )
+            step_s = timeline.step_time_s
+            taken: Any = {"seconds": steps * step_s, "input_wait_s": 0.0}
+            if stamped:
+                taken |= {"timeline": timeline, "step_s": step_s}
+            yield Timing(steps=steps, **taken)
 
     def _hold_cut(self, cut: Cut, order: Any) -> None:
         peaks = [round(cut.held(tasks)[0]) for tasks in order]
-        peaks = [
-            peak + (self._call("held", self._devices[n]) or 0) if peak else 0
-            for n, peak in enumerate(peaks)
-        ]
+        for number, device in enumerate(self._devices):
+            if peaks[number]:
+                peaks[number] += self._call("held", device) or 0
         for number, (device, peak) in enumerate(zip(self._devices, peaks, strict=True)):
             if device.profile.memory and peak > device.profile.memory:
                 _run_out(number)

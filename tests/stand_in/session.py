@@ -70,22 +70,16 @@ class Session:
         self._sync_s = among.sync_s if len(devices) > 1 else 0.0
         self._contention, self._at_once = joint.contention, len(devices) > 1
         self._extra_memory = joint.extra_memory if len(devices) > 1 else 0
-        seeds = {
-            device.uuid: noise_seed(seed, replica)
-            for replica, device in enumerate(devices)
-        }
-        self._times = {
-            d.uuid: ComputeTimes(d.profile, seed=seeds[d.uuid])
-            for d in devices
-            if d.profile
-        }
-        self._updates_s = tuple(
-            device.profile.update_s if device.profile else 0.0 for device in devices
-        )
+        self._times, updates_s = {}, []
+        for replica, device in enumerate(devices):
+            profile, own_seed = device.profile, noise_seed(seed, replica)
+            if profile:
+                self._times[device.uuid] = ComputeTimes(profile, seed=own_seed)
+            updates_s.append(profile.update_s if profile else 0.0)
+        self._updates_s = tuple(updates_s)
         self._elapsed_s = 0.0
-        self._script = (
-            runpy.run_path(_SCRIPT) if _SCRIPT and Path(_SCRIPT).exists() else {}
-        )
+        has_script = _SCRIPT and Path(_SCRIPT).exists()
+        self._script = runpy.run_path(str(_SCRIPT)) if has_script else {}
         self._number = 0
         self._sizes: tuple[int, ...] = (1,) * len(devices)
         self._call("built", devices[self._own])
@@ -99,15 +93,11 @@ class Session:
         return self._script[name](*arguments) if name in self._script else None
 
     def facts(self) -> dict[str, Any]:
+        model = {"name": self.settings.model, "parameters": 648}
+        limits = tuple(device.memory_bytes for device in self._devices[self._own])
         return {
-            "model": {
-                "name": self.settings.model,
-                "parameters": 648,
-                "gradient_bytes": self._gradient_bytes,
-            },
-            "memory_limit_bytes": tuple(
-                device.memory_bytes for device in self._devices[self._own]
-            ),
+            "model": model | {"gradient_bytes": self._gradient_bytes},
+            "memory_limit_bytes": limits,
             "verdict": self._verdict or Decomposition(refused=self._call("refused")),
             "pack_bytes": self._pack_bytes if len(self._devices) > 1 else None,
             "own_batch": self._call("own_batch") if self.settings.data else None,
@@ -151,38 +141,26 @@ class Session:
             or (spent < seconds and (self.in_cluster or time.monotonic() < end))
         ):
             self._number += 1
-            told = self._call(
-                "step", self._devices[self._own], split.batches, self._number
-            )
-            computes = [
-                self._step(split) for _ in range(1 if stamped else steps_per_timing)
-            ]
-            busy_s = taken_s = (
-                len(computes) * told if told else sum(map(self._taken_s, computes))
-            )
+            own_devices = self._devices[self._own]
+            told = self._call("step", own_devices, split.batches, self._number)
+            steps = 1 if stamped else steps_per_timing
+            computes = [self._step(split) for _ in range(steps)]
+            busy_s = steps * told if told else sum(map(self._taken_s, computes))
+            taken_s = busy_s
             if pipeline:
-                taken_s = max(
-                    busy_s, len(computes) * self._pulled_s(split.global_batch)
-                )
+                taken_s = max(busy_s, steps * self._pulled_s(split.global_batch))
             self._call("took", taken_s)
             spent += taken_s
             given += 1
-            own = {
-                "compute_s": computes[0][self._own],
-                "update_s": self._updates_s[self._own],
-                "step_s": busy_s,
-            }
+            own = {"compute_s": computes[0][self._own], "step_s": busy_s}
+            own["update_s"] = self._updates_s[self._own]
             stamps: Any = own if stamped else {}
             if self._call("loss_is_finite") is False:
                 stamps["loss_is_finite"] = False
             if self._call("unlike"):
                 stamps["unlike"] = True
-            yield Timing(
-                steps=len(computes),
-                seconds=taken_s,
-                input_wait_s=taken_s - busy_s,
-                **stamps,
-            )
+            stamps["input_wait_s"] = taken_s - busy_s
+            yield Timing(steps=steps, seconds=taken_s, **stamps)
 
     @property
     def computed_steps(self) -> int:
@@ -225,9 +203,8 @@ class Session:
     def _compute_s(self, device: Any, batch: int, micro_batch: int) -> float:
         if device.profile is None:
             return 0.010 * -(-batch // micro_batch) + 0.0001 * batch
-        alone_s = self._times[device.uuid].next_s(
-            batch, micro_batch, elapsed_s=self._elapsed_s
-        )
+        times = self._times[device.uuid]
+        alone_s = times.next_s(batch, micro_batch, elapsed_s=self._elapsed_s)
         if self.settings.xla:
             alone_s *= device.profile.xla_factor or 1.0
         return alone_s * (self._contention if self._at_once else 1.0)
@@ -238,20 +215,16 @@ class Session:
             if not self._holds(device, size):
                 import tensorflow as tf
 
-                where = (
-                    f"on replica {replica}"
-                    if device.profile
-                    else f"when allocating tensor on GPU:{device.index}"
-                )
+                where = f"when allocating tensor on GPU:{device.index}"
+                if device.profile:
+                    where = f"on replica {replica}"
                 raise tf.errors.ResourceExhaustedError(None, None, f"OOM {where}")
 
     def _holds(self, device: Any, size: int) -> bool:
         told = self._call("holds", device, size)
         if told is None and device.profile and device.profile.memory:
-            return bool(
-                device.profile.memory_at(size, self._extra_memory)
-                <= device.profile.memory
-            )
+            needed = device.profile.memory_at(size, self._extra_memory)
+            return bool(needed <= device.profile.memory)
         return told is not False
 
     def trace(self, split: Any, tracing: Any) -> None:

@@ -70,17 +70,10 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.elsewhere = folder, folder.parent
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith("PIP_") or name == "PATH"
-        }
-        own = {
-            "GPUBALANCE_PYTHON": sys.executable,
-            "GPUBALANCE_EXTRAS": "",
-            "HOME": str(folder.parent),
-        }
-        self.env = kept | own
+        kept = [name for name in os.environ if name.startswith("PIP_")]
+        self.env = {name: os.environ[name] for name in (*kept, "PATH")}
+        own = {"GPUBALANCE_PYTHON": sys.executable, "GPUBALANCE_EXTRAS": ""}
+        self.env |= own | {"HOME": str(folder.parent)}
 
     def has(self, extra: str) -> bool:
         return (self.folder / f".venv/.gpubalance,{extra},").exists()
@@ -113,9 +106,7 @@ class Checkout:
         python.write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n")
         python.chmod(0o755)
         files = [self.folder / name for name in ("pyproject.toml", CONSTRAINTS)]
-        installed = subprocess.run(
-            ["cksum", *files], capture_output=True, text=True, check=True
-        ).stdout
+        installed = subprocess.check_output(["cksum", *files], text=True)
         made_for = f"{self.folder}\n{sys.executable}\n"
         (self.folder / ".venv/.gpubalance").write_text(made_for)
         (self.folder / ".venv/.gpubalance,dev,").write_text(installed.rstrip("\n"))

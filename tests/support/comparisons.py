@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,18 +40,10 @@ def called_different(
     """
 
     def run(seed: int, slower: float = 1.0) -> Run:
-        off = Random(f"{name} {seed}").gauss(1.0, between)
-        devices, joint = noisy_devices(
-            ROOT / "configs" / f"{name}.toml", _NOISE, slower * off
-        )
-        return drawn_run(
-            devices,
-            joint,
-            SPLITS[name],
-            seed=seed,
-            correlation=correlation,
-            measuring=measuring,
-        )
+        off = slower * Random(f"{name} {seed}").gauss(1.0, between)
+        given = noisy_devices(ROOT / "configs" / f"{name}.toml", _NOISE, off)
+        how: Any = {"correlation": correlation, "measuring": measuring}
+        return drawn_run(*given, SPLITS[name], seed=seed, **how)
 
     same = slower = 0
     for seed in range(3 * number * count, 3 * (number + 1) * count, 3):
@@ -64,10 +56,8 @@ def called_different(
 def _differ(baseline: Run, other: Run) -> bool:
     """Whether `compare` calls the runs different."""
     value = other.throughput.median / baseline.throughput.median
-    return (
-        ratio(value, other.step_time_s.samples, baseline.step_time_s.samples).verdict
-        != "no difference"
-    )
+    samples = other.step_time_s.samples, baseline.step_time_s.samples
+    return ratio(value, *samples).verdict != "no difference"
 
 
 class Kept(NamedTuple):
@@ -90,36 +80,28 @@ def promises(count: int, correlation: float, draws: int, number: int = 0) -> Kep
     `number` is the seed.
     """
     series = drawn_series(4 * draws, count, correlation, number).tolist()
-    firsts = series[0::4]
-    seconds = series[1::4]
-    others = series[2::4]
-    fasters = series[3::4]
+    firsts, seconds, others, fasters = (series[place::4] for place in range(4))
     intervals = [interval95(times_s) or (0.0, 0.0) for times_s in firsts]
     pairs = [_ratio(a, b) for a, b in zip(firsts, seconds, strict=True)]
     found = []
     for pair, slow, fast in zip(pairs, others, fasters, strict=True):
         gain = 1 + (pair.detectable or 0.0)
         found.append(_ratio(slow, [time / gain for time in fast]))
-    return Kept(
-        covered=Share(sum(low <= 1 <= high for low, high in intervals), draws),
-        called_different=Share(
-            sum(pair.verdict != "no difference" for pair in pairs), draws
-        ),
-        found=Share(sum(pair.verdict == "faster" for pair in found), draws),
-        called_unsteady=Share(sum(not is_steady(one) for one in firsts), draws),
+    counts = (
+        sum(low <= 1 <= high for low, high in intervals),
+        sum(pair.verdict != "no difference" for pair in pairs),
+        sum(pair.verdict == "faster" for pair in found),
+        sum(not is_steady(one) for one in firsts),
     )
+    return Kept(*(Share(count, draws) for count in counts))
 
 
-def drawn_series(
-    series: int, count: int, correlation: float, seed: int = 0
-) -> np.ndarray:
+def drawn_series(series: int, count: int, correlation: float, seed: int = 0) -> Any:
     """Stationary first-order autoregressions around 1, as [series][timing]."""
     fresh = np.random.default_rng(seed).standard_normal((series, count))
-    off = fresh.copy()
+    off, own = fresh.copy(), (1 - correlation**2) ** 0.5
     for i in range(1, count):
-        off[:, i] = (
-            correlation * off[:, i - 1] + (1 - correlation**2) ** 0.5 * fresh[:, i]
-        )
+        off[:, i] = correlation * off[:, i - 1] + own * fresh[:, i]
     return 1 + _NOISE * off
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 from gpubalance.planning.follow import Follower, SplitChange
 from gpubalance.planning.step_times import StepTimes
@@ -81,16 +81,14 @@ class DrawnTraining:
         offset: Offset | None = None,
         fixed_samples: Sequence[float | None] = (),
     ) -> None:
-        self._worker = DrawnWorker(
-            devices, joint, seed=seed, correlation=correlation, offset=offset
-        )
+        drawn: Any = {"seed": seed, "correlation": correlation, "offset": offset}
+        self._worker = DrawnWorker(devices, joint, **drawn)
         self._sync_s = joint.sync_s
         self._every = every
         self._rebalance = rebalance
         self._dealt = deque([split] * _AHEAD)
-        self.follower = Follower(
-            limits or [None] * len(devices), multiple, fixed_samples
-        )
+        known_limits = limits or [None] * len(devices)
+        self.follower = Follower(known_limits, multiple, fixed_samples)
         self.split = split
         self.steps = 0
         self.took_s = 0.0
@@ -112,9 +110,8 @@ class DrawnTraining:
         split = self._dealt.popleft()
         timing = cast("Timing", next(self._worker.measure(split, stamped=True)))
         self.took_s += timing.seconds
-        self.last = StepTimes(
-            split, known(timing.compute_s), known(timing.update_s), self._sync_s
-        )
+        times_s = known(timing.compute_s), known(timing.update_s)
+        self.last = StepTimes(split, *times_s, self._sync_s)
         if self._rebalance and self.steps % self._every == 0:
             change = self.follower.note(self.steps, self.last)
             if change is not None:

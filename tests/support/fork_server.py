@@ -105,10 +105,8 @@ class _Server:
         words, environment, folder, path, numbers = marshal.loads(request)  # noqa: S302
         pid = os.fork()
         if pid == 0:
-            given = {
-                number: fcntl.fcntl(file, fcntl.F_DUPFD, _ABOVE)
-                for number, file in zip(numbers, files, strict=True)
-            }
+            above = [fcntl.fcntl(file, fcntl.F_DUPFD, _ABOVE) for file in files]
+            given = dict(zip(numbers, above, strict=True))
             os.closerange(0, _ABOVE)
             return _Asked(words, environment, folder, path, given)
         for file in files:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,22 +45,15 @@ class ForkServer:
     def __init__(self, modules: tuple[str, ...]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpubalance-forks-")
         self.address = str(Path(self._folder.name, "socket"))
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in (_VARIABLE, "ENGINE_STAND_IN", "XDG_STATE_HOME")
-        }
+        variables = {**os.environ, "PYTHONPATH": f"{SITE}{os.pathsep}{ROOT}"}
+        for name in (_VARIABLE, "ENGINE_STAND_IN", "XDG_STATE_HOME"):
+            variables.pop(name, None)
         reading, self._lives = os.pipe()
+        command = [sys.executable, "-c", _SERVES, self.address, *modules]
+        how: Any = {"cwd": ROOT, "env": variables, "start_new_session": True}
+        how |= {"stdin": reading, "stdout": subprocess.DEVNULL}
         try:
-            subprocess.run(
-                [sys.executable, "-c", _SERVES, self.address, *modules],
-                stdin=reading,
-                stdout=subprocess.DEVNULL,
-                cwd=ROOT,
-                env={**kept, "PYTHONPATH": f"{SITE}{os.pathsep}{ROOT}"},
-                start_new_session=True,
-                check=True,
-            )
+            subprocess.run(command, check=True, **how)
         finally:
             os.close(reading)
         end = time.monotonic() + _STARTS_WITHIN_S
@@ -114,10 +108,8 @@ def quick() -> dict[str, str]:
 def with_tensorflow() -> dict[str, str]:
     """The variables by which workers and scripts are forked that have imported TensorFlow."""
     path = filter(None, (str(SITE), str(ROOT), os.environ.get("PYTHONPATH", "")))
-    return {
-        _VARIABLE: _server(_WITH_TENSORFLOW).address,
-        "PYTHONPATH": os.pathsep.join(path),
-    }
+    address = _server(_WITH_TENSORFLOW).address
+    return {_VARIABLE: address, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @contextmanager

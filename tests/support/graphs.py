@@ -54,19 +54,15 @@ def _received(graph: Any) -> Iterator[Crossing]:
     for node in graph.node:
         if node.op not in ("_Recv", "_HostRecv"):
             continue
-        names = ("send_device", "recv_device")
-        sender, receiver = (
-            node.attr[name].s.decode().partition("device:")[2] for name in names
-        )
+        told = [node.attr[name].s.decode() for name in ("send_device", "recv_device")]
+        sender, receiver = (device.partition("device:")[2] for device in told)
         takers = [other for other in graph.node if _takes(other, node)]
-        is_control = all(
-            taker.op == "Identity" and not _is_taken(taker, graph) for taker in takers
-        )
+        kinds = frozenset(taker.op for taker in takers)
+        is_taken = any(_is_taken(taker, graph) for taker in takers)
+        is_control = kinds <= {"Identity"} and not is_taken
         if sender != receiver and not is_control:
             tensor = node.attr["tensor_name"].s.decode()
-            yield Crossing(
-                sender, receiver, tensor, frozenset(taker.op for taker in takers)
-            )
+            yield Crossing(sender, receiver, tensor, kinds)
 
 
 def _takes(node: Any, other: Any) -> bool:

@@ -43,23 +43,17 @@ class Done(NamedTuple):
 
     def check(self, *arguments: str) -> None:
         """Raises AssertionError for an end that no input may cause."""
-        told = (
-            f"gpubalance {' '.join(map(repr, arguments))}: exit code "
-            f"{self.code}\n{self.err[-3000:]}"
-        )
+        words = " ".join(map(repr, arguments))
+        told = f"gpubalance {words}: exit code {self.code}\n{self.err[-3000:]}"
         assert self.code != 1, told
         assert "--verbose" in arguments or "Traceback" not in self.err + self.out, told
         assert not ESCAPE.search(self.err), f"an escape on stderr: {told}"
-        if (
-            self.code == 0
-            and "--json" in arguments
-            and not {"--help", "-h", "--version"} & set(arguments)
-        ):
+        asks_help = {"--help", "-h", "--version"} & set(arguments)
+        if self.code == 0 and "--json" in arguments and not asks_help:
             json.loads(self.out)
         else:
-            assert not ESCAPE.search(self.out), (
-                f"an escape on stdout: {told}\n{self.out!r}"
-            )
+            escape = f"an escape on stdout: {told}\n{self.out!r}"
+            assert not ESCAPE.search(self.out), escape
         if self.code not in (0, 130, 143) and self.err:
             assert "error: " in self.err, told
 
@@ -78,12 +72,8 @@ def apart(folder: Path, worker: str = "exit 0") -> Iterator[None]:
     stand_in.write_text(f"#!/bin/sh\necho '{hello}'\n{worker}\n")
     stand_in.chmod(0o755)
     executable = sys.executable
-    variables = {
-        "HOME": str(folder),
-        "XDG_STATE_HOME": str(folder / "state"),
-        "TERM": "dumb",
-    }
-    with placed(folder, variables):
+    variables = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+    with placed(folder, variables | {"TERM": "dumb"}):
         sys.executable = str(stand_in)
         try:
             yield
@@ -96,9 +86,8 @@ def placed(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
     """Sets the current folder and variables, and undoes what a program changes in this process."""
     before = dict(os.environ)
     cwd = Path.cwd()
-    handlers = {
-        n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    }
+    ends = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in ends}
     os.environ.update(COLUMNS="80", **variables)
     os.chdir(folder)
     try:
@@ -133,26 +122,20 @@ def within_time(seconds: float = HANGS_AFTER_S) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if left:
-            signal.setitimer(
-                signal.ITIMER_REAL, max(left - (time.monotonic() - began), 0.001), every
-            )
+            left -= time.monotonic() - began
+            signal.setitimer(signal.ITIMER_REAL, max(left, 0.001), every)
 
 
 def program(arguments: Sequence[str]) -> Done:
     """Runs `gpubalance ARGUMENTS` by main(). Call it inside `placed`."""
     from gpubalance.cli.app import main
 
-    out = io.StringIO()
-    err = io.StringIO()
+    out, err, code = io.StringIO(), io.StringIO(), 0
     before = sys.argv
     sys.argv = ["gpubalance", *arguments]
-    code = 0
+    of_out = contextlib.redirect_stdout(out)
     try:
-        with (
-            within_time(),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
+        with within_time(), of_out, contextlib.redirect_stderr(err):
             main()
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -59,11 +59,10 @@ class Machine:
         drawn = [_profile(random, self.updates) for _ in range(random.randint(2, 5))]
         if not self.links:
             return devices_of(*drawn)
-        syncs_s = [random.uniform(0, _SYNC) * _longest_s(drawn) for _ in drawn]
-        own = [
-            one.model_copy(update={"sync_s": sync_s})
-            for one, sync_s in zip(drawn, syncs_s, strict=True)
-        ]
+        own = []
+        for one in drawn:
+            sync_s = random.uniform(0, _SYNC) * _longest_s(drawn)
+            own.append(one.model_copy(update={"sync_s": sync_s}))
         return devices_of(*own)
 
     @cached_property
@@ -82,10 +81,8 @@ class Machine:
         """The true sync of these devices."""
         if len(used) < 2:
             return 0.0
-        return max(
-            self.joint.sync_s,
-            *(known(self.devices[device].profile).sync_s for device in used),
-        )
+        own_s = [known(self.devices[device].profile).sync_s for device in used]
+        return max(self.joint.sync_s, *own_s)
 
     @cached_property
     def wanted(self) -> PlanRequest:
@@ -97,22 +94,19 @@ class Machine:
         kind = random.choice(["free", "free", "global batch", "accumulate"])
         if kind == "global batch":
             most = sum(limit_of(device) for device in self.devices)
-            return PlanRequest(
-                accumulate=1, global_batch=random.randint(8, most // 16) * MULTIPLE
-            )
+            wanted = random.randint(8, most // 16) * MULTIPLE
+            return PlanRequest(accumulate=1, global_batch=wanted)
         return PlanRequest(accumulate="auto" if kind == "accumulate" else 1)
 
     def offset(self, device: Device, size: int) -> float:
         """A device's time with `size` samples at a time, over that of its line."""
-        return 1 + Random(f"{self.seed} {device.uuid} {size}").uniform(
-            -self.off, self.off
-        )
+        random = Random(f"{self.seed} {device.uuid} {size}")
+        return 1 + random.uniform(-self.off, self.off)
 
     def time_s(self, device: Device, batch: int, micro_batch: int) -> float:
         """Seconds of compute and update, without noise."""
-        return (
-            self._compute_s(device, batch, micro_batch) + known(device.profile).update_s
-        )
+        update_s = known(device.profile).update_s
+        return self._compute_s(device, batch, micro_batch) + update_s
 
     def _compute_s(self, device: Device, batch: int, micro_batch: int) -> float:
         profile = known(device.profile)
@@ -136,10 +130,8 @@ class Machine:
     @cached_property
     def probe(self) -> Probe:
         probe = probe_of(self.devices, multiple=MULTIPLE)
-        alone = tuple(
-            self._alone(one, probe.devices[one.device]) for one in probe.probes
-        )
-        return probe.model_copy(update={"probes": alone})
+        alone = [self._alone(one, probe.devices[one.device]) for one in probe.probes]
+        return probe.model_copy(update={"probes": tuple(alone)})
 
     def _alone(self, one: DeviceProbe, device: Device) -> DeviceProbe:
         sizes = octaves(MULTIPLE, limit_of(device), MULTIPLE)
@@ -163,12 +155,10 @@ class Machine:
             plan=self.wanted,
             measuring=Measuring(baseline="none"),
         )
-        party = party_of(
-            self.devices, self.joint, seed=self.seed, offset=offset or self.offset
-        )
-        together = Together(
-            request, self.probe.model, cast("Party", party), watch, nothing_kept()
-        )
+        drawn: Any = {"seed": self.seed, "offset": offset or self.offset}
+        party = cast("Party", party_of(self.devices, self.joint, **drawn))
+        given = request, self.probe.model, party, watch
+        together = Together(*given, nothing_kept())
         rounds = BalanceRounds(together, self.probe)
         try:
             return find_and_prove(rounds)
@@ -200,9 +190,5 @@ def _profile(random: Random, updates: bool) -> DeviceProfile:
 def limit_of(device: Device) -> int:
     """A device's batch limit alone."""
     profile = known(device.profile)
-    return (
-        ((profile.memory or 0) - profile.base_memory)
-        // profile.memory_per_sample
-        // MULTIPLE
-        * MULTIPLE
-    )
+    samples = (known(profile.memory) - profile.base_memory) // profile.memory_per_sample
+    return samples // MULTIPLE * MULTIPLE

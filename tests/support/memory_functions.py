@@ -33,9 +33,8 @@ class Case:
 
     def try_batch(self, batch: int, _: str = "") -> TriedBatch:
         fits = self.fits(batch)
-        return TriedBatch(
-            batch, fits, self.memory(batch) if fits and self.known else None
-        )
+        held = self.memory(batch) if fits and self.known else None
+        return TriedBatch(batch, fits, held)
 
 
 def linear(base: int, slope: int, limit: int, random: Random) -> Memory:
@@ -98,19 +97,9 @@ def scratch(base: int, slope: int, limit: int, random: Random) -> Memory:
     return memory
 
 
-SHAPES = {
-    shape.__name__: shape
-    for shape in (
-        linear,
-        rounded,
-        rounded_parts,
-        doubling,
-        convex,
-        plateau,
-        falling,
-        scratch,
-    )
-}
+_LINES = linear, rounded, rounded_parts
+_OTHERS = doubling, convex, plateau, falling, scratch
+SHAPES = {shape.__name__: shape for shape in (*_LINES, *_OTHERS)}
 
 
 def case(shape: str, random: Random, *, limit: int, multiple: int, slope: int) -> Case:
@@ -122,18 +111,16 @@ def case(shape: str, random: Random, *, limit: int, multiple: int, slope: int) -
     apart = random.choice([2, 2 ** (1 / 3)])
     grid = Grid(multiple)
     sizes = {grid.batch(grid.rung(round(last / apart**n))) for n in range(60)} - {0}
-    points = tuple(
-        (size, memory(size)) for size in sorted(sizes) if memory(size) <= memory_bytes
-    )
-    return Case(memory, memory_bytes, multiple, points)
+    points = [(size, memory(size)) for size in sorted(sizes)]
+    fitting = tuple(point for point in points if point[1] <= memory_bytes)
+    return Case(memory, memory_bytes, multiple, fitting)
 
 
 def random_case(shape: str, random: Random) -> Case:
     """A case with a limit of 10 to 100,000 samples on a device of 8 to 80 GB."""
     limit = int(10 ** random.uniform(1, 5))
-    slope = max(
-        1, int(random.choice([8, 11, 24, 80]) * 1e9 * random.uniform(0.2, 0.9)) // limit
-    )
+    most = int(random.choice([8, 11, 24, 80]) * 1e9 * random.uniform(0.2, 0.9))
+    slope = max(1, most // limit)
     return case(shape, random, limit=limit, multiple=random.choice([1, 8]), slope=slope)
 
 
@@ -150,8 +137,6 @@ def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
 
 def joined(case: Case, limit: Limit) -> bool:
     """Whether the two ends of the limit are neighbours."""
-    grid = Grid(case.multiple)
-    return (
-        limit.fails is not None
-        and grid.rung(limit.fails) - grid.rung(limit.fits or 0) == 1
-    )
+    rung = Grid(case.multiple).rung
+    fails = limit.fails
+    return fails is not None and rung(fails) - rung(limit.fits or 0) == 1

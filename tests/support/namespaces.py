@@ -35,9 +35,8 @@ def hosts_with_links(*rates: str | None) -> Iterator[list[str]]:
 
 def address_of(name: str) -> str:
     """The address of such a host."""
-    shown = subprocess.check_output(
-        ["ip", "-n", name, "-j", "-4", "address", "show", "eth0"]
-    )
+    asks = f"ip -n {name} -j -4 address show eth0"
+    shown = subprocess.check_output(asks.split())
     ((card,),) = (card["addr_info"] for card in json.loads(shown))
     return str(card["local"])
 
@@ -73,16 +72,6 @@ def _ip(*words: str) -> None:
 
 def _limit(rate: str, *device: str, within: tuple[str, ...] = ()) -> None:
     """Limits what the device sends."""
-    command = [
-        *within,
-        "tc",
-        "qdisc",
-        "add",
-        *device,
-        "root",
-        "tbf",
-        "rate",
-        rate,
-        *_SHAPED,
-    ]
+    adds = ["tc", "qdisc", "add"]
+    command = [*within, *adds, *device, "root", "tbf", "rate", rate, *_SHAPED]
     subprocess.run(command, check=True, capture_output=True)

@@ -73,15 +73,14 @@ def outcome(machine: Machine) -> Outcome:
         device = machine.devices[number]
         true[number] = {batch: machine.time_s(device, batch, batch) for batch in times}
     optimum = _optimum(machine, plan, true, machine.sync_s)
-    best_known = _optimum(
-        machine, plan, measured_s, lambda used: sync_s if len(used) > 1 else 0.0
-    )
-    return Outcome(
-        below,
-        1 - machine.rate(plan.split, noise=0.0) / optimum,
-        1 - proof_of(plan).throughput.median / best_known,
-        rounds,
-    )
+
+    def measured_sync_s(used: Sequence[int]) -> float:
+        return sync_s if len(used) > 1 else 0.0
+
+    best_known = _optimum(machine, plan, measured_s, measured_sync_s)
+    below_optimum = 1 - machine.rate(plan.split, noise=0.0) / optimum
+    below_known = 1 - proof_of(plan).throughput.median / best_known
+    return Outcome(below, below_optimum, below_known, rounds)
 
 
 # Seconds of compute and update, by device and batch
@@ -93,20 +92,14 @@ def _measured_times(how: Balance) -> tuple[Times, float]:
 
     The batches are those at which it was measured beside others.
     """
-    run = known(how.run)
     found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    measured: list[Measurement] = [
-        run,
-        *(tried.measured for tried in how.rounds if tried.measured is not None),
-    ]
+    measured: list[Measurement] = [known(how.run)]
+    measured += [tried.measured for tried in how.rounds if tried.measured is not None]
     for measurement in measured:
         for replica in measurement.replicas:
             found[replica.device][replica.batch].append(replica.busy_s)
-    times = {}
-    for device, by_batch in found.items():
-        times[device] = {
-            batch: statistics.mean(took) for batch, took in by_batch.items()
-        }
+    mean = statistics.mean
+    times = {d: {b: mean(took) for b, took in of.items()} for d, of in found.items()}
     several = [measurement for measurement in measured if len(measurement.replicas) > 1]
     if not several:
         return times, 0.0
@@ -132,27 +125,18 @@ def _optimum(
     for share, one in zip(plan.shares, machine.probe.probes, strict=True):
         line = known(one.step_time_model).planned
         taken = taken_s.get(share.device, {})
-        factor = statistics.mean(
-            [t / line.step_time_s(b) for b, t in taken.items()] or [1.0]
-        )
-        table = {
-            b: factor * line.step_time_s(b)
-            for b in range(MULTIPLE, share.limit + 1, MULTIPLE)
-        }
-        tables.append({**table, **taken})
+        factors = [t / line.step_time_s(b) for b, t in taken.items()]
+        factor = statistics.mean(factors or [1.0])
+        batches = range(MULTIPLE, share.limit + 1, MULTIPLE)
+        tables.append({b: factor * line.step_time_s(b) for b in batches} | taken)
     wanted = machine.wanted.global_batch
     best = 0.0
-    numbers = range(len(tables))
-    sets = [
-        used
-        for count in range(1, len(tables) + 1)
-        for used in combinations(numbers, count)
-    ]
+    sets: list[tuple[int, ...]] = []
+    for count in range(1, len(tables) + 1):
+        sets += combinations(range(len(tables)), count)
     for deadline in sorted(t for table in tables for t in table.values()):
-        most = [
-            max((b for b, t in table.items() if t <= deadline), default=0)
-            for table in tables
-        ]
+        fitting = [[b for b, t in of.items() if t <= deadline] for of in tables]
+        most = [max(batches, default=0) for batches in fitting]
         for used in sets:
             total = sum(most[device] for device in used)
             if total and (wanted is None or total >= wanted):

@@ -12,30 +12,24 @@ import pytest
 from gpubalance.system.state import new_log, state_folder, sweep, write_whole
 from tests.render.samples import PROBE
 from tests.support.in_process import Program
+from tests.support.python import python
 
 
 def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left = [
-        tmp_path / f".plan.json.{dead.pid}.0123abcd.tmp",
-        tmp_path / f".other.json.{dead.pid}.0123abcd.tmp",
-    ]
+    names = ("plan", "other")
+    left = [tmp_path / f".{name}.json.{dead.pid}.0123abcd.tmp" for name in names]
     living = tmp_path / f".plan.json.{os.getppid()}.0123abcd.tmp"
     others = tmp_path / ".plan.json.tmp"
     for path in (*left, living, others):
         path.touch()
     write_whole(tmp_path / "plan.json", "{}")
-    assert [path.exists() for path in (*left, living, others)] == [
-        False,
-        True,
-        True,
-        True,
-    ]
+    are_there = [path.exists() for path in (*left, living, others)]
+    assert are_there == [False, True, True, True]
     sweep(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [living.name, others.name, "plan.json"]
-    )
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {living.name, others.name, "plan.json"}
 
 
 def test_a_link_is_not_written_through(tmp_path: Path, in_process: Program) -> None:
@@ -86,12 +80,7 @@ def test_an_interrupt_while_it_is_written_leaves_nothing(tmp_path: Path) -> None
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "x.json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", code, str(tmp_path / "x.json"), check=True)
     assert done.stdout == "interrupted\n"
     assert list(tmp_path.iterdir()) == []
 

@@ -24,9 +24,7 @@ VARIABLE = "GPUBALANCE_BENCH_PARTS"
 _MARK = "+"
 
 
-def environment(
-    uuid: str, sizes: Sequence[int], root: str, mark: str = ""
-) -> dict[str, str]:
+def environment(uuid: str, sizes: Sequence[int], root: str, mark: str = "") -> Any:
     """Variables for a process that sees the GPU as parts of these sizes in bytes.
 
     `mark` is in the parts' UUIDs.
@@ -71,9 +69,8 @@ def logical(kind: str, limits: Sequence[int | None]) -> tuple[str, ...]:
 
     of_limit = tf.config.LogicalDeviceConfiguration
     parts = [of_limit(None if limit is None else limit >> 20) for limit in limits]
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices(kind)[0], parts
-    )
+    first = tf.config.list_physical_devices(kind)[0]
+    tf.config.set_logical_device_configuration(first, parts)
     return tuple(f"{kind}:{number}" for number in range(len(limits)))
 
 
@@ -104,19 +101,15 @@ def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
         card = next((gpu for gpu in reading.gpus if gpu.uuid == uuid), None)
         if card is None:
             return reading
-        found = (
-            {
-                "index": n,
+        parts = []
+        for n, limit in enumerate(limits):
+            own: dict[str, Any] = {
                 "uuid": f"{marked}{n}",
                 "name": f"{card.name}, part {n}",
-                "memory_bytes": limit,
             }
-            for n, limit in enumerate(limits)
-        )
-        parts = tuple(
-            card.model_copy(update={**item, "bus_id": None}) for item in found
-        )
-        return reading.model_copy(update={"gpus": parts})
+            own |= {"index": n, "memory_bytes": limit, "bus_id": None}
+            parts.append(card.model_copy(update=own))
+        return reading.model_copy(update={"gpus": tuple(parts)})
 
     module.read = read_parts
     module.with_gpu = lambda part, *given: with_gpu(card_of(part), *given)
@@ -129,11 +122,10 @@ def divide(module: Any, uuid: str) -> None:
     limits: dict[str, int] = {}
 
     def set_up_parts(devices: Sequence[Any], **_: bool) -> tuple[str, ...]:
+        sizes = [device.memory_bytes for device in devices]
         with _shown(uuid):
-            names = logical("GPU", [device.memory_bytes for device in devices])
-        limits.update(
-            zip(names, (device.memory_bytes for device in devices), strict=True)
-        )
+            names = logical("GPU", sizes)
+        limits.update(zip(names, sizes, strict=True))
         return names
 
     module.set_up_gpus = set_up_parts

@@ -12,15 +12,9 @@ from tests.support.gpu.steps import STEPS
 KIND = "gpu-evidence"
 # Copies of what `scripts/bench gpu` wrote, from the first to the last.
 EVIDENCE = sorted((ROOT / "tests" / "guide").glob("gpu-*.json"))
-_VERSIONS = {
-    **{
-        "driver": "driver",
-        "gpubalance": "gpubalance",
-        "tensorflow": "TensorFlow",
-        "keras": "Keras",
-    },
-    **{"cuda": "built for CUDA", "cudnn": "cuDNN", "python": "Python"},
-}
+_VERSIONS = {"driver": "driver", "gpubalance": "gpubalance", "tensorflow": "TensorFlow"}
+_VERSIONS |= {"keras": "Keras", "cuda": "built for CUDA", "cudnn": "cuDNN"}
+_VERSIONS["python"] = "Python"
 
 
 class Outcome(NamedTuple):
@@ -54,10 +48,8 @@ def markdown(campaigns: Sequence[dict[str, Any]]) -> str:
         for outcome in (Outcome(**item) for item in found["steps"]):
             if outcome.figures or outcome.step not in told:
                 told[outcome.step] = which + outcome.told
-    lines = [
-        "| step | what it shows | seen on a fake GPU | seen on a GPU |",
-        "|---|---|---|---|",
-    ]
+    lines = ["| step | what it shows | seen on a fake GPU | seen on a GPU |"]
+    lines.append("|---|---|---|---|")
     for step in STEPS:
         cell = told.get(step.name, "not yet").replace("|", "\\|").replace("<", "&lt;")
         lines.append(f"| `{step.name}` | {step.shows} | {step.on_fake} | {cell} |")
@@ -68,8 +60,7 @@ def markdown(campaigns: Sequence[dict[str, Any]]) -> str:
 def _headline(found: dict[str, Any]) -> str:
     here = found["environment"]
     cards = " and ".join(found["cards"])
-    versions = [
-        f"{name} {here[key]}" for key, name in _VERSIONS.items() if here.get(key)
-    ]
+    known = [(name, here.get(key)) for key, name in _VERSIONS.items()]
+    versions = [f"{name} {version}" for name, version in known if version]
     seen = f"Seen on {cards}" if cards else "Seen on no GPU, rehearsed"
     return markdown_text(f"{seen}; {', '.join([*versions, found['date']])}.")
