@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from gpubalance.jobs.plan.plan import plan
@@ -13,6 +16,7 @@ from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.load import load_plan
 from gpubalance.training.split import Split
 from tests.jobs.probes import QUICK, devices_of, probe_of
+from tests.support.told import refused
 
 CURVES = tuple(((8, 0.01 + 0.001 * n), (64, 0.05 + 0.003 * n)) for n in range(4))
 LIMITS = (100, 200, 300, 400)
@@ -49,3 +53,19 @@ def test_without_a_plan_only_what_is_taken_in_parts_is_known_to_fit() -> None:
     split = Split(batches=[0, 8, 6, 4], micro_batches=[0, 4, 6, 1], simulate=4)
     assert split.limits == (4, None, 1)
     assert split.shares == BatchSplit((8, 6, 4), (4, 6, 1))
+
+
+def test_a_fit_has_one_monitor_of_its_own_split(monkeypatch: Any) -> None:
+    split = Split(batches=[8, 4], simulate=2)
+    steps: Any = SimpleNamespace(monitor=None)
+    monkeypatch.setattr(split, "functions_called_here", lambda _: steps)
+    first, second = (SimpleNamespace(model=None, number=n) for n in range(2))
+    for monitor in (first, first):  # of two fits, or told twice
+        split.stamp_for(monitor)
+    assert steps.monitor is first
+    with refused("a fit takes one monitor, and got two"):
+        split.stamp_for(second)
+    assert steps.monitor is first
+    monkeypatch.setattr(split, "functions_called_here", lambda _: None)
+    with refused("the monitor's split is not what trains the model"):
+        split.stamp_for(first)

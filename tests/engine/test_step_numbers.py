@@ -1,0 +1,189 @@
+"""What a step decides by numbers, by hand: powers of parts, a link's speed, sizes, times."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpubalance.settings.device import DeviceProfile
+from tests.support.late import tf
+
+A, B = np.array([3.0, 1.0, -2.0]), np.array([5.0, -4.0, 1.0])
+PAIR: Any = (SimpleNamespace(), SimpleNamespace())
+PARTS = [(0.25, A), (0.75, B)]
+WHOLES = {
+    1: 0.25 * A + 0.75 * B,
+    0: A + B,
+    2: 0.25**2 * A + 0.75**2 * B,
+}
+
+
+def powers(
+    whole: Any, near: float = 1e-6, rounding: Any = 0.0, parts: Any = PARTS
+) -> Any:
+    from gpubalance.engine.step.marks import powers_of
+
+    return powers_of(whole, parts, near, rounding)
+
+
+def test_the_power_is_that_with_which_parts_make_the_whole() -> None:
+    assert {power: powers(whole) for power, whole in WHOLES.items()} == {
+        power: [power] for power in WHOLES
+    }
+    assert powers(A) == []
+    nothing = [(0.25, np.zeros(3)), (0.75, np.zeros(3))]
+    assert powers(np.zeros(3), parts=nothing) == [1, 0, 2]
+
+
+def test_parts_agree_within_the_largest_norm_and_rounding() -> None:
+    """A norm is not compared, only how large it is: here 5."""
+    mean = WHOLES[1]
+    off = np.array([9.0, -0.5, 0.0])
+    for near, agrees in ((0.11, True), (0.05, False)):
+        assert powers(mean + off * [0, 1, 0], near) == [1] * agrees
+    assert powers(mean + off * [0, 1, 0], 0.05, rounding=0.26) == [1]
+    assert powers(mean + off * [0, 1, 0], 0.05, rounding=0.24) == []
+    assert powers(mean + off * [1, 0, 0], 0.0) == [1]
+
+
+def test_of_several_quantities_each_may_be_apart_by_a_part_of_all() -> None:
+    """The second is 0: it may be apart by a tenth of what all together may."""
+    whole = np.stack([WHOLES[1], np.zeros(3)])
+    parts = [(weight, np.stack([marks, np.zeros(3)])) for weight, marks in PARTS]
+    size = np.linalg.norm(whole[..., 0])
+    for part, agrees in ((0.9, True), (1.1, False)):
+        moved = whole + np.array([[0, 0, 0], [0, 0.001 * size * part, 0]])
+        assert powers(moved, 0.01, parts=parts) == [1] * agrees
+
+
+def test_marks_are_a_norm_and_products_that_add_up() -> None:
+    """Rows of an embedding count in their places."""
+    from gpubalance.engine.step.marks import marks_of, norms, products
+
+    first, second = tf.constant([[3.0, 4.0], [0, 0]]), tf.constant([[0.0, 0], [1, 1]])
+    rows = tf.IndexedSlices(tf.constant([[3.0, 4.0]]), [0], tf.constant([2, 2]))
+    marks = marks_of([first, second, first + second, rows]).numpy()
+    assert norms(marks) == pytest.approx([5.0, math.sqrt(2), math.sqrt(27), 5.0])
+    assert products(marks)[0] + products(marks)[1] == pytest.approx(products(marks)[2])
+    assert marks[3] == pytest.approx(marks[0])
+    assert abs(products(marks)[0][0] - products(marks)[0][1]) > 1e-3  # of two vectors
+
+
+@pytest.mark.parametrize(
+    ("rate", "tried"),
+    [
+        (1e6, [0, 1 << 16]),
+        (1e7, [0, 1 << 16, 1 << 19]),
+        (1e12, [0, 1 << 16, 1 << 19, 10**6]),
+    ],
+)
+def test_a_links_speed_is_that_of_the_first_sum_that_takes_long(
+    rate: float, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpubalance.engine.replicas import Replicas
+    from gpubalance.engine.step import pack_size
+
+    asked: list[int] = []
+
+    def seconds_of(_: Any, places: Any, nbytes: int) -> float:
+        assert places == (0, 1)
+        asked.append(nbytes)
+        return 0.001 + nbytes / rate
+
+    monkeypatch.setattr(pack_size, "seconds_of_sum", seconds_of)
+    monkeypatch.setattr(pack_size, "seconds_of_one_more", lambda *_: 0.0005)
+    replicas = Replicas(None, ("CPU:0", "CPU:1"), PAIR)
+    latency_s, bytes_per_s = pack_size._link_of(replicas, 10**6)
+    assert (latency_s, asked) == (0.0005, tried)
+    assert bytes_per_s == pytest.approx(rate)
+    of_nothing = Replicas(None, ("CPU:0", "CPU:1"), PAIR)
+    monkeypatch.setattr(pack_size, "seconds_of_sum", lambda *_: 0.03)
+    assert pack_size._link_of(of_nothing, 10**6)[1] == math.inf
+
+
+def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
+    from gpubalance.engine.batch_sizes import batch_of, sample_count_of, static_batch_of
+
+    ten = tf.data.Dataset.range(10)
+    whole, rest = ten.batch(4, drop_remainder=True), ten.batch(4)
+    zipped = tf.data.Dataset.zip((rest, rest))
+    unlike = tf.data.Dataset.zip((rest, ten.batch(3)))
+    of_filter = rest.filter(lambda _: True)
+    assert list(map(static_batch_of, (ten, whole, rest))) == [None, 4, None]
+    every = (
+        ten,
+        whole,
+        rest,
+        rest.prefetch(1),
+        zipped,
+        unlike,
+        of_filter,
+        rest.unbatch(),
+    )
+    assert list(map(batch_of, every)) == [None, 4, 4, 4, 4, None, 4, None]
+    counted = (
+        whole,
+        rest,
+        rest.prefetch(1),
+        rest.repeat(),
+        of_filter,
+        rest.take(2),
+        ten,
+    )
+    assert list(map(sample_count_of, counted)) == [8, 10, 10, None, None, None, None]
+
+
+def test_the_time_of_simulated_devices_is_their_own() -> None:
+    from gpubalance.engine.device_time import DeviceTime
+    from gpubalance.engine.pace import clocks
+    from gpubalance.settings.device import JointProfile
+
+    profile = DeviceProfile(name="paced", alpha_s=0.1, beta_s=0)
+    pair: Any = clocks([profile, profile], JointProfile(), seed=0)
+    pair[0].free_s, pair[1].free_s = 5.0, 7.0
+    time = DeviceTime(pair)
+    assert (time.is_simulated, time.now_s, time.late_part()) == (True, 7.0, None)
+    time.pause(2.0)
+    assert [clock.free_s for clock in pair] == [7.0, 9.0]
+    pair[0].steps, pair[0].late_steps, pair[1].steps, pair[1].late_steps = 4, 1, 2, 1
+    assert time.late_part() == 0.5
+    time.begin_timings(others_compute=True)
+    told = [(one.steps, one.late_steps, one.others_compute) for one in pair]
+    assert told == [(0, 0, True)] * 2
+    assert not DeviceTime([SimpleNamespace()]).is_simulated  # type: ignore[list-item]
+
+
+def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:
+    from gpubalance.engine.step.vectors import batch_of, together, weighed, wide
+
+    value = tf.constant([8.0, 4.0], tf.float16)
+    shares = [weighed(value, tf.constant(0.5), power).numpy() for power in (0, 1, 2)]
+    assert [share.tolist() for share in shares] == [[8, 4], [4, 2], [2, 1]]
+    assert {share.dtype for share in shares} == {np.dtype("float16")}
+    kinds = [tf.float16, tf.float32, tf.float64]
+    assert list(map(wide, kinds)) == [tf.float32, tf.float32, tf.float64]
+    both = together([value, tf.constant([1.0], tf.float64)])
+    assert (both.dtype, both.numpy().tolist()) == (tf.float64, [8, 4, 1])
+    assert together([value]).dtype == tf.float32
+    assert int(batch_of({"x": tf.zeros((7, 2))})) == 7
+
+
+def test_rows_that_all_parts_have_add_up_one_by_one() -> None:
+    from gpubalance.engine.step.rows import Rows
+
+    of_words, made = tf.ones((2, 2)), Rows()
+    positions = tf.IndexedSlices(tf.ones((3, 2)), tf.constant([1, 1, 4]), [5, 2])
+    summable = made.summable([positions, of_words])
+    assert summable[0] is positions.values
+    assert summable[1] is of_words
+    first, second = made.of_sum([2 * value for value in summable])
+    assert first.values.numpy().tolist() == [[2, 2]] * 3
+    assert (first.indices, first.dense_shape) == (positions.indices, [5, 2])
+    assert second.numpy().tolist() == [[2, 2]] * 2
+    places = made.places
+    made.summable([of_words, of_words])  # of the next part of a batch
+    assert made.places is places
