@@ -66,7 +66,8 @@ def test_a_copy_has_all_that_the_model_learned_and_goes_on_as_it_would(
         one.fit(X, Y, own, validation_split=0.1, **options)
         one.fit(data, **options)
     assert apart(copy, model) < within
-    loss, expected = (one.evaluate(X, Y, verbose=0)[0] for one in (copy, model))
+    how: Any = {"verbose": 0, "return_dict": True}
+    loss, expected = (one.evaluate(X, Y, **how)["loss"] for one in (copy, model))
     assert loss == pytest.approx(expected, abs=within)
 
 

@@ -121,6 +121,7 @@ def test_a_script_there(reached: Reached, folder: Path, tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ranks
 
 
+@pytest.mark.full  # a TensorFlow of its own; `launch` is above
 def test_a_run_and_a_queue_on_this_host(folder: Path, shell: dict[str, str]) -> None:
     run = f"{PROGRAM} run --simulate 1 --model {TINY} --batches 8 {' '.join(SHORT)}"
     (folder / "commands.txt").write_text(f"{run}\n")
