@@ -11,13 +11,13 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import AnyReply, Measured, SumsTimed, TimeSums
 from gpubalance.workers.patience import (
     FIRST_STEP_WITHIN_S,
     LOADS_WITHIN_S,
     patience_for,
 )
-from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
 
 PAIR, _ = simulated_devices("2")
@@ -44,13 +44,9 @@ class Answers:
 
 
 def worker_with(answers: Answers, deadline_s: float | None = None) -> Worker:
-    worker = Worker.__new__(Worker)
-    worker.process = cast("Process", answers)
-    worker.devices = PAIR
-    worker.trained = {}
-    worker._deadline_s = deadline_s
-    worker._slowest_s = {}
-    return worker
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpubalance.workers.worker.worker_process", lambda *_: answers)
+        return Worker(PAIR, "test", deadline_s, TimeLimit(None))
 
 
 def waits_s(
