@@ -169,12 +169,17 @@ def test_a_gpu_has_tensorflows_number_which_is_not_its_place_in_the_split() -> N
     assert failing_replica(SHAPED.format("GPU:1"), ["GPU:2", "GPU:1"]) == 1
 
 
+OF_CUBLAS = (
+    "Failed to create cuBLAS handle: failed to create cublas handle: the resource"
+)
+OF_CUDNN = "CUDNN failed to allocate the scratch space for the runner"
+OF_NCCL_S_MEMORY = "Failed to allocate 4.0MiB (4194304 bytes) from NCCL: unhandled"
 OF_NCCL = "NCCL: unhandled cuda error (run with NCCL_DEBUG=INFO). Set NCCL_DEBUG=WARN"
 LACKS = [
     ("NotFoundError", "No algorithm worked!  Error messages:", "no-room"),
-    ("InternalError", "Failed to create cuBLAS handle: failed to create c", "no-room"),
-    ("InternalError", "CUDNN failed to allocate the scratch space for the", "no-room"),
-    ("InternalError", "Failed to allocate 4.0MiB from NCCL: unhandled", "nccl-memory"),
+    ("InternalError", OF_CUBLAS, "no-room"),
+    ("InternalError", OF_CUDNN, "no-room"),
+    ("InternalError", OF_NCCL_S_MEMORY, "nccl-memory"),
     ("InternalError", OF_NCCL, "nccl"),
     ("InternalError", "Dst tensor is not initialized.", "no-room"),
     ("UnknownError", "CUDA_ERROR_OUT_OF_MEMORY: out of memory", "out-of-memory"),
