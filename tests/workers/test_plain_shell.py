@@ -127,7 +127,8 @@ def test_a_run_and_a_queue_on_this_host(folder: Path, shell: dict[str, str]) -> 
     (folder / "commands.txt").write_text(f"{run}\n")
     words = ("queue", "commands.txt", "--simulate", QUICK_PAIR)
     done = typed(PROGRAM, *words, at=folder, env=shell)
-    assert "1 command on 2 devices" in done.stdout and "all succeeded" in done.stdout
+    assert "1 command on 2 devices" in done.stdout
+    assert "all succeeded" in done.stdout
 
 
 def test_a_program_that_is_started_by_its_path_lies_apart() -> None:
