@@ -135,11 +135,13 @@ def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
         ten,
     )
     assert list(map(sample_count_of, counted)) == [8, 10, 10, None, None, None, None]
+    assert sample_count_of(tf.data.Dataset.range(0).batch(4)) == 0
 
 
 def test_the_time_of_simulated_devices_is_their_own() -> None:
     from gpubalance.engine.device_time import DeviceTime
     from gpubalance.engine.pace import clocks
+    from gpubalance.engine.step.pack_size import pack_bytes_for
     from gpubalance.settings.device import JointProfile
 
     profile = DeviceProfile(name="paced", alpha_s=0.1, beta_s=0)
@@ -155,6 +157,8 @@ def test_the_time_of_simulated_devices_is_their_own() -> None:
     told = [(one.steps, one.late_steps, one.others_compute) for one in pair]
     assert told == [(0, 0, True)] * 2
     assert not DeviceTime([SimpleNamespace()]).is_simulated  # type: ignore[list-item]
+    paced: Any = SimpleNamespace(clocks=pair)
+    assert pack_bytes_for(None, paced) == 0  # their gradients come all at once
 
 
 def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:

@@ -311,6 +311,36 @@ def test_a_size_that_is_slower_than_foretold_is_left_more_and_more_rarely() -> N
     assert 1.07 < known(training.follower.gain) < 1.12  # 1.12 would be the best
 
 
+def test_each_time_it_waits_twice_as_long_to_leave_what_is_slower_than_foretold() -> (
+    None
+):
+    """As above in fewer steps; each change is dealt two steps before it trains."""
+    worse = DrawnTraining(
+        pair([(1, HOT)]),
+        JOINT,
+        EVEN,
+        offset=lambda _, size: 1.23 if size > 112 else 1.0,
+    )
+    worse.train(140)
+    changes = [change.step for change in worse.changes]
+    waits = [
+        left - come for come, left in zip(changes[1::2], changes[2::2], strict=False)
+    ]
+    assert waits[-4:] == [5 + 2, 10 + 2, 20 + 2, 40 + 2]
+
+
+def test_the_gain_is_told_as_soon_as_five_steps_are_stamped() -> None:
+    follower, step = (
+        Follower([None, None]),
+        StepTimes(EVEN, (0.2, 0.1), (0.0, 0.0), 0.0),
+    )
+    changes = [follower.note(number, step) for number in range(5)]
+    assert changes[:4] == [None] * 4
+    after = StepTimes(known(changes[4]).after, (0.134, 0.133), (0.0, 0.0), 0.0)
+    gains = [(follower.note(5 + more, after), follower.gain) for more in range(5)]
+    assert [gain for _, gain in gains] == [*[None] * 4, pytest.approx(0.2 / 0.134)]
+
+
 def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
     follower = Follower([None, None])
     changes = []
