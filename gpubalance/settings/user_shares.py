@@ -22,6 +22,8 @@ def shares_of(
     script, --gpus on a command line.
     """
     remedy = f"give one whole number per device, in {order} order (0 skips a device)"
+    if what == "ratios":
+        remedy += "; ratios of 0.6 to 0.4 are 3 and 2"
     for name, values in ((what, sizes), ("micro-batches", micro_batches)):
         if not isinstance(values, Iterable) or any(
             type(size) is not int for size in values

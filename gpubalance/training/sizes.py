@@ -42,7 +42,12 @@ def machine_for(
     if gpus is None:
         return machine, machine.select(None)
     named = [gpus] if isinstance(gpus, int | str) else gpus
-    return machine, machine.select([str(gpu) for gpu in named])
+    try:
+        return machine, machine.select([str(gpu) for gpu in named])
+    except UsageError as error:
+        if type(gpus) is int:  # meant as how many
+            error.remedy = f"gpus=[0, 1] names two of them\n{error.remedy}"
+        raise
 
 
 def _check_time_scale(time_scale: Any) -> None:

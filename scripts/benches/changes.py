@@ -20,7 +20,7 @@ import psutil
 from gpubalance.numbers.stats import median
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training.split import Split
-from tests.support.turns import printed
+from scripts.benches.turns import printed
 
 _HERE = "scripts.benches.changes"
 _FEW = 5
