@@ -191,3 +191,10 @@ def test_rows_that_all_parts_have_add_up_one_by_one() -> None:
     places = made.places
     made.summable([of_words, of_words])  # of the next part of a batch
     assert made.places is places
+
+
+def test_a_replicas_samples_are_those_between_its_places() -> None:
+    from gpubalance.engine.feed import _cut
+
+    cut = _cut({"x": tf.range(5)}, tf.constant([1, 3]))
+    assert cut["x"].numpy().tolist() == [1, 2]

@@ -123,11 +123,39 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
     assert "× sooner; learning rate × 0." in told
     large = noise_text(NoiseScale(1e6, (0.9e6, 1.1e6)), plan.split, plan)
     assert large.endswith("batch would reach the same loss clearly sooner")
+    hardly = noise_text(NoiseScale(1e4, (0.9e4, 1.1e4)), plan.split, plan)
+    assert (
+        "672/464 would reach the same loss 1.01 × sooner; learning rate × 0.75"
+        in hardly
+    )
     small = noise_text(scale, BatchSplit((8, 8)), plan)
     assert small.endswith("each sample is worth 95 %")
     unknown = NoiseScale(None, None, "2 steps say too little")
     text = noise_text(unknown, plan.split, plan)
     assert text == "noise scale not known: 2 steps say too little"
+
+
+def test_a_change_names_the_device_whose_time_changed_most() -> None:
+    from gpubalance.planning.follow import SplitChange
+    from gpubalance.training.change_text import change_text, gain_text
+
+    said = {
+        (1.0, 1.04): "",
+        (1.31, 0.8): ", GPU:0 became 31 % slower",
+        (1.31, 0.6): ", GPU:1 became 40 % faster",
+    }
+    for slowdown, moved in said.items():
+        change = SplitChange(
+            340, BatchSplit((944, 640)), BatchSplit((812, 772)), 1.157, slowdown
+        )
+        told = change_text(change, ["GPU:0", "GPU:1"])
+        gives = "1.16 × what the old split now gives"
+        assert told == f"step 340: 944/640 → 812/772{moved}; {gives}"
+    told = "2 changes of the split, the first in step 340: 1.14 × what 944/640 would have given since"
+    assert gain_text([change, change], 1.14) == told
+    assert gain_text([change], None).startswith(
+        "1 change of the split, the first in step 340: too"
+    )
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "nan", "inf", "1e13"])
