@@ -25,6 +25,9 @@ _NO_CLASS = re.compile(
     r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"
 )
 
+# How a Keras layer refuses an input, in bold type.
+_INCOMPATIBLE = re.compile(r"is incompatible with the layer: ([^\n\x1b]+)")
+
 
 def of_labels(error: BaseException) -> BadInput | None:
     """The error for labels of another loss than the model was compiled with; None for any other."""
@@ -61,6 +64,31 @@ def of_class_number(text: str) -> BadInput | None:
         remedy="number the classes from 0, in validation_data too, or give the model as many "
         "outputs as there are",
     )
+
+
+def of_inputs(model: Any, inputs: Any, name: str) -> BadInput | None:
+    """The error for inputs whose shape the model refuses, in Keras' words; else None.
+
+    A step is traced for inputs of any shape that came, so TensorFlow's error is a kernel's.
+    """
+    try:
+        model(tf.nest.map_structure(_symbolic, inputs))
+    except ValueError as error:
+        found = _INCOMPATIBLE.search(str(error))
+        if found is None:
+            return None
+        return BadInput(
+            f"{name} does not fit the model {model.name}: {found[1]}",
+            remedy=f"give {name} in the shape of the inputs that the model was built for",
+        )
+    # Whatever the user's own layers raise: that is not of the data's shape.
+    except Exception:  # noqa: BLE001
+        return None
+    return None
+
+
+def _symbolic(tensor: Any) -> Any:
+    return keras.KerasTensor(tuple(tensor.shape), tensor.dtype.name)
 
 
 def of_unlike_shapes(model: Any, batch: Any) -> BadInput | None:

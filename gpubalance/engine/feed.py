@@ -48,8 +48,8 @@ class Dealt:
 
     `values` has the samples and the weights of each replica of this process, on its device. A batch
     with too few samples to be dealt out is `replicated`: each replica has all of it. `is_usual`: it
-    has as many samples as the call's first batch of its kind (to train, test or predict). `shapes`
-    are equal for batches of equal shapes.
+    has as many samples as most batches of the call and kind (to train, test or predict), as far as
+    is known. `shapes` are equal for batches of equal shapes.
     """
 
     values: tuple[tuple[Any, Any], ...]
@@ -233,10 +233,12 @@ class Feed:
     def _usual_samples(self, rule: _Rule, samples: int) -> int:
         """How many samples most batches of the kind have; the first one, of so many, tells.
 
-        A split that is changed in training has the same global batch.
+        Of shuffled batches that may be one that is not full: a larger one of the split's size tells
+        more. A split that is changed in training has the same global batch.
         """
         global_batch, usual = self._usual.get(rule.kind, (0, 0))
-        if global_batch != rule.split.global_batch:
+        is_new = global_batch != rule.split.global_batch
+        if is_new or usual < samples == global_batch:
             usual = samples
             self._usual[rule.kind] = rule.split.global_batch, usual
         return usual

@@ -138,6 +138,12 @@ def sizes(options: dict[str, Any]) -> dict[str, int]:
     }
 
 
+def may_begin_short(options: dict[str, Any]) -> bool:
+    """Whether the first batch may be the one that is not full, as `fit` shuffles a PyDataset's."""
+    data = options.get("x")
+    return isinstance(data, keras.utils.PyDataset) and _size(data) > 1
+
+
 def epoch_samples(options: dict[str, Any]) -> int | None:
     """The samples of an epoch of a `fit`, None if unknown."""
     data = options.get("x")

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from gpubalance.engine import data_faults
@@ -64,17 +65,24 @@ class Steps(KerasFunctions):
         self._last_shares: BatchSplit | None = None  # of the last step that began
         self._in_a_row = 1  # steps in one call, at most
         self._epoch_samples: int | None = None
+        self._method = ""
+        self._shapes: Any = None  # of the latest batch
+        self._inputs: Any = None  # what they are of, without values
+        self._may_begin_short = False
+        self._short_first: Dealt | None = None  # until a second batch tells
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
         self.asks_itself = name == "predict"  # Keras asks there, else the feed
+        self._method = name
         split = self._split
         refuse_another_scope(self.model, self._replicas.strategy, name)
         self._prepare(name, options)
         self._is_built = False
         self._has_labels = True
         self._last_shares = None
+        self._short_first = None
         self._in_a_row = 1
         self._feed.begin()
         self._make_optimizer()
@@ -95,6 +103,7 @@ class Steps(KerasFunctions):
             # An error of a graph, whose own text is a hundred lines.
             if isinstance(error, tf.errors.InvalidArgumentError):
                 fault = data_faults.of_class_number(str(error))
+                fault = fault or self._fault_of_inputs()
                 if fault is not None:
                     raise fault from None
                 failed = f"{name} of the model {self.model.name} failed"
@@ -113,6 +122,13 @@ class Steps(KerasFunctions):
         finally:
             self._feed.stop()
             self.monitor = None
+
+    def _fault_of_inputs(self) -> BadInput | None:
+        """The error for the inputs of the latest batch, if the model refuses their shape."""
+        name = "x"
+        if self._method == "fit" and self._feed.kind == "test":
+            name = "x of validation_data"
+        return data_faults.of_inputs(self.model, self._inputs, name)
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
@@ -141,7 +157,9 @@ class Steps(KerasFunctions):
         self._feed.kind = "predict"
         outputs = []
         for batch in batches:
-            outputs.append(self._functions.predict(self._feed.deal(cleaned(batch))))
+            dealt = self._feed.deal(cleaned(batch))
+            self._note_inputs(batch, dealt)
+            outputs.append(self._functions.predict(dealt))
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
     def train(self, iterator: Iterator[Any]) -> Any:
@@ -274,8 +292,11 @@ class Steps(KerasFunctions):
             raise
         self._processes.compare_count(dealt.samples)
         self._processes.compare_batch(batch, self.model)
+        self._note_inputs(batch, dealt)
         if not self._is_built:
             self._build(batch, dealt, trains=what == "train")
+        elif what == "train" and self._short_first is not None:
+            self._warn_of_other_batches(dealt)
         if not self._is_tried(what, dealt):
             if self._may_tell(what):
                 self._try(what, batch, dealt.shares)
@@ -283,6 +304,15 @@ class Steps(KerasFunctions):
             return dealt
         self._feed.look_ahead(iterator, max(AHEAD, self._in_a_row))
         return dealt
+
+    def _note_inputs(self, batch: Any, dealt: Dealt) -> None:
+        """Keeps what inputs of another shape than those before are like, for an error to name."""
+        if dealt.shapes != self._shapes:
+            self._shapes = dealt.shapes
+            self._inputs = tf.nest.map_structure(
+                lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
+                keras.utils.unpack_x_y_sample_weight(batch)[0],
+            )
 
     def _is_tried(self, what: str, dealt: Dealt) -> bool:
         """Whether it is known how parts make a whole, or there is but one part."""
@@ -313,18 +343,31 @@ class Steps(KerasFunctions):
             self._warn_of_batch_normalisation()
             if monitor is not None:
                 monitor.begin_with(dealt.samples, self._trained_steps)
-            if not self._split.takes_any_batch:
-                self._warn(
-                    data.other_batches_text(
-                        dealt,
-                        self._split.global_batch,
-                        only=self._epoch_samples,
-                        rebalances=monitor is not None and monitor.rebalances,
-                        balance=measured.balance_command(
-                            self._split.plan, self._split.simulate
-                        ),
-                    )
-                )
+            self._warn_of_other_batches(dealt)
+
+    def _warn_of_other_batches(self, dealt: Dealt) -> None:
+        """Warns of steps that do not have the split's global batch, by the first one.
+
+        By the larger of the first two where the first may be the one that is not full.
+        """
+        split = self._split
+        if split.takes_any_batch:
+            return
+        if self._short_first is not None:
+            dealt = max(self._short_first, dealt, key=lambda one: one.samples)
+            self._short_first = None
+        elif self._may_begin_short and dealt.samples < split.global_batch:
+            self._short_first = dealt
+            return
+        monitor = self.monitor
+        text = data.other_batches_text(
+            dealt,
+            split.global_batch,
+            only=self._epoch_samples,
+            rebalances=monitor is not None and monitor.rebalances,
+            balance=measured.balance_command(split.plan, split.simulate),
+        )
+        self._warn(text)
 
     def _try(self, what: str, batch: Any, shares: BatchSplit) -> None:
         """Tries the step in parts on a batch, and on a few later ones while that does not tell.
@@ -338,6 +381,10 @@ class Steps(KerasFunctions):
             raise BadInput(
                 decomposition.refused.message, remedy=decomposition.refused.remedy
             )
+        if not decomposition.is_known:
+            fault = self._fault_of_inputs()
+            if fault is not None:
+                raise fault
         self._tries_left[what] -= 1
         if decomposition.is_known:
             self._tries_left[what] = 0
@@ -369,6 +416,7 @@ class Steps(KerasFunctions):
                 self._warn_of_another_model()
         users_data = options["x"]
         self._epoch_samples = data.epoch_samples(options)
+        self._may_begin_short = data.may_begin_short(options)
         wanted = None if split.takes_any_batch else split.global_batch
         data.bring_into_batches(options, wanted, self.model)
         if trains and options["x"] is not users_data:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.late import keras
+
 
 def numbers(count: int) -> tuple[Any, ...]:
     random = np.random.default_rng(5)
@@ -47,3 +49,16 @@ def spoken(count: int) -> tuple[Any, ...]:
 def one_hot(count: int) -> tuple[Any, ...]:
     x, y = numbers(count)
     return x, np.eye(3, dtype=np.float32)[y]
+
+
+def in_sizes(*sizes: int) -> Any:
+    """Samples of `numbers` as a PyDataset, in batches of these sizes."""
+
+    class Sizes(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return len(sizes)
+
+        def __getitem__(self, index: int) -> Any:
+            return numbers(sizes[index])
+
+    return Sizes()

@@ -172,6 +172,29 @@ def test_arrays_of_unlike_length_are_named() -> None:
         split.fit(model, X, Y, validation_data=unlike, verbose=0)
 
 
+def test_inputs_of_another_shape_are_named_in_keras_words() -> None:
+    """A step that was traced for any shape leaves them to TensorFlow's kernels."""
+    _, model = dense("mse")
+    x, y = one_hot(200)
+    narrow = x[:, :2]
+    says = r" does not fit the model sequential\w*: expected shape=\(None, 6\), found shape="
+
+    def refused_as(name: str, call: Any, **given: Any) -> None:
+        with refused(rf"^{name}{says}\(100, 2\)\n  → give {name} in the shape"):
+            call(**given, verbose=0)
+
+    def validated_as(name: str) -> None:
+        refused_as(name, model.fit, x=x, y=y, validation_data=(narrow, y))
+
+    for _ in range(2):  # while a step is tried, and later
+        assert told(lambda: validated_as("x of validation_data")) == []
+        model.fit(x, y, validation_data=(x, y), verbose=0)
+    refused_as("x", model.fit, x=narrow, y=y)
+    refused_as("x", model.evaluate, x=narrow, y=y)
+    model.predict(x, verbose=0)
+    refused_as("x", model.predict, x=narrow, batch_size=100)
+
+
 @pytest.mark.parametrize("of", [lambda *arrays: arrays, batched])
 def test_labels_of_the_other_loss(of: Any) -> None:
     one, other = "sparse_categorical_crossentropy", "categorical_crossentropy"

@@ -28,7 +28,7 @@ from tests.support.late import layers, losses, ops, tf
 from tests.support.told import refused, warned, warnings_of
 from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense
-from tests.training.samples import numbers
+from tests.training.samples import in_sizes, numbers
 
 X, Y = numbers(240)
 ADAM = Optimizer(name="Adam", per_weight=2.0)
@@ -139,6 +139,19 @@ def test_steps_of_another_size_are_told_once() -> None:
     )
     for size in (32, 100, None):
         assert told(lambda size=size: model.fit(X, Y, batch_size=size, verbose=0)) == []
+
+
+def test_a_short_batch_that_comes_first_by_chance_is_not_told_of() -> None:
+    """Keras shuffles the batches of a PyDataset."""
+
+    def fit(*sizes: int) -> None:
+        in_split()[1].fit(in_sizes(*sizes), shuffle=False, verbose=0)
+
+    assert told(lambda: fit(40, 100, 100)) == []
+    assert told(lambda: fit(100, 40)) == []
+    for sizes in ((20, 40, 40), (40, 40, 20), (40,)):
+        (text,) = told(lambda sizes=sizes: fit(*sizes))
+        assert text.startswith("this fit takes 40 samples a step, 28/12, not the split")
 
 
 @pytest.mark.full

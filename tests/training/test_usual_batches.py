@@ -14,7 +14,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from tests.support.late import keras
 from tests.training.cases import simulated
 from tests.training.models import classifier
-from tests.training.samples import numbers
+from tests.training.samples import in_sizes, numbers
 
 X, Y = numbers(250)
 SHORT = [True, True, False]  # 100, 100 and 50 samples
@@ -29,6 +29,11 @@ def fit(model: Any, split: Any) -> None:
     model.fit(X, Y, epochs=2, verbose=0, **how)
 
 
+def shuffled(model: Any, _: Any) -> None:
+    batches = in_sizes(50, 100, 50, 100)
+    model.fit(batches, shuffle=False, verbose=0)
+
+
 # Each with what it is for, and what is usual of its batches
 Call = Callable[..., Any]
 CALLS: list[tuple[Call, dict[str, list[bool]]]] = [
@@ -38,6 +43,7 @@ CALLS: list[tuple[Call, dict[str, list[bool]]]] = [
     (lambda of, _: of.evaluate(X, Y, verbose=0), {"test": SHORT}),
     (lambda of, _: of.evaluate(X, Y, 40, verbose=0), {"test": [*6 * [True], False]}),
     (lambda of, _: of.fit(X, Y, 200, verbose=0), {"train": [True, False]}),
+    (shuffled, {"train": [True, True, False, True]}),
 ]
 
 
