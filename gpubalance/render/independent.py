@@ -8,7 +8,7 @@ from gpubalance.numbers.ratio import MATTERS
 from gpubalance.numbers.units import format_duration, format_percent, format_seconds
 from gpubalance.render.device_table import device_table, names_of
 from gpubalance.render.gauges import state_text
-from gpubalance.render.rates import half_text, per_s, rate_text
+from gpubalance.render.rates import half_text, per_s, rate_text, slowed_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part, TextTable, shorten_front
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
 from gpubalance.results.telemetry import Telemetry
@@ -60,9 +60,9 @@ def _answer(result: Independent) -> Iterator[str]:
     if result.throughput is None:
         yield f"nothing was measured at once{_why_not_at_once(result)}; {trained}"
         return
-    fed = ""
+    fed = slowed_text(result.settings)
     if result.settings.data:
-        fed = ", each behind an input pipeline of its own"
+        fed += ", each behind an input pipeline of its own"
     yield f"{len(result.measured)} devices at once: {rate_text(result.throughput)}, {trained}{fed}"
     if result.solo_sum:
         part = format_percent(result.throughput.median / result.solo_sum, 1)

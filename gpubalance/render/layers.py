@@ -8,7 +8,7 @@ from functools import partial
 
 from gpubalance.numbers.units import format_percent, format_seconds
 from gpubalance.render.device_table import device_table
-from gpubalance.render.rates import per_s, rate_text
+from gpubalance.render.rates import per_s, rate_text, slowed_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part, prose
 from gpubalance.results.layers import Layers, LayersRound, Span, Stage
 from gpubalance.settings.batch_split import count_text, run_text
@@ -71,7 +71,8 @@ def layers_summary(result: Layers) -> Iterator[Part]:
 def _answer(result: Layers) -> Iterator[str]:
     """What the cut gives, what a step consists of, and how far it is from the possible best."""
     rate = rate_text(result.throughput)
-    yield f"{len(result.stages)} stages: {rate}, model {result.settings.model}"
+    model = f"model {result.settings.model}{slowed_text(result.settings)}"
+    yield f"{len(result.stages)} stages: {rate}, {model}"
     if result.forced:
         yield f"cut because of --force: uncut it gives {per_s(result.baselines.throughput)}"
     samples = count_text(result.micro_batches, result.micro_batch)

@@ -9,7 +9,12 @@ from gpubalance.planning.noise import efficiency
 from gpubalance.render.bounds import aim_text, bounds_text, gain_percent, left_out_text
 from gpubalance.render.device_table import batch_of, device_table, names_of
 from gpubalance.render.gap import gap_parts
-from gpubalance.render.rates import gain_sentences, per_s, pipeline_sentences
+from gpubalance.render.rates import (
+    gain_sentences,
+    per_s,
+    pipeline_sentences,
+    slowed_text,
+)
 from gpubalance.render.run import measured_text, run_headline, run_summary
 from gpubalance.render.step import step_text
 from gpubalance.render.table import BLANK, Part, TextTable, sparkline
@@ -38,7 +43,9 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
 def plan_summary(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
     """The answer, each device, and the learning rate; of a plan that was run, what was measured."""
     predicted = plan.predicted
-    yield from pipeline_sentences(plan.pipeline, predicted.solo_sum)
+    yield from pipeline_sentences(
+        plan.pipeline, predicted.solo_sum, time_scale=plan.settings.time_scale
+    )
     if plan.run is not None:
         yield from run_summary(plan.run, epoch, plan.pipeline)
         if plan.balance and plan.balance.solo_gap:
@@ -68,7 +75,8 @@ def plan_headline(plan: Plan) -> str:
         how = "from its measurements, not yet proven by a run"
     batches = " ".join(map(str, plan.batches))
     rate = per_s(plan.predicted.throughput)
-    return f"batches {batches}: {rate} {how}, model {plan.settings.model}"
+    model = f"model {plan.settings.model}{slowed_text(plan.settings)}"
+    return f"batches {batches}: {rate} {how}, {model}"
 
 
 def _prediction(plan: Plan, epoch: int | None) -> Iterator[Part]:
@@ -152,6 +160,10 @@ def own_batch_text(plan: Plan) -> str:
     best = plan.predicted.best_at_own
     if best:
         text += f" and is predicted to give {per_s(best.throughput)}"
+        used = [plan.devices[number].label for number in best.split.used]
+        if len(used) < len(plan.split.used):
+            alone = " alone" if len(used) == 1 else " only"
+            text += f" on {' and '.join(used)}{alone}"
     return text
 
 

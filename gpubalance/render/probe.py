@@ -12,7 +12,7 @@ from gpubalance.numbers.units import (
     format_rate,
     format_seconds,
 )
-from gpubalance.render.rates import per_s, pipeline_sentences
+from gpubalance.render.rates import per_s, pipeline_sentences, slowed_text
 from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
 from gpubalance.render.worth import xla_text
 from gpubalance.results.probe import (
@@ -108,7 +108,9 @@ def device_line(device: Device) -> str:
 
 def probe_summary(probe: Probe) -> Iterator[Part]:
     """What each device can do, without the curves; more than four devices get one line each."""
-    yield from pipeline_sentences(probe.pipeline, _total(probe))
+    yield from pipeline_sentences(
+        probe.pipeline, _total(probe), time_scale=probe.settings.time_scale
+    )
     yield probe_headline(probe)
     for device_probe in probe.probes:
         device = probe.devices[device_probe.device]
@@ -131,7 +133,8 @@ def probe_headline(probe: Probe) -> str:
     alone = "each device alone"
     if probe.settings.data:
         alone += ", on batches of --data held on it"
-    return f"{alone}: {per_s(_total(probe))} in total, model {probe.settings.model}"
+    model = f"model {probe.settings.model}{slowed_text(probe.settings)}"
+    return f"{alone}: {per_s(_total(probe))} in total, {model}"
 
 
 def _total(probe: Probe) -> float:

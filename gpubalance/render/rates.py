@@ -9,6 +9,7 @@ from gpubalance.results.common import Interval, Throughput
 from gpubalance.results.plan import Predicted
 from gpubalance.results.run import Baselines, InputPipeline, Run, alone_in_use
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.settings import Settings
 
 _NOTHING_USUAL = (
     "no usual remedy is missing: do less for each sample, or do it once, beforehand"
@@ -33,6 +34,24 @@ def half_text(value: float, interval: Interval) -> str:
     if half < 1:
         return f" ± {format_percent(half, 1)}"
     return " ± over 100 %"
+
+
+def slowed_text(settings: Settings) -> str:
+    """`, at 1/8 of the profile's speed (--time-scale 8)`; empty for a profile as it is."""
+    scale = settings.time_scale
+    if scale == 1:
+        return ""
+    speed = f"1/{scale:g} of" if scale > 1 else f"{1 / scale:.3g} times"
+    return f", at {speed} the profile's speed (--time-scale {scale:g})"
+
+
+def _unslowed_text(pipeline: InputPipeline, most: float, time_scale: float) -> str:
+    """Whether a pipeline keeps up with devices at the profile's own speed, which take `most`."""
+    verdict = "your pipeline would keep up with that too"
+    if pipeline.alone.median < most:
+        verdict = "your pipeline would be the bottleneck"
+    takes = f"these devices could take {format_rate(most)}"
+    return f"without --time-scale {time_scale:g} {takes}: {verdict}"
 
 
 def gain_sentences(
@@ -81,12 +100,16 @@ def gain_sentences(
 
 
 def pipeline_sentences(
-    pipeline: InputPipeline | None, solo_sum: float | None, *, in_front: bool = False
+    pipeline: InputPipeline | None,
+    solo_sum: float | None,
+    *,
+    in_front: bool = False,
+    time_scale: float = 1.0,
 ) -> Iterator[str]:
     """The throughput of the user's own pipeline and, if that binds, what usually helps.
 
     If it was `in_front` of the devices in the figures that follow, the split's throughput without
-    it is added.
+    it is added. Of devices whose profile is slowed, it says what they could take at its own speed.
     """
     if pipeline is None:
         return
@@ -95,9 +118,10 @@ def pipeline_sentences(
         held = pipeline.held.median
     rate = rate_text(pipeline.alone)
     use = f"{format_percent(pipeline.processor_use)} of the processors"
+    most = max(held, solo_sum or 0.0)
     if pipeline.binds:
-        most = format_rate(max(held, solo_sum or 0.0))
-        yield f"your input pipeline gives {rate}; these devices could take {most} (it uses {use})"
+        takes = f"these devices could take {format_rate(most)}"
+        yield f"your input pipeline gives {rate}; {takes} (it uses {use})"
         for remedy in pipeline.remedies:
             yield f"  → {remedy.where}: what usually helps: {remedy.what}"
         if not pipeline.remedies:
@@ -106,4 +130,6 @@ def pipeline_sentences(
         without = ""
         if in_front and held:
             without = f"; without waiting for it the split gives {format_rate(held)}"
-        yield f"your input pipeline alone gives {rate}, with {use}{without}"
+        yield f"your input pipeline alone gives {rate}, with {use}, and keeps up{without}"
+        if time_scale > 1 and most:
+            yield _unslowed_text(pipeline, most * time_scale, time_scale)

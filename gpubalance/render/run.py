@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes, format_seconds
 from gpubalance.render.device_table import batch_of, device_table, names_of
-from gpubalance.render.rates import gain_sentences, per_s, pipeline_sentences, rate_text
+from gpubalance.render.rates import (
+    gain_sentences,
+    per_s,
+    pipeline_sentences,
+    rate_text,
+    slowed_text,
+)
 from gpubalance.render.step import step_text
 from gpubalance.render.table import BLANK, CUT_SHORT, Part
 from gpubalance.render.worth import worth_sentences
@@ -52,7 +58,12 @@ def run_summary(
 
     `pipeline` is the user's own if it was measured after the run.
     """
-    yield from pipeline_sentences(run.pipeline, run.baselines.solo_sum, in_front=True)
+    yield from pipeline_sentences(
+        run.pipeline,
+        run.baselines.solo_sum,
+        in_front=True,
+        time_scale=run.settings.time_scale,
+    )
     yield run_headline(run)
     yield from gain_sentences(run, run.baselines, run.split, "gave")
     yield from worth_sentences(run, epoch, pipeline)
@@ -97,4 +108,5 @@ def run_headline(run: Run) -> str:
     held = ""
     if run.settings.data and not run.pipeline:
         held = " on batches held on the devices"
-    return f"batches {batches}: {rate_text(run.throughput)}{held}, model {run.settings.model}"
+    model = f"model {run.settings.model}{slowed_text(run.settings)}"
+    return f"batches {batches}: {rate_text(run.throughput)}{held}, {model}"

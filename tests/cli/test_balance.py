@@ -79,6 +79,7 @@ def test_a_dry_run_says_the_phases_of_a_balance(
         dry.stdout,
     )
     assert "these times are guesses" in dry.stdout
+    assert "Nothing like it was measured" in " ".join(dry.stdout.split())
     assert {phase["guessed"] for phase in expected["phases"]} == {True}
     assert not list(own_state.rglob("*.*"))
 
@@ -94,6 +95,7 @@ def test_a_dry_run_says_the_phases_of_a_balance(
     again = here(*command, "--dry-run")
     assert "GPU:0 alone" not in again.stdout
     assert "planned with the probe of " in again.stdout
+    assert "Only the probe of it was measured" in " ".join(again.stdout.split())
     assert "these times are guesses" in again.stdout
     assert "guess" not in here(*command, *SHORT, "--dry-run").stdout
     longer = here(*command, *SHORT, "--windows", "2", "--fresh", "--dry-run").stdout

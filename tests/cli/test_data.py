@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.render.plan import own_batch_text
 from gpubalance.render.report.words import answer_of
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, SHORT, here, typed
 from tests.render.samples import subject
+from tests.support.altered import altered
 from tests.support.known import known
 
 FILE = """
@@ -160,6 +162,33 @@ def test_own_batches_are_told_of(
         "steps an epoch; --global-batch 64 keeps it and is predicted to give " in text
     )
     assert "learning rate: if yours was tuned for batch 100, multiply by " in text
+
+
+def test_a_plan_with_ones_own_batch_names_the_devices_that_it_leaves(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
+    engine_that("def own_batch(): return 64")
+    done = here("balance", *PAIR, *DATA, *SHORT, "--json", code=0, cwd=folder)
+    made = Plan.model_validate_json(done.stdout)
+    predicted = made.predicted
+    assert own_batch_text(made).endswith(" samples/s on GPU:0 alone")
+    both = altered(known(predicted.best_at_own), batches=(40, 24))
+    made = altered(made, predicted=altered(predicted, best_at_own=both))
+    assert own_batch_text(made).endswith(" samples/s")
+
+
+def test_a_wide_interval_names_whose_step_time_it_is_of(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
+    engine_that(
+        "def pulled(samples): return 0.01\n"
+        "def step(devices, batches, number): return 0.001 * (1 + number % 7)"
+    )
+    asked = ("run", *PAIR, *DATA, *typed("--windows 1 --duration 20 --batches 24 16"))
+    done = here(*asked, code=0, cwd=folder)
+    text = " ".join(done.stdout.split())
+    of = "on batches held on the devices, without the input pipeline,"
+    assert f"the 95 % interval of a step time {of} is ± " in text
 
 
 def test_data_with_few_samples_limits_the_probe_and_the_global_batch(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpubalance
+from gpubalance.render.plan import plan_headline
 from gpubalance.results.plan import Plan
 from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, here
 from tests.support.cases import cases
@@ -89,7 +90,12 @@ def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
     planned = Plan.model_validate_json(here("plan", *SCALED, "--json", code=0).stdout)
     assert planned.settings == slow.settings
     shown = here("balance", *SCALED, *SHORT, code=0)
-    assert "--time-scale 8 " in shown.stdout.replace("\n", " ")
+    text = " ".join(shown.stdout.split())
+    assert "--time-scale 8 " in text
+    slowed = ", at 1/8 of the profile's speed (--time-scale 8)"
+    assert f"net{slowed} " in text
+    assert plan_headline(slow).endswith(slowed)
+    assert "profile's speed" not in plan_headline(plan)
     assert ", time_scale=8.0" in shown.stdout  # of the line for a script
     # The plan knows it
     run = here("run", *TINY_PAIR, "--plan", "plan.json", *SHORT, "--json", code=0)

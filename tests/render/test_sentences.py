@@ -362,9 +362,7 @@ def test_what_an_input_pipeline_gives() -> None:
         "  → no usual remedy is missing: do less for each sample, or do it once, beforehand"
     ]
     fast = pipeline(5000.0, 800.0, binds=False)
-    alone = (
-        "your input pipeline alone gives 5000 samples/s, with 55 % of the processors"
-    )
+    alone = "your input pipeline alone gives 5000 samples/s, with 55 % of the processors, and keeps up"
     assert list(pipeline_sentences(fast, 900.0)) == [alone]
     assert list(pipeline_sentences(fast, 900.0, in_front=True)) == [
         f"{alone}; without waiting for it the split gives 800"
@@ -372,6 +370,14 @@ def test_what_an_input_pipeline_gives() -> None:
     unknown = pipeline(5000.0, None, binds=False)
     assert list(pipeline_sentences(unknown, 900.0, in_front=True)) == [alone]
     assert list(pipeline_sentences(None, 900.0)) == []
+    for scale, takes, verdict in (
+        (8, 7200, "be the bottleneck"),
+        (4, 3600, "keep up with that too"),
+    ):
+        assert list(pipeline_sentences(fast, 900.0, time_scale=scale))[1:] == [
+            f"without --time-scale {scale} these devices could take {takes}: your pipeline would "
+            f"{verdict}"
+        ]
 
 
 @cases(

@@ -136,6 +136,9 @@ class Found:
             self.request.settings,
             throttled,
             [windows[subject] for subject in known],
+            names=[
+                f" of {subject.devices[0].label} {subject.name}" for subject in known
+            ],
             steady=all(self.measurer.warm_up_of(subject).steady for subject in known),
         )
 

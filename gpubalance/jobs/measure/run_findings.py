@@ -25,6 +25,13 @@ from gpubalance.results.run import (
 from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import RunRequest
 
+# What tells their step times apart, by the subjects' names
+_OF_SUBJECTS = {
+    "": "",
+    "even": " of the even split",
+    "held": " on batches held on the devices, without the input pipeline,",
+}
+
 
 @dataclass
 class RunFindings:
@@ -171,6 +178,7 @@ class RunFindings:
             self.asked.settings,
             figures.throttled_gpus(self.own.devices, measurer.windows[self.own]),
             [measurer.windows[subject] for subject in known],
+            names=[_OF_SUBJECTS[subject.name] for subject in known],
             steady=all(measurer.warm_up_of(subject).steady for subject in known),
             excess_part=measured.excess_s / measured.step_time_s.median,
         )

@@ -30,18 +30,24 @@ def of_figures(
     throttled: Throttled,
     measured: Sequence[Windows],
     *,
+    names: Sequence[str] = (),
     steady: bool = True,
     excess_part: float = 0.0,
 ) -> list[Warning_]:
     """The warnings about the figures of all that was measured in turns, what matters most first.
 
-    `measured` has the windows of each subject. They are `steady` if every warm-up ended without a
-    trend. `excess_part` is that of a device's compute over a whole step.
+    `measured` has the windows of each subject, and `names` what tells their step times apart. They
+    are `steady` if every warm-up ended without a trend. `excess_part` is that of a device's compute
+    over a whole step.
     """
     stamp_cost = None
     if measured:
         stamp_cost = stamps.stamp_cost(measured[0])
-    precision = max(map(figures.precision, measured), default=0.0)
+    precisions = list(map(figures.precision, measured))
+    precision = max(precisions, default=0.0)
+    widest = ""
+    if names:
+        widest = names[precisions.index(precision)]
     late_part = max(map(figures.late_part, measured), default=0.0)
     over = max(map(figures.mean_over_median, measured), default=0.0)
     slow_count = sum(map(stamps.slow_step_count, measured))
@@ -62,7 +68,7 @@ def of_figures(
         "throttled": throttled_text(throttled),
         "late": format_percent(late_part),
         "advice": _for_slow_compute(settings),
-        "wide": _wide_text(precision),
+        "wide": _wide_text(precision, widest),
         "slow": _slow_text(slow_count, stamped_count, over),
         "costs": format_percent(stamp_cost, 1),
         "excess": format_percent(excess_part, 1),
@@ -70,12 +76,12 @@ def of_figures(
     return [warning(row, **facts) for row, it_holds in holds.items() if it_holds]
 
 
-def _wide_text(precision: float) -> str:
+def _wide_text(precision: float, of: str) -> str:
     if math.isinf(precision):
-        return "too few timings for a confidence interval"
+        return f"too few timings{of} for a confidence interval"
     half = format_percent(precision, 1)
     enough = format_percent(PRECISE_ENOUGH)
-    return f"the 95 % interval of a step time is ± {half}, wider than ± {enough}"
+    return f"the 95 % interval of a step time{of} is ± {half}, wider than ± {enough}"
 
 
 def _slow_text(slow_count: int, stamped_count: int, over: float) -> str:
