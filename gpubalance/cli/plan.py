@@ -10,7 +10,7 @@ import typer
 from gpubalance.cli.options import Devices, Epoch, Printed, Times
 from gpubalance.cli.parameters import Without
 from gpubalance.cli.selection import settings_on
-from gpubalance.errors import BadInput, UsageError
+from gpubalance.errors import BadInput, EnvironmentFault, UsageError
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.settings import Settings
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.results.probe import Probe
     from gpubalance.settings.device import Device
+
+_WITHOUT_DEVICES = (
+    "elsewhere: `gpubalance plan PROBE.json`, with what `probe -o` wrote, or `gpubalance plan "
+    "--curve FILE`, with times of steps"
+)
 
 ProbeFile = Annotated[
     Path | None,
@@ -75,8 +80,12 @@ def plan(
         check_hosts(probe.devices, connect_hosts(gpus.hosts, gpus.via), "the probe's")
         devices = select(gpus.gpus, probe.devices)
     else:
-        machine = gpus.machine()
-        devices = machine.select(gpus.gpus)
+        try:
+            machine = gpus.machine()
+            devices = machine.select(gpus.gpus)
+        except EnvironmentFault as error:
+            error.remedy = f"{error.remedy}\n{_WITHOUT_DEVICES}"
+            raise
         joint = machine.joint
         asked = settings_on(devices, settings, machine.time_scale)
         probe = _kept_probe(devices, asked, gpus.simulate)

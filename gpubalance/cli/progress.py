@@ -50,7 +50,8 @@ def _text(event: events.Event) -> str:
         case events.ModelBuilt(settings, model, own_batch, warned, samples):
             return check.model_built_text(settings, model, own_batch, warned, samples)
         case events.Planned(split):
-            return plan.own_batch_text(split)
+            text = plan.own_batch_text(split)
+            return text and f"first plan, which the rounds may change: {text}"
         case events.RoundDone(tried, devices):
             return plan.round_text(tried, devices)
         case events.WindowDone(number, of, name, devices, measurement):

@@ -60,5 +60,5 @@ def _how_rare(run: Run) -> str:
     if steps is None:
         return ""
     if not steps.count:
-        return f" (none of {steps.timed} steps timed alone, but steps between them)"
+        return f" (between the {steps.timed} steps timed alone, of which none was slow)"
     return f" ({steps.count} of {steps.timed} steps timed alone took over {SLOW:g} × the median)"

@@ -184,7 +184,9 @@ def _is_array(data: Any) -> bool:
     return not hasattr(data, "__next__")
 
 
-def regrouped_text(data: Any, model: Any, global_batch: int) -> str:
+def regrouped_text(
+    data: Any, model: Any, global_batch: int, steps_per_epoch: int | None
+) -> str:
     """The warning about a user's dataset that is brought into other batches; else empty.
 
     It is empty too if their size is unknown. Batches of open shapes stay as they are.
@@ -194,10 +196,11 @@ def regrouped_text(data: Any, model: Any, global_batch: int) -> str:
     batch = static_batch_of(data) or batch_of(data)
     if batch is None or batch == global_batch:
         return ""
+    then = f"an epoch has {batch}/{global_batch} as many steps"
+    if steps_per_epoch is not None:
+        then = f"steps_per_epoch={steps_per_epoch} means {steps_per_epoch} steps of {global_batch}"
     return (
-        f"your batches of {batch} are regrouped into the split's {global_batch}: an epoch has "
-        f"{batch}/{global_batch} as many steps, and steps_per_epoch=5 means 5 steps of "
-        f"{global_batch}"
+        f"your batches of {batch} are regrouped into the split's {global_batch}: {then}"
     )
 
 

@@ -79,6 +79,12 @@ class Split(DeviceSplit):
                 remedy="leave one of them out",
             )
         machine, devices = machine_for(gpus, simulate, hosts, time_scale)
+        if ratios is None and isinstance(batches, tuple | list) and not batches:
+            raise UsageError(
+                "the split has neither batches nor ratios",
+                remedy="batches=[20, 12] gives each device its samples of every step, ratios=[5, "
+                "3] divides a batch of any size; `gpubalance balance` finds the best",
+            )
         if ratios is None:
             shares = shares_of(batches, micro_batches or (), len(devices))
         else:

@@ -420,7 +420,9 @@ class Steps(KerasFunctions):
         wanted = None if split.takes_any_batch else split.global_batch
         data.bring_into_batches(options, wanted, self.model)
         if trains and options["x"] is not users_data:
-            self._warn(data.regrouped_text(users_data, self.model, split.global_batch))
+            steps = options.get("steps_per_epoch")
+            size = split.global_batch
+            self._warn(data.regrouped_text(users_data, self.model, size, steps))
         if self._replicas.cluster is not None:
             # Otherwise a process would wait for ever for those that ended.
             end_together(method, options, self._processes)

@@ -91,8 +91,8 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
 
 @cases(
     "text, why",
-    ("", "no column device"),
-    ("device,size,seconds\n", "no column batch"),
+    ("", "has no column device"),
+    ("device,size,seconds\n", "no column batch, only device, size, seconds"),
     (HEAD + "a,64,fast\n", "line 2: seconds 'fast' should be a valid number"),
     (HEAD + "a,64,0.1\na,0,0.1\n", "line 3: batch '0' should be greater"),
     (HEAD + "a,64,0.1\na,128\n", "line 3: seconds"),

@@ -226,15 +226,15 @@ def test_batches_that_become_others_are_told_once() -> None:
     split, model = in_split()
     data = tf.data.Dataset.from_tensor_slices((X, Y))
     in_twenties = data.shuffle(9).batch(20).map(lambda *of: of).repeat(2).prefetch(1)
-    of_twenty = (
-        "your batches of 20 are regrouped into the split's 100: an epoch has 20/100 as many steps, "
-        "and steps_per_epoch=5 means 5 steps of 100"
-    )
+    of_twenty = "your batches of 20 are regrouped into the split's 100: an epoch has 20/100 as many steps"
     assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [of_twenty]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
     in_twelves = data.batch(12, drop_remainder=True).repeat()
     texts = told(lambda: model.fit(in_twelves, steps_per_epoch=2, verbose=0))
-    assert texts == [of_twenty.replace("20", "12")]
+    assert texts == [
+        "your batches of 12 are regrouped into the split's 100: steps_per_epoch=2 means 2 steps of "
+        "100"
+    ]
     for as_they_were in (data, data.batch(100), data.batch(100).repeat(2)):
         assert told(lambda given=as_they_were: split.fit(model, given, verbose=0)) == []
 

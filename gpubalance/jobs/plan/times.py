@@ -37,6 +37,7 @@ _REMEDY = (
 )
 _COMMAS = "commas between the columns and a point in numbers: 4090,64,0.050"
 _MOST_BYTES = 1 << 20
+_SHOWN = 100  # characters of a table's head
 # What a column of times may be called, with its unit in seconds
 _UNITS = {"seconds": 1.0, "s": 1.0, "milliseconds": 1e-3, "ms": 1e-3}
 _DECIMAL_COMMA = re.compile(r"\s*\d+,\d+\s*")
@@ -126,7 +127,8 @@ def _check_heads(path: Path, heads: Sequence[str]) -> None:
     if not any(name in heads for name in _UNITS):
         missing.append("seconds")
     if missing:
-        raise BadInput(f"{path} has no column {missing[0]}", remedy=_REMEDY)
+        only = f", only {clean(', '.join(heads), _SHOWN)}" if heads else ""
+        raise BadInput(f"{path} has no column {missing[0]}{only}", remedy=_REMEDY)
 
 
 def _refuse_decimal_commas(place: str, row: Mapping[str | None, Any]) -> None:
