@@ -381,7 +381,7 @@ class Steps(KerasFunctions):
             raise BadInput(
                 decomposition.refused.message, remedy=decomposition.refused.remedy
             )
-        if not decomposition.is_known:
+        if decomposition.warned and not decomposition.is_known:
             fault = self._fault_of_inputs()
             if fault is not None:
                 raise fault
