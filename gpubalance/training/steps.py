@@ -19,7 +19,6 @@ from gpubalance.engine import data_faults
 from gpubalance.engine.datasets import cleaned
 from gpubalance.engine.feed import AHEAD, Dealt, Feed
 from gpubalance.engine.iterators import Batches
-from gpubalance.engine.local_layers import unsynchronised_text
 from gpubalance.engine.step import built
 from gpubalance.engine.step.several import are_alike
 from gpubalance.engine.users_errors import own_code_named, own_traceback
@@ -34,7 +33,7 @@ from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.memory import out_of_memory, ran_out
 from gpubalance.training.processes import Processes, end_together, quiet
 from gpubalance.training.scope import refuse_another_scope
-from gpubalance.training.warn import warn_user
+from gpubalance.training.step_warnings import StepWarnings
 
 # The most batches on which a step is tried in parts, while they do not tell how parts make a whole.
 _TRIES = 4
@@ -52,7 +51,8 @@ class Steps(KerasFunctions):
         self._replicas = split.replicas
         self._feed = Feed(self._replicas, split.shares)
         self._processes = Processes(self._replicas)
-        self._compiled_steps = CompiledSteps(self._split, model, self._warn)
+        self._warnings = StepWarnings(self._split, model)
+        self._compiled_steps = CompiledSteps(self._split, model, self._warnings.say)
         self._functions = self._compiled_steps.functions
         self._tries_left = {"train": _TRIES, "test": _TRIES}
         self._decomposition = UNTRIED  # of training
@@ -64,25 +64,20 @@ class Steps(KerasFunctions):
         self._has_labels = True
         self._last_shares: BatchSplit | None = None  # of the last step that began
         self._in_a_row = 1  # steps in one call, at most
-        self._epoch_samples: int | None = None
         self._method = ""
         self._shapes: Any = None  # of the latest batch
         self._inputs: Any = None  # what they are of, without values
-        self._may_begin_short = False
-        self._short_first: Dealt | None = None  # until a second batch tells
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
         self.asks_itself = name == "predict"  # Keras asks there, else the feed
         self._method = name
-        split = self._split
         refuse_another_scope(self.model, self._replicas.strategy, name)
         self._prepare(name, options)
         self._is_built = False
         self._has_labels = True
         self._last_shares = None
-        self._short_first = None
         self._in_a_row = 1
         self._feed.begin()
         self._make_optimizer()
@@ -94,8 +89,8 @@ class Steps(KerasFunctions):
                 launched.reports.of_call(name, options),
             ):
                 result = method(self.model, **options)
-            if name == "fit" and not any("not finite" in text for text in split.warned):
-                self._warn(data.not_finite_text(getattr(result, "history", {})))
+            if name == "fit":
+                self._warnings.of_no_finite_loss(getattr(result, "history", {}))
             return result
         except tf.errors.OpError as error:
             if ran_out(error):
@@ -295,8 +290,8 @@ class Steps(KerasFunctions):
         self._note_inputs(batch, dealt)
         if not self._is_built:
             self._build(batch, dealt, trains=what == "train")
-        elif what == "train" and self._short_first is not None:
-            self._warn_of_other_batches(dealt)
+        elif what == "train" and self._warnings.wait_for_second_batch:
+            self._warnings.of_other_batches(dealt, rebalances=self._rebalances)
         if not self._is_tried(what, dealt):
             if self._may_tell(what):
                 self._try(what, batch, dealt.shares)
@@ -334,40 +329,20 @@ class Steps(KerasFunctions):
             data_faults.refuse_text(self.model, *batch[:2])
         built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
-        monitor = self.monitor
-        self._functions.awaits_lasting = monitor is not None and monitor.rebalances
+        self._functions.awaits_lasting = self._rebalances
         if trains:
             # A checkpoint may have been restored.
             self._trained_steps = int(self.model.optimizer.iterations.numpy())
-            self._warn_of_another_model()
-            self._warn_of_batch_normalisation()
-            if monitor is not None:
-                monitor.begin_with(dealt.samples, self._trained_steps)
-            self._warn_of_other_batches(dealt)
+            self._warnings.of_another_model()
+            self._warnings.of_batch_normalisation(xla=self._functions.xla)
+            if self.monitor is not None:
+                self.monitor.begin_with(dealt.samples, self._trained_steps)
+            self._warnings.of_other_batches(dealt, rebalances=self._rebalances)
 
-    def _warn_of_other_batches(self, dealt: Dealt) -> None:
-        """Warns of steps that do not have the split's global batch, by the first one.
-
-        By the larger of the first two where the first may be the one that is not full.
-        """
-        split = self._split
-        if split.takes_any_batch:
-            return
-        if self._short_first is not None:
-            dealt = max(self._short_first, dealt, key=lambda one: one.samples)
-            self._short_first = None
-        elif self._may_begin_short and dealt.samples < split.global_batch:
-            self._short_first = dealt
-            return
-        monitor = self.monitor
-        text = data.other_batches_text(
-            dealt,
-            split.global_batch,
-            only=self._epoch_samples,
-            rebalances=monitor is not None and monitor.rebalances,
-            balance=measured.balance_command(split.plan, split.simulate),
-        )
-        self._warn(text)
+    @property
+    def _rebalances(self) -> bool:
+        """Whether the split may change while this call trains."""
+        return self.monitor is not None and self.monitor.rebalances
 
     def _try(self, what: str, batch: Any, shares: BatchSplit) -> None:
         """Tries the step in parts on a batch, and on a few later ones while that does not tell.
@@ -393,36 +368,37 @@ class Steps(KerasFunctions):
             fault = data_faults.of_class_number(text)
             if fault is not None:
                 raise fault
-            self._warn(text)
+            self._warnings.say(text)
         if what == "train":
             self._decomposition = decomposition
             decomposition.refuse_small(shares.smallest, self.model)
-            self._warn_of_another_model(decomposition.fingerprint)
+            self._warnings.of_another_model(decomposition.fingerprint)
 
     def _prepare(self, method: str, options: dict[str, Any]) -> None:
         """Checks model and data, brings the data into the split's batches, and warns of changes."""
         split = self._split
         trains = method == "fit"
         for text in built.check(self.model, trains=trains):
-            self._warn(text)
+            self._warnings.say(text)
         if not split.is_first:
             quiet(options)
         data.check(options, self.model, devices=len(split.devices), trains=trains)
         if trains:
-            self._warn(measured.unlike_precision_text(self.model, split.precision))
-            self._warn(set_before_text(self.model))
+            self._warnings.say(
+                measured.unlike_precision_text(self.model, split.precision)
+            )
+            self._warnings.say(set_before_text(self.model))
             self._compiled_steps.begin(options)
             if self._has_weights():
-                self._warn_of_another_model()
+                self._warnings.of_another_model()
         users_data = options["x"]
-        self._epoch_samples = data.epoch_samples(options)
-        self._may_begin_short = data.may_begin_short(options)
+        self._warnings.begin(options)
         wanted = None if split.takes_any_batch else split.global_batch
         data.bring_into_batches(options, wanted, self.model)
         if trains and options["x"] is not users_data:
             steps = options.get("steps_per_epoch")
             size = split.global_batch
-            self._warn(data.regrouped_text(users_data, self.model, size, steps))
+            self._warnings.say(data.regrouped_text(users_data, self.model, size, steps))
         if self._replicas.cluster is not None:
             # Otherwise a process would wait for ever for those that ended.
             end_together(method, options, self._processes)
@@ -441,32 +417,3 @@ class Steps(KerasFunctions):
         if optimizer is not None and not optimizer.built and self._has_weights():
             with self._replicas.strategy.scope():
                 optimizer.build(self.model.trainable_variables)
-
-    def _warn_of_batch_normalisation(self) -> None:
-        if self._replicas.count > 1:
-            self._warn(
-                unsynchronised_text(
-                    self.model,
-                    micro=self._split.shares.accumulates,
-                    xla=self._functions.xla,
-                )
-            )
-
-    def _warn_of_another_model(self, step: measured.Fingerprint | None = None) -> None:
-        """Warns of a model, its optimizer, or a step that the plan was not measured with."""
-        if self._split.plan is not None:
-            self._warn(
-                measured.unlike_plan_text(
-                    self._split.plan,
-                    self.model,
-                    self._split.simulate,
-                    self._split.plan_file,
-                    step,
-                )
-            )
-
-    def _warn(self, text: str) -> None:
-        """Warns once of a text that is not empty; of several processes only the first warns."""
-        if text and self._split.is_first and text not in self._split.warned:
-            self._split.warned.add(text)
-            warn_user(text)
