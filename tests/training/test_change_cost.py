@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.training.change_cost import ChangeCost, StepsLeft
@@ -75,6 +77,7 @@ def slow_at_first(sleep_s: float) -> Any:
     return Slow()
 
 
+@pytest.mark.full
 def test_a_change_is_not_made_where_too_few_steps_are_left_for_what_the_last_one_cost() -> (
     None
 ):

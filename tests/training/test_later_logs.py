@@ -42,7 +42,9 @@ def counting(dtype: str, *, doubles: bool = False) -> Any:
     return model
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["int64", pytest.param("float32", marks=pytest.mark.full)]
+)
 def test_a_large_state_stays_local_and_its_logs_are_those_of_one_device(
     dtype: str,
 ) -> None:
