@@ -373,6 +373,10 @@ def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     assert explored(**roomy, find_limit=False) == (batches, Explored(2048, None, 128))
     batches += [8192, 32768]
     assert explored(**roomy) == (batches, Explored(1 << 20, None))
+    # Memory predicts 3001 samples: four times 512 is too much, twice shows three octaves.
+    tight = {**roomy, "usable_bytes": 30_100, "rate_of": lambda batch: min(batch, 100)}
+    expected = ([8, 16, 32, 128, 512, 1024], Explored(1024, None, 128))
+    assert explored(**tight, find_limit=False) == expected
     fast = {**roomy, "rate_of": lambda batch: min(batch, 64.0) * 1000}
     assert explored(**fast, find_limit=False)[0] == batches
 

@@ -61,7 +61,7 @@ def explore(attempts: Attempts) -> Explored:
         plateau = _plateau(attempts)
         if plateau is not None:
             break
-        factor = 2 if _predicted(attempts) is None else 4
+        factor = _factor(attempts, size)
         _tell_time_left(attempts, factor)
         size *= factor
     # Up to what was asked for; wherever memory ends, if it does; else as far as was explored.
@@ -74,6 +74,22 @@ def explore(attempts: Attempts) -> Explored:
     else:
         max_batch = max(attempts.points, default=1)
     return Explored(max_batch, failed, plateau)
+
+
+def _factor(attempts: Attempts, size: int) -> int:
+    """How many times as large the next size is: 4 once memory predicts a limit.
+
+    But 2 where steps are long, throughput no longer rises, and 4 is too much for the curve: the
+    next size may show a plateau, and to look for the limit would take minutes.
+    """
+    if _predicted(attempts) is None:
+        return 2
+    times = {batch: one.step_time_s.median for batch, one in attempts.points.items()}
+    best_before = max(batch / times[batch] for batch in times if batch < size)
+    rises = size / times[size] > (1 + _PLATEAU) * best_before
+    is_long = 2 * times[size] > _LONG_S
+    may_show = is_long and not rises and _ends_on_plateau(attempts)
+    return 2 if may_show and _is_enough(attempts, 4 * size) else 4
 
 
 def _plateau(attempts: Attempts) -> int | None:
