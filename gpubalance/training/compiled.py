@@ -83,7 +83,7 @@ class CompiledSteps:
         return logs, stamps, True
 
     def most_in_a_row(self, dealt: Dealt) -> int:
-        """On how many batches like this one `train_in_a_row` is worth a call; 1 for none."""
+        """How many batches like this one a call should train on; 1 with XLA."""
         return 1 if self.functions.xla else self.functions.most_in_a_row(dealt)
 
     def trace_again(self, what: str) -> None:

@@ -24,7 +24,7 @@ from gpubalance.engine.step.known_sum import check_sum
 from gpubalance.engine.step.later_results import LaterResults
 from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.read_later import read_later
-from gpubalance.engine.step.several import TracedFunction
+from gpubalance.engine.step.several import StepFunction
 from gpubalance.engine.step.sized import SizedFunctions
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace
@@ -53,7 +53,7 @@ class Functions:
         self._decompositions = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
-        self._traced: dict[tuple[str, str, StepKind], tuple[Any, TracedFunction]] = {}
+        self._traced: dict[tuple[str, str, StepKind], tuple[Any, StepFunction]] = {}
         # By the same the functions for usual shares alone.
         self._usual: dict[tuple[str, str, StepKind], SizedFunctions] = {}
         # By the same the shapes that its function has run with.
@@ -150,7 +150,7 @@ class Functions:
         return read_later(logs, numbers, function.later, states)
 
     def most_in_a_row(self, dealt: Dealt) -> int:
-        """On how many batches like this one it is worth to train in one call."""
+        """How many batches like this one a call should train on."""
         kind = self._kind_of_training(dealt)
         function, _ = self._of_any_size("train", dealt, kind)
         return function.most_for(dealt)
@@ -216,7 +216,7 @@ class Functions:
 
     def _function_for(
         self, what: str, dealt: Dealt, kind: StepKind
-    ) -> tuple[TracedFunction, bool]:
+    ) -> tuple[StepFunction, bool]:
         """The function for such a batch, and whether it was traced now.
 
         It is traced again for a wider layout of batches than before, and optimised again for other
@@ -237,7 +237,7 @@ class Functions:
 
     def _of_any_size(
         self, what: str, dealt: Dealt, kind: StepKind
-    ) -> tuple[TracedFunction, bool]:
+    ) -> tuple[StepFunction, bool]:
         """The function for batches of any size, and whether it was traced now."""
         signature = dealt.layout.signature
         key = what, dealt.layout.like, kind
@@ -259,7 +259,7 @@ class Functions:
             self._ran[key].add(shapes)
             self.first_steps += 1
 
-    def _trace(self, what: str, kind: StepKind, signature: Any) -> TracedFunction:
+    def _trace(self, what: str, kind: StepKind, signature: Any) -> StepFunction:
         """The traced function.
 
         The concrete one: a tf.function takes half a millisecond to find its only trace.
@@ -279,7 +279,7 @@ class Functions:
         )
         try:
             with tracing_lock:
-                return TracedFunction(step.get_concrete_function(), later)
+                return StepFunction(step.get_concrete_function(), later)
         except Exception as error:
             # Of a variable that is made while a step is traced.
             if type(error).__name__ != "UnliftableError":
@@ -292,8 +292,8 @@ class Functions:
             ) from error
 
     def _for_these(
-        self, signature: Any, function: TracedFunction, shares: BatchSplit
-    ) -> TracedFunction:
+        self, signature: Any, function: StepFunction, shares: BatchSplit
+    ) -> StepFunction:
         """The traced function for shares of these sizes only, without tracing the model again."""
         values = []
         for batch in shares.batches[self._replicas.own_slice]:
@@ -306,7 +306,7 @@ class Functions:
             autograph=False,
         )
         with tracing_lock:
-            return TracedFunction(
+            return StepFunction(
                 sized.get_concrete_function(), function.later, function.operations
             )
 

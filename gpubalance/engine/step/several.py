@@ -23,7 +23,7 @@ _MOST_OPERATIONS = 10_000
 _MOST_BYTES = 16 << 20
 
 
-class TracedFunction:
+class StepFunction:
     """A traced step, alone or several times in a row, and its logs that are computed later."""
 
     def __init__(
@@ -51,7 +51,7 @@ class TracedFunction:
         return self._in_a_row[count]
 
     def most_for(self, dealt: Dealt) -> int:
-        """How many steps on such batches are worth to be one call."""
+        """How many steps on such batches one call should have."""
         tensors = tf.nest.flatten(dealt.values)
         nbytes: int = sum(
             tensor.dtype.size * math.prod(tensor.shape) for tensor in tensors
