@@ -49,7 +49,6 @@ _BESIDE: dict[str, bool | dict[str, bool]] = {
     "force": True,
     "deadline_s": True,
     "time_limit_s": True,
-    "for_split": True,
     "least_samples": True,
     "measuring": {"deadline_s": True, "time_limit_s": True},
 }

@@ -6,7 +6,7 @@ Measurements come in, the sizes that are still needed go out.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import pairwise
 
 from gpubalance.planning.model import LINE_WITHIN, fit_line
@@ -18,6 +18,7 @@ _KNEE_FROM = 0.5
 _KNEE_CHANGES = 0.08
 # The largest batch replaces an octave that is this close below it.
 _AS_GOOD = 9 / 8
+_WIDE = 3.5  # two octaves, rounded to multiples
 _ON_LINE = 0.01
 _FEW = 4
 # A sensible batch gives at most so much less than the best one.
@@ -76,15 +77,37 @@ def knee_sizes(
     if one of its ends is `off` the line through all; otherwise the line predicts what lies between.
     Sizes that were measured already are left out.
     """
+    wanted: set[int] = set()
+    for low, high in _at_knee(points, off):
+        wanted.update(_between(low, high, multiple))
+    return sorted(wanted - {batch for batch, _ in points})
+
+
+def knee_middles(
+    points: Sequence[tuple[int, float]], multiple: int, off: Container[int]
+) -> list[int]:
+    """The sizes in the middle of gaps of two octaves or more at the knee.
+
+    (32, 100 samples/s), (128, 200), (512, 210), none of them on the line: 64.
+    """
+    wanted: set[int] = set()
+    for low, high in _at_knee(points, off):
+        if high >= _WIDE * low:
+            wanted.add(round(math.sqrt(low * high) / multiple) * multiple)
+    return sorted(wanted - {batch for batch, _ in points})
+
+
+def _at_knee(
+    points: Sequence[tuple[int, float]], off: Container[int]
+) -> Iterator[tuple[int, int]]:
+    """The neighbours between which (batch, throughput) points bend to their plateau."""
     ordered = sorted(points)
     best = max((rate for _, rate in ordered), default=0.0)
-    wanted: set[int] = set()
     for (low, before), (high, after) in pairwise(ordered):
         is_high = max(before, after) >= _KNEE_FROM * best
         changes = abs(after - before) > _KNEE_CHANGES * best
         if is_high and changes and (low in off or high in off):
-            wanted.update(_between(low, high, multiple))
-    return sorted(wanted - {batch for batch, _ in ordered})
+            yield low, high
 
 
 def _between(low: int, high: int, multiple: int) -> list[int]:

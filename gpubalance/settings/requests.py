@@ -70,7 +70,8 @@ class IndependentRequest(Request):
 class ProbeRequest(Probing, Request):
     """A probe of each device alone.
 
-    The run that follows needs `least_samples` of the user's data.
+    The run that follows needs `least_samples` of the user's data. One `for_split` measures as much
+    as a balance needs: its rounds measure again where it matters.
     """
 
     for_split: bool = False

@@ -24,6 +24,7 @@ from gpubalance.jobs.probe.limit import Explored, explore
 from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
 from gpubalance.jobs.probe.warnings import probe_warnings
 from gpubalance.jobs.probe.work import Work
+from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.search import Limit
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.probe import CurvePoint, SoloRate, Trial
@@ -332,6 +333,7 @@ def explored(
         bench=bench,
         points=points,
         try_batch=try_batch,
+        precision=wanted_precision,
         rule=StoppingRule.of_point(None),
     )
     found = explore(attempts)

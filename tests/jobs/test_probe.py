@@ -137,6 +137,11 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_under_the_limit(
     assert {64, 80, 104, 128} <= set(sizes)
     assert any(0.9 * sizes[-1] <= size < sizes[-1] for size in sizes)
     assert model_of(one).planned_with == "curve"
+    # The rounds of a balance measure again where it matters.
+    (short,) = probed(roomy, for_split=True).probes
+    assert len(short.curve) < 2 / 3 * len(one.curve)
+    assert [point.batch for point in short.curve][-1] == sizes[-1]
+    assert 64 in [point.batch for point in short.curve]
 
 
 def test_a_point_is_measured_until_it_is_precise_and_no_longer() -> None:
@@ -146,17 +151,19 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer() -> None:
     lengths = {}
     for name, profile, options in (
         ("calm", calm, {"duration_s": None}),
+        ("for a split", noisy, {"duration_s": None, "for_split": True}),
         ("noisy", noisy, {"duration_s": None}),
         ("long", calm, {"duration_s": 6.0}),
     ):
         (one,) = probed(profile, max_batch=16, **options).probes
-        assert all(
-            point.half_width <= wanted_precision(point.batch, 16) for point in one.curve
-        )
+        for point in one.curve:
+            wanted = wanted_precision(point.batch, 16)
+            assert point.half_width <= (0.03 if "for_split" in options else wanted)
         lengths[name] = [len(point.step_time_s.samples) for point in one.curve]
     assert set(lengths["calm"]) == {5}
     assert min(lengths["noisy"]) >= 5
     assert sum(lengths["noisy"]) > sum(lengths["calm"])
+    assert sum(lengths["noisy"]) > sum(lengths["for a split"])
     assert min(lengths["long"]) >= 12
 
 

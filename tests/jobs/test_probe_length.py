@@ -77,7 +77,7 @@ def test_a_probe_takes_at_most_three_minutes(seed: int, seconds: Path) -> None:
         assert limit.fits == holds // 8 * 8
         return
     assert limit.fits == max(point.batch for point in found.curve) < holds
-    assert 4 * limit.plateau <= limit.fits  # which are measured; between them it is 8
+    assert 2 * limit.plateau <= limit.fits
     rates = [batch / profile.compute_s(batch) for batch in (limit.plateau, 10**9)]
     assert rates[0] == pytest.approx(rates[1], rel=0.05)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpubalance.planning.curve import (
     best_of,
+    knee_middles,
     knee_sizes,
     octaves,
     off_line,
@@ -192,6 +193,22 @@ def test_the_knee_by_hand(
         if len(points) == 2:
             assert knee_sizes(points, multiple, {points[end][0]}) == sizes
     assert knee_sizes(points, multiple, set()) == []
+
+
+@cases(
+    "points, multiple, sizes",
+    ([(32, 100.0), (128, 200.0), (512, 210.0)], 1, [64]),
+    ([(8, 40.0), (32, 100.0), (128, 198.0), (512, 210.0)], 1, [64]),
+    ([(32, 100.0), (64, 150.0), (256, 210.0)], 8, [128]),
+    ([(64, 100.0), (224, 150.0)], 8, [120]),
+    ([(64, 100.0), (223, 150.0)], 1, []),
+)
+def test_the_middles_of_wide_gaps_at_the_knee(
+    points: list[tuple[int, float]], multiple: int, sizes: list[int]
+) -> None:
+    off = {batch for batch, _ in points}
+    assert knee_middles(points, multiple, off) == sizes
+    assert knee_middles(points, multiple, set()) == []
 
 
 def test_what_is_off_the_line_and_how_exactly_times_are_wanted() -> None:

@@ -20,7 +20,6 @@ _MOST = 100  # equal commands at a time
 # How long and how carefully it is measured, and what else does not change a measurement.
 _BESIDE: dict[str, bool | set[str]] = {
     "tracing": True,
-    "for_split": True,
     "fresh": True,
     "force": True,
     "ahead": True,

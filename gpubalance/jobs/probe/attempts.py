@@ -26,6 +26,8 @@ from gpubalance.jobs.measure.warnings import CLEARLY
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.point import measure_point, try_steps
 from gpubalance.jobs.probe.time_left import point_s
+from gpubalance.planning.curve import wanted_precision
+from gpubalance.planning.model import LINE_WITHIN
 from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
@@ -89,6 +91,21 @@ class Attempts:
 
     def __post_init__(self) -> None:
         self.rule = StoppingRule.of_point(self.bench.request.duration_s)
+
+    @property
+    def rule_again(self) -> StoppingRule:
+        """How long a point is measured once more, as exactly as at first."""
+        return self.rule.until(self.precision(1, 0))
+
+    def precision(self, batch: int, largest: float) -> float:
+        """How exactly a step time must be known, as a fraction of it.
+
+        For a split's probe as for a line, whatever the batch: the rounds that follow measure the
+        batches that they choose more exactly.
+        """
+        if self.bench.request.for_split:
+            return LINE_WITHIN
+        return wanted_precision(batch, largest)
 
     def points_up_to(self, largest: int) -> list[CurvePoint]:
         """The points of batches up to the largest, in the order of measuring."""

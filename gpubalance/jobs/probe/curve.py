@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.planning.curve import (
+    knee_middles,
     knee_sizes,
     octaves,
     off_line,
     sensible_of,
     sensible_size,
-    wanted_precision,
 )
 from gpubalance.planning.model import fit_line
 from gpubalance.planning.search import Limit
@@ -23,7 +23,8 @@ _BELOW_THE_LIMIT = 16
 def fill_curve(attempts: Attempts, limit: Limit) -> bool | None:
     """Measures what is missing: little if step times lie on a line, and returns whether they do.
 
-    Else it measures all octaves, and more at the knee. None if no batch trains.
+    Else it measures all octaves, and more at the knee. For a split only the largest batch and the
+    middle of wide gaps at the knee. None if no batch trains.
     """
     largest = limit.fits
     if not largest:
@@ -31,6 +32,8 @@ def fill_curve(attempts: Attempts, limit: Limit) -> bool | None:
     multiple = min(attempts.bench.request.batch_multiple, largest)
     sizes = octaves(min(attempts.points), largest, multiple)
     _measure_missing(attempts, limit, [largest])
+    if attempts.bench.request.for_split:
+        return _fill_for_split(attempts, limit, largest, multiple)
     if not _off_line(attempts, largest):
         rates = _rates(attempts, largest)
         _measure_sensible(
@@ -40,14 +43,30 @@ def fill_curve(attempts: Attempts, limit: Limit) -> bool | None:
     if off:
         _measure_missing(attempts, limit, sizes)
         off = _off_line(attempts, largest)
-        if limit.fails and largest in off:
-            below = largest - max(1, largest // _BELOW_THE_LIMIT)
-            _measure_missing(attempts, limit, [below // multiple * multiple])
+        if largest in off:
+            _measure_below_limit(attempts, limit, multiple)
         _measure_missing(
             attempts, limit, knee_sizes(_rates(attempts, largest), multiple, off)
         )
         _measure_sensible(attempts, limit, multiple, _rates(attempts, largest))
     return not off
+
+
+def _fill_for_split(
+    attempts: Attempts, limit: Limit, largest: int, multiple: int
+) -> bool:
+    off = _off_line(attempts, largest)
+    if largest in off:
+        _measure_below_limit(attempts, limit, multiple)
+    rates = _rates(attempts, largest)
+    _measure_missing(attempts, limit, knee_middles(rates, multiple, off))
+    return not _off_line(attempts, largest)
+
+
+def _measure_below_limit(attempts: Attempts, limit: Limit, multiple: int) -> None:
+    if limit.fits and limit.fails:
+        below = limit.fits - max(1, limit.fits // _BELOW_THE_LIMIT)
+        _measure_missing(attempts, limit, [below // multiple * multiple])
 
 
 def _off_line(attempts: Attempts, largest: int) -> set[int]:
@@ -92,7 +111,7 @@ def _measure_missing(attempts: Attempts, limit: Limit, sizes: Sequence[int]) -> 
         attempt = attempts.try_batch(
             size,
             "for the curve",
-            within=wanted_precision(size, limit.fits or 0),
+            within=attempts.precision(size, limit.fits or 0),
             fresh=is_near_limit,
             last=not is_near_limit or size == missing[-1],
         )

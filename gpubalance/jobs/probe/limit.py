@@ -11,7 +11,6 @@ from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.time_left import curve_left_s
-from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import Curve, Line, fit_line, measured_curve
 from gpubalance.planning.search import ASKED_FOR, Limit, TriedBatch, find_limit
@@ -26,6 +25,7 @@ _PLATEAU = 0.03
 # Nobody trains with steps that are so long, if so much smaller batches give as many samples/s.
 _LONG_S = 1.0
 _THREE_OCTAVES = 8
+_RISE_IN_THREE = (1 + _PLATEAU) ** 3
 # No limit is looked for above this.
 _LARGEST = 1 << 20
 
@@ -53,7 +53,7 @@ def explore(attempts: Attempts) -> Explored:
     failed = None
     plateau = None
     while size <= (bench.max_batch or _LARGEST) and not _is_enough(attempts, size):
-        within = wanted_precision(size, _least_largest(attempts.bench))
+        within = attempts.precision(size, _least_largest(attempts.bench))
         attempt = attempts.try_batch(size, "for the curve", within=within)
         if not attempt.trains:
             failed = size
@@ -79,16 +79,13 @@ def explore(attempts: Attempts) -> Explored:
 def _factor(attempts: Attempts, size: int) -> int:
     """How many times as large the next size is: 4 once memory predicts a limit.
 
-    But 2 where steps are long, throughput no longer rises, and 4 is too much for the curve: the
-    next size may show a plateau, and to look for the limit would take minutes.
+    But 2 where steps are long and 4 is too much for the curve: the next size may show a plateau,
+    and to look for the limit would take minutes.
     """
     if _predicted(attempts) is None:
         return 2
-    times = {batch: one.step_time_s.median for batch, one in attempts.points.items()}
-    best_before = max(batch / times[batch] for batch in times if batch < size)
-    rises = size / times[size] > (1 + _PLATEAU) * best_before
-    is_long = 2 * times[size] > _LONG_S
-    may_show = is_long and not rises and _ends_on_plateau(attempts)
+    is_long = 2 * attempts.points[size].step_time_s.median > _LONG_S
+    may_show = is_long and _ends_on_plateau(attempts)
     return 2 if may_show and _is_enough(attempts, 4 * size) else 4
 
 
@@ -115,7 +112,7 @@ def _ends_on_plateau(attempts: Attempts) -> bool:
 
 
 def _pays_no_more(times: Line | Curve, batch: int, smaller: Iterable[int] = ()) -> bool:
-    """Whether steps of that batch are long, and throughput has not risen for three octaves.
+    """Whether steps of that batch are long, and throughput hardly rose in three octaves.
 
     It is compared with the rate three octaves below, and those of `smaller` batches.
     """
@@ -123,7 +120,7 @@ def _pays_no_more(times: Line | Curve, batch: int, smaller: Iterable[int] = ()) 
         return False
     before = [max(1, batch // _THREE_OCTAVES), *smaller]
     best_before = max(_rate(times, size) for size in before)
-    return _rate(times, batch) <= (1 + _PLATEAU) * best_before
+    return _rate(times, batch) <= _RISE_IN_THREE * best_before
 
 
 def _rate(times: Line | Curve, batch: int) -> float:
@@ -194,7 +191,8 @@ def _why_max(bench: Bench) -> str:
 
 
 def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
-    attempt = attempts.try_batch(batch, reason, within=PRECISE_ENOUGH, for_limit=True)
+    within = max(PRECISE_ENOUGH, attempts.precision(batch, batch))
+    attempt = attempts.try_batch(batch, reason, within=within, for_limit=True)
     return TriedBatch(batch, attempt.trains, attempt.trial.memory_peak_bytes)
 
 

@@ -23,7 +23,7 @@ def measure_slower_again(attempts: Attempts) -> None:
         attempts.bench.tell(
             f"batch {batch} took longer than batch {larger}: measuring it once more"
         )
-        make = partial(measured_outside, attempts, batch, attempts.rule)
+        make = partial(measured_outside, attempts, batch, attempts.rule_again)
         point = attempts.bench.get_or_make(f"{batch} slower", CurvePoint, make)
         if point is not None:
             attempts.points[batch] = point.model_copy(update={"measured_again": True})

@@ -71,7 +71,7 @@ def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
     """
     rule = attempts.rule
     factor = 1.0
-    for looked in (rule.glance, rule.look, rule):
+    for looked in (rule.glance, rule.look, attempts.rule_again):
         now = measured_outside(attempts, before.batch, looked)
         if now is None:
             return False
@@ -108,7 +108,7 @@ def measure_all_again(attempts: Attempts) -> None:
 
 
 def _measure_again(attempts: Attempts, batch: int) -> None:
-    make = partial(measured_outside, attempts, batch, attempts.rule)
+    make = partial(measured_outside, attempts, batch, attempts.rule_again)
     now = attempts.bench.get_or_make(f"{batch} once more", CurvePoint, make)
     if now is not None:
         attempts.bench.watch(PointDone(attempts.bench.device, now))
