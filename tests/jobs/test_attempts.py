@@ -44,7 +44,9 @@ class Scripted(Attempts):
         )
         usual = {
             "device": DEVICE,
-            "request": SimpleNamespace(duration_s=None, settings=SMALL),
+            "request": SimpleNamespace(
+                duration_s=None, settings=SMALL, for_split=False
+            ),
             "usable_bytes": None,
             "fragments": True,
             "journal": journal,

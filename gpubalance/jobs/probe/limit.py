@@ -26,6 +26,8 @@ _PLATEAU = 0.03
 _LONG_S = 1.0
 _THREE_OCTAVES = 8
 _RISE_IN_THREE = (1 + _PLATEAU) ** 3
+# An exact limit is of no use to a split whose rounds try it, nor where steps are long.
+_CLOSE = 0.04
 # No limit is looked for above this.
 _LARGEST = 1 << 20
 
@@ -176,7 +178,19 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
         multiple=bench.request.batch_multiple,
         failed=explored.failed,
         why_max=_why_max(bench),
+        within=_limit_within(attempts),
     )
+
+
+def _limit_within(attempts: Attempts) -> float:
+    """How far what fits and what fails may be apart, as a fraction, once exactness takes long."""
+    if attempts.bench.request.find_limit:
+        return 0.0
+    longest_s = max(
+        (one.step_time_s.median for one in attempts.points.values()), default=0.0
+    )
+    is_enough = attempts.bench.request.for_split or longest_s > _LONG_S
+    return _CLOSE if is_enough else 0.0
 
 
 def _why_max(bench: Bench) -> str:
