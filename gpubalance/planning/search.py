@@ -262,6 +262,8 @@ class _Search:
 
     def _first_wish(self) -> tuple[int, str]:
         """The rung to try by preference, between the ends, and why."""
+        if self._high is not None and self._apart > 1:
+            return self._blind()  # memory has misled for four tries
         for rung, reason in self._by_memory():
             if self._low < rung and (self._high is None or rung < self._high):
                 return rung, reason
@@ -305,7 +307,7 @@ class _Search:
         apart = self._high - self._low
         if apart <= _FEW_RUNGS:
             return self._low + 1, self._ends()
-        part = 2 if self._memory is None else 3
+        part = 2 if self._memory is None or self._apart > 1 else 3
         return self._low + apart // part, self._ends()
 
     def _ends(self) -> str:
