@@ -306,12 +306,16 @@ def explored(
     fails: int = 10**9,
     *,
     find_limit: bool = True,
+    for_split: bool = False,
 ) -> tuple[list[int], Explored]:
     """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
     told: list[float] = []
     bench: Any = SimpleNamespace(
         request=SimpleNamespace(
-            batch_multiple=8, max_batch=max_batch, find_limit=find_limit
+            batch_multiple=8,
+            max_batch=max_batch,
+            find_limit=find_limit,
+            for_split=for_split,
         ),
         max_batch=max_batch,
         usable_bytes=usable_bytes,
@@ -379,6 +383,10 @@ def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     tight = {**roomy, "usable_bytes": 30_100, "rate_of": lambda batch: min(batch, 100)}
     expected = ([8, 16, 32, 128, 512, 1024], Explored(1024, None, 128))
     assert explored(**tight, find_limit=False) == expected
+    # For a split one octave that is flat is enough.
+    bends = {**tight, "rate_of": lambda batch: 70 + min(batch, 512) / 10}
+    assert explored(**bends, find_limit=False)[1].plateau is None
+    assert explored(**bends, find_limit=False, for_split=True)[1].plateau == 512
     fast = {**roomy, "rate_of": lambda batch: min(batch, 64.0) * 1000}
     assert explored(**fast, find_limit=False)[0] == batches
 

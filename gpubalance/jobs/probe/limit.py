@@ -101,7 +101,15 @@ def _plateau(attempts: Attempts) -> int | None:
     curve = measured_curve(times_of(attempts.points.values()))
     largest = curve.batches[-1]
     smaller = [size for size in curve.batches if size <= largest / _THREE_OCTAVES]
-    if not smaller or not _pays_no_more(curve, largest, smaller):
+    # With fewer octaves a split would have few sizes to choose from.
+    if not smaller or curve.step_time_s(largest) < _LONG_S:
+        return None
+    pays_no_more = _pays_no_more(curve, largest, smaller)
+    if attempts.bench.request.for_split:
+        # One flat octave is enough: rounds with longer steps would take minutes.
+        best_before = max(_rate(curve, size) for size in curve.batches[:-1])
+        pays_no_more |= _rate(curve, largest) <= (1 + _PLATEAU) * best_before
+    if not pays_no_more:
         return None
     enough = _rate(curve, largest) / (1 + _PLATEAU)
     return min(batch for batch in curve.batches if _rate(curve, batch) >= enough)
