@@ -396,14 +396,19 @@ def test_close_ends_will_do_once_four_tries_found_no_neighbours() -> None:
         held = min(33 * 10**6 + 11_700 * batch, usable - 10**6)
         return TriedBatch(batch, batch <= most, held if batch <= most else None)
 
-    def found(**how: float) -> Limit:
+    def found(within: float = 0.0) -> Limit:
         return find_limit(
-            try_batch, points, memory_bytes=usable, max_batch=MOST, multiple=8, **how
+            try_batch,
+            points,
+            memory_bytes=usable,
+            max_batch=MOST,
+            multiple=8,
+            within=within,
         )
 
     exact = found()
     assert (exact.fits, exact.fails) == (160_000, 160_008)
-    close = found(within=0.04)
+    close = found(0.04)
     fits, fails = known(close.fits), known(close.fails)
     assert fits <= 160_000 < fails <= 1.041 * fits
     assert len(close.trials) <= 7 < len(exact.trials)
