@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -22,6 +23,8 @@ from gpubalance.cli.next_command import program, typed
 from gpubalance.errors import UsageError
 
 _INTERRUPTED = 128 + int(signal.SIGINT)
+# What people look for among the commands, in these words
+_OF_A_SCRIPT = ("train", "training", "fit")
 _COMPLETION = ("--install-completion", "--show-completion")
 
 
@@ -33,6 +36,15 @@ class _Program(TyperGroup):
             name: Command(name, about) for name, about in COMMANDS.items()
         }
         super().__init__(**options)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Raises UsageError for a word such as train: that is done in a script."""
+        if args and get_close_matches(args[0], _OF_A_SCRIPT, cutoff=0.8):
+            raise UsageError(
+                f"no command trains a model of your own: {args[0]} is done in your script",
+                remedy="gpubalance guide train",
+            )
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

@@ -90,12 +90,16 @@ def check(options: dict[str, Any], model: Any, *, devices: int, trains: bool) ->
     samples than devices.
     """
     data = options.get("x")
-    _check_arrays(options, model)
     size = options.get("batch_size")
+    if isinstance(data, keras.Model):
+        raise BadInput(
+            "the data (x) is a model", remedy="give arrays, x and y, or a dataset"
+        )
     if data is None:
         raise BadInput(
             "there is no data: x is None", remedy="give arrays, x and y, or a dataset"
         )
+    _check_arrays(options, model)
     if isinstance(data, tf.data.Dataset):
         steps = "steps_per_epoch" if trains else "steps"
         is_endless = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY

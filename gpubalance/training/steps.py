@@ -23,6 +23,7 @@ from gpubalance.engine.step import built
 from gpubalance.engine.step.several import are_alike
 from gpubalance.engine.users_errors import own_code_named, own_traceback
 from gpubalance.errors import BadInput, OutOfMemory
+from gpubalance.remedies import match
 from gpubalance.results.decomposition import UNTRIED
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training import data, launched, measured
@@ -102,7 +103,12 @@ class Steps(KerasFunctions):
                 if fault is not None:
                     raise fault from None
                 failed = f"{name} of the model {self.model.name} failed"
-                raise BadInput(f"{failed}:\n{own_traceback(error)}") from None
+                known = match(str(error))
+                raise BadInput(
+                    f"{failed}:\n{own_traceback(error)}",
+                    cause=known.cause if known else "",
+                    remedy=known.remedy if known else "",
+                ) from None
             raise
         except (AttributeError, ValueError) as error:
             fault = data_faults.of_labels(error)

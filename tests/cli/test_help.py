@@ -33,6 +33,15 @@ def test_the_help_of_a_command_has_each_of_its_options_and_an_example(
     assert in_process([name, "-h"]).out == done.out
 
 
+@cases("word", "train", "trian", "fit", ids=str)
+def test_who_looks_for_a_command_that_trains_is_sent_to_the_script(
+    in_process: Program, word: str
+) -> None:
+    done = in_process([word])
+    assert (done.code, done.out) == (2, "")
+    assert f"{word} is done in your script\n  → gpubalance guide train" in done.err
+
+
 def test_the_programs_help_lists_the_commands(in_process: Program) -> None:
     done = in_process(["--help"])
     assert (done.code, done.err) == (0, "")

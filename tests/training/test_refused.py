@@ -163,6 +163,14 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
                     call(model, unlabelled, verbose=0)
     with refused("there is no data: x is None"):
         split.fit(trained)
+    with refused(r"the data \(x\) is a model\n  → give arrays"):
+        split.fit(trained, trained, X, Y)
+    with refused(r"Incompatible shapes(.|\n)*fixed batch size(.|\n)*→ take the batch"):
+        with split.scope():
+            rows = layers.Lambda(lambda x: tf.reshape(x, (100, 6)), output_shape=(6,))
+            fixed = keras.Sequential([keras.Input((6,)), rows, layers.Dense(1)])
+            fixed.compile("sgd", "mse")
+        split.fit(fixed, X[:200], X[:200, :1], verbose=0)
     for data in ({"x": samples}, {"x": X, "y": Y, "validation_data": samples}):
         with refused(r"gives single samples(.|\n)*→ batch it: dataset\.batch\(1000\)"):
             by_ratios.fit(trained, **data, verbose=0)
