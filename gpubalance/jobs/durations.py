@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from gpubalance.jobs.keep.journal import content_key
-from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
+from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
 from gpubalance.results.estimate import PhaseEstimate
 from gpubalance.settings.record import Seconds
 from gpubalance.settings.requests import (

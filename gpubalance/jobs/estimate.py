@@ -6,7 +6,7 @@ from gpubalance.jobs.durations import phases_of
 from gpubalance.jobs.keep.probes import kept_probe
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split, check_asked
-from gpubalance.jobs.probe.order import phase_names
+from gpubalance.jobs.probe.devices import phase_names
 from gpubalance.results.estimate import Estimate
 from gpubalance.settings.queueing import QueueRequest
 from gpubalance.settings.record import Record

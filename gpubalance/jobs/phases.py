@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gpubalance.jobs.durations import keep_durations, phases_of
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
-from gpubalance.jobs.probe.order import phase_names
+from gpubalance.jobs.probe.devices import phase_names
 from gpubalance.numbers.units import format_duration
 from gpubalance.settings.requests import BalanceRequest, MeasureRequest, ProbeRequest
 

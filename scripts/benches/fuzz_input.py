@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import sampled_from
 
 from gpubalance.cli.app import app
-from gpubalance.jobs.balance.tried import TriedSplit
+from gpubalance.jobs.balance.rounds import TriedSplit
 from gpubalance.jobs.measure.window import TakenTurn, Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.probe.device_probe import fitted
+from gpubalance.jobs.probe.probed_device import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.common import Model, StepTime, Throughput
 from gpubalance.results.plan import Plan

@@ -18,7 +18,7 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.probe.attempts import Attempts
-from gpubalance.jobs.probe.slower import measure_slower_again
+from gpubalance.jobs.probe.curve import measure_slower_again
 from gpubalance.results.probe import CurvePoint
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
 from tests.support.altered import altered

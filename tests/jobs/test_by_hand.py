@@ -18,12 +18,11 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.too_slow import FIRST, too_slow, too_slow_windows
 from gpubalance.jobs.probe.bench import Bench
-from gpubalance.jobs.probe.device_probe import device_probe, taken_over
-from gpubalance.jobs.probe.failures import nothing_fits
+from gpubalance.jobs.probe.curve import Work
 from gpubalance.jobs.probe.limit import Explored, explore
+from gpubalance.jobs.probe.probed_device import device_probe, taken_over
+from gpubalance.jobs.probe.result import nothing_fits, probe_warnings
 from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
-from gpubalance.jobs.probe.warnings import probe_warnings
-from gpubalance.jobs.probe.work import Work
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.search import Limit
 from gpubalance.results.common import Throughput, Warning_

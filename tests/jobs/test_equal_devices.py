@@ -8,14 +8,13 @@ import pytest
 
 from gpubalance.devices.alike import first_alike
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
-from gpubalance.jobs.balance.balance import balance
-from gpubalance.jobs.balance.reuse import new_probe
+from gpubalance.jobs.balance.balance import balance, new_probe
 from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PointDone, Watch
 from gpubalance.jobs.keep.command_journal import journal_of
 from gpubalance.jobs.keep.probes import best_probe, kept_probe
 from gpubalance.jobs.keep.saved import save
-from gpubalance.jobs.probe.order import queues
+from gpubalance.jobs.probe.devices import queues
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from gpubalance.errors import EnvironmentFault, NothingFits, OutOfMemory
+from gpubalance.jobs.balance.rounds import lowered_limits
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.balance.tried import lowered_limits
 from gpubalance.jobs.events import Doing, Event
 from gpubalance.jobs.measure.fitting import Fitting, _needs_and_has
 from gpubalance.settings.batch_split import BatchSplit

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import Interrupted, NothingFits
-from gpubalance.jobs.balance.balance import balance
-from gpubalance.jobs.balance.reuse import probe_for
+from gpubalance.jobs.balance.balance import balance, probe_for
 from gpubalance.jobs.events import (
     Doing,
     Event,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpubalance.jobs.balance.gap import solo_gap
+from gpubalance.jobs.balance.proof import solo_gap
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.jobs.plan.record import plan_of

@@ -23,7 +23,7 @@ from gpubalance.jobs.measure.subject_runner import (
 from gpubalance.jobs.measure.warm_up import train_until_ready, train_until_settled
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.jobs.measure.window import TakenTurn, Window, largest
-from gpubalance.jobs.probe.order import phase_names, queues, stand_ins
+from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
 from gpubalance.results.run import SlowSteps
 from gpubalance.results.timing import Timing

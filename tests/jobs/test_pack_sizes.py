@@ -8,11 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from gpubalance.jobs.balance.course import find_and_prove
+from gpubalance.jobs.balance.balance import find_and_prove
 from gpubalance.jobs.balance.packs import choose_packs, has_much_sync
-from gpubalance.jobs.balance.rounds import BalanceRounds
+from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.balance.tried import measure_split
 from gpubalance.jobs.events import Doing, Event, Watch
 from gpubalance.jobs.keep.command_journal import free_journal
 from gpubalance.jobs.keep.journal import Journal

@@ -12,8 +12,8 @@ import pytest
 
 from gpubalance.errors import NothingFits
 from gpubalance.jobs.events import Event, PointDone, TimeLeft, Watch
+from gpubalance.jobs.probe.curve import at_device_pace
 from gpubalance.jobs.probe.probe import probe
-from gpubalance.jobs.probe.speed import at_device_pace
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.model import LINE_WITHIN
 from gpubalance.results.probe import BatchLimit, DeviceProbe, Probe, StepTimeModel

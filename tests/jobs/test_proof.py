@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gpubalance.jobs.balance import proof
-from gpubalance.jobs.balance.result import result_of
+from gpubalance.jobs.balance.proof import result_of
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.plan.measured_split import MeasuredSplit

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from gpubalance.jobs.balance.course import find_and_prove
-from gpubalance.jobs.balance.rounds import BalanceRounds
+from gpubalance.jobs.balance.balance import find_and_prove
+from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.balance.tried import measure_split
 from gpubalance.numbers.stats import half_width
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring

@@ -11,12 +11,12 @@ from typing import Any, cast
 import numpy as np
 
 from gpubalance.errors import Interrupted
-from gpubalance.jobs.balance.course import find_and_prove
-from gpubalance.jobs.balance.result import result_so_far
+from gpubalance.jobs.balance.balance import find_and_prove
+from gpubalance.jobs.balance.proof import result_so_far
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.probe.device_probe import fitted
+from gpubalance.jobs.probe.probed_device import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe

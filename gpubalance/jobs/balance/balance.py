@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from gpubalance.jobs.balance.course import find_and_prove
-from gpubalance.jobs.balance.result import result_so_far
-from gpubalance.jobs.balance.reuse import new_probe, probe_from_before
-from gpubalance.jobs.balance.rounds import BalanceRounds
+from gpubalance.errors import GpubalanceError, NothingFits, PartialResult
+from gpubalance.jobs.balance.packs import choose_packs, has_much_sync
+from gpubalance.jobs.balance.proof import finish, prove, result_of, result_so_far
+from gpubalance.jobs.balance.rounds import BalanceRounds, next_split
 from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
-from gpubalance.jobs.events import Watch
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.jobs.keep.command_journal import journal_of
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.probes import holds_nothing, kept_probe
 from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.measure.party import party_for
+from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import check_asked
+from gpubalance.jobs.probe.probe import probe as probe_stage
 from gpubalance.results.plan import Plan
+from gpubalance.results.probe import Probe
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.party import Party
 
 
 def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
@@ -50,3 +56,105 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
             plan = find_and_prove(rounds)
             keep_balance(request, plan)
             return plan
+
+
+def find_and_prove(rounds: BalanceRounds) -> Plan:
+    """Tries splits until none promises more than was measured, and proves the best.
+
+    A proof may show that another one is the best: it ends once the best is proven.
+    """
+    chosen: set[tuple[int, ...]] = set()  # the sets of devices whose packs are chosen
+    while True:
+        best = rounds.known.best()
+        # At once, as packs decide how much sync is left, and so which devices are worth it.
+        if best is not None and not chosen and has_much_sync(best.current[-1]):
+            _choose_packs(rounds, best, chosen)
+            best = rounds.known.best()
+        planned = None
+        if not rounds.are_over:
+            planned = next_split(
+                rounds.known, rounds.time_sums, ran_out=rounds.ran_out > 0
+            )
+        if planned is not None:
+            rounds.try_split(planned)
+        elif best is None:
+            raise PartialResult(
+                f"every split that was tried ran out of memory, {rounds.ran_out} of them",
+                remedy="--margin keeps more memory free, --rounds tries more",
+            )
+        elif best.run is not None:
+            finish(rounds, best.planned.split, best.run)
+            return result_of(rounds, best)
+        elif best.planned.split.used not in chosen:
+            _choose_packs(rounds, best, chosen)
+        else:
+            prove(rounds, best.planned)
+
+
+def _choose_packs(
+    rounds: BalanceRounds, best: MeasuredSplit, chosen: set[tuple[int, ...]]
+) -> None:
+    """Goes on with the size of packs that is best for this split, and with what it gave."""
+    split = best.planned.split
+    chosen.add(split.used)
+    round_s = rounds.request.round_s
+    measured = choose_packs(rounds.together, split, best.current[-1], round_s)
+    if measured is not None:
+        rounds.known.forget_set(split.used)
+        rounds.known.learn(best.planned, measured)
+
+
+def probe_for(
+    request: BalanceRequest, limit: TimeLimit, watch: Watch, journal: Journal
+) -> Probe:
+    """The balance's probe: see `probe_from_before`, else `new_probe`."""
+    return probe_from_before(request, watch, journal) or new_probe(
+        request, limit, watch, journal
+    )
+
+
+def probe_from_before(
+    request: BalanceRequest, watch: Watch, journal: Journal
+) -> Probe | None:
+    """The balance's probe from before an interruption, else a kept one, or None.
+
+    A kept one is of these devices and settings.
+    """
+    own = journal.load("probe", Probe)  # which --fresh has made
+    earlier = own or kept_probe(request)
+    if earlier is not None:
+        journal.tell_resumed()
+        text = f"planning with the probe of {earlier.created}"
+        if own is None:
+            text += "; --fresh makes a new one"
+        watch(Doing(text, stays=True))
+    return earlier
+
+
+def new_probe(
+    request: BalanceRequest,
+    limit: TimeLimit,
+    watch: Watch,
+    journal: Journal,
+    next_party: Party | None = None,
+) -> Probe:
+    """A probe for the balance.
+
+    The party of the joint runs, which is `next_party`, loads TensorFlow when the probe of the last
+    device begins. If nothing fits on one of the devices, that is no error: the others are left.
+    """
+    journal.begin_anew()
+    try:
+        with journal_of(request.probe, resume=journal.resume) as own:
+            made = probe_stage(request.probe, watch, own, limit, next_party)
+    except GpubalanceError as error:
+        partial = error.partial
+        error.partial = None  # a partial probe, which is kept, is no partial plan
+        if not isinstance(error, NothingFits) or not partial:
+            raise
+        if all(holds_nothing(entry) for entry in partial.probes):
+            raise
+        watch(Doing(error.message))
+        made = partial
+    journal.add("probe", made)
+    return made

@@ -1,4 +1,4 @@
-"""The proof of a balance's split: a run in turns with the even split."""
+"""The proof of a split: it runs in turns with the even split; and the plan that says so."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ from dataclasses import replace
 from typing import cast
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
-from gpubalance.jobs.balance.result import result_of, result_so_far
-from gpubalance.jobs.balance.rounds import BalanceRounds
-from gpubalance.jobs.balance.tried import TriedSplit
-from gpubalance.jobs.balance.warnings import even_is_faster
+from gpubalance.jobs.balance.rounds import BalanceRounds, TriedSplit, even_is_faster
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Doing, PhaseBegun
-from gpubalance.jobs.keep.probes import solo_bests_of
+from gpubalance.jobs.keep.probes import holds_nothing, solo_bests_of
+from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.plan.estimates import WORTH_A_ROUND
+from gpubalance.jobs.measure.trace import trace
+from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
+from gpubalance.jobs.plan.beside import best_at
+from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.measured_split import MeasuredSplit, split_over
+from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation
-from gpubalance.results.run import Measurement, Run
+from gpubalance.results.common import Warning_
+from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
+from gpubalance.results.plan import Balance, Plan
+from gpubalance.results.run import Measurement, Run, alone_in_use
+from gpubalance.settings.batch_split import BatchSplit
 
 
 def prove(rounds: BalanceRounds, planned: Allocation) -> None:
@@ -86,3 +92,84 @@ def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
         rounds.known.learn(allocated, even)
         # Which it needs, as the largest that fits may be above the limits of the planner.
         prove(rounds, allocated)
+
+
+def result_so_far(rounds: BalanceRounds) -> Plan | None:
+    """The plan of the best proven split, else of the best measured one; None before either."""
+    best = rounds.known.best(proven=True) or rounds.known.best()
+    return None if best is None else result_of(rounds, best)
+
+
+def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
+    """The plan of that split, with how it was found."""
+    known = rounds.known
+    run = best.run
+    plan = plan_of(known, best.as_measured)
+    predicted = plan.predicted
+    gap = None
+    if run is not None:
+        gap = solo_gap(known, plan.split, run)
+        even = run.baselines.even
+        # What fits was tried: it may be another than was predicted
+        if even is not None:
+            at_even = best_at(
+                known.problem, plan.split.used, even.global_batch, plan.split
+            )
+            predicted = predicted.model_copy(update={"best_at_even": at_even})
+    changes = {
+        "predicted": predicted,
+        "settings": rounds.together.settings_for(plan.split),
+        "pipeline": rounds.pipeline or plan.pipeline,
+        "balance": Balance(
+            rounds=tuple(rounds.records),
+            run=run,
+            solo_gap=gap,
+            overhead=rounds.together.overhead,
+        ),
+        "warnings": (*plan.warnings, *_warnings(rounds, plan.global_batch)),
+    }
+    return plan.model_copy(update=changes)
+
+
+def _warnings(rounds: BalanceRounds, global_batch: int) -> list[Warning_]:
+    warnings = []
+    for device, change in rounds.known.changed():
+        warnings.append(speed_changed(rounds.request.devices[device], change))
+    warnings += resumed(rounds.journal.reused[TriedSplit], "rounds")
+    if rounds.pipeline is not None:
+        warnings += batches_joined(rounds.pipeline.joined_from, global_batch)
+    return warnings + rounds.warnings
+
+
+def solo_gap(known: DeviceEstimates, split: BatchSplit, run: Run) -> SoloGap | None:
+    """The parts of the difference; None if a device's best alone is unknown."""
+    busy_s = {replica.device: replica.busy_s for replica in run.replicas}
+    devices = []
+    for device, probe in enumerate(known.probes):
+        if probe.solo_best is None and not holds_nothing(probe):
+            return None
+        best = 0.0
+        if probe.solo_best is not None:
+            best = probe.solo_best.throughput
+        alone_s = known.alone_s(device, split) + known.alone_update_s(device)
+        batch = split.batches[device]
+        devices.append(DeviceRun(best, batch, alone_s, busy_s.get(device, 0.0)))
+    with_xla = sum((probe.alone or 0.0) for probe in known.probes)
+    xla = with_xla - sum(device.solo_best for device in devices)
+    return divide_gap(devices, run.step_time_s.median, run.slow_s, xla)
+
+
+def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
+    """Measures the user's pipeline and traces steps, each if it is asked for."""
+    request = rounds.request
+    # The proof, with batches on the devices, does not show the pipeline.
+    if request.settings.data is not None:
+        party = rounds.together.gather(split)
+        alone = measure_input_pipeline(party, split.global_batch, rounds.watch)
+        solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)
+        rounds.pipeline = held_against(alone, proof.throughput, solo_sum)
+    if request.tracing is not None:
+        party = rounds.together.gather(split)
+        rounds.warnings += trace(
+            party, {0: split.without_idle}, request.tracing, rounds.watch
+        )

@@ -1,23 +1,36 @@
-"""The rounds of a balance: each measures a split for a moment, or finds out what fits instead."""
+"""The rounds of a balance: which split comes next, what it gives, or what fits instead."""
 
 from __future__ import annotations
 
-from gpubalance.errors import OutOfMemory
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import Field
+
+from gpubalance.errors import NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.balance.tried import TriedSplit, lowered_limits, measure_split
-from gpubalance.jobs.balance.warnings import machine_not_steady
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, TimeLeft
 from gpubalance.jobs.keep.journal import content_key
+from gpubalance.jobs.measure.fitting import Fitting
+from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.warm_up import SETTLING_STEPS
-from gpubalance.jobs.plan.estimates import DeviceEstimates
+from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
+from gpubalance.jobs.plan.measured_split import MeasuredSplit
+from gpubalance.jobs.plan.problem import best_split
 from gpubalance.jobs.plan.record import plan_of
+from gpubalance.numbers.units import format_rate
+from gpubalance.planning.leaving import Devices, split_of_all, without_some
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Round
 from gpubalance.results.probe import Probe
-from gpubalance.results.run import InputPipeline
+from gpubalance.results.run import InputPipeline, Measurement
+from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.record import Batch, Record
 
 # Nobody knows how many rounds follow
 _USUAL_ROUNDS = 2
@@ -176,3 +189,144 @@ class BalanceRounds:
             ran_out = f"{self.request.devices[device].label} ran out of memory"
             where = f"at batch {split.micro_batches[device]} in the joint run"
             self.watch(Doing(f"{ran_out} {where}: planning with up to {limit}"))
+
+
+# Of many devices there are many sets, and a sum over each takes a part of a second.
+_MOST_SUMS = 16
+
+
+def next_split(
+    known: DeviceEstimates, time_sums: Callable[[Devices], None], *, ran_out: bool
+) -> Allocation | None:
+    """The next split to measure; None if another round would gain nothing.
+
+    One that promises more, by what is known or by the least sync that fewer devices may have; or
+    one whose place among the best is in doubt. The best itself is measured once more while it may
+    give what another promises. `time_sums` is called with devices whose sync is unknown, and lets
+    `known` learn what sums over them take.
+
+    Raises what `best_split` does if no split was measured; once splits `ran_out` of memory it is
+    NothingFits, as the devices have stepped back from what was asked for.
+    """
+    best = known.best()
+    try:
+        promised = best_split(known.problem)
+    except (UsageError, NothingFits) as error:
+        if best is not None:
+            promised = best.planned
+        elif ran_out:
+            message = f"{error.message} that fits in a joint run"
+            raise NothingFits(message, remedy=error.remedy) from None
+        else:
+            raise
+    if best is None:
+        return promised
+    above = (1 + WORTH_A_ROUND) * best.value
+    value = known.problem.value(promised)
+    promises = value > above and not known.has(promised.split)
+    if promises:
+        above = (1 + WORTH_A_ROUND) * value
+    fewer = _fewer_devices(known, time_sums, above)
+    if fewer is not None:
+        return fewer
+    if promises:
+        return best.planned if best.may_give(value) else promised
+    doubtful = known.in_doubt()
+    return doubtful.planned if doubtful else None
+
+
+def _fewer_devices(
+    known: DeviceEstimates, time_sums: Callable[[Devices], None], above: float
+) -> Allocation | None:
+    """A split of fewer devices that may be worth more than `above`, by what sums tell, or None."""
+    if known.probe.settings.all_reduce == "hierarchical":
+        return None  # it can't sum an odd number of devices
+    while True:
+        devices = without_some(known.problem, above)
+        if devices is None:
+            return None
+        if known.problem.sync.has_sums(devices) or len(known.sums_s) > _MOST_SUMS:
+            return split_of_all(known.problem, devices)
+        time_sums(devices)
+
+
+class TriedSplit(Record):
+    """What a split gave in a round. If it ran out of memory, `measured` is null.
+
+    `limits` then has (device, its largest micro-batch) for each device that holds less than was
+    thought.
+    """
+
+    split: BatchSplit
+    measured: Measurement | None
+    limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
+
+
+def measure_split(
+    together: Together, split: BatchSplit, at_least_s: float | None
+) -> Measurement:
+    """What a split gives, measured for so long; if None, until it is known within ± 0.5 %."""
+    used = together.run_request(split).without_idle
+    measurer = Measurer(together.gather(split), together.journal, together.watch)
+    subject = Subject(used.split, used.devices, least_samples=split.global_batch)
+    window = measurer.measure(subject, StoppingRule.of_round(at_least_s))
+    sensors = measurer.sensors(subject)
+    return measurement(used.split, [window], sensors, used_places=split.used)
+
+
+def lowered_limits(
+    together: Together, split: BatchSplit, error: OutOfMemory, *, believed: bool
+) -> list[tuple[int, int]]:
+    """(device, micro-batch that fits) of each device that was given more than it holds.
+
+    Empty if the failure was chance: if it is not `believed`, and the whole split fits when it is
+    tried once more. Raises NothingFits if no split fits, or the fault that only looks like a lack
+    of memory.
+    """
+    party = together.gather(split)
+    request = together.run_request(split).without_idle
+    fits = Fitting(party, request, together.watch).suggest(error, believed=believed)
+    if fits == request.split:
+        return []
+    if fits is None and error.fault is not None:
+        raise error.fault
+    if fits is None:
+        raise NothingFits(
+            error.message,
+            remedy="not even one sample a device fits: use a smaller model",
+        )
+    lowered = []
+    for place, device in enumerate(split.used):
+        size = fits.micro_batches[place]
+        if size < request.split.micro_batches[place]:
+            lowered.append((device, size))
+    return lowered
+
+
+def machine_not_steady(often: MeasuredSplit) -> Warning_:
+    """The warning that the measurements of a split differ more than another would change."""
+    rates = [measured.throughput.median for measured in often.current]
+    return warning(
+        "not-steady/machine",
+        split=often.planned.split,
+        least=format_rate(min(rates)),
+        most=format_rate(max(rates)),
+        count=len(rates),
+    )
+
+
+def even_is_faster(
+    proof: Measurement, even: Measurement, even_split: BatchSplit, *, is_as_asked: bool
+) -> Warning_:
+    """The warning that the even split was faster than the split that was proven beside it."""
+    row = "even-is-faster"
+    if not is_as_asked:
+        row += "/not-asked"
+    return warning(
+        row,
+        split=proof.split,
+        rate=format_rate(proof.throughput.median),
+        even=even_split,
+        even_rate=format_rate(even.throughput.median),
+        even_batches=" ".join(map(str, even_split.batches)),
+    )

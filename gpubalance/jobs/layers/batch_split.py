@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.balance.rounds import measure_split
 from gpubalance.jobs.balance.together import Together
-from gpubalance.jobs.balance.tried import measure_split
 from gpubalance.jobs.events import Doing
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.measure.party import party_for

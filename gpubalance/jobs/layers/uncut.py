@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
-from gpubalance.jobs.balance.reuse import probe_for
+from gpubalance.jobs.balance.balance import probe_for
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.probes import solo_best_of

@@ -11,7 +11,7 @@ from gpubalance.jobs.keep.probes import holds_nothing
 from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN
-from gpubalance.jobs.probe.slower import slower_warnings
+from gpubalance.jobs.probe.curve import slower_warnings
 from gpubalance.planning.allocate import allocated, gain, requiring
 from gpubalance.planning.model import Curve
 from gpubalance.planning.noise import efficiency, learning_rate_factor

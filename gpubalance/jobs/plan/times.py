@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, ValidationError
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.probe.device_probe import fitted, solo_rate
+from gpubalance.jobs.probe.probed_device import fitted, solo_rate
 from gpubalance.numbers.stats import mad, median
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.results.common import StepTime, Throughput, now

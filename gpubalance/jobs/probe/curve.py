@@ -1,10 +1,21 @@
-"""The curve of a device up to its limit: measures the batches at which it is not known yet."""
+"""The curve of a device up to its limit, whether it keeps its speed, and what a step does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
+from gpubalance.errors import (
+    DeadlinePassed,
+    EnvironmentFault,
+    OutOfMemory,
+    PartialResult,
+)
+from gpubalance.jobs.events import PointDone
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.probe.attempts import Attempts
+from gpubalance.numbers.stats import median
+from gpubalance.numbers.units import format_seconds
 from gpubalance.planning.curve import (
     knee_middles,
     knee_sizes,
@@ -13,8 +24,16 @@ from gpubalance.planning.curve import (
     sensible_of,
     sensible_size,
 )
-from gpubalance.planning.model import fit_line
+from gpubalance.planning.model import fit_line, slower_batches
 from gpubalance.planning.search import Limit
+from gpubalance.results.common import Warning_
+from gpubalance.results.probe import CurvePoint, times_of
+from gpubalance.results.timing import Timing
+from gpubalance.results.warnings import warning
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.record import Record, Seconds
+from gpubalance.workers.messages import CountFlops, Flops
+from gpubalance.workers.worker import Worker
 
 # Just under the limit cuDNN may have too little memory left for its fastest algorithms.
 _BELOW_THE_LIMIT = 16
@@ -117,3 +136,190 @@ def _measure_missing(attempts: Attempts, limit: Limit, sizes: Sequence[int]) -> 
         )
         if not attempt.trains:
             attempts.skipped.append(size)
+
+
+def measure_slower_again(attempts: Attempts) -> None:
+    """Measures each batch once more that took longer than a larger one; that time then counts."""
+    for batch, larger in slower_batches(times_of(attempts.points.values())):
+        if attempts.points[batch].measured_again:
+            continue
+        attempts.bench.tell(
+            f"batch {batch} took longer than batch {larger}: measuring it once more"
+        )
+        make = partial(measured_outside, attempts, batch, attempts.rule_again)
+        point = attempts.bench.get_or_make(f"{batch} slower", CurvePoint, make)
+        if point is not None:
+            attempts.points[batch] = point.model_copy(update={"measured_again": True})
+            attempts.bench.watch(PointDone(attempts.bench.device, point))
+
+
+def slower_warnings(
+    device: str, points: Iterable[CurvePoint], *, given: bool = False
+) -> Iterator[Warning_]:
+    """A warning for each batch that takes longer than a larger one, measured or as `given`."""
+    times = times_of(points, given=given)
+    seconds = {batch: time_s for batch, time_s, _ in times}
+    row = "slower-than-larger/given" if given else "slower-than-larger"
+    for batch, larger in slower_batches(times):
+        yield warning(
+            row,
+            device=device,
+            batch=batch,
+            time=format_seconds(seconds[batch]),
+            larger=larger,
+            larger_time=format_seconds(seconds[larger]),
+        )
+
+
+_FEWEST = 3  # points, of which one is in the middle
+# The part by which a batch's step time must change for the device to have changed its speed, beyond
+# the uncertainty of both measurements.
+_MOVED = 0.03
+# A step goes at the host's pace, which changes by itself, if twice as many samples take at most so
+# many times as long. On an H200 a step of 8 samples took 0.81 of the time a minute later, one of
+# 136 took 0.99.
+_AT_HOST_PACE = 1.1
+
+
+class Drift(Record):
+    """Whether the device changed its speed before the end of its probe."""
+
+    changed: bool
+
+
+def keeps_speed(attempts: Attempts) -> bool:
+    """Whether the device still takes what it took at first.
+
+    Measures the first and the middle one of the points again at which the device sets the pace.
+    """
+    points = at_device_pace(list(attempts.points.values()))
+    if len(points) < _FEWEST:
+        return True
+    first = points[0]
+    middle = points[len(points) // 2]
+
+    def measured() -> Drift:
+        return Drift(
+            changed=_has_changed(attempts, first) or _has_changed(attempts, middle)
+        )
+
+    drift = attempts.bench.get_or_make("drift", Drift, measured)
+    return drift is None or not drift.changed
+
+
+def at_device_pace(points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """Those whose steps take as long as the device needs, not as long as the host."""
+    at_own_pace = []
+    for point in points:
+        if not any(_is_no_longer(other, point) for other in points):
+            at_own_pace.append(point)
+    return at_own_pace
+
+
+def _is_no_longer(other: CurvePoint, point: CurvePoint) -> bool:
+    """Whether a step of at least twice as many samples takes hardly longer than the point's."""
+    times = other.step_time_s.median / point.step_time_s.median
+    return other.batch >= 2 * point.batch and times <= _AT_HOST_PACE
+
+
+def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
+    """Whether a step certainly takes another time now than before.
+
+    Takes a glance first, then a short look if there may be a change, then one as long as a
+    point's to confirm it.
+    """
+    rule = attempts.rule
+    factor = 1.0
+    for looked in (rule.glance, rule.look, attempts.rule_again):
+        now = measured_outside(attempts, before.batch, looked)
+        if now is None:
+            return False
+        factor = now.step_time_s.median / before.step_time_s.median
+        half_width = factor * now.step_time_s.relative_half_width
+        least = _MOVED + half_width + before.step_time_s.relative_half_width
+        if looked == rule.glance:
+            least = _MOVED - half_width
+        if abs(factor - 1) <= least:
+            return False
+    attempts.bench.tell(
+        f"batch {before.batch} now takes {factor:.2f} times as long as at first: "
+        "measuring once more"
+    )
+    return True
+
+
+def measured_outside(
+    attempts: Attempts, batch: int, rule: StoppingRule
+) -> CurvePoint | None:
+    """A point outside the search for the limit; None if the worker is lost."""
+    try:
+        attempts.bench.ensure_worker(last=True)
+        return attempts.measured(batch, rule)
+    except (PartialResult, DeadlinePassed, OutOfMemory) as error:
+        attempts.bench.lose(error)
+        return None
+
+
+def measure_all_again(attempts: Attempts) -> None:
+    """Measures all batches once more, on a device as hot as when the change was found."""
+    for batch in sorted(attempts.points, reverse=True):
+        _measure_again(attempts, batch)
+
+
+def _measure_again(attempts: Attempts, batch: int) -> None:
+    make = partial(measured_outside, attempts, batch, attempts.rule_again)
+    now = attempts.bench.get_or_make(f"{batch} once more", CurvePoint, make)
+    if now is not None:
+        attempts.bench.watch(PointDone(attempts.bench.device, now))
+    point = now or attempts.points[batch]
+    changes = {"steady": False, "measured_again": now is not None}
+    attempts.points[batch] = point.model_copy(update=changes)
+
+
+# An update takes the same time at every batch. It is measured at the largest batch whose steps are
+# no longer than this: in shorter steps a GPU may wait for its host.
+_SHORT_S = 0.1
+_UPDATES = 7
+# Stamped steps have their own trace, whose first steps are slower
+_SLOW_FIRST_STEPS = 2
+
+
+class Work(Record):
+    """Floating-point operations of a step for a sample, seconds of an update; None if unknown."""
+
+    step_flops: float | None
+    update_s: Seconds | None = None
+
+
+def work_of_step(attempts: Attempts) -> Work | None:
+    """The work as the living worker gives it, or as it was kept before; None without either."""
+    return attempts.bench.get_or_make("work", Work, partial(_measured, attempts))
+
+
+def _measured(attempts: Attempts) -> Work | None:
+    bench = attempts.bench
+    if not bench.party.alive or not attempts.points:
+        return None
+    short = []
+    for batch, point in attempts.points.items():
+        if point.step_time_s.median <= _SHORT_S:
+            short.append(batch)
+    batch = max(short, default=min(attempts.points))
+    try:
+        with bench.worker() as worker:
+            flops = worker.ask(CountFlops(), Flops)
+            update_s = _measure_update(worker, batch)
+        return Work(step_flops=flops.step, update_s=update_s)
+    except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
+        bench.party.drop()
+        return None
+
+
+def _measure_update(worker: Worker, batch: int) -> float:
+    """The median seconds of a weight update. Raises what `Worker.measure` does."""
+    count = _SLOW_FIRST_STEPS + _UPDATES
+    updates_s = []
+    for reply in worker.measure(BatchSplit((batch,)), at_least=count, stamped=True):
+        if isinstance(reply, Timing) and reply.counts:
+            updates_s.append(sum(reply.update_s or ()))
+    return median(updates_s[_SLOW_FIRST_STEPS:])
