@@ -31,11 +31,9 @@ from gpubalance.jobs.balance.rounds import TriedSplit
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import belongs_to
-from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.subject_runner import SubjectRunner
-from gpubalance.jobs.measure.window import TakenTurn
+from gpubalance.jobs.measure.window import Sensors, Subject, TakenTurn
 from gpubalance.jobs.probe.attempts import Attempt
 from gpubalance.results.records import read_result
 from gpubalance.settings.measuring import Measuring

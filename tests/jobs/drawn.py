@@ -22,8 +22,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.sensors import Sensors
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.window import Sensors, Window
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement, Run
 from gpubalance.results.timing import Overhead, Timing

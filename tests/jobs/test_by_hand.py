@@ -15,8 +15,8 @@ from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import TimeLeft
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.too_slow import FIRST, too_slow, too_slow_windows
+from gpubalance.jobs.measure.warnings import FIRST, too_slow, too_slow_windows
+from gpubalance.jobs.measure.window import Subject
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.curve import Work
 from gpubalance.jobs.probe.limit import Explored, explore

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from gpubalance.jobs.measure.at_once import CommonWindow
+from gpubalance.jobs.measure.measurer import CommonWindow
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.results.timing import Timing
 from gpubalance.settings.measuring import Measuring

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.jobs.measure import figures, stamps
-from gpubalance.jobs.measure.memory_lines import limits_by, lines_through
+from gpubalance.jobs.measure import figures
+from gpubalance.jobs.measure.fitting import limits_by, lines_through
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.subject_runner import (
     SubjectRunner,
     WarmUp,
     step_s_of,
     steps_per_timing,
+    train_until_ready,
+    train_until_settled,
 )
-from gpubalance.jobs.measure.warm_up import train_until_ready, train_until_settled
 from gpubalance.jobs.measure.warnings import of_figures
-from gpubalance.jobs.measure.window import TakenTurn, Window, largest
+from gpubalance.jobs.measure.window import Subject, TakenTurn, Window, largest
 from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
 from gpubalance.results.run import SlowSteps
@@ -178,48 +178,48 @@ def test_what_a_stamped_step_takes_longer_is_no_wait() -> None:
     steps = [stamped(0.1, 0.0, 0.19, wait_s=0.03) for _ in range(3)]
     usual = [timing(0.2, wait_s=0.02) for _ in range(3)]
     windows = [window(usual, steps)]
-    assert stamps.input_waits_s(windows) == pytest.approx([0.01] * 3)
-    assert stamps.single_steps_s(windows) == pytest.approx([0.2] * 3)
+    assert figures.input_waits_s(windows) == pytest.approx([0.01] * 3)
+    assert figures.single_steps_s(windows) == pytest.approx([0.2] * 3)
     fast = [stamped(0.1, 0.0, 0.15, wait_s=0.03) for _ in range(3)]
-    assert stamps.input_waits_s([window(usual, fast)]) == pytest.approx([0.03] * 3)
+    assert figures.input_waits_s([window(usual, fast)]) == pytest.approx([0.03] * 3)
     slow = [stamped(0.1, 0.0, 0.3, wait_s=0.03) for _ in range(3)]
-    assert stamps.input_waits_s([window(usual, slow)]) == [0.0] * 3
+    assert figures.input_waits_s([window(usual, slow)]) == [0.0] * 3
 
 
 def test_data_that_seldom_comes_late() -> None:
     """Timings wait 0.04 s a step more than the median stamped one, of which 0.03 lengthen it."""
     steps = [stamped(0.1, 0.0, 0.17) for _ in range(3)]
     usual = [timing(0.2, wait_s=0.04) for _ in range(3)]
-    assert stamps.rare_waits_s([window(usual, steps)]) == pytest.approx(0.03)
+    assert figures.rare_waits_s([window(usual, steps)]) == pytest.approx(0.03)
     less = [timing(0.2, wait_s=0.01) for _ in range(3)]
-    assert stamps.rare_waits_s([window(less, steps)]) == pytest.approx(0.01)
+    assert figures.rare_waits_s([window(less, steps)]) == pytest.approx(0.01)
     none = [timing(0.16, wait_s=0.04) for _ in range(3)]
-    assert stamps.rare_waits_s([window(none, steps)]) == 0.0
+    assert figures.rare_waits_s([window(none, steps)]) == 0.0
     unlike = [altered(one, unlike=True) for one in usual]
-    assert stamps.rare_waits_s([window(unlike, steps)]) == 0.0
+    assert figures.rare_waits_s([window(unlike, steps)]) == 0.0
     # Without these waits no step is slow, and stamping costs nothing.
-    assert stamps.slow_s([window(usual, steps)]) == 0.0
-    assert stamps.stamp_cost([window(usual, steps)]) == pytest.approx(0.0)
+    assert figures.slow_s([window(usual, steps)]) == 0.0
+    assert figures.stamp_cost([window(usual, steps)]) == pytest.approx(0.0)
 
 
 def test_slow_steps_and_what_stamping_costs() -> None:
     steps = [stamped(0.1, 0.0, 0.11) for _ in range(4)] + [stamped(0.1, 0.0, 0.5)]
     usual = [timing(0.12) for _ in range(3)]
     windows = [window(usual, steps)]
-    assert stamps.slow_steps_in(windows) == SlowSteps(count=1, timed=5)
-    assert stamps.slow_s(windows) == pytest.approx(0.01)
-    assert stamps.stamp_cost(windows) == pytest.approx(0.0)
+    assert figures.slow_steps_in(windows) == SlowSteps(count=1, timed=5)
+    assert figures.slow_s(windows) == pytest.approx(0.01)
+    assert figures.stamp_cost(windows) == pytest.approx(0.0)
     even = [window([timing(0.10)] * 3, steps[:4])]
-    assert stamps.stamp_cost(even) == pytest.approx(0.1)
-    assert stamps.stamp_cost([window(usual)]) is None
-    assert stamps.step_spread(windows) is None
+    assert figures.stamp_cost(even) == pytest.approx(0.1)
+    assert figures.stamp_cost([window(usual)]) is None
+    assert figures.step_spread(windows) is None
 
 
 def test_late_data_makes_a_slow_step_and_a_few_long_timings_are_told() -> None:
     """Data comes every 0.13 s, once after 0.52 s; one timing of six takes twice as long."""
     usual = [timing(0.65, 5, 0.65)] * 6
     steps = [stamped(0.1, 0.0, 0.1, wait_s) for wait_s in (0.52, *[0.13] * 9)]
-    assert stamps.slow_step_count([window(usual, steps)]) == 1
+    assert figures.slow_step_count([window(usual, steps)]) == 1
     slow = [window([timing(1.3, 5, 0.65), *usual[1:]], steps[1:])]
     assert figures.mean_over_median(slow) == pytest.approx(1 / 6)
     (told,) = [one for one in of_figures(SMALL, (), [slow]) if one.code == "slow-steps"]
@@ -233,16 +233,16 @@ def test_batches_that_differ_in_shape_have_means_and_a_spread() -> None:
     ]
     usual = [timing(0.35, unlike=True) for _ in range(3)]
     windows = [window(usual, steps)]
-    assert stamps.averaging(windows) is not stamps.averaging([window([timing(0.1)])])
-    spread = known(stamps.step_spread(windows))
+    assert figures.averaging(windows) is not figures.averaging([window([timing(0.1)])])
+    spread = known(figures.step_spread(windows))
     assert spread.p50_s == pytest.approx(0.25 + 0.05)
     assert spread.p95_s == pytest.approx(
         float(np.percentile([0.1, 0.2, 0.3, 0.6], 95)) + 0.05
     )
     assert spread.steps == 4
-    assert stamps.slow_step_count(windows) == 0
-    assert stamps.slow_s(windows) == 0.0
-    assert stamps.step_spread([window(usual, steps[:1])]) is None
+    assert figures.slow_step_count(windows) == 0
+    assert figures.slow_s(windows) == 0.0
+    assert figures.step_spread([window(usual, steps[:1])]) is None
 
 
 def noisy(count: int, seconds: float, noise: float) -> list[Timing]:

@@ -12,11 +12,15 @@ import pytest
 
 from gpubalance.jobs.measure.figures import late_part
 from gpubalance.jobs.measure.measurement import measurement
-from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.subject_runner import NOT_YET, SubjectRunner, step_s_of
-from gpubalance.jobs.measure.warm_up import train_until_ready, train_until_settled
+from gpubalance.jobs.measure.subject_runner import (
+    NOT_YET,
+    SubjectRunner,
+    step_s_of,
+    train_until_ready,
+    train_until_settled,
+)
+from gpubalance.jobs.measure.window import Sensors, Subject
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.settings import Settings

@@ -15,11 +15,10 @@ from gpubalance.jobs.events import (
     TurnDone,
     WindowDone,
 )
+from gpubalance.jobs.measure.joint import in_turns
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.subject import Subject, Turn
 from gpubalance.jobs.measure.subject_runner import WarmUp
-from gpubalance.jobs.measure.turns import in_turns
-from gpubalance.jobs.measure.window import Window
+from gpubalance.jobs.measure.window import Subject, Turn, Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring

@@ -15,8 +15,8 @@ from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject import Subject
-from gpubalance.jobs.measure.warm_up import SETTLING_STEPS
+from gpubalance.jobs.measure.subject_runner import SETTLING_STEPS
+from gpubalance.jobs.measure.window import Subject
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import best_split

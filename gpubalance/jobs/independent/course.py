@@ -16,8 +16,8 @@ from gpubalance.jobs.endings import one_error
 from gpubalance.jobs.events import Doing
 from gpubalance.jobs.independent.replica import OwnReplica
 from gpubalance.jobs.independent.result import Found
-from gpubalance.jobs.measure.subject import Turn
-from gpubalance.jobs.measure.turns import in_turns
+from gpubalance.jobs.measure.joint import in_turns
+from gpubalance.jobs.measure.window import Turn
 
 
 def measure_in_turns(found: Found) -> None:

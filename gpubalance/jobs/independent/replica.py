@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpubalance.errors import GpubalanceError
-from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.window import Subject
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest

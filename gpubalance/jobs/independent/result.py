@@ -11,9 +11,13 @@ from gpubalance.jobs.independent.replica import OwnReplica
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.subject import Subject, Turn
-from gpubalance.jobs.measure.too_slow import too_slow_windows
-from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ended
+from gpubalance.jobs.measure.warnings import (
+    of_figures,
+    resumed,
+    telemetry_ended,
+    too_slow_windows,
+)
+from gpubalance.jobs.measure.window import Subject, Turn
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.numbers.stats import interval_of_sum
 from gpubalance.results.common import Model, Throughput, Warning_, now

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpubalance.jobs.measure.figures import Windows, began_s, peaks, stamped_in, usual_s
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.window import Subject
 from gpubalance.numbers.stats import median
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import Timeline

@@ -8,7 +8,7 @@ from gpubalance.jobs.environment import environment
 from gpubalance.jobs.layers.cut import MeasuredCut, blocks, stages, usual_timeline
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.measure import figures
-from gpubalance.jobs.measure.stamps import stamp_cost
+from gpubalance.jobs.measure.figures import stamp_cost
 from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ended
 from gpubalance.numbers.stats import mean
 from gpubalance.planning.pipeline.timeline import bubble_bound

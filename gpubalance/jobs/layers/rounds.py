@@ -10,9 +10,9 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.layers.costs import BlockCosts
 from gpubalance.jobs.layers.cut import MeasuredCut, cut_text, subject_of, timelines
 from gpubalance.jobs.measure.figures import step_times_s, throughput_of, usual_s
+from gpubalance.jobs.measure.joint import in_turns
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.turns import in_turns
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.results.layers import LayersRound
 from gpubalance.settings.requests import LayersRequest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.jobs.measure import figures, stamps
+from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.figures import Windows
-from gpubalance.jobs.measure.sensors import Sensors
+from gpubalance.jobs.measure.window import Sensors
 from gpubalance.planning.parts import StepParts, split_step
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.settings.batch_split import BatchSplit
@@ -28,7 +28,7 @@ def measurement(
     if origin_s is None:
         origin_s = figures.began_s(windows)
     step_time = figures.step_time(windows, origin_s)
-    slow_s = stamps.slow_s(windows)
+    slow_s = figures.slow_s(windows)
     parts = _parts(windows, step_time.median - slow_s)
     peaks = figures.peaks(windows)
     telemetry = sensors.telemetry(origin_s) or (None,) * len(split.batches)
@@ -53,13 +53,13 @@ def measurement(
         micro_batches=split.micro_batches,
         global_batch=split.global_batch,
         step_time_s=step_time,
-        step_spread=stamps.step_spread(windows),
+        step_spread=figures.step_spread(windows),
         throughput=figures.throughput_of(split.global_batch, step_time.samples),
         replicas=tuple(replicas),
         sync_s=parts.sync_s,
         input_wait_s=parts.input_wait_s,
         slow_s=slow_s,
-        slow_steps=stamps.slow_steps_in(windows) if slow_s else None,
+        slow_steps=figures.slow_steps_in(windows) if slow_s else None,
         excess_s=parts.excess_s,
         imbalance=parts.imbalance,
     )
@@ -70,6 +70,8 @@ def _parts(windows: Windows, step_s: float) -> StepParts:
     steps = figures.stamped_in(windows)
     computes = [step.compute_s or () for step in steps]
     updates = [step.update_s or () for step in steps]
-    average = stamps.averaging(windows)
-    input_wait_s = average(stamps.input_waits_s(windows)) + stamps.rare_waits_s(windows)
+    average = figures.averaging(windows)
+    input_wait_s = average(figures.input_waits_s(windows)) + figures.rare_waits_s(
+        windows
+    )
     return split_step(step_s, computes, updates, input_wait_s, average)

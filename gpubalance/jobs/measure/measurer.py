@@ -1,7 +1,9 @@
-"""Warms subjects up, has workers measure them, keeps what they give, and tells whoever watches."""
+"""Has workers measure subjects, keeps what they give, and tells whoever watches."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,18 +14,17 @@ from gpubalance.errors import BadInput
 from gpubalance.jobs.endings import raising_gpu_lost
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.measure.at_once import CommonWindow
-from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject import Subject, Turn
 from gpubalance.jobs.measure.subject_runner import (
     SubjectRunner,
     WarmUp,
     step_s_of,
     steps_per_timing,
+    train_until_ready,
+    train_until_settled,
 )
-from gpubalance.jobs.measure.warm_up import train_until_ready, train_until_settled
-from gpubalance.jobs.measure.window import TakenTurn, Window
+from gpubalance.jobs.measure.window import Sensors, Subject, TakenTurn, Turn, Window
+from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Ready
 from gpubalance.workers.party import Party
@@ -271,3 +272,61 @@ def belongs_to(window: Window, subject: Subject) -> bool:
     # Only tests and benches have subjects without devices.
     replicas = len(subject.devices or subject.split.batches)
     return len(window.throttled) == replicas
+
+
+class CommonWindow:
+    """Begins when each worker has given its first timing, ends when each has given enough.
+
+    Only this process's clock says when a timing arrives. A timing counts if the one before it
+    arrived after the common begin, so that it began after that too, and if it arrives before the
+    common end: then every device trained all the while. Each worker's thread shares the window.
+    """
+
+    def __init__(self, groups: Sequence[int], rule: StoppingRule) -> None:
+        """The window ends when the rule is content with what counts of each group's worker."""
+        self.counted: dict[int, list[Timing]] = {group: [] for group in groups}
+        self.overlap_s = 0.0
+        self._rule = rule
+        self._lock = threading.Lock()
+        self._came_s: dict[int, float] = {}
+        self._gpu_is_changing: dict[int, bool] = {}
+        self._began_s: float | None = None
+        self._is_over = False
+
+    def add(self, group: int, timing: Timing, *, gpu_is_changing: bool = False) -> None:
+        """Adds a worker's timing that has just arrived, and what its sensors say of its GPU."""
+        with self._lock:
+            now_s = time.monotonic()
+            before_s = self._came_s.get(group)
+            self._came_s[group] = now_s
+            self._gpu_is_changing[group] = gpu_is_changing
+            if self._is_over:
+                return
+            if self._began_s is None:
+                self._began_s = (
+                    now_s if len(self._came_s) == len(self.counted) else None
+                )
+                return
+            if before_s is not None and before_s >= self._began_s:
+                self.counted[group].append(timing)
+            if self._have_enough():
+                self._is_over = True
+                self.overlap_s = now_s - self._began_s
+
+    def _have_enough(self) -> bool:
+        """Whether what counts of each worker is enough."""
+        for group, timings in self.counted.items():
+            if not self._rule.is_reached(
+                timings, gpu_is_changing=self._gpu_is_changing[group]
+            ):
+                return False
+        return True
+
+    def is_over(self) -> bool:
+        """Whether the window has ended: no timing that arrives from now on counts."""
+        return self._is_over
+
+    def end(self) -> None:
+        """Ends the window after a worker has failed; what the others measured is worthless."""
+        with self._lock:
+            self._is_over = True

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpubalance.jobs.environment import environment
-from gpubalance.jobs.measure import figures, stamps, warnings
+from gpubalance.jobs.measure import figures, warnings
 from gpubalance.jobs.measure.figures import Windows
 from gpubalance.jobs.measure.input_pipeline import held_against
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.subject import Subject
+from gpubalance.jobs.measure.window import Subject
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import (
@@ -119,7 +119,7 @@ class RunFindings:
             **fields,
             warmup_steps=self.measurer.warm_up_of(self.own).steps,
             steps=figures.step_count(windows),
-            stamp_cost=stamps.stamp_cost(windows),
+            stamp_cost=figures.stamp_cost(windows),
             pack_bytes=facts.pack_bytes,
             baselines=Baselines(even=even, solo_best=self.solo, solo_sum=solo_sum),
             speedup_over_even=speedup and speedup.value,

@@ -21,17 +21,15 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.events import PointDone, TrialDone
 from gpubalance.jobs.measure import figures
-from gpubalance.jobs.measure.sensors import Sensors
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
-from gpubalance.jobs.measure.subject import Subject
 from gpubalance.jobs.measure.subject_runner import (
     SubjectRunner,
     step_s_of,
     steps_per_timing,
+    train_until_settled,
 )
-from gpubalance.jobs.measure.too_slow import FIRST, too_slow
-from gpubalance.jobs.measure.warm_up import train_until_settled
-from gpubalance.jobs.measure.warnings import CLEARLY
+from gpubalance.jobs.measure.warnings import CLEARLY, FIRST, too_slow
+from gpubalance.jobs.measure.window import Sensors, Subject
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.time_left import point_s
 from gpubalance.numbers.steady import is_steady

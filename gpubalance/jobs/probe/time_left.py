@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from gpubalance.jobs.events import TimeLeft, Watch
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.warm_up import SETTLING_STEPS
+from gpubalance.jobs.measure.subject_runner import SETTLING_STEPS
 from gpubalance.planning.model import fit_line
 from gpubalance.results.probe import CurvePoint
 
