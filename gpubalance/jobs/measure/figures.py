@@ -1,4 +1,8 @@
-"""What the windows of a subject say: step time, the parts of a step, memory and devices."""
+"""What the windows of a subject say: step time, the parts of a step, memory and devices.
+
+Stamped steps are apart from other timings, as stamping costs a little. The engine takes the stamps,
+in engine/step/points.py.
+"""
 
 from __future__ import annotations
 
