@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.pipeline.blocks import Blocks
-from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.engine.pipeline.blocks import Blocks, Calls
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import (
     MicroBatch,

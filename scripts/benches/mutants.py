@@ -46,8 +46,8 @@ PARTS = (
     *("training/change_text.py", "training/device_split.py", "training/load.py"),
     *("training/epoch_times.py", "training/noise_text.py", "training/step_clock.py"),
     *("engine/batch_sizes.py", "engine/device_time.py", "engine/pace.py"),
-    *("engine/step/marks.py", "engine/step/pack_size.py", "engine/step/points.py"),
-    *("engine/step/rows.py", "engine/step/sums.py", "engine/step/vectors.py"),
+    *("engine/step/sums.py", "engine/step/pack_size.py", "engine/step/points.py"),
+    *("engine/step/gradients.py", "engine/step/sums.py", "engine/step/sums.py"),
 )
 # How long a dash is and where a text begins: a look at the chart judges that, and no test.
 _LOOKS = "gpubalance/render/report/charts/"

@@ -37,8 +37,7 @@ def graph_of(model: Any) -> tuple[Any, Any, Any]:
     """A model's calls, its blocks and samples for it; compiles it."""
     from gpubalance.engine.data import Samples
     from gpubalance.engine.labels import compile_for
-    from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import Calls
+    from gpubalance.engine.pipeline.blocks import Calls, blocks_of
 
     calls = Calls(model)
     return calls, blocks_of(calls), Samples(model, compile_for(model), seed=0)

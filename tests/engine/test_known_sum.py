@@ -20,7 +20,7 @@ from tests.training.cases import largest
 def test_a_device_gets_all_or_it_is_named(count: int, all_reduce: AllReduce) -> None:
     """NCCL needs GPUs. TensorFlow's hierarchical one drops a device where their number is odd."""
     from gpubalance.engine.replicas import replicas_on
-    from gpubalance.engine.step.known_sum import check_sum
+    from gpubalance.engine.step.parity import check_sum
 
     devices, joint = simulated_devices(str(count))
     names = tuple(device.label for device in devices)

@@ -223,8 +223,7 @@ def test_a_device_that_hangs_is_named_with_its_task() -> None:
 
 
 def test_what_can_not_be_cut_is_refused_with_its_reason() -> None:
-    from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import Calls
+    from gpubalance.engine.pipeline.blocks import Calls, blocks_of
 
     again = layers.Dense(6, name="again")
     given = keras.Input((6,))

@@ -11,7 +11,7 @@ class Made:
     """Functions that take ten seconds to make, by a clock that only they and the test move."""
 
     def __init__(self, *, awaits_lasting: bool = True) -> None:
-        from gpubalance.engine.step.sized import SizedFunctions
+        from gpubalance.engine.step.several import SizedFunctions
 
         self.now_s = 0.0
         self.made: list[int] = []

@@ -25,7 +25,7 @@ WHOLES = {
 def powers(
     whole: Any, near: float = 1e-6, rounding: Any = 0.0, parts: Any = PARTS
 ) -> Any:
-    from gpubalance.engine.step.marks import powers_of
+    from gpubalance.engine.step.sums import powers_of
 
     return powers_of(whole, parts, near, rounding)
 
@@ -62,7 +62,7 @@ def test_of_several_quantities_each_may_be_apart_by_a_part_of_all() -> None:
 
 def test_marks_are_a_norm_and_products_that_add_up() -> None:
     """Rows of an embedding count in their places."""
-    from gpubalance.engine.step.marks import marks_of, norms, products
+    from gpubalance.engine.step.sums import marks_of, norms, products
 
     first, second = tf.constant([[3.0, 4.0], [0, 0]]), tf.constant([[0.0, 0], [1, 1]])
     rows = tf.IndexedSlices(tf.constant([[3.0, 4.0]]), [0], tf.constant([2, 2]))
@@ -162,7 +162,7 @@ def test_the_time_of_simulated_devices_is_their_own() -> None:
 
 
 def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:
-    from gpubalance.engine.step.vectors import batch_of, together, weighed, wide
+    from gpubalance.engine.step.sums import batch_of, together, weighed, wide
 
     value = tf.constant([8.0, 4.0], tf.float16)
     shares = [weighed(value, tf.constant(0.5), power).numpy() for power in (0, 1, 2)]
@@ -177,7 +177,7 @@ def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:
 
 
 def test_rows_that_all_parts_have_add_up_one_by_one() -> None:
-    from gpubalance.engine.step.rows import Rows
+    from gpubalance.engine.step.gradients import Rows
 
     of_words, made = tf.ones((2, 2)), Rows()
     positions = tf.IndexedSlices(tf.ones((3, 2)), tf.constant([1, 1, 4]), [5, 2])

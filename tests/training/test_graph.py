@@ -28,7 +28,7 @@ _STAMPS = {"PyFunc", "_Retval"}
 def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
     """A split whose devices are not the host's."""
     from gpubalance.engine.replicas import replicas_on
-    from gpubalance.engine.step.known_sum import check_sum
+    from gpubalance.engine.step.parity import check_sum
 
     devices, joint = simulated_devices(str(len(_REPLICAS)))
     split = Split.of(devices, BatchSplit((7, 3), micro_batches), joint, IN_SMALL_PACKS)

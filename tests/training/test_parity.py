@@ -22,7 +22,7 @@ _FULL = [pytest.param(first, marks=pytest.mark.full) for first in (5, 10)]
 def moved_by_rounding(model: Any) -> Any:
     """How far perturbed terms move the gradients of a step, as fractions of them."""
     from gpubalance.engine.step import built
-    from gpubalance.engine.step.marks import norms, products
+    from gpubalance.engine.step.sums import norms, products
     from gpubalance.engine.step.traced_step import TracedStep
 
     batch = tf.constant(X[:100]), tf.constant(Y[:100])
@@ -44,7 +44,7 @@ def test_only_gradients_that_cancel_are_as_large_as_their_rounding() -> None:
 
 def test_sums_in_half_precision_are_taken_in_float32() -> None:
     """TensorFlow's kernels for CPUs add 4,096 equal terms up to 0.1 and 0.8 of their sum."""
-    from gpubalance.engine.step.half_sums import with_half_sums_in_float32
+    from gpubalance.engine.step.rounding import with_half_sums_in_float32
 
     of_axis = tf.function(lambda values: tf.reduce_sum(values, axis=0))
 
@@ -64,7 +64,7 @@ def test_sums_in_half_precision_are_taken_in_float32() -> None:
 
 
 def test_without_sums_in_half_precision_a_step_stays_as_it_is() -> None:
-    from gpubalance.engine.step.half_sums import with_half_sums_in_float32
+    from gpubalance.engine.step.rounding import with_half_sums_in_float32
 
     function = tf.compat.v1.wrap_function(tf.reduce_sum, [tf.TensorSpec((3,))])
     assert with_half_sums_in_float32(function) is function

@@ -40,8 +40,7 @@ def like(one: Any, **changes: Any) -> Any:
 
 def cut(model: Any, stages: int = 2) -> Layers:
     """The result that `gpubalance layers` would write for this model on plain CPU devices."""
-    from gpubalance.engine.pipeline.blocks import blocks_of
-    from gpubalance.engine.pipeline.calls import Calls
+    from gpubalance.engine.pipeline.blocks import Calls, blocks_of
 
     graph = blocks_of(Calls(model)).graph
     of_pair = Layers.model_validate_json(_RESULT.read_text())

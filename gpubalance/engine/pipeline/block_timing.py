@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine import memory, runtime
-from gpubalance.engine.pipeline.calls import Calls, variable_bytes
+from gpubalance.engine.pipeline.blocks import Calls, variable_bytes
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.pipeline import Pipeline

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_patches
-from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.engine.pipeline.blocks import Calls
 from gpubalance.engine.step import built
 from gpubalance.errors import Refused
 from gpubalance.system.versions import numbers

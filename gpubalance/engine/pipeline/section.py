@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_patches
 from gpubalance.engine.feed import open_spec
-from gpubalance.engine.pipeline.calls import Call, Calls
+from gpubalance.engine.pipeline.blocks import Call, Calls
 from gpubalance.engine.pipeline.traced import Sums, TracedFunction
 from gpubalance.engine.sources import has_fixed_rows
 from gpubalance.errors import Refused

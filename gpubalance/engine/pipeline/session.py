@@ -13,8 +13,7 @@ import tensorflow as tf
 from gpubalance.engine import data, keras_patches, memory, models, runtime
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.block_timing import time_alone
-from gpubalance.engine.pipeline.blocks import blocks_of
-from gpubalance.engine.pipeline.calls import Calls
+from gpubalance.engine.pipeline.blocks import Calls, blocks_of
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import (
     MicroBatch,

@@ -20,12 +20,10 @@ from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step import parity
 from gpubalance.engine.step.compiled import refuse_uncompiled
-from gpubalance.engine.step.known_sum import check_sum
-from gpubalance.engine.step.later_results import LaterResults
+from gpubalance.engine.step.logs import LaterResults, read_later
 from gpubalance.engine.step.pack_size import pack_bytes_for
-from gpubalance.engine.step.read_later import read_later
-from gpubalance.engine.step.several import StepFunction
-from gpubalance.engine.step.sized import SizedFunctions
+from gpubalance.engine.step.parity import check_sum
+from gpubalance.engine.step.several import SizedFunctions, StepFunction
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace
 from gpubalance.engine.strategies import step_lock

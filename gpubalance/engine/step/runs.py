@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.step.marks import OF_ALL, norms, powers_of, products
 from gpubalance.engine.step.rounding import HALF, SPACINGS
+from gpubalance.engine.step.sums import OF_ALL, norms, powers_of, products
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.decomposition import MEAN, SUM
 

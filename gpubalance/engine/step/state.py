@@ -14,7 +14,7 @@ import tensorflow as tf
 from gpubalance.engine.keras_patches import is_keras_own
 from gpubalance.engine.step.part import Change
 from gpubalance.engine.step.points import number_of_replica
-from gpubalance.engine.step.vectors import weighed, wide
+from gpubalance.engine.step.sums import weighed, wide
 from gpubalance.results.decomposition import MEAN, SUM, Decomposition
 
 

@@ -20,26 +20,31 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_patches import taking_keys_at_once
 from gpubalance.engine.replicas import Replicas
-from gpubalance.engine.step.accumulation import (
-    over_micro_batches,
-    refuse_what_cannot_accumulate,
-)
 from gpubalance.engine.step.compiled import refuse_what_cannot_compile
 from gpubalance.engine.step.gradients import (
+    Rows,
     applying_sums,
     gradients_of,
     inlined,
+    over_micro_batches,
+    refuse_what_cannot_accumulate,
     taking_gradients,
 )
-from gpubalance.engine.step.later_results import LaterResults
-from gpubalance.engine.step.logs import Logs
-from gpubalance.engine.step.noise import loss_scale, squared_norm, with_norms
+from gpubalance.engine.step.logs import LaterResults, Logs
 from gpubalance.engine.step.part import PartReplacements, part_of
 from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
-from gpubalance.engine.step.rows import Rows
 from gpubalance.engine.step.state import State, counted
-from gpubalance.engine.step.sums import over_replicas, received, sent
-from gpubalance.engine.step.vectors import batch_of, parted, together
+from gpubalance.engine.step.sums import (
+    batch_of,
+    loss_scale,
+    over_replicas,
+    parted,
+    received,
+    sent,
+    squared_norm,
+    together,
+    with_norms,
+)
 from gpubalance.engine.step.weighing import weighing
 from gpubalance.results.decomposition import Decomposition
 

@@ -1,13 +1,22 @@
-"""Sums over replicas, in packs; and the form in which gradients are sent for that."""
+"""Sums over replicas, in packs: their sizes, the numbers in them, and the form they are sent in.
+
+They are the quantity's norm, and its products with two fixed vectors of random numbers, which add
+up as the quantity's values do. Arrays of marks have them in the last axis: [..., 3].
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from functools import reduce
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from gpubalance.planning.packs import packs_of
+from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
 from gpubalance.settings.choices import Gradients
 
 
@@ -62,3 +71,130 @@ def received(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
             total = tf.cast(total, grad.dtype)
         typed.append(total)
     return typed
+
+
+def batch_of(inputs: Any) -> Any:
+    """The number of samples, an int32 scalar."""
+    return tf.shape(tf.nest.flatten(inputs)[0])[0]
+
+
+def weighed(value: Any, weight: Any, power: Any) -> Any:
+    """A part's share of a quantity: over all parts the shares sum to the whole's."""
+    if isinstance(power, int) and power == SUM:
+        return value
+    return value * tf.cast(weight**power, value.dtype)
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype in which numbers are weighed and summed: float64 for float64, else float32."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def together(values: Sequence[Any]) -> Any:
+    """The numbers of all these tensors in one vector, in the widest of their dtypes."""
+    is_wide = any(value.dtype == tf.float64 for value in values)
+    dtype = tf.float64 if is_wide else tf.float32
+    vectors = [tf.zeros(0, dtype)]
+    for value in values:
+        vectors.append(tf.reshape(tf.cast(value, dtype), [-1]))
+    return tf.concat(vectors, axis=0)
+
+
+def parted(vector: Any, shapes: Sequence[Any]) -> list[Any]:
+    """A vector's parts, which have these shapes."""
+    if not shapes:  # TensorFlow splits into one part at least
+        return []
+    parts = tf.split(vector, [math.prod(shape) for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def squared_norm(grads: Sequence[Any]) -> Any:
+    """‖g‖² over all gradients: a float32 scalar."""
+    squares = [_squares(grad) for grad in grads if grad is not None]
+    return tf.add_n(squares or [tf.constant(0.0)])
+
+
+def _squares(grad: Any) -> Any:
+    # An embedding's, in which a row may occur several times
+    if isinstance(grad, tf.IndexedSlices):
+        rows, places = tf.unique(grad.indices)
+        grad = tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
+    return tf.reduce_sum(tf.square(tf.cast(grad, tf.float32)))
+
+
+def with_norms(stamps: Any, squares: Any, summed: Sequence[Any], scale: Any) -> Any:
+    """A replica's stamps, then its parts' Σ‖h‖²/b and the whole batch's ‖g‖².
+
+    The optimizer's loss scale is taken out of both.
+    """
+    norms = tf.cast(tf.stack([squares, squared_norm(summed)]), tf.float64)
+    return tf.concat([stamps, norms / tf.cast(scale, tf.float64) ** 2], axis=0)
+
+
+def loss_scale(optimizer: Any) -> Any:
+    """The factor by which the optimizer scales the loss, against float16's underflow; else 1."""
+    scale = 1.0
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        scale = optimizer.dynamic_scale
+    return tf.convert_to_tensor(scale)
+
+
+# Each of several quantities may also be apart by this part of what all together may be.
+OF_ALL = 0.1
+SCOPE = "parity_marks"  # of the operations that make them
+_SEEDS = (1, 2)  # of the two vectors
+
+
+def marks_of(values: Iterable[Any]) -> Any:
+    """The marks of these tensors: float32 [values, 3]."""
+    with tf.name_scope(SCOPE):
+        return tf.reshape([_marks(value) for value in values], (-1, 1 + len(_SEEDS)))
+
+
+def _marks(value: Any) -> Any:
+    # Each row in its place, which other samples would give another order.
+    if isinstance(value, tf.IndexedSlices):
+        value = tf.math.unsorted_segment_sum(
+            value.values, value.indices, value.dense_shape[0]
+        )
+    value = tf.cast(value, tf.float32)
+    marks = [tf.norm(value)]
+    for seed in _SEEDS:
+        fixed = tf.random.stateless_normal(tf.shape(value), (seed, 0))
+        marks.append(tf.reduce_sum(value * fixed))
+    return tf.stack(marks)
+
+
+def norms(marks: Any) -> Any:
+    """The norms of quantities."""
+    return marks[..., 0]
+
+
+def products(marks: Any) -> Any:
+    """Their products with the fixed vectors, in the last axis."""
+    return marks[..., 1:]
+
+
+def powers_of(
+    whole: Any,
+    parts: Sequence[tuple[float, Any]],
+    near: float,
+    rounding: Any = 0.0,
+) -> list[int]:
+    """The powers with which the parts make the whole, as in `Decomposition`, a mean's first.
+
+    A part is its weight and its marks. They agree within `near` of the largest norm and what
+    `rounding` may change, and of several quantities within a little of all together. What is 0
+    everywhere has all powers.
+    """
+    part_norms = [norms(marks) for _, marks in parts]
+    largest = reduce(np.maximum, part_norms, norms(whole))
+    within = near * largest + rounding
+    if whole.ndim > 1:
+        within = within + OF_ALL * near * np.linalg.norm(norms(whole))
+    powers = []
+    for power in (MEAN, SUM, MEAN_AGAIN):
+        made = sum(weight**power * marks for weight, marks in parts)
+        if np.all(np.abs(products(made - whole)) <= within[..., None]):
+            powers.append(power)
+    return powers

@@ -9,6 +9,7 @@ batch's. Sample weights are made unlike, as those of the first batch may be alik
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,18 +20,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.keras_patches import drawing_functions, name_of
 from gpubalance.engine.sources import dtypes_behind_samples
 from gpubalance.engine.step.built import unchanged
-from gpubalance.engine.step.fixed_draws import fixed_draws
 from gpubalance.engine.step.gradients import gradients_of
-from gpubalance.engine.step.half_sums import with_half_sums_in_float32
-from gpubalance.engine.step.later_results import LaterResults
-from gpubalance.engine.step.logs import Logs
-from gpubalance.engine.step.marks import SCOPE, marks_of
-from gpubalance.engine.step.part import ParityProbe, part_of
-from gpubalance.engine.step.rounding import perturbed
+from gpubalance.engine.step.logs import LaterResults, Logs
+from gpubalance.engine.step.part import ParityProbe, Part, PartReplacements, part_of
+from gpubalance.engine.step.rounding import perturbed, with_half_sums_in_float32
 from gpubalance.engine.step.state import layer_variables, metric_variables
 from gpubalance.engine.step.step import dividing
+from gpubalance.engine.step.sums import SCOPE, marks_of
 
 _MOST = 64  # losses with divisors of their own, and losses that layers add
 # Operations that don't tell one step from another.
@@ -270,3 +269,46 @@ def _operations(graph: Any) -> Counter[str]:
     for function in definition.library.function:
         types += [node.op for node in function.node_def]
     return Counter(kind for kind in types if kind not in _PLUMBING)
+
+
+# Keeps what all but the rarest dropout keeps.
+_DRAWN = 0.95
+
+
+def fixed_draws() -> PartReplacements:
+    """What makes TensorFlow draw 0.95 for fractions and the least whole numbers, and not shuffle.
+
+    It notes in the part where numbers are drawn for the batch as a whole.
+    """
+    return {
+        function: partial(_fixed, signature)
+        for function, signature in drawing_functions().items()
+    }
+
+
+def _fixed(
+    signature: inspect.Signature, part: Part, draw: Any, *arguments: Any, **named: Any
+) -> Any:
+    """What a function with that signature gives instead of what it draws."""
+    by_name = signature.bind(*arguments, **named).arguments
+    if "value" in by_name:  # it shuffles
+        return tf.identity(by_name["value"])
+    drawn = draw(*arguments, **named)
+    # Classes for the whole batch, and how often to expect them and the labels.
+    if isinstance(drawn, tuple):
+        part.warn(_for_the_batch("the train_step"))
+        classes, *counts = drawn
+        first = tf.range(tf.size(classes), dtype=classes.dtype)
+        return type(drawn)(first, *map(tf.ones_like, counts))
+    if part.calling and drawn.shape.is_fully_defined():
+        part.warn(_for_the_batch(f"the loss {name_of(part.calling[0])}"))
+    if drawn.dtype.is_floating:
+        return tf.ones_like(drawn) * _DRAWN
+    return tf.zeros_like(drawn) + tf.cast(by_name.get("minval", 0), drawn.dtype)
+
+
+def _for_the_batch(what: str) -> str:
+    return (
+        f"{what} draws random numbers for the batch as a whole, so it is not known whether a "
+        "split, in which each device draws its own, gives what one device does"
+    )

@@ -28,7 +28,7 @@ from gpubalance.engine.step.part import (
 )
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.state import metrics_of
-from gpubalance.engine.step.vectors import weighed, wide
+from gpubalance.engine.step.sums import weighed, wide
 from gpubalance.errors import BadInput
 from gpubalance.system.versions import numbers
 
