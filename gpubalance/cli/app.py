@@ -17,8 +17,7 @@ from typer.core import TyperGroup
 from gpubalance.cli import complete
 from gpubalance.cli.command import COMMANDS, Command
 from gpubalance.cli.config import ConfigOption, HelpOption, Invocation
-from gpubalance.cli.failures import name_resuming, ours, show_error
-from gpubalance.cli.interrupts import handle_interrupts
+from gpubalance.cli.failures import handle_interrupts, name_resuming, ours, show_error
 from gpubalance.cli.next_command import program, typed
 from gpubalance.errors import UsageError
 

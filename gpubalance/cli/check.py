@@ -28,7 +28,7 @@ def check(
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.check import check as job
     from gpubalance.render.check import check_summary
-    from gpubalance.results.check import ModelCheck
+    from gpubalance.results.checkup import ModelCheck
 
     if not settings.model:
         raise UsageError("there is no model to check", remedy="--model train.py:build")

@@ -27,8 +27,7 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
 
 if TYPE_CHECKING:
-    from gpubalance.cli.doing_now import DoingNow
-    from gpubalance.cli.remaining import Remaining
+    from gpubalance.cli.progress import DoingNow, Remaining
 
 _REFRESHES_A_SECOND = 2
 

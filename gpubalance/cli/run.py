@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.given_split import GivenSplit, changed_data
+from pydantic import Field
+
 from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl
-from gpubalance.errors import UsageError
+from gpubalance.cli.selection import request_fields
+from gpubalance.errors import BadInput, PlanMismatch, UsageError
+from gpubalance.settings.choices import DEFAULT_BATCH, names_file_or_code
 from gpubalance.settings.measuring import Measuring
-from gpubalance.settings.refused import refuse_together
+from gpubalance.settings.options import split_option
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import RunRequest, refuse_together
 from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
+    from gpubalance.cli.options import Devices
+    from gpubalance.devices.machine import Machine
     from gpubalance.results.common import Warning_
     from gpubalance.results.plan import Plan
     from gpubalance.results.run import Run
@@ -93,3 +101,148 @@ def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:
             f"{split.plan}\n--force runs it on the GPUs that are here",
         )
     return plan
+
+
+_FORCE = "--force runs this one all the same"
+Batch = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class GivenSplit(Record):
+    """The split that `run` measures."""
+
+    batches: tuple[Batch, ...] | None = split_option(
+        "--batches N…",
+        "Samples of each device in one step, in the order of --gpus: --batches 820 568. "
+        f"0 leaves one out. Default: {DEFAULT_BATCH} each.",
+    )
+    micro_batches: tuple[Batch, ...] | None = split_option(
+        "--micro-batches N…",
+        "Samples that each device takes at a time if its memory does not hold its whole batch; "
+        "their gradients are summed: --batches 1640 568 --micro-batches 820 568. "
+        "Default: the whole batch.",
+    )
+    plan: Path | None = split_option(
+        "--plan PLAN.json",
+        "Run what plan or balance wrote: its devices, batches and settings.",
+    )
+    force: bool = split_option(
+        "--force",
+        "With --plan: run it even if its devices or its model have changed.",
+        default=False,
+    )
+
+    def by_hand(
+        self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring
+    ) -> RunRequest:
+        """The run that the options ask for. Raises UsageError for what is no split."""
+        from gpubalance.settings.user_shares import shares_of
+
+        fields = request_fields(machine, gpus, settings)
+        number = len(fields["devices"])
+        batches = self.batches or (DEFAULT_BATCH,) * number
+        split = shares_of(batches, self.micro_batches or (), number, order="--gpus")
+        return RunRequest(**fields, split=split, measuring=measuring)
+
+    def by_plan(
+        self,
+        plan: Plan,
+        machine: Machine,
+        gpus: Devices,
+        settings: Settings,
+        measuring: Measuring,
+    ) -> RunRequest:
+        """The run of a plan on the devices here.
+
+        Raises UsageError for options that the plan replaces, PlanMismatch if the devices have
+        changed, unless forced, and BadInput if its model or its samples must be named.
+        """
+        from gpubalance.devices.planned import (
+            MAKE_ONE,
+            nearest_devices,
+            planned_devices,
+        )
+
+        only_names = Settings(model=settings.model, data=settings.data)
+        if gpus.gpus or self.batches or self.micro_batches or settings != only_names:
+            raise UsageError(
+                "--plan has its own devices, batches and settings",
+                remedy="leave out --plan, or the other options",
+            )
+        self._refuse_unnamed(plan.settings, settings)
+        if machine.time_scale == 1:
+            machine = machine.slowed(plan.settings.time_scale)
+        if self.force:
+            devices = nearest_devices(plan, machine.devices)
+        else:
+            if machine.time_scale != plan.settings.time_scale:
+                _refuse_time_scale(plan, machine.time_scale)
+            remedy = MAKE_ONE
+            if len(plan.split.used) <= len(machine.devices):
+                remedy += f"; {_FORCE}"
+            devices = planned_devices(plan, plan.split.used, machine.devices, remedy)
+        names = {"model": settings.model or plan.settings.model, "data": settings.data}
+        return RunRequest(
+            settings=plan.settings.model_copy(update=names),
+            devices=devices,
+            driver=machine.driver,
+            split=plan.split,
+            joint=machine.joint,
+            measuring=measuring,
+        )
+
+    def _refuse_unnamed(self, planned: Settings, named: Settings) -> None:
+        """Raises BadInput if the plan's own code is not named.
+
+        Only a built-in model is taken from the plan, as a file must not start code.
+        """
+        unnamed = []
+        if names_file_or_code(planned.model) and not named.model:
+            unnamed.append(f"--model {planned.model}")
+        if planned.data and not named.data:
+            unnamed.append(f"--data {planned.data}")
+        if unnamed:
+            raise BadInput(
+                f"{self.plan} is for your own code, and a plan runs no code and opens no file by "
+                "itself",
+                remedy=f"name what it is for: {' '.join(unnamed)}",
+            )
+
+
+def _refuse_time_scale(plan: Plan, time_scale: float) -> None:
+    """Raises PlanMismatch if the plan is for a profile of another time scale than this one."""
+    if plan.devices[0].profile is None:
+        return
+    was = "without --time-scale"
+    if plan.settings.time_scale != 1:
+        was = f"with --time-scale {plan.settings.time_scale:g}"
+    raise PlanMismatch(
+        f"the plan was measured {was}, not with {time_scale:g}",
+        remedy="leave --time-scale out, as the plan has its own; or balance with "
+        f"--time-scale {time_scale:g}\n{_FORCE}",
+    )
+
+
+def changed_data(
+    plan: Plan, settings: Settings, balance: str, *, force: bool
+) -> list[Warning_]:
+    """A warning if the samples are not those the plan was made with.
+
+    `balance` is the command that makes a plan for these. Raises PlanMismatch for samples from
+    another function, unless forced.
+    """
+    from gpubalance.results.warnings import warning
+    from gpubalance.settings.code import code_key
+
+    planned = plan.settings
+    if planned.data is None or plan.code in (
+        "",
+        code_key(settings.model, settings.data),
+    ):
+        return []
+    why = (
+        f"the plan is for the samples of {planned.data} as it was then, not for those of "
+        f"{settings.data} now"
+    )
+    if settings.data != planned.data and not force:
+        raise PlanMismatch(why, remedy=f"make a plan for these: {balance}\n{_FORCE}")
+    return [warning("data-changed", why=why, balance=balance)]

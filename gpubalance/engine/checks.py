@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import cuda_libraries, gpus, runtime
-from gpubalance.engine.strategies import build_strategy
+from gpubalance.engine.replicas import build_strategy
 from gpubalance.system import versions
 
 _TIMES = 3  # the first is slower: it makes buffers, streams and NCCL's rings

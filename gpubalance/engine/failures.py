@@ -18,7 +18,7 @@ from gpubalance.errors import (
 )
 from gpubalance.remedies import KnownError, known_error, match
 from gpubalance.settings.settings import Settings
-from gpubalance.system.os_errors import is_about_files
+from gpubalance.system.files import is_about_files
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's
 # errors.

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from gpubalance.engine.datasets import cleaned, samples_of
+from gpubalance.engine.iterators import Reader
 from gpubalance.engine.keras_patches import called_flat
-from gpubalance.engine.reader import Reader
 from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import BadInput
 from gpubalance.settings.batch_split import BatchSplit, proportional_split

@@ -1,18 +1,25 @@
-"""The replicas of a strategy, as the step and its data need them."""
+"""The replicas of a strategy, as the step and its data need them; and their clocks."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import tensorflow as tf
+
 from gpubalance.devices.environment import gpu_environment
+from gpubalance.engine import hosts
 from gpubalance.engine.failures import used_before
-from gpubalance.engine.pace import Clock, clocks
+from gpubalance.engine.pace import Clock, PacedClock, clocks
 from gpubalance.engine.runtime import use_devices
-from gpubalance.engine.strategies import build_strategy
+from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.summing import AS_USUAL, Summing
@@ -123,3 +130,88 @@ def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
     if not set(uuids) <= set(_shown):
         raise used_before("does not see all of its GPUs")
     return use_devices(devices)
+
+
+# TensorFlow numbers each strategy's groups of collective operations from 1, and takes two groups
+# with the same number in a process for one, even with other devices and sizes. These numbers are
+# far from those of a user's own strategies.
+_group_numbers = itertools.count(1 << 20)
+
+
+class _Strategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
+    """MirroredStrategy, with a collective group of its own."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._collective_key_base = next(_group_numbers)
+        super().__init__(*arguments)
+
+
+@functools.cache
+def step_lock(strategy: Any) -> AbstractContextManager[Any]:
+    """What a thread holds while it calls a step of a strategy.
+
+    TensorFlow numbers a strategy's sums by device, when a step is called: of two threads' steps a
+    device would sum one thread's gradients and another device the other's.
+    """
+    del strategy  # each has its own
+    return threading.Lock()
+
+
+@functools.cache
+def build_strategy(
+    names: tuple[str, ...], all_reduce: AllReduce, cluster: Cluster | None = None
+) -> Any:
+    """The process's only MirroredStrategy on these devices, or the whole cluster's strategy.
+
+    There is one only, so that a model built for one split can train with another. It stays for as
+    long as the process: NCCL gives the memory of a second group of the same GPUs never back, and
+    TensorFlow's registry of gradients keeps each strategy that has summed in a traced step. `auto`
+    is TensorFlow's own choice: NCCL for GPUs, a ring for CPUs.
+    """
+    if cluster is not None:
+        kind, _, _ = names[0].partition(":")
+        return hosts.join(cluster, kind, all_reduce)
+    across = {
+        "nccl": tf.distribute.NcclAllReduce,
+        "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+        "one-device": tf.distribute.ReductionToOneDevice,
+    }
+    if all_reduce in across:
+        return _Strategy(list(names), across[all_reduce]())
+    # "auto", or the "ring" of several hosts, of which only one has samples.
+    return _Strategy(list(names), None)
+
+
+class DeviceTime:
+    """The clocks of a process's devices, which all follow a profile or none does."""
+
+    def __init__(self, clocks: Sequence[Clock]) -> None:
+        self._paced = [clock for clock in clocks if isinstance(clock, PacedClock)]
+        self.is_simulated = bool(self._paced)
+
+    @property
+    def now_s(self) -> float:
+        """When the devices ended their last step, once they have nothing left to do."""
+        if self.is_simulated:
+            return max(clock.free_s for clock in self._paced)
+        return time.perf_counter()
+
+    def pause(self, seconds: float) -> None:
+        """Simulated devices have nothing to do for so long, which is none of their time."""
+        for clock in self._paced:
+            clock.free_s += seconds
+
+    def begin_timings(self, *, others_compute: bool) -> None:
+        """Counts steps anew, and those too slow.
+
+        `others_compute`: other devices compute meanwhile, so simulated ones take longer by their
+        profile.
+        """
+        for clock in self._paced:
+            clock.steps = clock.late_steps = 0
+            clock.others_compute = others_compute
+
+    def late_part(self) -> float | None:
+        """The fraction of the counted steps slower than the profile, on the worst device."""
+        parts = [clock.late_steps / clock.steps for clock in self._paced if clock.steps]
+        return max(parts, default=None)

@@ -12,9 +12,8 @@ import psutil
 
 from gpubalance.engine import data, hosts, memory, runtime, sum_times, trace
 from gpubalance.engine.built_model import BuiltModel
-from gpubalance.engine.device_time import DeviceTime
 from gpubalance.engine.feed import Dealt
-from gpubalance.engine.replicas import replicas_on
+from gpubalance.engine.replicas import DeviceTime, replicas_on
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.supply import Supply
 from gpubalance.results.decomposition import Decomposition

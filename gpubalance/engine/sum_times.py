@@ -11,10 +11,9 @@ import tensorflow as tf
 
 from gpubalance.engine.hosts import gather_over, implementation_of
 from gpubalance.engine.keras_patches import collective_ops, taking_keys_at_once
-from gpubalance.engine.replicas import Replicas, kept_with_replicas
+from gpubalance.engine.replicas import Replicas, build_strategy, kept_with_replicas
 from gpubalance.engine.runtime import rounds
 from gpubalance.engine.step.sums import over_replicas
-from gpubalance.engine.strategies import build_strategy
 
 _TIMES = 3
 # Sums of one number that a function has beyond the first, to tell what each of them takes

@@ -11,14 +11,16 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import data_faults
-from gpubalance.engine.batch_sizes import batch_of, sample_count_of, static_batch_of
 from gpubalance.engine.datasets import (
+    batch_of,
     cleaned,
     has_open_shapes,
     is_batched,
     joined,
     regrouped,
+    sample_count_of,
     samples_of,
+    static_batch_of,
 )
 from gpubalance.engine.iterators import Batches
 from gpubalance.engine.keras_patches import get_data_adapter, is_keras_own

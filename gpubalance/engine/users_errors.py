@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from gpubalance.engine.generators import GeneratorFailedError
+from gpubalance.engine.iterators import GeneratorFailedError
 from gpubalance.engine.keras_patches import PYTHON_FUNCTION_CALL
 from gpubalance.engine.replacing import act_always
 from gpubalance.engine.users_lines import is_of_library, is_of_package

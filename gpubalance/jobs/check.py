@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from gpubalance.jobs.endings import attach_partial, raise_if_refused
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.party import party_for
-from gpubalance.results.check import ModelCheck
+from gpubalance.results.checkup import ModelCheck
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import proportional_split

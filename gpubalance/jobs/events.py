@@ -13,7 +13,7 @@ from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.results.queue import QueuedCommand, RunningCommand
 from gpubalance.results.run import Measurement
-from gpubalance.results.telemetry import Moment
+from gpubalance.results.timing import Moment
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
 

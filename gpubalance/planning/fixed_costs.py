@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpubalance.numbers.stats import half_width
 from gpubalance.planning.model import Curve
-from gpubalance.planning.step_times import StepTimes
+from gpubalance.planning.parts import StepTimes
 
 # A device's fixed cost is learnt where its samples at a time change by this part, and by so many
 # half-widths.

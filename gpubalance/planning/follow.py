@@ -12,8 +12,8 @@ from gpubalance.numbers.stats import median, spread, t95
 from gpubalance.planning.allocate import allocated
 from gpubalance.planning.fixed_costs import FixedCosts
 from gpubalance.planning.model import Curve
+from gpubalance.planning.parts import StepTimes, parts_of
 from gpubalance.planning.problem import Allocation, Load, Problem
-from gpubalance.planning.step_times import StepTimes, parts_of
 from gpubalance.settings.batch_split import BatchSplit
 
 # How many times as fast another split must surely be.

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpubalance.planning.grid import Grid
 from gpubalance.planning.memory import Forecast, Points, forecast
 
 # Tries that the search may need beyond those of bisection, before and after something fails.
@@ -320,3 +319,29 @@ class _Search:
         if not self._low:
             return f"{fails} does not fit"
         return f"{fits}, {fails} does not"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The possible batch limits, numbered from 1.
+
+    Below `multiple` it is every batch, from there on its multiples.
+    """
+
+    multiple: int
+
+    def batch(self, rung: int) -> int:
+        """The batch of a rung; 0 for rung 0, below the first."""
+        if rung < self.multiple:
+            return rung
+        return (rung - self.multiple + 1) * self.multiple
+
+    def rung(self, batch: int) -> int:
+        """The last rung at or below a batch, 0 if there is none."""
+        if batch < self.multiple:
+            return max(0, batch)
+        return batch // self.multiple + self.multiple - 1
+
+    def has(self, batch: int) -> bool:
+        """Whether a batch is a rung."""
+        return self.batch(self.rung(batch)) == batch

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes
 from gpubalance.render.table import Part
-from gpubalance.results.check import FEW_SAMPLES, ModelCheck, few_samples_text
+from gpubalance.results.checkup import FEW_SAMPLES, ModelCheck, few_samples_text
 from gpubalance.results.common import Model
 from gpubalance.settings.settings import Settings
 

@@ -7,10 +7,9 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from gpubalance.numbers.units import NOT_AVAILABLE, format_percent, format_rate
-from gpubalance.render.cells import short
 from gpubalance.render.columns import Cell, Column, columns_of, named
 from gpubalance.render.rates import half_text
-from gpubalance.render.table import WIDTH, prose, shorten, shorten_front, table
+from gpubalance.render.table import WIDTH, prose, short, shorten, shorten_front, table
 from gpubalance.results.comparison import (
     Against,
     ComparedDevice,

@@ -1,4 +1,4 @@
-"""The devices as text."""
+"""The devices as text, with what a GPU's gauges show."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_seconds
 from gpubalance.remedies import match
 from gpubalance.render.table import WIDTH, prose, shorten, table
+from gpubalance.results.timing import Moment, Telemetry
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
@@ -92,3 +93,20 @@ def _simulated_row(device: Device) -> tuple[str, ...]:
         takes = f"{least} to {format_seconds(most_s)} for {largest}"
     sizes = (profile.memory, profile.base_memory, profile.memory_per_sample)
     return (device.label, name, takes, *map(format_bytes, sizes))
+
+
+def state_text(gauges: Moment | Telemetry | None) -> str:
+    """`83 °C 220 W`, as far as NVML gives them."""
+    texts = []
+    if gauges is not None and gauges.temperature_c is not None:
+        texts.append(f"{gauges.temperature_c} °C")
+    if gauges is not None and gauges.power_w is not None:
+        texts.append(f"{gauges.power_w:.0f} W")
+    return " ".join(texts)
+
+
+def throttled_text(device: Device, gauges: Moment | None) -> str:
+    """`GPU:0 is throttled: power cap`; empty if it is not."""
+    if gauges is None or not gauges.throttle_reasons:
+        return ""
+    return f"{device.label} is throttled: {', '.join(gauges.throttle_reasons)}"

@@ -6,12 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpubalance.numbers.ratio import MATTERS
 from gpubalance.numbers.units import format_duration, format_percent, format_seconds
-from gpubalance.render.device_table import device_table, names_of
-from gpubalance.render.gauges import state_text
+from gpubalance.render.devices import state_text
 from gpubalance.render.rates import half_text, per_s, rate_text, slowed_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Part, TextTable, shorten_front
+from gpubalance.render.table import (
+    BLANK,
+    CUT_SHORT,
+    Part,
+    TextTable,
+    device_table,
+    names_of,
+    shorten_front,
+)
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel, OwnWindow
-from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.timing import Telemetry
 from gpubalance.settings.measuring import window_place
 
 _NAME_WIDTH = 26

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from gpubalance.numbers.units import format_percent, format_seconds
-from gpubalance.render.device_table import device_table
 from gpubalance.render.rates import per_s, rate_text, slowed_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Part, prose
+from gpubalance.render.table import BLANK, CUT_SHORT, Part, device_table, prose
 from gpubalance.results.layers import Layers, LayersRound, Span, Stage
 from gpubalance.settings.batch_split import count_text, run_text
 from gpubalance.settings.device import Device

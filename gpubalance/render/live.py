@@ -10,12 +10,12 @@ from functools import partial
 from rich.text import Text
 
 from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
-from gpubalance.render.gauges import state_text, throttled_text
+from gpubalance.render.devices import state_text, throttled_text
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.rates import per_s
 from gpubalance.render.table import prose, shorten, sparkline
 from gpubalance.results.probe import CurvePoint
-from gpubalance.results.telemetry import Moment
+from gpubalance.results.timing import Moment
 from gpubalance.settings.device import Device
 
 # What a step is, from left to right, with its sign and colour.

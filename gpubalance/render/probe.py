@@ -12,9 +12,8 @@ from gpubalance.numbers.units import (
     format_rate,
     format_seconds,
 )
-from gpubalance.render.rates import per_s, pipeline_sentences, slowed_text
+from gpubalance.render.rates import per_s, pipeline_sentences, slowed_text, xla_text
 from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
-from gpubalance.render.worth import xla_text
 from gpubalance.results.probe import (
     BatchLimit,
     CurvePoint,

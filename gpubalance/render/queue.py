@@ -9,8 +9,15 @@ from datetime import timedelta
 from rich.text import Text
 
 from gpubalance.numbers.units import NOT_AVAILABLE
-from gpubalance.render.device_table import device_table, names_of
-from gpubalance.render.table import BLANK, WIDTH, Part, TextTable, shorten
+from gpubalance.render.table import (
+    BLANK,
+    WIDTH,
+    Part,
+    TextTable,
+    device_table,
+    names_of,
+    shorten,
+)
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
 from gpubalance.settings.device import Device
 from gpubalance.text import clean

@@ -1,13 +1,15 @@
-"""Sentences about throughputs, beside the even split and behind an input pipeline."""
+"""Sentences about throughputs, beside the even split, and whether another device is worth it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
-from gpubalance.numbers.units import format_percent, format_rate
+from gpubalance.numbers.units import format_percent, format_rate, three_digits
 from gpubalance.results.common import Interval, Throughput
 from gpubalance.results.plan import Predicted
-from gpubalance.results.run import Baselines, InputPipeline, Run, alone_in_use
+from gpubalance.results.run import Baselines, InputPipeline, Run, SoloBest, alone_in_use
+from gpubalance.results.warnings import TOO_SLOW
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.settings import Settings
 
@@ -133,3 +135,170 @@ def pipeline_sentences(
         yield f"your input pipeline alone gives {rate}, with {use}, and keeps up{without}"
         if time_scale > 1 and most:
             yield _unslowed_text(pipeline, most * time_scale, time_scale)
+
+
+# Of the best device alone: a smaller gain is hardly worth another device.
+_CLEARLY = 0.05
+_WORTH = "worth it"
+_NOT_WORTH = "not worth it"
+_SAMPLES = 1000
+_NO_VERDICT = (
+    "most steps took longer than the profile's time, so nobody knows whether another device is "
+    "worth it"
+)
+
+
+def worth_sentences(
+    run: Run, epoch: int | None = None, pipeline: InputPipeline | None = None
+) -> Iterator[str]:
+    """What the devices gain over the best one alone, with a verdict; and the duration of an epoch.
+
+    `epoch` is its number of samples. `pipeline` is the user's own, by default the run's; it feeds
+    one device no faster than several.
+    """
+    most = most_fed(pipeline or run.pipeline)
+    rate = run.throughput.median
+    rates = {}
+    bests = run.baselines.solo_best
+    if bests and len(run.replicas) > 1:
+        best = max(bests, key=lambda best: best.throughput)
+        rates[f"{run.label(best.device)} alone"] = best.throughput
+        if any(one.code == TOO_SLOW for one in run.warnings):
+            yield _NO_VERDICT
+        else:
+            yield from _worth(run, best, most)
+        for timed in bests:
+            if text := xla_text(run.label(timed.device), timed.xla_ratio):
+                yield text
+        if max(best.throughput, rate) <= most:
+            yield from _energy(run, best)
+    if epoch is not None:
+        if run.baselines.even is not None:
+            rates["the even split"] = run.baselines.even.throughput.median
+        yield epoch_text(epoch, {**rates, "this split": rate}, most)
+
+
+def most_fed(pipeline: InputPipeline | None) -> float:
+    """Samples per second that the devices can be fed; infinite if the pipeline does not bind."""
+    if pipeline and pipeline.binds:
+        return pipeline.alone.median
+    return math.inf
+
+
+def _worth(run: Run, best: SoloBest, most: float) -> Iterator[str]:
+    """The gain over the device that is best alone, with a verdict.
+
+    Where that is better only because its batch is larger than the run's global batch, the verdict
+    is by what a device gives alone at that, and stands first.
+    """
+    label = run.label(best.device)
+    alone = best.throughput
+    if most <= alone:
+        takes = f"{label} alone takes {format_rate(alone)} (at batch {best.batch})"
+        why = "another device is not worth it until that gives more"
+        yield f"{takes}, more than your input pipeline gives: {why}"
+        return
+    rate = run.throughput
+    behind = ""
+    if most <= rate.median:
+        rate = Throughput(median=most, ci95=None)
+        behind = " behind your input pipeline"
+    more, word = _gain(rate, alone)
+    gain = f"{more}{behind} than {label} alone at its best"
+    text = f"{gain} ({format_rate(alone)} at batch {best.batch}{_how(best)})"
+    # Of equal devices the last one.
+    bests = reversed(run.baselines.solo_best or (best,))
+    other = max(bests, key=lambda other: other.at_global_batch or 0.0)
+    at_batch = other.at_global_batch or 0.0
+    is_for_its_batch = (
+        best.batch > run.global_batch and 0 < at_batch < (1 - _CLEARLY) * alone
+    )
+    if word == _WORTH or not is_for_its_batch:
+        if word == _NOT_WORTH:
+            word = f"{word}, use {label} alone"
+        yield f"{text}: {word}"
+        return
+    more, word = _gain(rate, at_batch)
+    yield (
+        f"{more} than {run.label(other.device)} alone ({format_rate(at_batch)}), both with a "
+        f"global batch of {run.global_batch}: {word} at this size"
+    )
+    larger = "a larger global batch may give more"
+    if word == _NOT_WORTH:
+        larger = "with a larger global batch it may be worth it"
+    yield f"{text}: {larger}"
+
+
+def _how(best: SoloBest) -> str:
+    """Which of the two its best is, if it was timed with XLA and without."""
+    if best.xla_ratio is None:
+        return ""
+    if best.is_with_xla:
+        return " with XLA, as Keras runs one GPU"
+    return f" without XLA; with it {format_rate(best.throughput * best.xla_ratio)}"
+
+
+def xla_text(label: str, ratio: float | None) -> str:
+    """A recommendation of --xla for a device that is clearly faster with it; else empty."""
+    if ratio is None or ratio <= 1 + _CLEARLY:
+        return ""
+    return (
+        f"{label} alone is {format_percent(ratio - 1)} faster with XLA: "
+        "gpubalance balance --xla trains with it"
+    )
+
+
+def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
+    """`34 % more` or `5 % less` than one device gives alone, and whether that is worth another."""
+    gain = rate.median / alone - 1
+    low, high = rate.ci95 or (rate.median, rate.median)
+    if low < alone < high and high > (1 + _CLEARLY) * alone:
+        word = "measured too roughly to say whether it is worth it"
+    elif gain >= _CLEARLY:
+        word = _WORTH
+    else:
+        word = "hardly worth it" if gain > 0 else _NOT_WORTH
+    part = format_percent(abs(gain))
+    if part == "0 %":
+        return "no more", word
+    if gain < 0:
+        return f"{part} less", word
+    return f"{part} more", word
+
+
+def _energy(run: Run, best: SoloBest) -> Iterator[str]:
+    """The energy of some samples, alone and together; nothing if a device reports no power."""
+    if not best.samples_per_joule:
+        return
+    together_j = 0.0
+    for replica in run.replicas:
+        telemetry = replica.telemetry
+        per_joule = telemetry and telemetry.samples_per_joule(run.throughput.median)
+        if not per_joule:
+            return
+        together_j += _SAMPLES / per_joule
+    label = run.label(best.device)
+    alone = three_digits(_SAMPLES / best.samples_per_joule)
+    together = three_digits(together_j)
+    yield f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
+
+
+def epoch_text(epoch: int, rates: Mapping[str, float], most: float) -> str:
+    """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 22.7 s with this split`.
+
+    `most` is the samples per second that the devices can be fed.
+    """
+    times = [
+        f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates.items()
+    ]
+    text = f"an epoch of {epoch:,} samples: {', '.join(times)}"
+    if max(rates.values()) > most:
+        text += "; your input pipeline gives them no faster"
+    return text
+
+
+def _time(seconds: float) -> str:
+    for unit_s, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{three_digits(seconds / unit_s)} {unit}"
+    return f"{three_digits(seconds)} s"

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes, format_seconds
-from gpubalance.render.device_table import batch_of, device_table, names_of
 from gpubalance.render.rates import (
     gain_sentences,
     per_s,
     pipeline_sentences,
     rate_text,
     slowed_text,
+    worth_sentences,
 )
 from gpubalance.render.step import step_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Part
-from gpubalance.render.worth import worth_sentences
+from gpubalance.render.table import (
+    BLANK,
+    CUT_SHORT,
+    Part,
+    batch_of,
+    device_table,
+    names_of,
+)
 from gpubalance.results.run import InputPipeline, Measurement, Run, StepSpread
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import window_place

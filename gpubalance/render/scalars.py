@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpubalance.results.common import StepTime
-from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.timing import Telemetry
 
 PREFIX = "gpubalance"
 _READINGS = ("temperature_c", "power_w", "sm_clock_mhz", "memory_clock_mhz")

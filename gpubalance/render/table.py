@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from gpubalance.numbers.units import (
+    NOT_AVAILABLE,
+    format_bytes,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
+from gpubalance.render.columns import Cell, Column, columns_of
 from gpubalance.results.common import Warning_
+from gpubalance.settings.batch_split import share_text
+from gpubalance.settings.device import Device
+from gpubalance.settings.record import Record
 
 # Summaries are made for this width; a wider terminal gets no longer lines.
 WIDTH = 80
@@ -178,3 +189,105 @@ def shorten_front(text: str, width: int) -> str:
     if len(text) <= width:
         return text
     return "…" + text[-max(1, width - 1) :]
+
+
+# Factors from the result's unit to the displayed one.
+_SCALES = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
+
+
+def exact(cell: Cell, column: Column) -> str:
+    """The number in the column's unit, with all seven digits that a result keeps."""
+    if cell is None:
+        return NOT_AVAILABLE
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, str):
+        return cell
+    value = cell
+    if column.unit in _SCALES:
+        value = cell * _SCALES[column.unit]
+    if isinstance(value, int) or value == 0 or abs(value) >= 1e7:
+        return f"{value or 0:.0f}"  # never -0
+    return f"{value:.7g}"
+
+
+def rounded(cell: Cell, column: Column) -> str:
+    """The number in the column's unit with four digits: 54.75, 5882 or 12345. Whole ones stay."""
+    text = exact(cell, column)
+    if cell is None or isinstance(cell, (bool, str)):
+        return text
+    if isinstance(cell, int) and column.unit not in _SCALES:
+        return text
+    value = float(text)
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.4g}"
+
+
+def short(cell: Cell, column: Column) -> str:
+    """The number as the terminal shows it, with its own unit if it is a time or a size."""
+    if cell is None or isinstance(cell, (bool, str)):
+        return exact(cell, column)
+    if column.unit in ("s", "ms", "µs"):
+        return format_seconds(cell)
+    if column.unit == "GiB":
+        return format_bytes(round(cell))
+    if column.unit == "%":
+        return format_percent(cell, 1)
+    if column.unit == "samples/s" and cell:  # 0 is a plain 0, without digits
+        return format_rate(cell)
+    if column.unit == "×":
+        return f"{cell:.3f}"
+    if isinstance(cell, int):
+        return str(cell)
+    return f"{cell or 0:.4g}"
+
+
+_NAME_WIDTH = 22
+
+# What stands before a record's figures: a text of the record for each head.
+Leads = Mapping[str, Callable[[Any], str]]
+
+
+def names_of(devices: Sequence[Device]) -> Callable[[Any], str]:
+    """What leads a row of a table of devices, with its name."""
+    return lambda record: shorten(devices[record.device].name, _NAME_WIDTH)
+
+
+def batch_of(record: Any) -> str:
+    """What leads a row with its batch: `820`, or `1640 = 2×820`."""
+    return share_text(record.batch, record.micro_batch)
+
+
+def device_table(
+    devices: Sequence[Device], records: Sequence[Any], leads: Leads
+) -> TextTable:
+    """A row for each record: its device, its leads, and its fields that have a brief name.
+
+    Beside compute stands how much of the step it is. Names, which have no head, make room for the
+    others; their ends are kept, which tell one model from another.
+    """
+    columns = [column for column in columns_of(type(records[0])) if column.brief]
+    rows = [["device", *leads]]
+    rows[0] += [column.brief for column in columns]
+    for record in records:
+        row = [devices[record.device].label]
+        row += [text_of(record) for text_of in leads.values()]
+        row += [_figure(column, record) for column in columns]
+        rows.append(row)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1) - WIDTH
+    if excess > 0 and "" in leads:
+        for row in rows:
+            row[1] = shorten_front(row[1], widths[1] - excess)
+    return TextTable(rows)
+
+
+def _figure(column: Column, record: Record) -> str:
+    if getattr(record, "batch", None) == 0:
+        return ""
+    text = short(column.value(record), column)
+    part = getattr(record, "utilisation", None)
+    if column.key == "compute_s" and part is not None:
+        text += f" ({format_percent(part)})"
+    return text

@@ -20,7 +20,7 @@ from gpubalance.results.common import (
     Warning_,
 )
 from gpubalance.results.probe import Failure
-from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.timing import Telemetry
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Shown
 

@@ -29,7 +29,7 @@ from gpubalance.results.common import (
     unsound,
 )
 from gpubalance.results.run import SoloBest
-from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.timing import Telemetry
 from gpubalance.settings.record import Record, Shown
 
 Seconds = Annotated[Number, Field(ge=0)]

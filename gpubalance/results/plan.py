@@ -27,8 +27,7 @@ from gpubalance.results.common import (
     unsound,
     without_former,
 )
-from gpubalance.results.gap import SoloGap
-from gpubalance.results.run import InputPipeline, Measurement, Run
+from gpubalance.results.run import InputPipeline, Measurement, Run, SoloGap
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record, Shown

@@ -25,8 +25,7 @@ from gpubalance.results.common import (
     unsound,
 )
 from gpubalance.results.run import InputPipeline
-from gpubalance.results.telemetry import Telemetry
-from gpubalance.results.timing import Overhead
+from gpubalance.results.timing import Overhead, Telemetry
 from gpubalance.settings.record import Record, Shown
 
 # "fits", or why a batch that was tried does not train.

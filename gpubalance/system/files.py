@@ -1,9 +1,11 @@
-"""Files that users name, read with care; and which was meant by a name that does not exist."""
+"""Files that users name, read with care; which was meant; and what the system refuses."""
 
 from __future__ import annotations
 
 import difflib
+import errno
 import itertools
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,3 +83,12 @@ def meant(path: Path, remedy: str) -> str:
     if not stems:
         return remedy
     return f"did you mean {' or '.join(by_stem[stem] for stem in stems)}?\n{remedy}"
+
+
+_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_TEXTS = tuple(map(os.strerror, _NUMBERS))
+
+
+def is_about_files(text: str) -> bool:
+    """Whether an error's text is about these: TensorFlow raises the same for a lack of memory."""
+    return any(refusal in text for refusal in _TEXTS)

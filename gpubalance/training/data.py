@@ -9,8 +9,14 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import data_faults
-from gpubalance.engine.batch_sizes import batch_of, sample_count_of, static_batch_of
-from gpubalance.engine.datasets import has_open_shapes, is_batched, regrouped
+from gpubalance.engine.datasets import (
+    batch_of,
+    has_open_shapes,
+    is_batched,
+    regrouped,
+    sample_count_of,
+    static_batch_of,
+)
 from gpubalance.engine.feed import Dealt
 from gpubalance.errors import BadInput
 

@@ -13,7 +13,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.refused import refuse_together
+from gpubalance.settings.requests import refuse_together
 from gpubalance.settings.summing import AS_USUAL, Summing
 from gpubalance.training.keras_functions import Trainer
 from gpubalance.training.launched import reports

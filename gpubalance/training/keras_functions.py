@@ -185,8 +185,7 @@ class KerasFunctions(ABC):
 
     def _batches_of(self, _: Any, epochs: Any) -> Any:
         """The batches of one of Keras' epochs; the next epoch need not wait for its end."""
-        from gpubalance.engine.generators import GeneratorBatches, ReadAhead
-        from gpubalance.engine.iterators import Batches
+        from gpubalance.engine.iterators import Batches, GeneratorBatches, ReadAhead
         from gpubalance.engine.keras_patches import GeneratorDataAdapter
 
         data = epochs.data_adapter
@@ -254,7 +253,7 @@ def _begin_on_the_host(
     """
     import tensorflow as tf
 
-    from gpubalance.engine.generators import GeneratorFailedError, turn_of
+    from gpubalance.engine.iterators import GeneratorFailedError, turn_of
 
     taken: AbstractContextManager[None] = nullcontext()
     data = options.get("x")

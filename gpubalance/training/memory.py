@@ -17,7 +17,7 @@ from gpubalance.planning.follow import SplitChange
 from gpubalance.results.layers import Layers
 from gpubalance.settings.batch_split import BatchSplit, share_text
 from gpubalance.settings.device import Device
-from gpubalance.system.os_errors import is_about_files
+from gpubalance.system.files import is_about_files
 
 
 def ran_out(error: BaseException | None) -> bool:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import warnings
 from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from gpubalance.engine.keras_patches import print_msg
+from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_times
+from gpubalance.numbers.stats import median
 from gpubalance.planning.follow import Follower, SplitChange
 from gpubalance.planning.noise import Norms, noise_scale
+from gpubalance.planning.parts import StepTimes
 from gpubalance.results.common import now
 from gpubalance.results.plan import Noise
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.state import write_whole
 from gpubalance.training.change_cost import ChangeCost, StepsLeft
-from gpubalance.training.change_text import change_text, gain_text
 from gpubalance.training.device_split import DeviceSplit
-from gpubalance.training.epoch_times import EpochTimes, StampedStep, norms_of
 from gpubalance.training.event_log import EventLog
-from gpubalance.training.noise_text import noise_text
 from gpubalance.training.processes import Processes
-from gpubalance.training.step_clock import StepClock
+from gpubalance.training.step_warnings import change_text, gain_text, noise_text
 from gpubalance.training.warn import print_below_bar
 
 # The imbalance above which a split no longer fits.
@@ -219,3 +222,144 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             for label, value in zip(self._labels, getattr(times, name), strict=True):
                 values[f"{name}/{label}"] = value
         self._log.write(times.epoch, values)
+
+
+_POINTS = FINISHED + 1
+
+
+class StampedStep(NamedTuple):
+    """A step's seconds [replica, (began, computed, summed, finished)] and its split.
+
+    To measure the noise, two more columns have its norms, unless each replica had the whole batch.
+    """
+
+    stamps: Any
+    split: BatchSplit
+
+    @property
+    def summed_s(self) -> float:
+        """When the gradients' sum was on all devices, by the first process's clock."""
+        return float(self.stamps[:, SUMMED].max())
+
+    @property
+    def times(self) -> StepTimes:
+        """Each device's times, and the sync."""
+        times = stamped_times(self.stamps)
+        sync_s = self.summed_s - float(self.stamps[:, COMPUTED].max())
+        return StepTimes(self.split, times["compute_s"], times["update_s"], sync_s)
+
+
+def norms_of(steps: Iterable[StampedStep]) -> list[Norms]:
+    """The norms of those steps in which the noise was measured."""
+    norms = []
+    for stamps, split in steps:
+        if stamps.shape[1] > _POINTS:
+            own = float(stamps[:, _POINTS].sum())
+            whole = float(stamps[0, _POINTS + 1])
+            norms.append(Norms(split.global_batch, sum(split.counts), own, whole))
+    return norms
+
+
+@dataclass(frozen=True)
+class EpochTimes:
+    """An epoch's medians over its stamped steps, in seconds: each device's times, and the sync.
+
+    They are of the last split if it changed: `changes` has how.
+    `sync_s` runs from the slowest device's gradients until their sum is on all devices.
+    `noise_scale` is in samples, with its 95 % interval; None if unknown.
+    """
+
+    epoch: int
+    batches: tuple[int, ...]
+    compute_s: tuple[float, ...]
+    update_s: tuple[float, ...]
+    sync_s: float
+    noise_scale: float | None = None
+    noise_scale_ci95: tuple[float, float] | None = None
+    changes: tuple[SplitChange, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        epoch: int,
+        steps: Sequence[StampedStep],
+        changes: Sequence[SplitChange] = (),
+    ) -> EpochTimes:
+        """The medians of an epoch's steps.
+
+        Times are of the largest global batch only: a last batch may be smaller.
+        """
+        most = max(split.global_batch for _, split in steps)
+        last = [split for _, split in steps if split.global_batch == most][-1]
+        times = [step.times for step in steps if step.split == last]
+        noise = noise_scale(norms_of(steps))
+        return cls(
+            epoch,
+            last.batches,
+            _medians([step.compute_s for step in times]),
+            _medians([step.update_s for step in times]),
+            statistics.median(step.sync_s for step in times),
+            noise.value,
+            noise.ci95,
+            tuple(changes),
+        )
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """cᵢ + uᵢ: each device's compute and update."""
+        return tuple(map(sum, zip(self.compute_s, self.update_s, strict=True)))
+
+    @property
+    def wait_s(self) -> tuple[float, ...]:
+        """maxⱼ (cⱼ + uⱼ) − cᵢ − uᵢ: how long each device waits for the slowest."""
+        slowest_s = max(self.busy_s)
+        return tuple(slowest_s - own_s for own_s in self.busy_s)
+
+    @property
+    def imbalance(self) -> float:
+        """max (cᵢ + uᵢ) / mean (cᵢ + uᵢ); 1 is perfect."""
+        return max(self.busy_s) * len(self.busy_s) / sum(self.busy_s)
+
+
+def _medians(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Each device's median over the steps."""
+    return tuple(map(statistics.median, zip(*steps, strict=True)))
+
+
+_RECENT_STEPS = 9  # rests that tell what it is where it can't be measured
+
+
+class StepClock:
+    """What steps take by the clock, beside what their stamps say of devices and sync.
+
+    That is the host's work, and the wait for data.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins another training."""
+        self._rests_s: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self.pause()
+
+    def pause(self) -> None:
+        """What comes before the next step, as at an epoch's end, is no part of it."""
+        self._last: tuple[int, StampedStep] | None = None
+
+    def times_of(self, number: int, step: StampedStep) -> StepTimes:
+        """The times of the step of that number, and the rest of each step since the last stamped.
+
+        It is the median of those known before if there is none of this split since the pause.
+        """
+        times = step.times
+        rest_s = median(self._rests_s) if self._rests_s else 0.0
+        if self._last is not None:
+            last_number, last = self._last
+            if last.split == step.split:
+                each_s = (step.summed_s - last.summed_s) / (number - last_number)
+                # A stamped step may be slower than those between.
+                rest_s = max(0.0, each_s - times.step_time_s)
+                self._rests_s.append(rest_s)
+        self._last = number, step
+        return replace(times, rest_s=rest_s)

@@ -1,11 +1,22 @@
-"""What the steps of a model warn of, each text once."""
+"""What training tells: warnings of steps, each once, changes of the split, the noise scale."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gpubalance.engine.feed import Dealt
 from gpubalance.engine.local_layers import unsynchronised_text
+from gpubalance.numbers.units import format_percent, three_digits
+from gpubalance.planning.follow import SplitChange
+from gpubalance.planning.noise import (
+    NoiseScale,
+    efficiency,
+    goodput,
+    learning_rate_factor,
+)
+from gpubalance.results.plan import Plan
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training import data, measured
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.warn import warn_user
@@ -82,3 +93,75 @@ class StepWarnings:
                 balance=measured.balance_command(split.plan, split.simulate),
             )
         )
+
+
+# A device's time in a split that differs by less says nothing of its speed.
+_MOVED = 0.05
+
+
+def change_text(change: SplitChange, labels: Sequence[str]) -> str:
+    """`step 340: 944/640 → 812/772, GPU:0 became 31 % slower; 1.16 × what …`.
+
+    It names the device whose compute time has changed most.
+    """
+    text = f"step {change.step}: {change.before} → {change.after}"
+    moved = [ratio - 1 for ratio in change.slowdown]
+    most = max(moved, key=abs)
+    if abs(most) > _MOVED:
+        slower = "slower" if most > 0 else "faster"
+        text += (
+            f", {labels[moved.index(most)]} became {format_percent(abs(most))} {slower}"
+        )
+    return f"{text}; {change.gain:.2f} × what the old split now gives"
+
+
+def gain_text(changes: Sequence[SplitChange], gain: float | None) -> str:
+    """`3 changes of the split, the first in step 340: 1.14 × what 944/640 would have given …`."""
+    counted = "1 change" if len(changes) == 1 else f"{len(changes)} changes"
+    text = f"{counted} of the split, the first in step {changes[0].step}: "
+    if gain is None:
+        return f"{text}too few steps were timestamped since to tell what it gained"
+    return f"{text}{gain:.2f} × what {changes[0].before} would have given since"
+
+
+# The least part by which another split must reach the same loss sooner to be named.
+_CLEARLY = 0.01
+
+
+def noise_text(noise: NoiseScale, split: BatchSplit, plan: Plan | None) -> str:
+    """`noise scale 3200 (2700 to 3900): …`, with a plan also of a split that would learn faster."""
+    if noise.value is None or noise.ci95 is None:
+        return f"noise scale not known: {noise.unknown}"
+    low, high = map(three_digits, noise.ci95)
+    batch = split.global_batch
+    worth = format_percent(efficiency(batch, noise.value))
+    text = (
+        f"noise scale {three_digits(noise.value)} ({low} to {high}): at a global batch of {batch} "
+        f"each sample is worth {worth}"
+    )
+    if (
+        plan is None
+        or not plan.predicted.by_global_batch
+        or plan.split.without_idle != split
+    ):
+        return text
+    return f"{text}; {_better(noise.value, plan)}"
+
+
+def _better(scale: float, plan: Plan) -> str:
+    """The split that would learn faster than the plan's, by its predictions."""
+    value = goodput(scale)
+    now = plan.split.global_batch
+    best = max(
+        plan.predicted.by_global_batch,
+        key=lambda row: value(row.split.global_batch, row.step_time_s),
+    )
+    batch = best.split.global_batch
+    sooner = value(batch, best.step_time_s) / value(now, plan.predicted.step_time_s)
+    if sooner < 1 + _CLEARLY:
+        return "no other global batch would reach the same loss clearly sooner"
+    factor = learning_rate_factor(now, batch, scale)
+    return (
+        f"{best.split} would reach the same loss {sooner:.2f} × sooner; learning rate × "
+        f"{factor:.2f} with SGD"
+    )

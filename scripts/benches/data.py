@@ -142,8 +142,8 @@ def _longest_s(who: str) -> float:
 
     The steps are a pause and little else.
     """
+    from gpubalance.engine.replicas import build_strategy
     from gpubalance.engine.runtime import use_devices
-    from gpubalance.engine.strategies import build_strategy
 
     split = Split(batches=(58, 38), simulate=2)
     with (

@@ -76,7 +76,7 @@ def _worst(found: list[Differences]) -> str:
 
 
 def _keras(case: Case, expected: Alone) -> str:
-    from gpubalance.engine.strategies import build_strategy
+    from gpubalance.engine.replicas import build_strategy
 
     strategy = build_strategy(("CPU:0", "CPU:1"), "auto")
     try:

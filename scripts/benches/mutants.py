@@ -43,9 +43,9 @@ PURE = ("planning", "numbers", "results", "render", "settings")
 PARTS = (
     *("jobs/balance", "jobs/compare", "jobs/measure", "jobs/plan", "jobs/probe"),
     *("jobs/layers", "jobs/durations.py", "jobs/estimate.py", "jobs/phases.py"),
-    *("training/change_text.py", "training/device_split.py", "training/load.py"),
-    *("training/epoch_times.py", "training/noise_text.py", "training/step_clock.py"),
-    *("engine/batch_sizes.py", "engine/device_time.py", "engine/pace.py"),
+    *("training/step_warnings.py", "training/device_split.py", "training/load.py"),
+    *("training/monitor.py", "training/step_warnings.py", "training/monitor.py"),
+    *("engine/datasets.py", "engine/replicas.py", "engine/pace.py"),
     *("engine/step/sums.py", "engine/step/pack_size.py", "engine/step/points.py"),
     *("engine/step/gradients.py", "engine/step/sums.py", "engine/step/sums.py"),
 )

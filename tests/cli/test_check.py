@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.results.check import ModelCheck
+from gpubalance.results.checkup import ModelCheck
 from tests.cli.program import QUICK_PAIR, SHORT, TINY, gpubalance, here
 from tests.support.cases import cases
 

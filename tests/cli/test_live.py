@@ -9,9 +9,7 @@ from functools import cache
 
 import pytest
 
-from gpubalance.cli.doing_now import DoingNow
-from gpubalance.cli.progress import Progress
-from gpubalance.cli.remaining import Remaining
+from gpubalance.cli.progress import DoingNow, Progress, Remaining
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, TimeLeft, TimingDone
 from tests.cli.program import ROOT
 from tests.cli.terminal import Seen, command_in_terminal
@@ -24,7 +22,7 @@ from gpubalance.devices.machine import find_machine
 from gpubalance.jobs.events import Doing, PhaseBegun, TimingDone, TurnDone
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.independent import OwnWindow
-from gpubalance.results.telemetry import Moment
+from gpubalance.results.timing import Moment
 
 devices = find_machine({str(ROOT / "configs" / "four-unlike.toml")!r}).devices
 hot = Moment(

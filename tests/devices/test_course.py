@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.devices.readings import Counters
-from gpubalance.devices.telemetry import TelemetryRecorder
-from gpubalance.results.telemetry import Moment, Telemetry, throttling
+from gpubalance.devices.telemetry import Counters, TelemetryRecorder
+from gpubalance.results.timing import Moment, Telemetry, throttling
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known

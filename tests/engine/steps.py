@@ -30,10 +30,9 @@ class Steps:
     ) -> None:
         from gpubalance.engine import data, labels, pace
         from gpubalance.engine.feed import Feed
-        from gpubalance.engine.replicas import Replicas
+        from gpubalance.engine.replicas import Replicas, build_strategy
         from gpubalance.engine.step import built
         from gpubalance.engine.step.functions import Functions
-        from gpubalance.engine.strategies import build_strategy
 
         keras.utils.set_random_seed(7)
         self.names = tuple(f"CPU:{i}" for i in range(len(profiles)))

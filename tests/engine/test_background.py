@@ -7,7 +7,7 @@ from tests.support.python import python
 PROGRAM = """
 import threading, time
 import tensorflow as tf
-from gpubalance.engine.reader import Reader
+from gpubalance.engine.iterators import Reader
 
 began = threading.Event()
 

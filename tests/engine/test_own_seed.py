@@ -28,7 +28,7 @@ def drawn_on_each(model: Any, strategy: Any, x: Any) -> list[Any]:
 
 def test_no_two_devices_drop_the_same_and_the_first_drops_what_keras_does() -> None:
     names = [f"CPU:{number}" for number in range(REPLICAS)]
-    from gpubalance.engine.strategies import build_strategy
+    from gpubalance.engine.replicas import build_strategy
 
     strategy = build_strategy(tuple(names), "auto")
     x = np.ones((1, 128), np.float32)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.packs import best_pack_bytes
+from gpubalance.planning.sync import best_pack_bytes
 from tests.support.late import keras, tf
 
 
@@ -32,8 +32,8 @@ def test_values_of_an_unknown_size_share_no_pack() -> None:
 
 def test_each_value_gets_its_own_sum_in_its_own_type() -> None:
     """Types alternate, with one value that is missing and one that is rows."""
+    from gpubalance.engine.replicas import build_strategy
     from gpubalance.engine.step.sums import over_replicas
-    from gpubalance.engine.strategies import build_strategy
 
     strategy = build_strategy(("CPU:0", "CPU:1"), "auto")
     kinds = ("float32", "float16", "float32", "float64", "float16", "float32")

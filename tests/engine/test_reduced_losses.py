@@ -43,9 +43,9 @@ def loss_of(reduction: str) -> Any:
 
 def by_parts(reduction: str, *, weighted: bool, masked: bool) -> list[float]:
     """Each device's loss times its weight."""
+    from gpubalance.engine.replicas import build_strategy
     from gpubalance.engine.step.part import part_of
     from gpubalance.engine.step.weighing import weighing
-    from gpubalance.engine.strategies import build_strategy
 
     loss = loss_of(reduction)
     replacements = weighing(net())

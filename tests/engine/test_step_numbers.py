@@ -106,7 +106,7 @@ def test_a_links_speed_is_that_of_the_first_sum_that_takes_long(
 
 
 def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
-    from gpubalance.engine.batch_sizes import batch_of, sample_count_of, static_batch_of
+    from gpubalance.engine.datasets import batch_of, sample_count_of, static_batch_of
 
     ten = tf.data.Dataset.range(10)
     whole, rest = ten.batch(4, drop_remainder=True), ten.batch(4)
@@ -139,8 +139,8 @@ def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
 
 
 def test_the_time_of_simulated_devices_is_their_own() -> None:
-    from gpubalance.engine.device_time import DeviceTime
     from gpubalance.engine.pace import clocks
+    from gpubalance.engine.replicas import DeviceTime
     from gpubalance.engine.step.pack_size import pack_bytes_for
     from gpubalance.settings.device import JointProfile
 

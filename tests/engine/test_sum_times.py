@@ -21,8 +21,7 @@ from tests.support.asked import asked
 def test_a_sum_over_some_devices_has_just_these(all_reduce: AllReduce) -> None:
     import tensorflow as tf
 
-    from gpubalance.engine.replicas import replicas_on
-    from gpubalance.engine.strategies import build_strategy
+    from gpubalance.engine.replicas import build_strategy, replicas_on
     from gpubalance.engine.sum_times import sum_over
 
     devices, joint = simulated_devices("4")

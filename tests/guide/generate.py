@@ -16,8 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from gpubalance.remedies import known_errors
-from gpubalance.results.check import ModelCheck
-from gpubalance.results.checkup import Checkup
+from gpubalance.results.checkup import Checkup, ModelCheck
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers

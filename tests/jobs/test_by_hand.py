@@ -28,8 +28,7 @@ from gpubalance.planning.search import Limit
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.probe import CurvePoint, SoloRate, Trial
 from gpubalance.results.run import InputPipeline
-from gpubalance.results.telemetry import Telemetry
-from gpubalance.results.timing import Overhead, Pulled, Remedy, Timing
+from gpubalance.results.timing import Overhead, Pulled, Remedy, Telemetry, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest

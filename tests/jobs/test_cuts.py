@@ -26,8 +26,7 @@ from gpubalance.jobs.events import CutDone, Doing, Event
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.layers import cut as cuts
 from gpubalance.jobs.layers.blocks import MeasuredBlocks, time_blocks
-from gpubalance.jobs.layers.costs import BlockCosts
-from gpubalance.jobs.layers.device_costs import DeviceCosts
+from gpubalance.jobs.layers.costs import BlockCosts, DeviceCosts
 from gpubalance.jobs.layers.layers import _no_help_of
 from gpubalance.jobs.layers.result import result_of
 from gpubalance.jobs.layers.rounds import CutRounds

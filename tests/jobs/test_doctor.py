@@ -14,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.health import nvidia_cards, read_peer_to_peer
-from gpubalance.devices.link import PcieLink, own_link, watched_links
+from gpubalance.devices.health import (
+    PcieLink,
+    nvidia_cards,
+    own_link,
+    read_peer_to_peer,
+    watched_links,
+)
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor import software

@@ -12,7 +12,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
 from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.plan.plan import plan
-from gpubalance.planning.packs import MOST_BYTES
+from gpubalance.planning.sync import MOST_BYTES
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit

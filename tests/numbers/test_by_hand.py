@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from gpubalance.numbers.order import median_slope
 from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio, ratio_of_sums
 from gpubalance.numbers.stats import (
     Spread,
@@ -39,6 +38,7 @@ from gpubalance.numbers.steady import (
     _trend,
     has_trend,
     is_steady,
+    median_slope,
     unquiet,
 )
 from gpubalance.numbers.units import parse_bytes

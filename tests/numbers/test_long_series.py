@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.numbers.order import falling_pairs, median_slope
 from gpubalance.numbers.stats import median, spread
-from gpubalance.numbers.steady import has_trend, is_steady
+from gpubalance.numbers.steady import falling_pairs, has_trend, is_steady, median_slope
 from tests.support.cases import cases
 
 LONG = 100_000

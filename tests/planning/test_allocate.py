@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubalance.planning.allocate import allocate
-from gpubalance.planning.deadline import best_deadline
 from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem
+from gpubalance.planning.solver import best_deadline
 from gpubalance.planning.sync import Syncs
 from gpubalance.settings.batch_split import BatchSplit
 from tests.planning.splits import (

@@ -22,10 +22,8 @@ from gpubalance.planning.curve import (
     sensible_size,
     wanted_precision,
 )
-from gpubalance.planning.deadline import best_deadline
 from gpubalance.planning.fixed_costs import FixedCosts
 from gpubalance.planning.fleet import Fleet
-from gpubalance.planning.grid import Grid
 from gpubalance.planning.memory import (
     MemoryCurve,
     forecast,
@@ -42,12 +40,18 @@ from gpubalance.planning.model import (
     slower_batches,
 )
 from gpubalance.planning.noise import Norms, noise_scale
-from gpubalance.planning.packs import LEAST_BYTES, MOST_BYTES, sizes_beside
-from gpubalance.planning.parts import slow_steps, slow_time, split_step
+from gpubalance.planning.parts import (
+    StepTimes,
+    parts_of,
+    slow_steps,
+    slow_time,
+    split_step,
+)
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.planning.queue import Outlook, outlook, relative_times
-from gpubalance.planning.step_times import StepTimes, parts_of
-from gpubalance.planning.sync import Syncs
+from gpubalance.planning.search import Grid
+from gpubalance.planning.solver import best_deadline
+from gpubalance.planning.sync import LEAST_BYTES, MOST_BYTES, Syncs, sizes_beside
 from gpubalance.settings.batch_split import BatchSplit
 from tests.support.cases import cases
 from tests.support.known import known

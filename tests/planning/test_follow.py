@@ -9,7 +9,7 @@ import pytest
 from gpubalance.planning.fixed_costs import FixedCosts, fixed_samples
 from gpubalance.planning.follow import Follower
 from gpubalance.planning.model import Curve
-from gpubalance.planning.step_times import StepTimes
+from gpubalance.planning.parts import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile
 from tests.jobs.probes import devices_of, of_config

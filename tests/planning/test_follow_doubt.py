@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.planning.follow import Follower, SplitChange, _least_gain
+from gpubalance.planning.parts import StepTimes
 from gpubalance.planning.problem import Allocation
-from gpubalance.planning.step_times import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
 
 SPLIT = BatchSplit((100, 100))

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubalance.planning.grid import Grid
-from gpubalance.planning.search import Limit, TriedBatch, find_limit
+from gpubalance.planning.search import Grid, Limit, TriedBatch, find_limit
 from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.memory_functions import (

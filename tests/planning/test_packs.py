@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.packs import MOST_BYTES, best_pack_bytes, packs_of
+from gpubalance.planning.sync import MOST_BYTES, best_pack_bytes, packs_of
 
 POWERS = [1 << exponent for exponent in range(16, 25)]
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from gpubalance.results.common import StepTime
 from gpubalance.results.run import Measurement
-from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.timing import Telemetry
 from gpubalance.settings.device import Device
 from tests.jobs.probes import measurement_of
 from tests.support.altered import altered

@@ -16,8 +16,7 @@ from gpubalance.results.queue import Queue, QueuedCommand, QueueShare, Try
 from gpubalance.results.records import read_record
 from gpubalance.results.run import InputPipeline, Run, SlowSteps, SoloBest, StepSpread
 from gpubalance.results.subject import ReportSubject
-from gpubalance.results.telemetry import Moment, Telemetry
-from gpubalance.results.timing import Remedy
+from gpubalance.results.timing import Moment, Remedy, Telemetry
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.probes import QUICK, point_of
 from tests.support.altered import altered

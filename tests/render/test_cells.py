@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpubalance.render.cells import exact, rounded, short
 from gpubalance.render.columns import Cell, Column, columns_of, named
+from gpubalance.render.table import exact, rounded, short
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.settings.record import Shown
 from tests.support.cases import cases

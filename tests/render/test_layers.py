@@ -12,7 +12,6 @@ from itertools import pairwise
 import pytest
 from matplotlib.colors import to_rgb
 
-from gpubalance.render.cells import exact
 from gpubalance.render.layers import layers_summary, timeline_lines
 from gpubalance.render.report.charts.style import (
     BACKWARD,
@@ -23,6 +22,7 @@ from gpubalance.render.report.charts.style import (
     WIDE,
 )
 from gpubalance.render.report.tables import tables_of
+from gpubalance.render.table import exact
 from gpubalance.results.layers import Layers
 from gpubalance.results.subject import ReportSubject
 from tests.jobs.probes import inside

@@ -14,7 +14,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from gpubalance.render.gap import large_losses
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.chart import Chart
 from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart
@@ -30,6 +29,7 @@ from gpubalance.render.report.charts.style import (
     look,
 )
 from gpubalance.render.report.steps import steps_of
+from gpubalance.render.step import large_losses
 from gpubalance.results.subject import ReportSubject
 from tests.cli.program import ROOT
 from tests.jobs.probes import inside

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gpubalance.render.cells import rounded
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.text import csv_text
 from gpubalance.render.report.words import answer_of, groups
+from gpubalance.render.table import rounded
 from gpubalance.results.subject import ReportSubject
 from tests.render import samples
 from tests.support.known import known

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.render.bounds import (
+from gpubalance.render.plan import (
+    _advice,
     _syncs,
     _without,
     aim_text,
@@ -15,18 +16,21 @@ from gpubalance.render.bounds import (
     gain_percent,
     left_out_text,
 )
-from gpubalance.render.gap import Loss, all_losses, gap_parts, large_losses
-from gpubalance.render.plan import _advice
 from gpubalance.render.probe import _limit
-from gpubalance.render.rates import half_text, pipeline_sentences
-from gpubalance.render.step import step_text
+from gpubalance.render.rates import (
+    _gain,
+    epoch_text,
+    half_text,
+    most_fed,
+    pipeline_sentences,
+    xla_text,
+)
+from gpubalance.render.step import Loss, all_losses, gap_parts, large_losses, step_text
 from gpubalance.render.table import lines_of
-from gpubalance.render.worth import _gain, epoch_text, most_fed, xla_text
 from gpubalance.results.common import StepTime, Throughput
-from gpubalance.results.gap import SoloGap
 from gpubalance.results.plan import LearningRate, LeftOut, Plan
 from gpubalance.results.probe import BatchLimit, Trial
-from gpubalance.results.run import InputPipeline, Run, SlowSteps
+from gpubalance.results.run import InputPipeline, Run, SlowSteps, SoloGap
 from gpubalance.results.timing import Remedy
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS

@@ -8,7 +8,7 @@ import pytest
 
 from gpubalance.render.scalars import Summary
 from gpubalance.render.tensorboard import Summaries
-from gpubalance.results.telemetry import Moment, Telemetry
+from gpubalance.results.timing import Moment, Telemetry
 from gpubalance.settings.settings import Settings
 from tests.render.measurements import PAIR, measurement, step_time
 from tests.support.altered import altered

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.render.worth import worth_sentences
+from gpubalance.render.rates import worth_sentences
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import Baselines, InputPipeline, Run, SoloBest
-from gpubalance.results.telemetry import Telemetry
+from gpubalance.results.timing import Telemetry
 from gpubalance.results.warnings import warning
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.jobs.drawn import drawn_run

@@ -19,7 +19,6 @@ from gpubalance.results.common import (
 )
 from gpubalance.results.comparison import ComparedResult
 from gpubalance.results.decomposition import Decomposition
-from gpubalance.results.gap import DeviceRun, divide_gap
 from gpubalance.results.layers import (
     LayersBaselines,
     Span,
@@ -39,9 +38,9 @@ from gpubalance.results.probe import (
 )
 from gpubalance.results.queue import QueuedCommand, Try
 from gpubalance.results.records import is_estimate, read_record, read_result, result_of
-from gpubalance.results.run import Run, SoloBest, alone_in_use
+from gpubalance.results.run import DeviceRun, Run, SoloBest, alone_in_use, divide_gap
 from gpubalance.results.subject import warnings_of
-from gpubalance.results.telemetry import Telemetry, passing, throttling
+from gpubalance.results.timing import Telemetry, passing, throttling
 from gpubalance.results.warnings import warning
 from tests.render.samples import BALANCE, DATA, PLAN, PROBE, RUN, document, subject
 from tests.support.altered import altered

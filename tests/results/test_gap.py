@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.render.gap import large_losses
-from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
+from gpubalance.render.step import large_losses
+from gpubalance.results.run import DeviceRun, SoloGap, divide_gap
 from tests.support.altered import altered
 
 seconds = st.floats(1e-3, 10)

@@ -29,12 +29,12 @@ from gpubalance.settings.launching import (
 from gpubalance.settings.measuring import Measuring, Tracing
 from gpubalance.settings.options import option
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.settings.refused import refuse_together
 from gpubalance.settings.requests import (
     BalanceRequest,
     LayersRequest,
     ProbeRequest,
     RunRequest,
+    refuse_together,
 )
 from gpubalance.settings.settings import Settings
 from tests.jobs.probes import QUICK, devices_of

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, cast
 
 from gpubalance.planning.follow import Follower, SplitChange
-from gpubalance.planning.step_times import StepTimes
+from gpubalance.planning.parts import StepTimes
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile

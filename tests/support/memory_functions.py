@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from gpubalance.planning.grid import Grid
-from gpubalance.planning.search import Limit, TriedBatch, find_limit
+from gpubalance.planning.search import Grid, Limit, TriedBatch, find_limit
 
 Memory = Callable[[int], int]  # a batch's bytes
 TryBatch = Callable[[int, str], TriedBatch]

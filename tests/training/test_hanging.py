@@ -105,7 +105,7 @@ def test_a_fit_that_ends_waits_for_no_batch(kinds: tuple[str, ...]) -> None:
 def test_a_generator_still_asked_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     split, model = in_split()
     asked, released = threading.Event(), threading.Event()
-    monkeypatch.setattr("gpubalance.engine.generators._SILENT_S", 0.1)
+    monkeypatch.setattr("gpubalance.engine.iterators._SILENT_S", 0.1)
 
     def endless() -> Iterator[Any]:
         for number in range(100):

@@ -112,7 +112,7 @@ def test_a_batch_in_one_piece_on_one_device_is_refused_with_the_remedy() -> None
 
 
 def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
-    from gpubalance.training.noise_text import noise_text
+    from gpubalance.training.step_warnings import noise_text
 
     plan = read_record(ROOT / "tests/saved/plan-by-global-batch.json", Plan)
     scale = NoiseScale(300.0, (250.0, 350.0))
@@ -137,7 +137,7 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
 
 def test_a_change_names_the_device_whose_time_changed_most() -> None:
     from gpubalance.planning.follow import SplitChange
-    from gpubalance.training.change_text import change_text, gain_text
+    from gpubalance.training.step_warnings import change_text, gain_text
 
     said = {
         (1.0, 1.04): "",

@@ -10,14 +10,14 @@ import pytest
 from gpubalance.settings.batch_split import BatchSplit
 
 if TYPE_CHECKING:  # they load TensorFlow
-    from gpubalance.training.epoch_times import StampedStep
+    from gpubalance.training.monitor import StampedStep
 
 SPLIT = BatchSplit((3, 1))
 
 
 def step(summed_s: float, split: BatchSplit = SPLIT) -> StampedStep:
     """A step that computes for 0.3 and 0.2 s, and updates for 0.1 s; its sync takes 0.05 s."""
-    from gpubalance.training.epoch_times import StampedStep
+    from gpubalance.training.monitor import StampedStep
 
     devices = [(0.0, 0.3, 0.35, 0.45), (0.0, 0.2, 0.35, 0.45)]
     return StampedStep(np.array(devices) - 0.35 + summed_s, split)
@@ -28,7 +28,7 @@ def test_a_step_takes_what_the_clock_says_between_stamped_steps() -> None:
 
     But not over the end of an epoch, in which the host does other things, nor over a change.
     """
-    from gpubalance.training.step_clock import StepClock
+    from gpubalance.training.monitor import StepClock
 
     clock = StepClock()
     assert clock.times_of(10, step(100.0)).step_time_s == pytest.approx(0.45)

@@ -17,7 +17,7 @@ import tensorflow as tf
 from gpubalance.engine.feed import WEIGHTS, Dealt
 from gpubalance.engine.keras_patches import called_flat
 from gpubalance.engine.replacing import tracing_lock
-from gpubalance.engine.replicas import Replicas
+from gpubalance.engine.replicas import Replicas, step_lock
 from gpubalance.engine.step import parity
 from gpubalance.engine.step.compiled import refuse_uncompiled
 from gpubalance.engine.step.logs import LaterResults, read_later
@@ -26,7 +26,6 @@ from gpubalance.engine.step.parity import check_sum
 from gpubalance.engine.step.several import SizedFunctions, StepFunction
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace
-from gpubalance.engine.strategies import step_lock
 from gpubalance.errors import BadInput
 from gpubalance.results.decomposition import UNTRIED, Decomposition
 from gpubalance.settings.batch_split import BatchSplit

@@ -9,7 +9,7 @@ from typing import Any
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.replicas import Replicas, kept_with_replicas
 from gpubalance.engine.sum_times import seconds_of_one_more, seconds_of_sum
-from gpubalance.planning.packs import LEAST_BYTES, best_pack_bytes
+from gpubalance.planning.sync import LEAST_BYTES, best_pack_bytes
 
 _FIRST_BYTES = 64 << 10
 _TIMES_MORE = 8

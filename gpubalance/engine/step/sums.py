@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.planning.packs import packs_of
+from gpubalance.planning.sync import packs_of
 from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
 from gpubalance.settings.choices import Gradients
 

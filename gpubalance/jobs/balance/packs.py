@@ -13,7 +13,7 @@ from gpubalance.numbers.units import (
     format_rate,
     format_seconds,
 )
-from gpubalance.planning.packs import sizes_beside
+from gpubalance.planning.sync import sizes_beside
 from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record

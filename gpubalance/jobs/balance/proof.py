@@ -21,9 +21,15 @@ from gpubalance.jobs.plan.measured_split import MeasuredSplit, split_over
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
-from gpubalance.results.gap import DeviceRun, SoloGap, divide_gap
 from gpubalance.results.plan import Balance, Plan
-from gpubalance.results.run import Measurement, Run, alone_in_use
+from gpubalance.results.run import (
+    DeviceRun,
+    Measurement,
+    Run,
+    SoloGap,
+    alone_in_use,
+    divide_gap,
+)
 from gpubalance.settings.batch_split import BatchSplit
 
 

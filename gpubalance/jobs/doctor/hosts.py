@@ -1,17 +1,18 @@
-"""`doctor` on several hosts: each checks itself, all at once."""
+"""`doctor` on several hosts: each checks itself, and what lies between them is checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
-from gpubalance.jobs.doctor.check import failed
-from gpubalance.jobs.doctor.ways import check_ways
+from gpubalance.jobs.doctor.check import check, failed, ok
 from gpubalance.jobs.events import Doing, Watch
+from gpubalance.numbers.units import format_duration
 from gpubalance.results.checkup import Check, Checkup, Checkups
 from gpubalance.results.common import now
 from gpubalance.settings.device import Host
-from gpubalance.workers.hosts import ask
+from gpubalance.workers.hosts import Ways, ask, try_ways
 
 # A healthy host takes a minute; a step that hangs has its deadline on the host
 _WITHIN_S = 900.0
@@ -69,3 +70,63 @@ def _options(
             )
         options.setdefault(host, ["--gpus"]).append(number)
     return options
+
+
+_CLOCK = "clock"
+_CONNECTIONS = "connections"
+_OFF_S = 5.0
+_WHY_CLOCKS = "times of files and logs mislead, and Slurm's munge refuses 5 minutes"
+
+
+def check_ways(hosts: Sequence[Host], watch: Watch) -> Mapping[Host, Iterable[Check]]:
+    """The checks of each host beside the others, which answered a moment ago. Raises nothing."""
+    watch(Doing(f"{', '.join(hosts)} connect to each other"))
+    began_s = time.time()
+    try:
+        found = try_ways(hosts)
+    except EnvironmentFault as error:
+        return {hosts[0]: [failed(_CONNECTIONS, error)]}
+    ended_s = time.time()
+    checks: dict[Host, list[Check]] = {}
+    ways = [own for own in found.values() if isinstance(own, Ways)]
+    for host, own in found.items():
+        if isinstance(own, EnvironmentFault):
+            checks[host] = [failed(_CONNECTIONS, own)]
+            continue
+        checks[host] = [_clock(own.clock_s, began_s, ended_s)]
+        others = [other for other in ways if other is not own]
+        if others:
+            checks[host].append(_connections(own, others))
+    return checks
+
+
+def _clock(there_s: float, began_s: float, ended_s: float) -> Check:
+    """The check of a clock that was read between two looks at the one here."""
+    behind_s = began_s - there_s
+    ahead_s = there_s - ended_s
+    off_s = max(behind_s, ahead_s)
+    if off_s <= _OFF_S:
+        return ok(_CLOCK, "as here, to some seconds")
+    where = "behind" if behind_s > ahead_s else "ahead of"
+    detail = f"at least {format_duration(off_s)} {where} the one here: {_WHY_CLOCKS}"
+    return check(_CLOCK, "warning", detail, "there: `sudo timedatectl set-ntp true`")
+
+
+def _connections(own: Ways, others: Sequence[Ways]) -> Check:
+    """The check of the others' connections to a port of this host, as TensorFlow takes one."""
+    address, _, port = own.address.rpartition(":")
+    cut_off = [other for other in others if own.address in other.unreached]
+    if not cut_off:
+        names = ", ".join(other.host for other in others)
+        return ok(_CONNECTIONS, f"{names} reached port {port} of {address}")
+    problems = [f"{other.host}: {other.unreached[own.address]}" for other in cut_off]
+    detail = f"port {port} of {address} is not reached from {', '.join(problems)}"
+    allowed = [
+        f"`sudo ufw allow from {other.address.rpartition(':')[0]}`" for other in cut_off
+    ]
+    remedy = (
+        f"open {own.host}'s firewall, on any port, as TensorFlow takes a free one: "
+        f"{', '.join(allowed)}\n"
+        f"if {address} is the wrong network: {own.host}'s own /etc/hosts has its address"
+    )
+    return check(_CONNECTIONS, "failure", detail, remedy)

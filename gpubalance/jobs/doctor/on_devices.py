@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpubalance.devices.link import watched_links
+from gpubalance.devices.health import watched_links
 from gpubalance.jobs.doctor.between import all_reduce, copies
 from gpubalance.jobs.doctor.check import guarded, skipped
 from gpubalance.jobs.doctor.work import DoctorSteps, links

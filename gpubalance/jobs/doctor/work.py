@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from gpubalance.devices.link import PcieLink, own_link
+from gpubalance.devices.health import PcieLink, own_link
 from gpubalance.jobs.doctor.check import check, explained, guarded, ok, skipped
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.remedies import known_error, match

@@ -9,12 +9,15 @@ from gpubalance.errors import NothingFits, UsageError
 from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.layers.batch_split import with_split_measured
 from gpubalance.jobs.layers.blocks import model_facts, time_blocks
 from gpubalance.jobs.layers.costs import BlockCosts
 from gpubalance.jobs.layers.result import result_of, result_so_far
 from gpubalance.jobs.layers.rounds import CutRounds
-from gpubalance.jobs.layers.uncut import refuse_what_is_faster_uncut, uncut
+from gpubalance.jobs.layers.uncut import (
+    refuse_what_is_faster_uncut,
+    uncut,
+    with_split_measured,
+)
 from gpubalance.jobs.measure.party import party_for
 from gpubalance.results.layers import Layers
 from gpubalance.settings.requests import LayersRequest

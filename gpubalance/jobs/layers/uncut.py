@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpubalance.errors import BadInput, NothingFits, UsageError
+from gpubalance.errors import BadInput, NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.balance import probe_for
-from gpubalance.jobs.events import Watch
+from gpubalance.jobs.balance.rounds import measure_split
+from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.probes import solo_best_of
+from gpubalance.jobs.layers.rounds import CutRounds
+from gpubalance.jobs.measure.party import party_for
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.pipeline.timeline import bubble_bound, pipeline_throughput
+from gpubalance.results.common import Model
 from gpubalance.results.layers import LayersBaselines, SplitBaseline
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import SoloBest
@@ -109,3 +114,40 @@ def refuse_what_is_faster_uncut(
         remedy=f"gpubalance balance{accumulate} finds the best batch split; --force cuts the model "
         "all the same",
     )
+
+
+def with_split_measured(
+    rounds: CutRounds, baselines: LayersBaselines, model: Model, limit: TimeLimit
+) -> LayersBaselines:
+    """The baselines with a measured batch split, if each device holds the model.
+
+    The party of the rounds is left without a worker, as the devices are wanted for the split.
+    """
+    split = baselines.split
+    if split is None:
+        return baselines
+    rounds.party.end()
+
+    def measured() -> SplitBaseline:
+        return _measured(rounds, split, model, limit)
+
+    changes: dict[str, object] = {"split": None}
+    try:
+        key = f"batch split {split.split}"
+        changes["split"] = rounds.journal.get_or_make(key, SplitBaseline, measured)
+    except OutOfMemory as error:
+        changes["split_why_not"] = error.message
+    return baselines.model_copy(update=changes)
+
+
+def _measured(
+    rounds: CutRounds, split: SplitBaseline, model: Model, limit: TimeLimit
+) -> SplitBaseline:
+    """The split, with what it gives when it is run for as long as a round."""
+    request = rounds.request.uncut
+    rounds.watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
+    with party_for(request, rounds.watch, limit) as party:
+        together = Together(request, model, party, rounds.watch, rounds.journal)
+        measurement = measure_split(together, split.split, rounds.request.round_s)
+    rate = measurement.throughput.median
+    return split.model_copy(update={"throughput": rate, "measured": True})

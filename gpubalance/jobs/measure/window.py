@@ -13,8 +13,7 @@ from pydantic import Field, model_validator
 from gpubalance.devices.telemetry import TelemetryRecorder
 from gpubalance.errors import PartialResult
 from gpubalance.remedies import known_error
-from gpubalance.results.telemetry import Moment, Telemetry, passing
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Moment, Telemetry, Timing, passing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Seconds

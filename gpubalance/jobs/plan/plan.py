@@ -15,7 +15,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.settings.refused import refuse_together
+from gpubalance.settings.requests import refuse_together
 
 
 def plan(

@@ -12,7 +12,6 @@ from gpubalance.planning.allocate import allocate, allocated, as_measured
 from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.noise import goodput
-from gpubalance.planning.packs import MOST_BYTES
 from gpubalance.planning.problem import (
     Allocation,
     Load,
@@ -20,6 +19,7 @@ from gpubalance.planning.problem import (
     Problem,
     TooFineError,
 )
+from gpubalance.planning.sync import MOST_BYTES
 from gpubalance.results.probe import DeviceProbe, Probe, peaks_by_batch
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.planning import PlanRequest

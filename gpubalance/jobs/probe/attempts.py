@@ -39,7 +39,7 @@ from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.record import Record
-from gpubalance.system.os_errors import is_about_files
+from gpubalance.system.files import is_about_files
 from gpubalance.workers.worker import Worker
 
 # A try for the limit that would be measured for longer only shows that the batch trains. Within it

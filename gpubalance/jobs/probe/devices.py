@@ -7,8 +7,8 @@ from copy import copy
 from functools import partial
 from itertools import pairwise
 
-from gpubalance.devices.alike import first_alike
 from gpubalance.devices.hosts import are_reached
+from gpubalance.devices.select import first_alike
 from gpubalance.jobs.events import Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts

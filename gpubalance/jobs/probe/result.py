@@ -20,7 +20,7 @@ from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import CurvePoint, Probe
-from gpubalance.results.telemetry import passing
+from gpubalance.results.timing import passing
 from gpubalance.results.warnings import warning
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import ProbeRequest

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from gpubalance.render.report import leads
 from gpubalance.render.report.leads import Lead
 from gpubalance.results.common import OfModel, StepTime
-from gpubalance.results.gap import SoloGap
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
 from gpubalance.results.layers import (
     Layers,
@@ -33,9 +32,16 @@ from gpubalance.results.plan import (
 )
 from gpubalance.results.probe import CurvePoint, DeviceProbe, Failure, Trial
 from gpubalance.results.queue import Queue, QueueShare, Try
-from gpubalance.results.run import InputPipeline, Measurement, Replica, Run, SoloBest
+from gpubalance.results.run import (
+    InputPipeline,
+    Measurement,
+    Replica,
+    Run,
+    SoloBest,
+    SoloGap,
+)
 from gpubalance.results.subject import ReportSubject
-from gpubalance.results.telemetry import Moment, Telemetry
+from gpubalance.results.timing import Moment, Telemetry
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 

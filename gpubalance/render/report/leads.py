@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpubalance.render.gap import all_losses
 from gpubalance.render.layers import blocks_text, segments_text
+from gpubalance.render.step import all_losses
 from gpubalance.results.common import OfModel, StepTime, shapes_text
-from gpubalance.results.gap import SoloGap
 from gpubalance.results.layers import (
     Layers,
     LayersBaselines,
@@ -20,6 +19,7 @@ from gpubalance.results.layers import (
 )
 from gpubalance.results.plan import Goodput, Predicted, Round
 from gpubalance.results.probe import DeviceProbe
+from gpubalance.results.run import SoloGap
 from gpubalance.results.subject import ReportSubject
 
 Lead = Mapping[str, Any]

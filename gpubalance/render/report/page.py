@@ -8,11 +8,11 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpubalance.render.cells import rounded
 from gpubalance.render.report.charts.chart import Charts
 from gpubalance.render.report.charts.style import NARROW, WIDE
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.words import answer_of, groups, terms
+from gpubalance.render.table import rounded
 from gpubalance.results.subject import ReportSubject, warnings_of
 from gpubalance.text import clean
 

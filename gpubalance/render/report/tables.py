@@ -16,7 +16,7 @@ from gpubalance.results.plan import Round
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.queue import QueuedCommand
 from gpubalance.results.subject import ReportSubject
-from gpubalance.results.telemetry import Moment, Telemetry
+from gpubalance.results.timing import Moment, Telemetry
 from gpubalance.settings.record import Record, Shown
 
 # What leads a row, or is computed for it, where its name does not say all.

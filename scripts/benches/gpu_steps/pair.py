@@ -78,8 +78,8 @@ def _energy(plan: dict[str, Any]) -> Figure:
 def _all_reduce(place: Place) -> Figure:
     """The all-reduce that TensorFlow itself chooses for these devices."""
     show(place.devices(2))
+    from gpubalance.engine.replicas import build_strategy
     from gpubalance.engine.runtime import use_devices
-    from gpubalance.engine.strategies import build_strategy
 
     names = (
         use_devices(place.devices(2)) if place.cards else logical("CPU", (None, None))

@@ -22,7 +22,7 @@ from gpubalance.results.common import StepTime
 from gpubalance.results.independent import Independent, OwnModel
 from gpubalance.results.layers import Layers
 from gpubalance.results.subject import ReportSubject
-from gpubalance.results.telemetry import Moment
+from gpubalance.results.timing import Moment
 
 _MOST_POINTS = 400
 _PANELS = {

@@ -8,7 +8,6 @@ from gpubalance.numbers.units import (
     format_seconds,
     three_digits,
 )
-from gpubalance.render.gap import large_losses
 from gpubalance.render.rates import per_s
 from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart, stacked
@@ -24,6 +23,7 @@ from gpubalance.render.report.charts.style import (
     long_name,
 )
 from gpubalance.render.report.steps import StepBar, steps_of
+from gpubalance.render.step import large_losses
 from gpubalance.results.run import Replica
 from gpubalance.results.subject import ReportSubject
 from gpubalance.settings.batch_split import BatchSplit, pieces_text, share_text
