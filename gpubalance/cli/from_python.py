@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from gpubalance.cli.balance import balance as command
 from gpubalance.cli.command import Command
 from gpubalance.cli.config import as_typed, by_name, common, options_of
 from gpubalance.cli.parameters import with_options
-from gpubalance.errors import BadInput, Interrupted, UsageError
+from gpubalance.errors import BadInput, GpubalanceError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from gpubalance.jobs.events import Event, Watch
@@ -34,7 +35,8 @@ def balance(
     try:
         values = by_name("balance: ", wanted, known.keys())
     except UsageError as error:
-        raise TypeError(f"{error.message}: {error.remedy}") from None
+        remedy = error.remedy.replace("-", "_")  # did you mean global_batch?
+        raise TypeError(f"{error.message}: {remedy}") from None
     typed: dict[str, Any] = {param.name: param.default for param in loaded.params}
     for flag, value in values.items():
         typed[str(known[flag].name)] = as_typed(known[flag], value)
@@ -47,7 +49,22 @@ def balance(
         plan: Plan = with_options(command, common)(**typed)
     except Interrupted:
         raise KeyboardInterrupt from None
+    except GpubalanceError as error:
+        error.message = _as_arguments(error.message, known)
+        if not error.remedy.startswith("gpubalance "):  # which is a command to type
+            error.remedy = _as_arguments(error.remedy, known)
+        raise
     return plan
+
+
+def _as_arguments(text: str, known: Mapping[str, Any]) -> str:
+    """A text whose options of the command line are named as arguments: `output=` for `-o`."""
+    text = re.sub(r"(?<!\S)-o\b", "output=", text)
+    for flag, option in known.items():
+        name = flag.replace("-", "_")
+        shown = f"{name}=True" if getattr(option, "is_flag", False) else f"{name}="
+        text = re.sub(rf"--{re.escape(flag)}(?![\w-]) ?(?=[A-Z0-9]|)", shown, text)
+    return text
 
 
 def _ignore(event: Event) -> None:

@@ -164,9 +164,15 @@ class GivenSplit(Record):
 
         only_names = Settings(model=settings.model, data=settings.data)
         if gpus.gpus or self.batches or self.micro_batches or settings != only_names:
+            beside = {"--gpus": gpus.gpus, "--batches": self.batches}
+            beside["--micro-batches"] = self.micro_batches
+            given = [option for option, value in beside.items() if value]
+            for name, value in settings:
+                if value != getattr(only_names, name):
+                    given.append("--" + name.replace("_", "-"))
             raise UsageError(
                 "--plan has its own devices, batches and settings",
-                remedy="leave out --plan, or the other options",
+                remedy=f"leave out {' and '.join(given)}, or --plan",
             )
         self._refuse_unnamed(plan.settings, settings)
         if machine.time_scale == 1:

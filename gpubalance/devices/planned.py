@@ -78,8 +78,18 @@ def planned_devices(
 def _refuse_plain(
     planned: Sequence[Device], devices: Sequence[Device], what: str
 ) -> None:
-    """Raises PlanMismatch if those planned are plain simulated devices, and these are others."""
-    if not _are_plain(planned) or _are_plain(devices):
+    """Raises PlanMismatch if those planned are plain simulated devices and these are not.
+
+    Also if they are those of a profile, and these are plain.
+    """
+    if _are_plain(planned) == _are_plain(devices):
+        return
+    if not _are_plain(planned):
+        if all(device.simulated for device in planned) and devices:
+            raise PlanMismatch(
+                f"the {what} is for simulated devices of a profile, not for plain CPU devices",
+                remedy="simulate them as it was made: its PROFILE.toml, not a number",
+            )
         return
     count = 1 + max(device.index for device in planned)
     raise PlanMismatch(

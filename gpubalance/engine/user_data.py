@@ -180,6 +180,7 @@ class UserData(Pool):
                 data = joined(data, size)
             elif not self._is_arrays:
                 data = regrouped(data, self._model, size)
+            self._check_first_samples(size)
             adapter.on_epoch_begin()
             try:
                 for batch in map(cleaned, Batches(data)):
@@ -206,6 +207,14 @@ class UserData(Pool):
                     remedy="say it where a Python function makes them: tf.ensure_shape(x, shape)",
                 )
         return data, adapter
+
+    def _check_first_samples(self, count: int) -> None:
+        """Checks that many arrays' samples in the user's order; batches of arrays are shuffled."""
+        if self._is_arrays and not self._is_checked:
+            parts = keras.utils.unpack_x_y_sample_weight(self._given)
+            adapter = get_data_adapter(*parts, batch_size=count, shuffle=False)
+            for batch in Batches(adapter.get_tf_dataset().take(1)):
+                self._check(cleaned(batch))
 
     def _check(self, batch: Any) -> None:
         """Raises BadInput for a first batch that can't be trained on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import (
@@ -148,6 +149,14 @@ def _accumulation(plan: Plan) -> str:
     return f"--accumulate auto: {more.split} is predicted to give {gain}, {batches}"
 
 
+def _keeping(own: int, plan: Plan) -> str:
+    """The options with which a balance keeps the user's own global batch."""
+    text = f"--global-batch {own}"
+    if own % plan.batch_multiple:
+        text += f" --batch-multiple {math.gcd(own, plan.batch_multiple)}"
+    return text
+
+
 def own_batch_text(plan: Plan) -> str:
     """What becomes of the user's own batches and learning rate; empty if they stay."""
     own = plan.own_batch
@@ -158,7 +167,7 @@ def own_batch_text(plan: Plan) -> str:
         return (
             f"your batches of {own} differ in shape, so split.fit uses them as they are. To train "
             f"with {new}, let the dataset make those (batch or padded_batch): the learning rate "
-            f"stays until then. Or balance with --global-batch {own}"
+            f"stays until then. Or balance with {_keeping(own, plan)}"
         )
     if new > own:
         steps = f"{three_digits(new / own)} × fewer"
@@ -168,7 +177,7 @@ def own_batch_text(plan: Plan) -> str:
     rate = plan.learning_rate
     if rate and rate.from_batch == own:
         text += f", learning rate × {_factors(rate)}"
-    text += f"; --global-batch {own} keeps it"
+    text += f"; {_keeping(own, plan)} keeps it"
     best = plan.predicted.best_at_own
     if best:
         text += f" and is predicted to give {per_s(best.throughput)}"

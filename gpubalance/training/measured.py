@@ -167,9 +167,8 @@ def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -
         output = ("-o", str(Path(file).with_stem(f"{Path(file).stem}-2")))
     command = _plan_command(plan, simulate, ANY_FUNCTION, output)
     return (
-        "other layers of it are frozen, as in another phase of a fine-tuning, whose best split is "
-        f"another one: {command}, where FUNCTION builds it as it trains now; see Fine-tune in "
-        "phases in gpubalance guide train"
+        f"its best split may be another one: {command}, where FUNCTION builds it as it trains now. "
+        "If other layers of it are frozen, see Fine-tune in phases in gpubalance guide train"
     )
 
 

@@ -144,7 +144,10 @@ def _apply_beside_the_split(
     what = "a training loop of your own applies gradients outside fit"
     if not optimizer.built:
         raise BadInput(
-            f"{what}, with an optimizer of split.scope()", remedy=LOOP_REMEDY
+            f"{what}, with an optimizer of split.scope() that has no variables yet, and outside "
+            "the scope TensorFlow makes none for it",
+            remedy=f"{LOOP_REMEDY}; or, to train on one device, call "
+            "optimizer.build(model.trainable_variables) in split.scope() before the loop",
         )
     if what not in split.warned:
         split.warned.add(what)

@@ -165,6 +165,17 @@ def test_own_batches_are_told_of(
     assert "learning rate: if yours was tuned for batch 100, multiply by " in text
 
 
+def test_a_batch_that_is_no_multiple_is_kept_with_a_smaller_multiple(
+    folder: Path, engine_that: Callable[[str], None]
+) -> None:
+    engine_that("def own_batch(): return 20")
+    done = here("balance", *PAIR, *DATA, *SHORT, code=0, cwd=folder)
+    keeping = "--global-batch 20 --batch-multiple 4"
+    assert f"{keeping} keeps it" in " ".join(done.stdout.split())
+    kept = here("balance", *PAIR, *DATA, *SHORT, *keeping.split(), code=0, cwd=folder)
+    assert "global batch 20, as before" in kept.stdout
+
+
 def test_a_plan_with_ones_own_batch_names_the_devices_that_it_leaves(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:

@@ -58,6 +58,11 @@ text = lambda: sliced(np.full((30, 4), "word"), LABELS)
 other_name = lambda: sliced({"picture": IMAGES}, LABELS)
 not_a_number = lambda: sliced(np.where(IMAGES == 3, math.nan, IMAGES), LABELS)
 
+def a_late_nan():  # whose batches are shuffled
+    images = np.ones((2000, 4), "float32")
+    images[40] = math.nan
+    return images, np.zeros(2000)
+
 def unlike():
     lengths = tf.data.Dataset.range(1, 9)
     return lengths.map(lambda n: (tf.ones((n,)), 0)).padded_batch(2, ((None,), ()))
@@ -110,6 +115,7 @@ WRONG = {
     "short_arrays": "x has 30 samples, and y has 20",
     "text": "has text among its inputs",
     "not_a_number": "the first batch has NaN among its inputs",
+    "a_late_nan": "the first batch has NaN among its inputs",
     "not_padded": "failed while it gave samples: .* different shapes",
     "classes_from_1": "gives labels from 1 to 2, where the model's output .* has 2 classes: 0 to 1",
     "broken_parts": "failed while it gave samples: ValueError: bad row 3",

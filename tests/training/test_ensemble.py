@@ -66,6 +66,17 @@ def test_predictions_are_each_model_s_own(models: list[Any], samples: Any) -> No
     assert models[-1].optimizer is not None
 
 
+def test_models_of_a_split_are_not_said_to_be_predicted_by_each_device(
+    recwarn: Any,
+) -> None:
+    with gpubalance.Split([0, 1], batches=[6, 2], simulate=QUICK_PAIR).scope():
+        made = [dense(3), dense(3)]
+    gpubalance.Ensemble(made, gpus=[0, 1], simulate=QUICK_PAIR).predict(
+        np.ones((20, 64), "float32")
+    )
+    assert not [one for one in recwarn if "predict_on_batch" in str(one.message)]
+
+
 def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
     made = [dense(3), dense(3)]
     x = np.ones((5, 64), "float32")

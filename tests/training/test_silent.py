@@ -107,6 +107,15 @@ def test_a_metric_that_is_0_at_first_is_put_together_as_its_count_is() -> None:
     assert trained.history["third_class"] == [pytest.approx(0.5)]
 
 
+def test_a_metric_that_is_no_number_for_the_samples_tried_tells_nothing() -> None:
+    """Of an output that is the same for all samples there is no correlation."""
+    same = layers.Dense(1, kernel_initializer="zeros")
+    body = [keras.Input((6,)), same]
+    model = compiled(body, "mse", metrics=[metrics.PearsonCorrelation()])
+    x, _ = numbers(100)
+    assert checked(model, x, x[:, :1]).warned == ()
+
+
 def test_a_sum_that_is_0_at_first_is_told_or_refused() -> None:
     class Far(layers.Layer):
         def call(self, x: Any) -> Any:

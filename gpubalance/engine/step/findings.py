@@ -273,7 +273,11 @@ class Findings:
                 power = known.pop()
             powers[id(variable)] = power
             name = state_name(variable)
-            is_silent = self._runs.is_zero(name) or self._runs.is_lost(name)
+            is_silent = (
+                self._runs.is_zero(name)
+                or self._runs.is_lost(name)
+                or not self._runs.has_finite(name)
+            )
             if not is_silent and not (has_warned and is_keras_own(metric)):
                 combined = "averaged" if power == MEAN else "summed"
                 self._warnings.append(

@@ -155,6 +155,11 @@ class Runs:
                 return False
         return True
 
+    def has_finite(self, name: str) -> bool:
+        """Whether a quantity is a number in the whole and in all parts."""
+        runs = (self._whole.marks, self._first.marks, self._rest.marks)
+        return all(bool(np.all(np.isfinite(norms(marks[name])))) for marks in runs)
+
     def is_finite(self) -> bool:
         """Whether the losses and gradients of all samples tried are numbers."""
         return bool(np.isfinite(_magnitude(self._whole)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -193,6 +194,10 @@ def best_split(problem: Problem) -> Allocation:
         nearest = [
             str(batch) for batch in (error.below, error.above) if batch is not None
         ]
+        wanted = problem.global_batch
+        if wanted and wanted % problem.multiple and problem.max_global_batch is None:
+            finer = math.gcd(wanted, problem.multiple)
+            remedies.append(f"--batch-multiple {finer} takes it")
         if nearest:
             remedies.append(f"the nearest that is possible: {' or '.join(nearest)}")
         if error.above is None and allocated(
