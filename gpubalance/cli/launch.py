@@ -13,7 +13,7 @@ import typer
 
 from gpubalance.cli.options import Devices, DryStart
 from gpubalance.cli.parameters import Without
-from gpubalance.errors import BadInput, UsageError
+from gpubalance.errors import UsageError
 from gpubalance.settings.launching import Launching
 
 if TYPE_CHECKING:
@@ -54,6 +54,11 @@ def launch(
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
 
+    if plan.suffix == ".py" and script.suffix == ".json":
+        raise UsageError(
+            "the plan comes first, then the script",
+            remedy=f"gpubalance launch {script} {plan}",
+        )
     planned = read_record(plan, Plan)
     reach_planned(planned, devices.hosts, devices.via)
     if str(script).startswith("-"):
@@ -62,7 +67,7 @@ def launch(
             remedy="put launch's own options before PLAN.json",
         )
     if not are_reached() and not script.is_file():
-        raise BadInput(
+        raise UsageError(
             f"there is no script {script}",
             remedy="give the path of your training script",
         )

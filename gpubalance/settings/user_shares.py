@@ -33,7 +33,7 @@ def shares_of(
             )
     if len(sizes) != devices:
         raise UsageError(
-            f"{what}: {len(sizes)} given for {devices} devices", remedy=remedy
+            f"{what}: {len(sizes) or 'none'} given for {devices} devices", remedy=remedy
         )
     try:
         return BatchSplit(tuple(sizes), tuple(micro_batches))
