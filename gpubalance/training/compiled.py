@@ -129,9 +129,8 @@ class CompiledSteps:
         if not self._has_warned:
             self._has_warned = True
             self._warn(
-                f"the model {self._model.name} trains batches of {dealt.shares} samples without "
-                f"XLA, which compiles "
-                "each size anew: only those that come often are compiled"
+                f"the model {self._model.name} trains batches of {dealt.shares} without XLA, which "
+                "compiles each size anew: only those that come often are compiled"
             )
 
     def _tell(self, text: str, *, has_bar: bool = False) -> None:

@@ -102,9 +102,10 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
 
     assert text() == text(optimizer=SGD) == text(step=step) == ""
     phase = (
-        r"163 parameters: other layers of it are frozen, (.*): gpubalance balance "
+        r"163 parameters: its best split may be another one: gpubalance balance "
         r"--simulate PROFILE.toml --model \S+:FUNCTION --data train.py:dataset --global-batch 240 "
-        r"-o \S*frozen-2.json, where FUNCTION builds it as it trains now; see Fine-tune in phases"
+        r"-o \S*frozen-2.json, where FUNCTION builds it as it trains now. If other layers of it are frozen, "
+        r"see Fine-tune in phases"
     )
     functions = {"model": "train.py:frozen", "data": "train.py:dataset"}
     assert re.search(phase, text(functions, parameters=16 * 3 + 3))

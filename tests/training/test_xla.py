@@ -84,7 +84,7 @@ def test_a_compiled_split_gives_what_one_device_gives(case: Case) -> None:
 @pytest.mark.full
 def test_rare_sizes_train_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     split, model = in_split(classifier("adam", compiled=COMPILED))
-    with warned(r"trains batches of 56/24 samples without XLA, which compiles") as told:
+    with warned(r"trains batches of 56/24 without XLA, which compiles") as told:
         split.fit(model, X, Y, epochs=2, verbose=2, callbacks=[split.monitor(every=2)])
     assert len([one for one in told if "XLA" in str(one.message)]) == 1
     split.fit(model, X[:150], Y[:150], verbose=0)  # one of 35/15, which is as rare
