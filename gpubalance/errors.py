@@ -194,16 +194,3 @@ class OutOfMemory(NothingFits):
         self.fault = fault
         self.replica = replica
         self.memory_peak_bytes = memory_peak_bytes
-
-
-_USUAL_MULTIPLE = 8  # of --batch-multiple
-
-
-def too_few_samples(where: str, samples: int, wanted: int) -> BadInput:
-    """The error for data with fewer samples than a global batch has."""
-    multiple = " with --batch-multiple 1" if samples % _USUAL_MULTIPLE else ""
-    return BadInput(
-        f"{where} has {samples} samples, fewer than the global batch of {wanted}",
-        remedy=f"give more samples, or use smaller batches, {samples} in sum at most: "
-        f"for balance that is --global-batch {samples} at most{multiple}",
-    )

@@ -50,20 +50,21 @@ def balance(
     except Interrupted:
         raise KeyboardInterrupt from None
     except GpubalanceError as error:
-        error.message = _as_arguments(error.message, known)
+        error.message = as_arguments(error.message, known)
         if not error.remedy.startswith("gpubalance "):  # which is a command to type
-            error.remedy = _as_arguments(error.remedy, known)
+            error.remedy = as_arguments(error.remedy, known)
         raise
     return plan
 
 
-def _as_arguments(text: str, known: Mapping[str, Any]) -> str:
+def as_arguments(text: str, known: Mapping[str, Any]) -> str:
     """A text whose options of the command line are named as arguments: `output=` for `-o`."""
     text = re.sub(r"(?<!\S)-o\b", "output=", text)
     for flag, option in known.items():
         name = flag.replace("-", "_")
         shown = f"{name}=True" if getattr(option, "is_flag", False) else f"{name}="
-        text = re.sub(rf"--{re.escape(flag)}(?![\w-]) ?(?=[A-Z0-9]|)", shown, text)
+        # A value follows: FILE, 8 or 'x'
+        text = re.sub(rf"--{re.escape(flag)}(?![\w-])( (?=[A-Z0-9']))?", shown, text)
     return text
 
 

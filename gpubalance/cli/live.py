@@ -27,7 +27,7 @@ from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
 
 if TYPE_CHECKING:
-    from gpubalance.cli.progress import DoingNow, Remaining
+    from gpubalance.cli.remaining import DoingNow, Remaining
 
 _REFRESHES_A_SECOND = 2
 

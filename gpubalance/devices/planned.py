@@ -62,7 +62,7 @@ def planned_devices(
     `used` must be here. Raises PlanMismatch with each difference.
     """
     what = "plan" if isinstance(plan, Plan) else "cut"
-    _refuse_plain(plan.devices, devices, what)
+    _refuse_other_simulation(plan.devices, devices, what)
     here = {device.uuid: device for device in devices}
     differences: list[str] = []
     for number in used:
@@ -75,22 +75,19 @@ def planned_devices(
     return tuple(here.get(device.uuid, device) for device in plan.devices)
 
 
-def _refuse_plain(
+def _refuse_other_simulation(
     planned: Sequence[Device], devices: Sequence[Device], what: str
 ) -> None:
-    """Raises PlanMismatch if those planned are plain simulated devices and these are not.
-
-    Also if they are those of a profile, and these are plain.
-    """
+    """Raises PlanMismatch if one are plain CPU devices and the others follow a profile."""
     if _are_plain(planned) == _are_plain(devices):
         return
-    if not _are_plain(planned):
-        if all(device.simulated for device in planned) and devices:
-            raise PlanMismatch(
-                f"the {what} is for simulated devices of a profile, not for plain CPU devices",
-                remedy="simulate them as it was made: its PROFILE.toml, not a number",
-            )
-        return
+    if _are_plain(devices):
+        if not planned[0].simulated:
+            return  # for GPUs, of which each that is missing is named
+        raise PlanMismatch(
+            f"the {what} is for simulated devices of a profile, not for plain CPU devices",
+            remedy="simulate them as it was made: its PROFILE.toml, not a number",
+        )
     count = 1 + max(device.index for device in planned)
     raise PlanMismatch(
         f"the {what} is for {count} plain CPU devices (--simulate {count}), not for those of a "

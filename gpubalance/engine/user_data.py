@@ -35,8 +35,9 @@ from gpubalance.engine.users_errors import (
     reason_of,
 )
 from gpubalance.engine.users_lines import DatasetLines
-from gpubalance.errors import BadInput, GpubalanceError, too_few_samples
+from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.timing import Remedy
+from gpubalance.settings.measuring import too_few_samples
 
 _AT_A_TIME = 64  # samples that the pool reads at once
 # So many samples are counted where TensorFlow does not know their number: more than a batch has

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gpubalance.errors import BadInput
 from gpubalance.settings.choices import Baseline
 from gpubalance.settings.device import Device
 from gpubalance.settings.options import measuring_option
@@ -22,6 +23,7 @@ from gpubalance.settings.record import (
 
 # What follows in a pipeline if windows of five timings don't settle the result.
 _LONGEST_WINDOW_S = 10.0
+USUAL_MULTIPLE = 8  # of --batch-multiple
 _KNOWN = 0.005
 
 EACH = "Probe each device, equal ones too. Default: of equal devices of a host one is probed."
@@ -141,7 +143,7 @@ class Probing(Limits):
     batch_multiple: Multiple = measuring_option(
         "--batch-multiple N",
         "Try only multiples of this; if memory holds none, all smaller batches.",
-        8,
+        USUAL_MULTIPLE,
     )
     margin_bytes: Room = measuring_option(
         "--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0
@@ -168,3 +170,13 @@ class Probing(Limits):
         default=True,
     )
     each: bool = measuring_option("--each", EACH, default=False)
+
+
+def too_few_samples(where: str, samples: int, wanted: int) -> BadInput:
+    """The error for data with fewer samples than a global batch has."""
+    multiple = " with --batch-multiple 1" if samples % USUAL_MULTIPLE else ""
+    return BadInput(
+        f"{where} has {samples} samples, fewer than the global batch of {wanted}",
+        remedy=f"give more samples, or use smaller batches, {samples} in sum at most: "
+        f"for balance that is --global-batch {samples} at most{multiple}",
+    )

@@ -11,7 +11,7 @@ from gpubalance.errors import UsageError
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.device import Device, JointProfile, hosts_of
-from gpubalance.settings.measuring import Measuring, Probing, Tracing
+from gpubalance.settings.measuring import USUAL_MULTIPLE, Measuring, Probing, Tracing
 from gpubalance.settings.planning import Cutting, PlanRequest, Rounds
 from gpubalance.settings.record import Count, Record, WithinHour
 from gpubalance.settings.settings import Settings
@@ -98,13 +98,12 @@ class BalanceRequest(Rounds, Request):
     @property
     def probe(self) -> ProbeRequest:
         """The probe to make if no stored one fits."""
-        usual_multiple = ProbeRequest.model_fields["batch_multiple"].default
         return ProbeRequest(
             devices=self.devices,
             driver=self.driver,
             settings=self.settings.alone,
             max_batch=self.plan.max_global_batch or self.plan.global_batch,
-            batch_multiple=self.plan.batch_multiple or usual_multiple,
+            batch_multiple=self.plan.batch_multiple or USUAL_MULTIPLE,
             duration_s=self.probe_s,
             deadline_s=self.measuring.deadline_s,
             seed=self.measuring.seed,

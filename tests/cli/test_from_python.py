@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 import gpubalance
+from gpubalance.cli.from_python import as_arguments
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.jobs.events import Event, RoundDone
@@ -163,3 +165,11 @@ def test_what_can_not_be_balanced_is_said_in_a_sentence(
     with pytest.raises(kind) as error:
         gpubalance.balance(build, **{"simulate": 2, **options})
     assert says in str(error.value)
+
+
+def test_options_of_a_remedy_are_named_as_arguments() -> None:
+    flags = {name: SimpleNamespace(is_flag=False) for name in ("margin", "max-batch")}
+    known = {**flags, "overwrite": SimpleNamespace(is_flag=True)}
+    text = "a smaller --max-batch or --margin 1GiB; another -o, or --overwrite"
+    named = "a smaller max_batch= or margin=1GiB; another output=, or overwrite=True"
+    assert as_arguments(text, known) == named

@@ -9,7 +9,8 @@ from functools import cache
 
 import pytest
 
-from gpubalance.cli.progress import DoingNow, Progress, Remaining
+from gpubalance.cli.progress import Progress
+from gpubalance.cli.remaining import DoingNow, Remaining
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, TimeLeft, TimingDone
 from tests.cli.program import ROOT
 from tests.cli.terminal import Seen, command_in_terminal

@@ -101,9 +101,13 @@ class Attempts:
         self.rule = StoppingRule.of_point(self.bench.request.duration_s)
 
     @property
+    def _for_split(self) -> bool:
+        return self.bench.request.for_split
+
+    @property
     def rule_again(self) -> StoppingRule:
         """How long a point is measured once more, as exactly as at first."""
-        return self.rule.until(self.precision(1, 0))
+        return self.rule.until(LINE_WITHIN) if self._for_split else self.rule
 
     def precision(self, batch: int, largest: float) -> float:
         """How exactly a step time must be known, as a fraction of it.
@@ -111,9 +115,7 @@ class Attempts:
         For a split's probe as for a line, whatever the batch: the rounds that follow measure the
         batches that they choose more exactly.
         """
-        if self.bench.request.for_split:
-            return LINE_WITHIN
-        return wanted_precision(batch, largest)
+        return LINE_WITHIN if self._for_split else wanted_precision(batch, largest)
 
     def points_up_to(self, largest: int) -> list[CurvePoint]:
         """The points of batches up to the largest, in the order of measuring."""

@@ -12,13 +12,13 @@ from gpubalance.errors import (
     GpubalanceError,
     GpuLost,
     OutOfMemory,
-    too_few_samples,
 )
 from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.checkup import FEW_SAMPLES, few_samples_text
 from gpubalance.settings.device import Device
+from gpubalance.settings.measuring import too_few_samples
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit

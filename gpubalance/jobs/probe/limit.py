@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
-from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.time_left import curve_left_s
@@ -213,7 +212,7 @@ def _why_max(bench: Bench) -> str:
 
 
 def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
-    within = max(PRECISE_ENOUGH, attempts.precision(batch, batch))
+    within = attempts.precision(batch, batch)
     attempt = attempts.try_batch(batch, reason, within=within, for_limit=True)
     return TriedBatch(batch, attempt.trains, attempt.trial.memory_peak_bytes)
 
