@@ -34,6 +34,10 @@ from gpubalance.text import clean_lines
 # Their texts quote what the user wrote, or what a mistake of ours met: that may be anything.
 _NOT_LOOKED_UP = (UsageError.exit_code, BadInput.exit_code, Bug.exit_code)
 _OPENED = ("/dev/fd/", "/proc/self/fd/")
+# Ending takes a second or two. A second interrupt in that time would only leave a half printed
+# result or a worker behind. After this time something hangs, and another interrupt breaks into it.
+_ENDS_WITHIN_S = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
@@ -132,12 +136,6 @@ def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
         error.remedy = error.remedy.replace(
             RESUME, f"{RESUME}:\n{resuming(arguments, without)}"
         )
-
-
-# Ending takes a second or two. A second interrupt in that time would only leave a half printed
-# result or a worker behind. After this time something hangs, and another interrupt breaks into it.
-_ENDS_WITHIN_S = 10.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signalled(KeyboardInterrupt):

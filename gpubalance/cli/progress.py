@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 EVERY_S = 10.0
 _SLOWDOWN = 1.5  # of a busy machine
 _ROUND_S = 10  # proposed time limits are multiples of it
+# Attempts and their outcomes stay above the screen.
+_STAY = (
+    events.ModelBuilt,
+    events.Planned,
+    events.RoundDone,
+    events.CutDone,
+    events.PipeWindowDone,
+    events.TrialDone,
+    events.CommandEnded,
+)
 
 
 class Heartbeat:
@@ -56,18 +66,6 @@ class Heartbeat:
             if not self._printed.wait(self._every_s):
                 self._beat()
             self._printed.clear()
-
-
-# Attempts and their outcomes stay above the screen.
-_STAY = (
-    events.ModelBuilt,
-    events.Planned,
-    events.RoundDone,
-    events.CutDone,
-    events.PipeWindowDone,
-    events.TrialDone,
-    events.CommandEnded,
-)
 
 
 def _text(event: events.Event) -> str:

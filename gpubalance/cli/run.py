@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.results.run import Run
     from gpubalance.settings.requests import RunRequest
+_FORCE = "--force runs this one all the same"
 
 
 def run(
@@ -103,7 +104,6 @@ def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:
     return plan
 
 
-_FORCE = "--force runs this one all the same"
 Batch = Annotated[int, Field(ge=0, le=10**9)]
 
 

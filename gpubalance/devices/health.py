@@ -20,6 +20,8 @@ _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers
 _READ = 0  # pynvml's own name, NVML_P2P_CAPS_INDEX_READ, is a tuple by mistake
 _TF32_FROM = (8, 0)  # compute capability; older cards take it for float32
 _PER_CORE_AND_CYCLE = 2  # a fused multiply-add counts as two
+_EVERY_S = 0.2
+_ENDS_WITHIN_S = 5.0  # a driver that hangs does not hold the doctor up
 
 
 class Health(Record):
@@ -116,10 +118,6 @@ def _is_nvidia_card(card: Path) -> bool:
     except OSError:
         return False
     return vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASSES)
-
-
-_EVERY_S = 0.2
-_ENDS_WITHIN_S = 5.0  # a driver that hangs does not hold the doctor up
 
 
 class PcieLink(NamedTuple):

@@ -10,6 +10,10 @@ import tensorflow as tf
 from gpubalance.errors import BadInput
 
 _PARTS = ("x", "y", "sample_weight")  # of a batch
+# TensorFlow's classes of datasets that pass batches on; the first is the base of Repeat, Shuffle,
+# Prefetch and others. These names and the attribute with the batch's size are TensorFlow's
+# internals: of others the size is unknown.
+_HANDED_ON = {"UnaryUnchangedStructureDataset", "_ZipDataset", "_ConcatenateDataset"}
 
 
 def cleaned(batch: Any) -> Any:
@@ -186,10 +190,6 @@ def _shapes_of(element_spec: Any) -> list[tf.TensorShape]:
     return [getattr(spec, "shape", None) or unknown for spec in specs]
 
 
-# TensorFlow's classes of datasets that pass batches on; the first is the base of Repeat, Shuffle,
-# Prefetch and others. These names and the attribute with the batch's size are TensorFlow's
-# internals: of others the size is unknown.
-_HANDED_ON = {"UnaryUnchangedStructureDataset", "_ZipDataset", "_ConcatenateDataset"}
 _HANDED_ON |= {"_MapDataset", "_ParallelMapDataset"}
 
 

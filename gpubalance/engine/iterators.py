@@ -20,6 +20,12 @@ from gpubalance.engine.users_lines import users_line
 
 # Each in a list, so that the thread that empties it drops the iterator, whoever else has the list.
 _over: SimpleQueue[list[Any]] = SimpleQueue()
+# After this long a call that waits for another one's batch says so.
+_SILENT_S = 2.0
+_STILL_ASKED = (
+    "the generator is still making a batch for an earlier call, which this call waits for: "
+    "a new generator need not wait"
+)
 
 
 class Batches(Iterator[Any]):
@@ -58,14 +64,6 @@ def _drop_all(over: SimpleQueue[list[Any]]) -> None:
 def _drop(held: list[Any]) -> None:
     with background.work():
         held.clear()
-
-
-# After this long a call that waits for another one's batch says so.
-_SILENT_S = 2.0
-_STILL_ASKED = (
-    "the generator is still making a batch for an earlier call, which this call waits for: "
-    "a new generator need not wait"
-)
 
 
 class GeneratorFailedError(Exception):

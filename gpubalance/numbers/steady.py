@@ -24,6 +24,8 @@ _SHIFT_ERRORS = 4.0
 _QUIET = 0.03
 # From a normal distribution's lower to its upper quartile, in standard deviations.
 _NORMAL_QUARTERS = 1.349
+# A median slope is exact to this growth over all samples.
+_EXACT = 1e-9
 
 
 def unquiet(samples: Sequence[float]) -> str | None:
@@ -150,10 +152,6 @@ def _distances(samples: Sequence[float]) -> list[float]:
         extra = (len(lower) - len(upper)) * -lower[0]
         distances.append(upper_sum - lower_sum + extra)
     return distances
-
-
-# A median slope is exact to this growth over all samples.
-_EXACT = 1e-9
 
 
 def falling_pairs(samples: NDArray[np.float64]) -> int:

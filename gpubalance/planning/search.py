@@ -17,6 +17,8 @@ _SPARE_TRIES = 5
 _FEW_RUNGS = 6
 # So many tries for ends that are neighbours: memory that can be predicted takes two.
 _EXACT_TRIES = 4
+# The usual reason for a trial of the largest batch
+ASKED_FOR = "the largest that was asked for"
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,6 @@ class TriedBatch:
     batch: int
     fits: bool
     memory_peak_bytes: int | None = None
-
-
-# The usual reason for a trial of the largest batch
-ASKED_FOR = "the largest that was asked for"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,13 @@ from gpubalance.settings.batch_split import BatchSplit
 
 # Rounding in a sum of times; well below TIE.
 _ROUNDING = 1e-13
+# So many granules are sorted at once: that costs about as much as dividing their time further.
+_AT_ONCE = 1 << 12
+_PARTS = 8
+# More time intervals than this, too close in value for any bound to separate, would take too long.
+_MOST = 1 << 18
+# Blocks of this many numbers stay in the processor's cache.
+_IN_CACHE = 1 << 15
 
 
 class Solver:
@@ -228,14 +235,6 @@ def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:
     units[first[: int(total - units.sum())]] += 1
     return units
 
-
-# So many granules are sorted at once: that costs about as much as dividing their time further.
-_AT_ONCE = 1 << 12
-_PARTS = 8
-# More time intervals than this, too close in value for any bound to separate, would take too long.
-_MOST = 1 << 18
-# Blocks of this many numbers stay in the processor's cache.
-_IN_CACHE = 1 << 15
 
 # The value of all devices' granules by a deadline in seconds: 0 if the split is not a wanted one.
 Value: TypeAlias = Callable[[Floats, Floats], Floats]

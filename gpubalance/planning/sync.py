@@ -8,6 +8,15 @@ from dataclasses import dataclass, field
 
 # The part by which a sum may be timed too fast or too slow.
 _UNSURE = 0.03
+# What PyTorch's DistributedDataParallel takes at most, `bucket_cap_mb`.
+MOST_BYTES = 25 << 20
+# A smaller pack is not worth its operations in the graph.
+LEAST_BYTES = 64 << 10
+# Of the first pack, as DistributedDataParallel has it: so the sums begin early.
+_FIRST_PART = 0.25
+# What packs may leave of the time of one all-reduce of everything.
+_WORTH_PACKS = 0.5
+_TIMES = 4  # the sizes to try are so many times smaller and larger
 
 
 @dataclass(frozen=True)
@@ -95,17 +104,6 @@ def _most_of_parts(seconds: Mapping[frozenset[int], float], used: Set[int]) -> f
     """The longest that a set takes which is a part of these devices, or all of them."""
     parts_s = [took_s for devices, took_s in seconds.items() if devices <= used]
     return max(parts_s, default=0.0)
-
-
-# What PyTorch's DistributedDataParallel takes at most, `bucket_cap_mb`.
-MOST_BYTES = 25 << 20
-# A smaller pack is not worth its operations in the graph.
-LEAST_BYTES = 64 << 10
-# Of the first pack, as DistributedDataParallel has it: so the sums begin early.
-_FIRST_PART = 0.25
-# What packs may leave of the time of one all-reduce of everything.
-_WORTH_PACKS = 0.5
-_TIMES = 4  # the sizes to try are so many times smaller and larger
 
 
 def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> int:

@@ -42,6 +42,17 @@ from gpubalance.results.plan import (
 from gpubalance.settings.batch_split import share_text
 from gpubalance.settings.device import Device
 
+# Why a device has no more samples, to follow its name.
+_REASONS = {
+    "memory": "is limited by its memory ({limit})",
+    "max batch": "was measured no further ({limit})",
+    "speed": "could take more, but the others would wait",
+    "granularity": "could take more, but not {multiple} more without making the others wait",
+    "global batch": "could take more of a larger global batch",
+    "sync": "costs more sync than it adds",
+}
+_WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
+
 
 def round_text(tried: Round, devices: Sequence[Device]) -> str:
     """One line: `round 1 [820 568]: predicted 2255 samples/s; GPU:0 [820] 1279 samples/s …`."""
@@ -209,18 +220,6 @@ def _factors(rate: LearningRate) -> str:
     if rate.measured is not None:
         sgd = f"{rate.measured:.3g} (SGD, by the noise scale)"
     return f"{sgd} or {rate.square_root:.3g} (Adam)"
-
-
-# Why a device has no more samples, to follow its name.
-_REASONS = {
-    "memory": "is limited by its memory ({limit})",
-    "max batch": "was measured no further ({limit})",
-    "speed": "could take more, but the others would wait",
-    "granularity": "could take more, but not {multiple} more without making the others wait",
-    "global batch": "could take more of a larger global batch",
-    "sync": "costs more sync than it adds",
-}
-_WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
 
 
 def bounds_text(plan: Plan) -> str:

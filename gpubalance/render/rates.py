@@ -17,6 +17,16 @@ _NOTHING_USUAL = (
     "no usual remedy is missing: do less for each sample, or do it once, beforehand"
 )
 
+# Of the best device alone: a smaller gain is hardly worth another device.
+_CLEARLY = 0.05
+_WORTH = "worth it"
+_NOT_WORTH = "not worth it"
+_SAMPLES = 1000
+_NO_VERDICT = (
+    "most steps took longer than the profile's time, so nobody knows whether another device is "
+    "worth it"
+)
+
 
 def per_s(rate: float | None) -> str:
     """`2205 samples/s`."""
@@ -135,17 +145,6 @@ def pipeline_sentences(
         yield f"your input pipeline alone gives {rate}, with {use}, and keeps up{without}"
         if time_scale > 1 and most:
             yield _unslowed_text(pipeline, most * time_scale, time_scale)
-
-
-# Of the best device alone: a smaller gain is hardly worth another device.
-_CLEARLY = 0.05
-_WORTH = "worth it"
-_NOT_WORTH = "not worth it"
-_SAMPLES = 1000
-_NO_VERDICT = (
-    "most steps took longer than the profile's time, so nobody knows whether another device is "
-    "worth it"
-)
 
 
 def worth_sentences(

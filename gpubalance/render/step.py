@@ -13,6 +13,8 @@ from gpubalance.results.run import Replica, Run, SoloGap
 from gpubalance.settings.device import Device
 
 _SHOWN = 1e-3  # of a step: what is less changes none of its figures
+REST = "the rest"
+_MOST_CAUSES = 4
 
 
 def step_text(step: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
@@ -65,10 +67,6 @@ def _how_rare(run: Run) -> str:
     if not steps.count:
         return f" (between the {steps.timed} steps timed alone, of which none was slow)"
     return f" ({steps.count} of {steps.timed} steps timed alone took over {SLOW:g} × the median)"
-
-
-REST = "the rest"
-_MOST_CAUSES = 4
 
 
 class Loss(NamedTuple):

@@ -27,6 +27,9 @@ BLANK = "\n"  # an empty line; an empty text is no line
 _TICKS = "▁▂▃▄▅▆▇█"
 # Values that differ by less than this are drawn flat, as noise has no shape.
 _FLAT = 0.02
+# Factors from the result's unit to the displayed one.
+_SCALES = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
+_NAME_WIDTH = 22
 
 
 class TextTable(NamedTuple):
@@ -191,10 +194,6 @@ def shorten_front(text: str, width: int) -> str:
     return "…" + text[-max(1, width - 1) :]
 
 
-# Factors from the result's unit to the displayed one.
-_SCALES = {"ms": 1e3, "µs": 1e6, "GiB": 2.0**-30, "%": 100.0}
-
-
 def exact(cell: Cell, column: Column) -> str:
     """The number in the column's unit, with all seven digits that a result keeps."""
     if cell is None:
@@ -242,8 +241,6 @@ def short(cell: Cell, column: Column) -> str:
         return str(cell)
     return f"{cell or 0:.4g}"
 
-
-_NAME_WIDTH = 22
 
 # What stands before a record's figures: a text of the record for each head.
 Leads = Mapping[str, Callable[[Any], str]]

@@ -31,6 +31,14 @@ _OF_REPLICA = {
     "wait_s": "wait_s",
     "memory_bytes": "memory_peak_bytes",
 }
+# The tag and title of each figure shown beside a split's hyperparameters.
+_METRICS = {
+    f"{PREFIX}/median/samples_per_s": "samples/s",
+    f"{PREFIX}/median/step_time_s": "step time, s",
+    f"{PREFIX}/sync_s": "sync, s",
+    f"{PREFIX}/imbalance": "imbalance",
+}
+_TYPES = {int: "FLOAT64", float: "FLOAT64", str: "STRING", bool: "BOOL"}
 
 
 class Summaries:
@@ -177,15 +185,6 @@ class Summaries:
 def _run(what: str, device: Device) -> str:
     return f"{what}-{device.label.replace(':', '-')}"
 
-
-# The tag and title of each figure shown beside a split's hyperparameters.
-_METRICS = {
-    f"{PREFIX}/median/samples_per_s": "samples/s",
-    f"{PREFIX}/median/step_time_s": "step time, s",
-    f"{PREFIX}/sync_s": "sync, s",
-    f"{PREFIX}/imbalance": "imbalance",
-}
-_TYPES = {int: "FLOAT64", float: "FLOAT64", str: "STRING", bool: "BOOL"}
 
 HParams = Mapping[str, str | float | bool]
 

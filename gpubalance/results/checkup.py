@@ -19,6 +19,8 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
 
 Status = Literal["ok", "warning", "failure", "skipped"]
+# A global batch might have so many samples: data with fewer limits it
+FEW_SAMPLES = 8192
 
 
 class Check(Record):
@@ -86,10 +88,6 @@ class Checkups(Result):
 
     kind: Literal["checkups"] = "checkups"
     hosts: tuple[Checkup, ...]
-
-
-# A global batch might have so many samples: data with fewer limits it
-FEW_SAMPLES = 8192
 
 
 class ModelCheck(Result):

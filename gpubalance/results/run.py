@@ -31,6 +31,8 @@ from gpubalance.results.common import (
 from gpubalance.results.timing import Remedy, Telemetry
 from gpubalance.settings.record import Record, Shown
 
+_ROUNDING = 1e-9  # of a rate
+
 
 class Replica(Record):
     """One device's part in a step.
@@ -206,9 +208,6 @@ class Run(Measurement, OfModel):
     def _sound(self) -> Run:
         check_length("batches", len(self.batches), len(self.devices))
         return self
-
-
-_ROUNDING = 1e-9  # of a rate
 
 
 class DeviceRun(NamedTuple):

@@ -16,6 +16,23 @@ from gpubalance.settings.record import Record, Seconds, Shown
 Duration = Annotated[float, Field(ge=1e-9, le=1e6)]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Times = Annotated[tuple[Duration, ...], Field(min_length=1)]
+# NVML's bits, https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "thermal",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+# Idle, and application or display clocks that somebody has set: they are intended, so not
+# throttling.
+_NO_THROTTLING = 0x1 | 0x2 | 0x100
+# A card can stay at its power cap for ever. These reasons pass or get worse, and its speed changes
+# with them.
+_PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
 
 
 class Overhead(Record):
@@ -101,25 +118,6 @@ class BlockTimed(Record):
     fixed_bytes: _Count
     held_bytes: _Count | None
     working_bytes: _Count | None
-
-
-# NVML's bits, https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
-_REASONS = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal",
-    0x40: "thermal",
-    0x80: "power brake",
-    0x200: "board limit",
-    0x400: "reliability",
-}
-# Idle, and application or display clocks that somebody has set: they are intended, so not
-# throttling.
-_NO_THROTTLING = 0x1 | 0x2 | 0x100
-# A card can stay at its power cap for ever. These reasons pass or get worse, and its speed changes
-# with them.
-_PASSING = ("thermal", "software thermal", "hardware slowdown", "power brake")
 
 
 def passing(reasons: Iterable[str]) -> tuple[str, ...]:

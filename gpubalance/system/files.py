@@ -20,6 +20,8 @@ else:
 
 _LARGEST_FILE = 1 << 20
 _MOST_LISTED = 2000
+_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_TEXTS = tuple(map(os.strerror, _NUMBERS))
 
 
 def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
@@ -83,10 +85,6 @@ def meant(path: Path, remedy: str) -> str:
     if not stems:
         return remedy
     return f"did you mean {' or '.join(by_stem[stem] for stem in stems)}?\n{remedy}"
-
-
-_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-_TEXTS = tuple(map(os.strerror, _NUMBERS))
 
 
 def is_about_files(text: str) -> bool:

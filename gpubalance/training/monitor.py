@@ -35,6 +35,8 @@ _FITS_UP_TO = 1.05
 # Stamped steps, the latest, that the noise scale is estimated from: it drifts while a model learns.
 _RECENT = 200
 _LOG = logging.getLogger("gpubalance")
+_POINTS = FINISHED + 1
+_RECENT_STEPS = 9  # rests that tell what it is where it can't be measured
 
 
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
@@ -224,9 +226,6 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._log.write(times.epoch, values)
 
 
-_POINTS = FINISHED + 1
-
-
 class StampedStep(NamedTuple):
     """A step's seconds [replica, (began, computed, summed, finished)] and its split.
 
@@ -324,9 +323,6 @@ class EpochTimes:
 def _medians(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Each device's median over the steps."""
     return tuple(map(statistics.median, zip(*steps, strict=True)))
-
-
-_RECENT_STEPS = 9  # rests that tell what it is where it can't be measured
 
 
 class StepClock:

@@ -21,6 +21,11 @@ from gpubalance.training import data, measured
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.warn import warn_user
 
+# A device's time in a split that differs by less says nothing of its speed.
+_MOVED = 0.05
+# The least part by which another split must reach the same loss sooner to be named.
+_CLEARLY = 0.01
+
 
 class StepWarnings:
     """The warnings of one model's steps over a split; of several processes only the first warns."""
@@ -95,10 +100,6 @@ class StepWarnings:
         )
 
 
-# A device's time in a split that differs by less says nothing of its speed.
-_MOVED = 0.05
-
-
 def change_text(change: SplitChange, labels: Sequence[str]) -> str:
     """`step 340: 944/640 → 812/772, GPU:0 became 31 % slower; 1.16 × what …`.
 
@@ -122,10 +123,6 @@ def gain_text(changes: Sequence[SplitChange], gain: float | None) -> str:
     if gain is None:
         return f"{text}too few steps were timestamped since to tell what it gained"
     return f"{text}{gain:.2f} × what {changes[0].before} would have given since"
-
-
-# The least part by which another split must reach the same loss sooner to be named.
-_CLEARLY = 0.01
 
 
 def noise_text(noise: NoiseScale, split: BatchSplit, plan: Plan | None) -> str:

@@ -36,6 +36,9 @@ _LATE = (
     "computed with what it reads after it applies gradients: a split applies them later"
 )
 
+# As much goes along in a step's sum for nothing.
+_LARGE_BYTES = 64 << 10
+
 
 class Logs:
     """The logs of one trace, known from its first part of a batch: the other parts' are alike."""
@@ -245,10 +248,6 @@ def read_later(
         elif value is None:
             filled[name] = _Number(read, next(places))
     return filled
-
-
-# As much goes along in a step's sum for nothing.
-_LARGE_BYTES = 64 << 10
 
 
 class LaterResults:

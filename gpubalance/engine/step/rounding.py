@@ -63,6 +63,11 @@ _SUMMING = {
 # In the name of each operation of a gradient: of a tape, or in a function of a graph.
 _GRADIENTS = ("gradient_tape/", "gradients/")
 _SEED = "perturbed/seed"
+_HALF = {
+    tf.bfloat16.as_datatype_enum: tf.bfloat16,
+    tf.float16.as_datatype_enum: tf.float16,
+}
+_SUFFIX = "_in_float32"  # of the names of functions
 
 
 def perturbed(function: Any, but: str) -> Any:
@@ -212,13 +217,6 @@ def _perturbing(dtype: str) -> Any:
         input_signature=[tf.TensorSpec(None, dtype), number, number],
         experimental_attributes={"_noinline": True},
     ).get_concrete_function()
-
-
-_HALF = {
-    tf.bfloat16.as_datatype_enum: tf.bfloat16,
-    tf.float16.as_datatype_enum: tf.float16,
-}
-_SUFFIX = "_in_float32"  # of the names of functions
 
 
 def with_half_sums_in_float32(function: Any) -> Any:

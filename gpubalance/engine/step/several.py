@@ -24,6 +24,8 @@ _MOST = 8
 _MOST_OPERATIONS = 10_000
 # Of the batches that are on the devices at once: those of a call and of the next.
 _MOST_BYTES = 16 << 20
+# Splits go to and fro between few; each function takes some 40 MiB of the host's memory.
+_KEPT = 3
 
 
 class StepFunction:
@@ -87,10 +89,6 @@ def _in_a_row(function: Any, count: int) -> Any:
     return tf.function(
         steps, input_signature=[(values,) * count, micro_batches], autograph=False
     ).get_concrete_function()
-
-
-# Splits go to and fro between few; each function takes some 40 MiB of the host's memory.
-_KEPT = 3
 
 
 class SizedFunctions:

@@ -19,6 +19,11 @@ from gpubalance.planning.sync import packs_of
 from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
 from gpubalance.settings.choices import Gradients
 
+# Each of several quantities may also be apart by this part of what all together may be.
+OF_ALL = 0.1
+SCOPE = "parity_marks"  # of the operations that make them
+_SEEDS = (1, 2)  # of the two vectors
+
 
 def over_replicas(values: Sequence[Any], pack_bytes: int = 0) -> list[Any]:
     """The sums of the replicas' values; None stays None. An infinity on one replica reaches all.
@@ -137,12 +142,6 @@ def loss_scale(optimizer: Any) -> Any:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         scale = optimizer.dynamic_scale
     return tf.convert_to_tensor(scale)
-
-
-# Each of several quantities may also be apart by this part of what all together may be.
-OF_ALL = 0.1
-SCOPE = "parity_marks"  # of the operations that make them
-_SEEDS = (1, 2)  # of the two vectors
 
 
 def marks_of(values: Iterable[Any]) -> Any:

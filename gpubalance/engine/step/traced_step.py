@@ -43,6 +43,8 @@ _PLUMBING = {
     "StopGradient",
     "PreventGradient",
 }
+# Keeps what all but the rarest dropout keeps.
+_DRAWN = 0.95
 
 
 @dataclass(frozen=True)
@@ -269,10 +271,6 @@ def _operations(graph: Any) -> Counter[str]:
     for function in definition.library.function:
         types += [node.op for node in function.node_def]
     return Counter(kind for kind in types if kind not in _PLUMBING)
-
-
-# Keeps what all but the rarest dropout keeps.
-_DRAWN = 0.95
 
 
 def fixed_draws() -> PartReplacements:

@@ -34,6 +34,8 @@ from gpubalance.settings.record import Batch, Record
 
 # Nobody knows how many rounds follow
 _USUAL_ROUNDS = 2
+# Of many devices there are many sets, and a sum over each takes a part of a second.
+_MOST_SUMS = 16
 
 
 class BalanceRounds:
@@ -189,10 +191,6 @@ class BalanceRounds:
             ran_out = f"{self.request.devices[device].label} ran out of memory"
             where = f"at batch {split.micro_batches[device]} in the joint run"
             self.watch(Doing(f"{ran_out} {where}: planning with up to {limit}"))
-
-
-# Of many devices there are many sets, and a sum over each takes a part of a second.
-_MOST_SUMS = 16
 
 
 def next_split(

@@ -16,6 +16,10 @@ from gpubalance.workers.hosts import Ways, ask, try_ways
 
 # A healthy host takes a minute; a step that hangs has its deadline on the host
 _WITHIN_S = 900.0
+_CLOCK = "clock"
+_CONNECTIONS = "connections"
+_OFF_S = 5.0
+_WHY_CLOCKS = "times of files and logs mislead, and Slurm's munge refuses 5 minutes"
 
 
 def doctor_of(
@@ -70,12 +74,6 @@ def _options(
             )
         options.setdefault(host, ["--gpus"]).append(number)
     return options
-
-
-_CLOCK = "clock"
-_CONNECTIONS = "connections"
-_OFF_S = 5.0
-_WHY_CLOCKS = "times of files and logs mislead, and Slurm's munge refuses 5 minutes"
 
 
 def check_ways(hosts: Sequence[Host], watch: Watch) -> Mapping[Host, Iterable[Check]]:

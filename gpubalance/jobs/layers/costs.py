@@ -32,6 +32,8 @@ _BEYOND = 4
 _GPU_LINK = JointProfile(link_latency_s=50e-6, link_bytes_per_s=10e9)
 # The part of what a device was planned to take when it ran out of memory that it is given next.
 _LESS = 0.95
+_DOES_NOT_FIT = [math.inf, math.inf, 0.0, 0.0, 0.0, 0.0]
+_LEAST_S = 1e-9
 
 
 class BlockCosts:
@@ -230,10 +232,6 @@ def _limit_text(limit_bytes: float) -> str:
     if limit_bytes < math.inf:
         known_bytes = int(limit_bytes)
     return format_bytes(known_bytes)
-
-
-_DOES_NOT_FIT = [math.inf, math.inf, 0.0, 0.0, 0.0, 0.0]
-_LEAST_S = 1e-9
 
 
 class DeviceCosts:

@@ -43,6 +43,8 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import Measuring, window_place
 from gpubalance.settings.requests import RunRequest
 
+_KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
+
 
 class JointRun:
     """Measures the split of a run, and the even split beside it if that is asked for.
@@ -177,9 +179,6 @@ class JointRun:
         )
         self.measurer.warm_up(even)
         return even
-
-
-_KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
 
 def in_turns(

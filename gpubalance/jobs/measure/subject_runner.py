@@ -29,6 +29,23 @@ _UNLIKE_STAMPED_STEPS = 14
 # A window that is not known yet gets that part more, then is judged again: few requests, and little
 # time beyond what is needed.
 _MORE_PART = 0.25
+WARMUP_STEPS = 10
+_LONGEST_WARMUP_S = 60.0
+_LONGEST_WARMUP_STEPS = 200
+SETTLING_STEPS = 3
+_TRACED_STEPS = 2
+_CLEARLY_FASTER = 0.95
+_LONGEST_SETTLING_STEPS = 30
+# What to do about a loss that is no number, with samples of the user's and with random ones.
+_LOSS_OF_DATA = (
+    "the first samples of --data {given} have no NaN, but a later one may: read all of it once and "
+    "look for NaN and infinity. If there is none, train a step without gpubalance: values that are "
+    "not scaled, a learning rate that is too high, and log(0) or a division by 0 in the loss do it"
+)
+_LOSS_OF_RANDOM = (
+    "inputs are random numbers from 0 to 1, and labels fit the output: if the model takes others, "
+    "measure with --data"
+)
 
 
 def step_s_of(timing: Timing) -> float:
@@ -221,25 +238,6 @@ class SubjectRunner:
             gauges=self.sensors.latest,
         )
         self._watch(event)
-
-
-WARMUP_STEPS = 10
-_LONGEST_WARMUP_S = 60.0
-_LONGEST_WARMUP_STEPS = 200
-SETTLING_STEPS = 3
-_TRACED_STEPS = 2
-_CLEARLY_FASTER = 0.95
-_LONGEST_SETTLING_STEPS = 30
-# What to do about a loss that is no number, with samples of the user's and with random ones.
-_LOSS_OF_DATA = (
-    "the first samples of --data {given} have no NaN, but a later one may: read all of it once and "
-    "look for NaN and infinity. If there is none, train a step without gpubalance: values that are "
-    "not scaled, a learning rate that is too high, and log(0) or a division by 0 in the loss do it"
-)
-_LOSS_OF_RANDOM = (
-    "inputs are random numbers from 0 to 1, and labels fit the output: if the model takes others, "
-    "measure with --data"
-)
 
 
 def train_until_ready(runner: SubjectRunner, before: WarmUp) -> WarmUp:

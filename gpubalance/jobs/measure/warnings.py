@@ -26,6 +26,11 @@ MOST = 0.5
 # A run whose steps take more times what they take by the profile ends without a result.
 CLEARLY = 1.5
 _FEWEST_SLOW = 2
+# Steps that take this many times as long as by the profile say nothing of its devices. The first of
+# several batches that does is no chance, as larger ones only take longer.
+FIRST = 1.1
+# A scale that does for the first batch may not do for the largest
+_ROOM = 2.0
 
 
 def of_figures(
@@ -168,13 +173,6 @@ def to_keep_speed(device: Device) -> str:
     if device.profile is not None and device.profile.drift:
         return "use a profile without drift"
     return "close other programs: it is simulated with this machine's processor"
-
-
-# Steps that take this many times as long as by the profile say nothing of its devices. The first of
-# several batches that does is no chance, as larger ones only take longer.
-FIRST = 1.1
-# A scale that does for the first batch may not do for the largest
-_ROOM = 2.0
 
 
 def too_slow(

@@ -19,6 +19,8 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.messages import Peak, Pipe
 
+_CHANGED_WITHIN_S = 30.0
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -137,9 +139,6 @@ def largest(*peaks: Peaks) -> Peaks:
 
 def _largest_known(peaks: Peaks) -> int | None:
     return max((peak for peak in peaks if peak is not None), default=None)
-
-
-_CHANGED_WITHIN_S = 30.0
 
 
 class Sensors:

@@ -45,6 +45,8 @@ from gpubalance.workers.worker import Worker
 # A try for the limit that would be measured for longer only shows that the batch trains. Within it
 # the time is measured too: later it would take a fresh worker, which costs more.
 _LONGEST_TRY_S = 5.0
+# The second has what the first allocated, and its gradients beside it.
+_SHOWING_STEPS = 2
 
 
 class Attempt(Record):
@@ -314,10 +316,6 @@ class Attempts:
         if not smaller_passed:
             self.fault = self.fault or fault
         raise OutOfMemory(fault.message, log=fault.log)
-
-
-# The second has what the first allocated, and its gradients beside it.
-_SHOWING_STEPS = 2
 
 
 def try_steps(bench: Bench, worker: Worker, batch: int) -> int | None:

@@ -37,6 +37,20 @@ from gpubalance.workers.worker import Worker
 
 # Just under the limit cuDNN may have too little memory left for its fastest algorithms.
 _BELOW_THE_LIMIT = 16
+_FEWEST = 3  # points, of which one is in the middle
+# The part by which a batch's step time must change for the device to have changed its speed, beyond
+# the uncertainty of both measurements.
+_MOVED = 0.03
+# A step goes at the host's pace, which changes by itself, if twice as many samples take at most so
+# many times as long. On an H200 a step of 8 samples took 0.81 of the time a minute later, one of
+# 136 took 0.99.
+_AT_HOST_PACE = 1.1
+# An update takes the same time at every batch. It is measured at the largest batch whose steps are
+# no longer than this: in shorter steps a GPU may wait for its host.
+_SHORT_S = 0.1
+_UPDATES = 7
+# Stamped steps have their own trace, whose first steps are slower
+_SLOW_FIRST_STEPS = 2
 
 
 def fill_curve(attempts: Attempts, limit: Limit) -> bool | None:
@@ -171,16 +185,6 @@ def slower_warnings(
         )
 
 
-_FEWEST = 3  # points, of which one is in the middle
-# The part by which a batch's step time must change for the device to have changed its speed, beyond
-# the uncertainty of both measurements.
-_MOVED = 0.03
-# A step goes at the host's pace, which changes by itself, if twice as many samples take at most so
-# many times as long. On an H200 a step of 8 samples took 0.81 of the time a minute later, one of
-# 136 took 0.99.
-_AT_HOST_PACE = 1.1
-
-
 class Drift(Record):
     """Whether the device changed its speed before the end of its probe."""
 
@@ -274,14 +278,6 @@ def _measure_again(attempts: Attempts, batch: int) -> None:
     point = now or attempts.points[batch]
     changes = {"steady": False, "measured_again": now is not None}
     attempts.points[batch] = point.model_copy(update=changes)
-
-
-# An update takes the same time at every batch. It is measured at the largest batch whose steps are
-# no longer than this: in shorter steps a GPU may wait for its host.
-_SHORT_S = 0.1
-_UPDATES = 7
-# Stamped steps have their own trace, whose first steps are slower
-_SLOW_FIRST_STEPS = 2
 
 
 class Work(Record):

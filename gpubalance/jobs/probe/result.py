@@ -26,6 +26,8 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.workers.messages import Ready
 
+_FEW = 4
+
 
 def result_so_far(devices: ProbedDevices) -> Probe | None:
     """The result of what was measured so far; None before the first point."""
@@ -82,9 +84,6 @@ def _facts(devices: ProbedDevices) -> Ready | None:
         if probed.bench.facts is not None:
             return probed.bench.facts
     return None
-
-
-_FEW = 4
 
 
 def probe_warnings(
