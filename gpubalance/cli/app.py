@@ -40,7 +40,7 @@ class _Program(TyperGroup):
         """Raises UsageError for a word such as train: that is done in a script."""
         if args and get_close_matches(args[0], _OF_A_SCRIPT, cutoff=0.8):
             raise UsageError(
-                f"no command trains a model of your own: {args[0]} is done in your script",
+                f"there is no command {args[0]!r}: your own script trains your model",
                 remedy="gpubalance guide train",
             )
         return super().resolve_command(ctx, args)

@@ -29,7 +29,11 @@ from keras.src.trainers.data_adapters.generator_data_adapter import (
 from keras.src.utils.io_utils import print_msg
 from keras.src.utils.python_utils import is_default, pythonify_logs
 from tensorflow.python.client import device_lib
-from tensorflow.python.distribute import cross_device_utils, mirrored_run
+from tensorflow.python.distribute import (
+    cross_device_utils,
+    mirrored_run,
+    mirrored_strategy,
+)
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.ops import (
     collective_ops,
@@ -97,6 +101,8 @@ SGD_UPDATE = Method.of_all(keras.optimizers.SGD, "update_step")
 # Tell the parity check whose gradients a step takes.
 ENTER_TAPE = Method.of_all(tf.GradientTape, "__enter__")
 TAPE_GRADIENT = Method.of_all(tf.GradientTape, "gradient")
+# Makes a variable on each of a strategy's devices, with the initial value of the first.
+CREATE_VARIABLE = Method.of_all(mirrored_strategy.MirroredExtended, "_create_variable")
 # TensorFlow's functions that divide by the number of replicas.
 AVERAGE_LOSS = Method.of_all(tf.nn, "compute_average_loss")
 SCALE_REGULARIZATION = Method.of_all(tf.nn, "scale_regularization_loss")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_patches import OPTIMIZER_APPLY, of_training
+from gpubalance.engine.keras_patches import (
+    CREATE_VARIABLE,
+    OPTIMIZER_APPLY,
+    of_training,
+)
 from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
 from gpubalance.errors import BadInput
 from gpubalance.training.scope import LOOP_REMEDY, last_entered, note_unbuilt
@@ -31,6 +36,8 @@ _SHARED_OUT = {
     "test_on_batch": "evaluate shares it out",
     "predict_on_batch": "its outputs come once for each device; predict shares it out",
 }
+# Not the tracing lock, which a thread holds while its replicas' threads make variables
+_creating = threading.RLock()
 # The latest split of several devices, until a model is compiled for it or it is gone (then None).
 _waiting: list[Callable[[], Any]] = []
 
@@ -70,6 +77,13 @@ def take_over() -> None:
         }
     )
     act_always({OPTIMIZER_APPLY: _apply_beside_the_split})
+    act_always({CREATE_VARIABLE: _create_alone})
+
+
+def _create_alone(create: Any, *arguments: Any, **options: Any) -> Any:
+    """Makes a variable while no other thread does: two once got each other's initial values."""
+    with _creating:
+        return create(*arguments, **options)
 
 
 def _number_of(kind: Callable[[Any], Any], keras_own: Any, variable: Any) -> Any:

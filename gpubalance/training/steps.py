@@ -19,6 +19,7 @@ from gpubalance.engine import data_faults
 from gpubalance.engine.datasets import cleaned
 from gpubalance.engine.feed import AHEAD, Dealt, Feed
 from gpubalance.engine.iterators import Batches
+from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.step import built
 from gpubalance.engine.step.several import are_alike
 from gpubalance.engine.users_errors import own_code_named, own_traceback
@@ -421,5 +422,5 @@ class Steps(KerasFunctions):
         """
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None and not optimizer.built and self._has_weights():
-            with self._replicas.strategy.scope():
+            with tracing_lock, self._replicas.strategy.scope():
                 optimizer.build(self.model.trainable_variables)

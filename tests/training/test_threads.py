@@ -129,6 +129,29 @@ def test_two_models_of_the_same_devices_train_in_two_threads(times: int) -> None
         assert max(apart(model, expected) for model in models) <= NEAR
 
 
+def test_one_thread_at_a_time_makes_variables() -> None:
+    """Two once got each other's initial values."""
+    scope = simulated((70, 30)).scope
+
+    def make(value: Callable[[], Any]) -> Any:
+        with scope():
+            return tf.Variable(value)
+
+    other = threading.Thread(target=make, args=[lambda: 1.0])
+    begun_meanwhile = []
+
+    def value() -> float:
+        if not begun_meanwhile:
+            other.start()
+            other.join(timeout=0.2)
+            begun_meanwhile.append(not other.is_alive())
+        return 2.0
+
+    assert float(make(value).numpy()) == 2.0
+    other.join()
+    assert begun_meanwhile == [False]
+
+
 @pytest.mark.full
 def test_a_server_evaluates_a_model_while_another_thread_trains_it() -> None:
     split = simulated((70, 30))
