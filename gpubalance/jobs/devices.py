@@ -13,8 +13,8 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Environment
 from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
 from gpubalance.settings.record import Record
-from gpubalance.workers.check_messages import Survey, Surveyed
 from gpubalance.workers.hosts import ask
+from gpubalance.workers.messages import Survey, Surveyed
 from gpubalance.workers.party import Party
 
 

@@ -13,9 +13,9 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.launching import LaunchedSplit, TrainingProgress
 from gpubalance.system.signals import signals_held
+from gpubalance.workers.failures import ending
 from gpubalance.workers.hosts import Script, Tell, connected
 from gpubalance.workers.keeper import GRACE_S
-from gpubalance.workers.no_reply import ending
 
 # What shells add to the number of the signal that ended a process
 _BY_SIGNAL = 128

@@ -23,8 +23,7 @@ from gpubalance.settings.device import Device, Host, hosts_of
 from gpubalance.settings.launching import LaunchedSplit, TrainingProgress
 from gpubalance.settings.record import Record
 from gpubalance.text import clean
-from gpubalance.workers.keeper_messages import Ended, FromScript
-from gpubalance.workers.process import Process
+from gpubalance.workers.process import Ended, FromScript, Process
 
 _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
 _LONGER = "give it longer, --deadline SECONDS, or see what its device, its data and its network do"

@@ -1,11 +1,11 @@
 """Starts a process on a host, a worker or a script, and ends it: `python keeper.py [HOST]`.
 
-It says at which address the process may listen, reads from stdin what to start, and passes all
-further lines on. A worker writes its replies to the same stdout; what a script prints becomes
-messages. The last message is how the process ended. When stdin ends, the process does, with all
-that it has started. With HOST, the name by which another machine reaches this one, each side also
-sends a beat now and then: half a minute without any is an end too. It loads no TensorFlow and no
-other slow module.
+It says what is installed there and at which address the process may listen, reads from stdin what
+to start, and passes all further lines on. A worker writes its replies to the same stdout; what a
+script prints becomes messages. The last message is how the process ended. When stdin ends, the
+process does, with all that it has started. With HOST, the name by which another machine reaches
+this one, each side also sends a beat now and then: half a minute without any is an end too. It
+loads no TensorFlow and no other slow module.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import sys
 import threading
 from typing import IO, Any
 
+from gpubalance._version import __version__
 from gpubalance.programs import WORKER
+from gpubalance.system.versions import software
 from gpubalance.workers.lines import REPORTS, LineWriter, lines_of
-from gpubalance.workers.this_host import address_of, installed
 
 GRACE_S = 3.0  # a script that waits in a collective ends only by KILL
 _ALONE_S = 30.0
@@ -36,6 +37,49 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # Loaded here, as a child forked from threads must not search for it
 _LIBC = ctypes.CDLL(None)
+
+
+def installed() -> dict[str, str | None]:
+    """Versions that must be the same on all hosts of a run."""
+    here = software()
+    return {
+        "gpubalance": __version__,
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "tensorflow": here.tensorflow,
+        "keras": here.keras,
+    }
+
+
+def address_of(host: str) -> str:
+    """Where other hosts reach this one, which they call `host` or `user@host`.
+
+    It is the address of that name, else the one that ssh used, else that of the first card. A card
+    that is down comes last, but it stays: it may be just coming up, and have no carrier yet.
+    """
+    own = _own_addresses()
+    wanted = []
+    with contextlib.suppress(OSError):
+        wanted.append(socket.gethostbyname(host.rpartition("@")[2]))
+    wanted += os.environ.get("SSH_CONNECTION", "").split()[2:3]
+    for address in wanted + own:
+        if address in own:
+            return address
+    return "127.0.0.1"
+
+
+def _own_addresses() -> list[str]:
+    import psutil  # here, as a keeper that has no other host needs none
+
+    states = psutil.net_if_stats()
+    cards = psutil.net_if_addrs()
+    up = [name for name in cards if name in states and states[name].isup]
+    down = [name for name in cards if name not in up]
+    addresses = []
+    for name in up + down:
+        for card in cards[name]:
+            if card.family == socket.AF_INET and not card.address.startswith("127."):
+                addresses.append(card.address)
+    return addresses
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ A line reads `{"Measure":{…}}`.
     TimeSums                   →    SumsTimed
     TimeBlocks                 →    BlockTimed …, Measured: of a model opened with `cuts`, as Pipe
     Pipe                       →    Timing …, Measured
-    what checks ask            →    see `check_messages`; instead of Open
+    Survey, Inspect            →    Surveyed, Inspected: of no model, instead of Open
+    Copy, Reduce               →    Copied, Reduced: likewise
     Where (of a cluster)       →    Whereabouts, whatever else it does
     any                        →    Failed; the worker goes on, unless it was a GPU's memory
 
@@ -37,17 +38,8 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.settings import Settings
-from gpubalance.workers.check_messages import (
-    Copied,
-    Copy,
-    Inspect,
-    Inspected,
-    Reduce,
-    Reduced,
-    Survey,
-    Surveyed,
-)
 
+_Bytes = Annotated[int, Field(ge=1)]
 _Block = Annotated[int, Field(ge=0, lt=10**6)]
 _Count = Annotated[int, Field(ge=1, le=10**9)]
 Peak = Annotated[int, Field(ge=0, lt=2**63)] | None
@@ -258,6 +250,79 @@ class Failed(Record):
     memory_peak_bytes: tuple[int | None, ...] = ()
     disguised: bool = False
     doing: str = ""
+
+
+class Survey(Record):
+    """Find out which of these GPUs TensorFlow has."""
+
+    devices: tuple[Device, ...]
+
+
+class Surveyed(Record):
+    """UUIDs of the GPUs that TensorFlow can't use, each with the reason if TensorFlow gives one.
+
+    `memory_growth`: whether each GPU that it has takes memory as needed; null if it has none.
+    """
+
+    missing: dict[str, str]
+    memory_growth: bool | None = None
+
+
+class Inspect(Record):
+    """Find out what is installed, without touching a device."""
+
+
+class Inspected(Record):
+    """What TensorFlow's build needs, and why each CUDA library can't be loaded, None if it can.
+
+    `capabilities` are the build's: `sm_60` is code, `compute_90` is compiled by a newer GPU's
+    driver. `cudnn` is the version it is built for, `cudnn_loaded` that of the loaded library, which
+    is `cudnn_file`.
+    """
+
+    tensorflow: str
+    keras: str
+    cuda: str | None
+    cudnn: str | None
+    capabilities: tuple[str, ...]
+    libraries: dict[str, str | None]
+    cudnn_loaded: str | None
+    cudnn_file: str | None = None
+
+
+class Copy(Record):
+    """Copy random data from one of the devices to another, and compare it there."""
+
+    devices: tuple[Device, ...]
+    source: int
+    target: int
+    nbytes: _Bytes
+
+
+class Copied(Record):
+    """How many of the `elements` arrived changed, and how many of those as zeros.
+
+    `seconds` is the fastest copy's.
+    """
+
+    elements: int
+    differing: int
+    zeros: int
+    seconds: float
+
+
+class Reduce(Record):
+    """Sum random data over the devices, as gradients are, and compare the sum on each."""
+
+    devices: tuple[Device, ...]
+    nbytes: _Bytes
+
+
+class Reduced(Record):
+    """How many elements of the sum are wrong on each device; `seconds` of the fastest sum."""
+
+    differing: tuple[int, ...]
+    seconds: float
 
 
 Check = Survey | Inspect | Copy | Reduce

@@ -1,27 +1,54 @@
-"""The workers of a measurement, and what happens when one of them fails."""
+"""The workers of a measurement: they build a model in turn; and what follows when one fails."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
+from gpubalance.results.decomposition import Decomposition
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.device import Device
+from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.signals import signals_held
 from gpubalance.workers.messages import Build, Ready
-from gpubalance.workers.verdicts import Verdicts, build_in
 from gpubalance.workers.worker import Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
 T = TypeVar("T")
+
+
+class Verdicts(Protocol):
+    """What the parity check has found of models."""
+
+    def turn(self, settings: Settings) -> AbstractContextManager[None]:
+        """Within it no other worker checks the model in these settings."""
+
+    def of(self, settings: Settings) -> Decomposition | None:
+        """That of the model in these settings, if it was checked."""
+
+    def note(self, settings: Settings, verdict: Decomposition) -> None:
+        """Takes what a worker has found."""
+
+
+def build_in(worker: Worker, build: Build, verdicts: Verdicts | None) -> None:
+    """Builds the model in a worker, which checks it unless another one does or has done so."""
+    if verdicts is None:
+        worker.open(build)
+        return
+    with verdicts.turn(build.settings):
+        verdict = verdicts.of(build.settings)
+        if verdict is None:
+            worker.open(build)
+            verdicts.note(build.settings, worker.facts.verdict)
+            return
+    worker.open(build.model_copy(update={"verdict": verdict}))
 
 
 class Party:

@@ -2,6 +2,10 @@
 
 It may be on this host, or behind the command that reaches another one: both are started and held by
 `keeper`, which speaks over its own stdin and stdout.
+
+    parent                          keeper
+                                    Hello
+    Start                      →    Printed … of a script; what a worker says; Ended at last
 """
 
 from __future__ import annotations
@@ -15,30 +19,31 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from gpubalance.devices.hosts import (
-    check_installed,
-    command_on,
-    other_gpubalance,
-)
+from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance
 from gpubalance.errors import EnvironmentFault, PartialResult
 from gpubalance.programs import KEEPER
+from gpubalance.settings.cluster import Address
 from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.signals import signals_held
 from gpubalance.system.state import current_folder, new_log
-from gpubalance.workers import no_reply
-from gpubalance.workers.keeper_messages import Ended, Hello, Start
+from gpubalance.workers.failures import (
+    bound,
+    died,
+    lost,
+    not_reached,
+    silent,
+    unreadable,
+)
+from gpubalance.workers.keeper import installed
 from gpubalance.workers.lines import LineReader, LineWriter
-from gpubalance.workers.log import bound
 from gpubalance.workers.messages import AnyReply, from_line, to_line
-from gpubalance.workers.this_host import installed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
 _GREETS_WITHIN_S = 60.0  # over a slow ssh and from a slow disk
 # Looks without a beat: counted, as a program that was stopped for a while misses both
 _LOST_AFTER = 20
@@ -52,6 +57,41 @@ _TERMINALS = (
     "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of "
     "srun"
 )
+
+
+class Hello(Record):
+    """Where the process may listen for its peers, and on another host what is installed there."""
+
+    address: Address
+    installed: dict[str, str | None] | None
+
+
+class Start(Record):
+    """Start a worker, or Python with these words, in that folder if the host has it.
+
+    It has these variables besides; one that is None is taken away.
+    """
+
+    environment: dict[str, str | None]
+    folder: str
+    words: tuple[str, ...] = ()
+
+
+class Printed(Record):
+    """A line that a script has printed, or a TrainingProgress that its split reports."""
+
+    stream: Literal["stdout", "stderr", "report"]
+    text: str
+
+
+class Ended(Record):
+    """The exit code; below 0 it is the number of a signal."""
+
+    code: int
+
+
+FromScript = Printed | Ended
+
 
 _started: set[Process] = set()
 
@@ -165,7 +205,7 @@ class Process:
         """
         message: AnyReply | Ended = self.message(within_s, doing, AnyReply | Ended)
         if isinstance(message, Ended):
-            raise no_reply.died(doing, message.code, self.log)
+            raise died(doing, message.code, self.log)
         self.has_answered = True
         return message
 
@@ -178,9 +218,7 @@ class Process:
         line = self._line(within_s)
         if line is None:
             self._limit.check()
-            raise no_reply.silent(
-                doing, within_s, self.log, has_answered=self.has_answered
-            )
+            raise silent(doing, within_s, self.log, has_answered=self.has_answered)
         if not line and self._host:
             raise self._lost(f"the connection {self._how_it_ended()}")
         if not line:
@@ -188,7 +226,7 @@ class Process:
         try:
             return from_line(line, kinds)
         except ValueError as error:
-            raise no_reply.unreadable(error, self.log) from None
+            raise unreadable(error, self.log) from None
 
     def greeted(self) -> Hello:
         """The keeper's first message, which may follow what a shell there prints.
@@ -255,10 +293,10 @@ class Process:
 
     def _lost(self, how: str) -> PartialResult:
         self._ends_within_s = 0.0
-        return no_reply.lost(self._host, how, self.log)
+        return lost(self._host, how, self.log)
 
     def _not_reached(self, how: str, remedy: str = "") -> EnvironmentFault:
-        return no_reply.not_reached(self._host, how, self.log, remedy)
+        return not_reached(self._host, how, self.log, remedy)
 
     def _how_it_ended(self) -> str:
         code = self._exit_code()

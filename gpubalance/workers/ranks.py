@@ -1,4 +1,7 @@
-"""The processes of a run over several hosts, with the interface of one."""
+"""The processes of a run over several hosts, with the interface of one.
+
+Their replies become one, and of their failures that counts which explains the others.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,130 @@ import queue
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import IntEnum, auto
 from pathlib import Path
+from typing import Any
 
 from gpubalance.devices.environment import worker_environment
-from gpubalance.errors import DeadlinePassed, GpubalanceError, TimeLimitPassed
+from gpubalance.errors import (
+    DeadlinePassed,
+    EnvironmentFault,
+    GpubalanceError,
+    PartialResult,
+    TimeLimitPassed,
+)
 from gpubalance.remedies import known_error
+from gpubalance.results.timing import Pulled, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.signals import signals_held
-from gpubalance.workers.blame import Answer, Blame, blame_of
-from gpubalance.workers.log import tail
-from gpubalance.workers.merged import merged
-from gpubalance.workers.messages import AnyReply, Failed, Open, Where, Whereabouts
+from gpubalance.workers.failures import tail
+from gpubalance.workers.messages import (
+    AnyReply,
+    Failed,
+    Measured,
+    Open,
+    Ready,
+    Where,
+    Whereabouts,
+)
 from gpubalance.workers.process import Process
 
+# What one process gave when all were asked
+Answer = AnyReply | GpubalanceError
 # TensorFlow in the other processes may report a failure before the process that failed does.
 _GRACE_S = 3.0
+
+
+class Blame(IntEnum):
+    """How well an answer explains others' failures: the first of these that occurs is reported.
+
+    One that is out of memory, ends or is silent leaves the others waiting.
+    """
+
+    MEMORY = auto()
+    DEATH = auto()
+    OWN = auto()
+    SILENCE = auto()
+    PEER = auto()
+    NONE = auto()
+
+
+def blame_of(answer: Answer) -> Blame:
+    """What is the matter with the process that gave this answer."""
+    match answer:
+        case Failed(disguised=True):  # another's lack of memory may end NCCL here
+            return Blame.OWN
+        case Failed(fault="memory"):
+            return Blame.MEMORY
+        case Failed(fault="peer"):
+            return Blame.PEER
+        case Failed():
+            return Blame.OWN
+        case PartialResult() | EnvironmentFault():
+            return Blame.DEATH
+        case GpubalanceError():
+            return Blame.SILENCE
+    return Blame.NONE
+
+
+def merged(replies: Sequence[Any]) -> AnyReply:
+    """Merges replies of one kind, given in the devices' order.
+
+    Compares only durations: each host has its own clock.
+    """
+    first: AnyReply = replies[0]
+    match first:
+        case Ready():
+            limits = _of_all(replies, "memory_limit_bytes")
+            return first.model_copy(update={"memory_limit_bytes": limits})
+        case Measured():
+            peaks = _of_all(replies, "memory_peak_bytes")
+            late = [reply.late_part for reply in replies if reply.late_part is not None]
+            return first.model_copy(
+                update={
+                    "memory_peak_bytes": peaks,
+                    "late_part": max(late, default=None),
+                }
+            )
+        case Pulled():  # a step waits for the slowest pipeline
+            return max(replies, key=lambda pulled: pulled.seconds / pulled.batches)  # type: ignore[no-any-return]
+        case Timing():
+            return _merged_timing(first, replies)
+    return first
+
+
+def _merged_timing(first: Timing, timings: Sequence[Timing]) -> Timing:
+    update: dict[str, object] = {
+        "ended_s": time.monotonic(),
+        "input_wait_s": _input_wait_s(timings),
+        "loss_is_finite": all(timing.loss_is_finite for timing in timings),
+    }
+    if first.compute_s is not None:
+        update["compute_s"] = _of_all(timings, "compute_s")
+        update["update_s"] = _of_all(timings, "update_s")
+    return first.model_copy(update=update)
+
+
+def _of_all(replies: Sequence[Any], name: str) -> tuple[object, ...]:
+    """The values of that field, of which each reply has its own device's."""
+    values: list[object] = []
+    for reply in replies:
+        values += getattr(reply, name) or ()
+    return tuple(values)
+
+
+def _input_wait_s(timings: Sequence[Timing]) -> float:
+    """How much later the last device finished computing because it waited for data.
+
+    Without stamps it is the longest wait.
+    """
+    compute_s = [sum(timing.compute_s or ()) for timing in timings]
+    pairs = zip(timings, compute_s, strict=True)
+    last_s = max(timing.input_wait_s + seconds for timing, seconds in pairs)
+    return max(0.0, last_s - max(compute_s))
 
 
 def worker_process(

@@ -23,23 +23,17 @@ from gpubalance.errors import BadInput
 from gpubalance.remedies import known_error, match
 from gpubalance.settings.code import code_key
 from gpubalance.settings.record import Record
-from gpubalance.workers.check_messages import (
-    Copied,
-    Copy,
-    Inspect,
-    Inspected,
-    Reduce,
-    Reduced,
-    Survey,
-    Surveyed,
-)
-from gpubalance.workers.failed import failed_reply
+from gpubalance.workers.failures import failed_reply
 from gpubalance.workers.messages import (
     AnyRequest,
     Check,
+    Copied,
+    Copy,
     CountFlops,
     Failed,
     Flops,
+    Inspect,
+    Inspected,
     Measure,
     Measured,
     Open,
@@ -47,8 +41,12 @@ from gpubalance.workers.messages import (
     Pull,
     PulledAll,
     Ready,
+    Reduce,
+    Reduced,
     Stop,
     SumsTimed,
+    Survey,
+    Surveyed,
     TimeBlocks,
     TimeSums,
     Trace,

@@ -1,4 +1,4 @@
-"""The requests that a worker answers."""
+"""The requests that a worker answers, and how long it may be silent meanwhile."""
 
 from __future__ import annotations
 
@@ -12,31 +12,68 @@ from gpubalance.results.timing import Overhead, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device, hosts_of
+from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.failed import error_of
-from gpubalance.workers.log import tail
+from gpubalance.workers.failures import error_of, tail
 from gpubalance.workers.messages import (
     AnyReply,
     AnyRequest,
     Build,
+    Copy,
+    CountFlops,
     Failed,
+    Inspect,
     Measure,
     Measured,
     Open,
     Pipe,
+    Pull,
     Ready,
+    Reduce,
     Stop,
-)
-from gpubalance.workers.patience import (
-    ASKED,
-    FIRST_STEP_WITHIN_S,
-    LOADS_WITHIN_S,
-    PATIENCE_PART,
-    patience_for,
+    Survey,
+    TimeBlocks,
+    TimeSums,
+    Trace,
 )
 from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import Ranks, worker_process
+
+# TensorFlow, from a slow disk, and the GPUs; counted before the first answer
+LOADS_WITHIN_S = 180.0
+_OPENS_WITHIN_S = 300.0
+# Tracing, XLA's compilation, cuDNN's search for algorithms
+FIRST_STEP_WITHIN_S = 900.0
+_STEP_WITHIN_S = 60.0
+_STEPS_WITHIN = 30.0  # times as long as such a timing took before
+_CHECKS_WITHIN_S = 120.0
+# The fraction of a silent worker's time after which it may itself report which of its devices
+# hangs.
+PATIENCE_PART = 0.5
+# What the worker is doing, and how long it may be silent: None if that follows from its own timings
+ASKED: dict[type[Record], tuple[str, float | None]] = {
+    Open: ("building {settings.model}", _OPENS_WITHIN_S),
+    CountFlops: ("counting the step's operations", FIRST_STEP_WITHIN_S),
+    Measure: ("training with batches {split} on {names}", None),
+    Pull: ("taking batches from --data", None),
+    Trace: ("tracing steps on {names}", FIRST_STEP_WITHIN_S),
+    TimeSums: ("summing gradients over {names}", FIRST_STEP_WITHIN_S),
+    TimeBlocks: ("timing blocks of the model on {names}", None),
+    Pipe: ("training in segments on {names}", None),
+    Survey: ("asking TensorFlow for its GPUs", _CHECKS_WITHIN_S),
+    Inspect: ("loading TensorFlow and its libraries", _CHECKS_WITHIN_S),
+    Copy: ("copying between {names}", _CHECKS_WITHIN_S),
+    Reduce: ("summing over {names}", _CHECKS_WITHIN_S),
+}
+
+
+def patience_for(steps: int, slowest_s: float | None) -> float:
+    """Seconds that so many steps may take; `slowest_s` is the slowest such step so far."""
+    if slowest_s is None:
+        return FIRST_STEP_WITHIN_S
+    return max(_STEP_WITHIN_S, _STEPS_WITHIN * slowest_s * steps)
+
 
 Reply = TypeVar("Reply", bound=AnyReply)
 

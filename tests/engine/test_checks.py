@@ -13,7 +13,7 @@ from gpubalance.jobs.doctor.between import all_reduce, copies
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device
-from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced
+from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
 from tests.support.late import tf

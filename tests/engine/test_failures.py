@@ -65,7 +65,7 @@ def test_a_mistake_in_a_model_is_called_nothing_else(settings: Settings) -> None
 
 
 def test_a_bug_is_never_the_environments_whatever_it_quotes() -> None:
-    from gpubalance.workers.failed import error_of, failed_reply
+    from gpubalance.workers.failures import error_of, failed_reply
 
     for settings in (SETTINGS, None):
         with pytest.raises(KeyError) as caught:

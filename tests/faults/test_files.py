@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.workers.log import LONGEST_BYTES
+from gpubalance.workers.failures import LONGEST_BYTES
 from tests.cli.program import PROGRAM, QUICK_PAIR, here, typed
 from tests.faults.machine import BRIEF, Machine, in_step
 from tests.jobs.probes import probe_of

@@ -40,7 +40,7 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.settings import Settings
 from gpubalance.system import versions
 from gpubalance.system.versions import numbers
-from gpubalance.workers.check_messages import Inspected, Surveyed
+from gpubalance.workers.messages import Inspected, Surveyed
 from tests.cli.program import here
 from tests.cli.terminal import command_in_terminal
 from tests.faults.machine import PLAIN, TI

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpubalance.devices.hosts import connect_hosts
-from gpubalance.workers.keeper_messages import Hello
+from gpubalance.workers.process import Hello
 from gpubalance.workers.messages import to_line
 
 HANGS_AFTER_S = 240  # a busy machine may stand still for a minute

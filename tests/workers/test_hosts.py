@@ -22,7 +22,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.hosts import connected
-from gpubalance.workers.log import tail
+from gpubalance.workers.failures import tail
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker

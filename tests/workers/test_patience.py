@@ -13,7 +13,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import AnyReply, Measured, SumsTimed, TimeSums
-from gpubalance.workers.patience import (
+from gpubalance.workers.worker import (
     FIRST_STEP_WITHIN_S,
     LOADS_WITHIN_S,
     patience_for,

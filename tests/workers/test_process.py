@@ -23,7 +23,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
-from gpubalance.workers.log import tail
+from gpubalance.workers.failures import tail
 from gpubalance.workers.messages import Build, Measured
 from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process

@@ -12,7 +12,7 @@ from gpubalance.numbers.units import format_bytes, format_seconds
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device
 from gpubalance.system.deadlines import within_or
-from gpubalance.workers.check_messages import Copied, Copy, Reduce, Reduced
+from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced
 from gpubalance.workers.party import Party
 
 _COPIED_BYTES = 64 << 20

@@ -9,7 +9,7 @@ from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.jobs.doctor.check import check, explained, ok, remedy_of, skipped
 from gpubalance.results.checkup import Check
 from gpubalance.system.versions import numbers, too_old
-from gpubalance.workers.check_messages import Inspect, Inspected
+from gpubalance.workers.messages import Inspect, Inspected
 from gpubalance.workers.party import Party
 
 _CUDNN_WITHOUT_OLD = (9, 11)

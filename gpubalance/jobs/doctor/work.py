@@ -16,10 +16,9 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import within_or
-from gpubalance.workers.check_messages import Survey, Surveyed
-from gpubalance.workers.messages import Build
+from gpubalance.workers.messages import Build, Survey, Surveyed
 from gpubalance.workers.party import Party
-from gpubalance.workers.patience import LOADS_WITHIN_S
+from gpubalance.workers.worker import LOADS_WITHIN_S
 
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms

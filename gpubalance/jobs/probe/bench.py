@@ -23,8 +23,7 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build, Ready
-from gpubalance.workers.party import Party
-from gpubalance.workers.verdicts import Verdicts
+from gpubalance.workers.party import Party, Verdicts
 from gpubalance.workers.worker import Worker
 
 R = TypeVar("R", bound=Record)
