@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.training.distribute import distribute
     from gpubalance.training.ensemble import Ensemble
-    from gpubalance.training.load import load_layers, load_plan
-    from gpubalance.training.split import Split
+    from gpubalance.training.split import Split, load_layers, load_plan
 
 __all__ = ["Ensemble", "Split", "balance", "distribute", "load_layers", "load_plan"]
 
@@ -46,14 +45,14 @@ def balance(
 def __getattr__(name: str) -> Any:
     """Loads the training interface on first use; TensorFlow not before a scope is entered."""
     if name in __all__:
-        from gpubalance.training import distribute, ensemble, load, split
+        from gpubalance.training import distribute, ensemble, split
 
         homes = {
             "Ensemble": ensemble,
             "Split": split,
             "distribute": distribute,
-            "load_layers": load,
-            "load_plan": load,
+            "load_layers": split,
+            "load_plan": split,
         }
         return getattr(homes[name], name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,26 +1,189 @@
-"""What every command that measures does before its job, and with its result."""
+"""What every command that measures does before its job and with its result; its folders.
+
+It uses TensorBoard's own package without TensorFlow, which this process never loads.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import shlex
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from gpubalance.cli.board import board_in
+from gpubalance.cli.files import make_folder, unwritable
 from gpubalance.cli.options import Reporting, RunControl
-from gpubalance.cli.output import Output
+from gpubalance.cli.output import Output, say
 from gpubalance.cli.progress import Progress
-from gpubalance.cli.traces import name_now, tracing_to
+from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held
 from gpubalance.devices.warnings import machine_warnings
+from gpubalance.errors import EnvironmentFault
+from gpubalance.jobs import events
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.command_journal import journal_of
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.phases import Phases
+from gpubalance.render.scalars import Summary
+from gpubalance.render.tensorboard import Summaries
 from gpubalance.results.common import Warning_
+from gpubalance.settings.choices import TRACES
+from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.requests import MeasureRequest, RunRequest
+from gpubalance.settings.settings import Settings
+from gpubalance.text import clean_lines
 from gpubalance.workers.hosts import connected
+
+# TensorBoard looks for this in a file's name. Other programs append the host's name; results name
+# no host.
+_NAME = "events.out.tfevents"
+_FORMAT = "brain.Event:2"
+
+
+class Board:
+    """A listener that writes events into files of its folder, one for each run of TensorBoard's.
+
+    If it no longer can, as on a full disk, it stops, and the measurement goes on.
+    """
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        """Begins the command's own file. Raises OSError, and ImportError without TensorBoard."""
+        self._folder = folder
+        self._summaries = Summaries(settings, folder.name)
+        self._writers = {"": _opened(folder)}
+        self.error: OSError | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        summaries = self._summaries
+        now_s = time.time()
+        match event:
+            case events.WindowDone():
+                self._write(
+                    summaries.window(
+                        event.name, event.devices, event.measurement, now_s
+                    )
+                )
+            case events.TurnDone():
+                for part in event.parts:
+                    self._write(summaries.own(event.name, part, now_s))
+            case events.RoundDone():
+                self._write(summaries.round(event.round, event.devices, now_s))
+            case events.PointDone():
+                self._write(summaries.point(event.device, event.point, now_s))
+            case events.DeviceDone():
+                self._write(summaries.solo_done(event.device, now_s))
+
+    def done(self) -> None:
+        """Notes that the job has ended with a complete result."""
+        self._write(self._summaries.done(time.time()))
+
+    def _write(self, summaries: Sequence[Summary]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        if self.error is not None:
+            return
+        try:
+            for run, wall_s, step, summary in summaries:
+                if run not in self._writers:
+                    self._writers[run] = _opened(self._folder / run)
+                event = Event(wall_time=wall_s, step=step, summary=summary)
+                self._writers[run].write(event.SerializeToString())
+            for writer in self._writers.values():
+                writer.flush()  # a file stays whole if the program is killed
+        except OSError as error:
+            self.error = error
+
+    def close(self) -> None:
+        """Closes the files."""
+        try:
+            for writer in self._writers.values():
+                writer.close()
+        except OSError as error:
+            self.error = self.error or error
+
+
+@contextmanager
+def board_in(
+    folder: Path | None, name: str, settings: Settings, *, quiet: bool
+) -> Iterator[Watch | None]:
+    """Yields a board, which listens to the job; None without a folder.
+
+    The block measures and outputs the result; the files are below folder/name. Raises
+    EnvironmentFault at the start if nothing can be written or TensorBoard's package is missing, and
+    at the end if something could not be written.
+    """
+    if folder is None:
+        yield None
+        return
+    try:
+        board = Board(folder / name, settings)
+    except ImportError as error:
+        message = f"--tensorboard needs TensorBoard's own package: {error}"
+        raise EnvironmentFault(message, remedy="pip install 'tensorboard<3'") from None
+    except OSError as error:
+        raise unwritable("--tensorboard", folder, error) from None
+    try:
+        yield board
+        board.done()
+    finally:
+        board.close()
+        if not quiet:
+            say(
+                clean_lines(f"charts: tensorboard --logdir {shlex.quote(str(folder))}"),
+                sys.stderr,
+            )
+    if board.error is not None:
+        raise unwritable("--tensorboard", folder, board.error)
+
+
+def _opened(folder: Path) -> Any:
+    """The writer of a new file, which begins with its format."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    now_s = time.time()
+    file = folder / f"{_NAME}.{int(now_s):010}.{os.getpid()}"
+    writer = RecordWriter(file.open("wb"))
+    writer.write(Event(wall_time=now_s, file_version=_FORMAT).SerializeToString())
+    return writer
+
+
+def name_now(command: str, reporting: Reporting) -> str:
+    """`run-20261121-142510`, local time, with a number if a folder already has that name."""
+    stem = time.strftime(f"{command}-%Y%m%d-%H%M%S")
+    folders = []
+    for folder in (reporting.tensorboard, reporting.trace):
+        if folder is not None:
+            folders += [folder, folder / TRACES]
+    name = stem
+    for number in itertools.count(2):
+        if not _has(folders, name):
+            break
+        name = f"{stem}-{number}"
+    return name
+
+
+def _has(folders: Sequence[Path], name: str) -> bool:
+    return any((folder / name).exists() for folder in folders)
+
+
+def tracing_to(folder: Path | None, name: str) -> Tracing | None:
+    """The trace of that name, in a folder on the workers' hosts.
+
+    Raises EnvironmentFault if nothing can be written there.
+    """
+    if folder is None:
+        return None
+    if not are_reached():
+        make_folder("--trace", folder)
+    return Tracing(folder=str(folder.absolute()), name=name)
+
 
 Asked = TypeVar("Asked", bound=MeasureRequest)
 

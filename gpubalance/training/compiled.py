@@ -15,7 +15,7 @@ from gpubalance.engine.step.functions import Functions
 from gpubalance.numbers.units import format_seconds
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.measured import unlike_xla_text
-from gpubalance.training.own_fit import uses_xla
+from gpubalance.training.scope import uses_xla
 from gpubalance.training.warn import print_below_bar
 
 # XLA compiles each size for each device anew, which takes longer than many steps: those after the

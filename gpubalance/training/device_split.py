@@ -56,9 +56,9 @@ class DeviceSplit(Trainer):
         self.warned: set[str] = set()
         # Else the scope will load it
         if len(self.devices) > 1 and "keras" in sys.modules:
-            from gpubalance.training import own_fit
+            from gpubalance.training.scope import expect
 
-            own_fit.expect(self)
+            expect(self)
 
     @property
     def batches(self) -> tuple[int, ...]:

@@ -165,7 +165,7 @@ class KerasFunctions(ABC):
     def _replacements(self, options: dict[str, Any]) -> Replacements:
         """What Keras calls instead of its own, in this thread."""
         from gpubalance.engine import keras_patches
-        from gpubalance.training.batch_ends import BatchEnds
+        from gpubalance.training.called_function import BatchEnds
 
         ends = BatchEnds()
         replacements: Replacements = {

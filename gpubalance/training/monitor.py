@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import statistics
 import warnings
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
+import tensorflow as tf
 
 from gpubalance.engine.keras_patches import print_msg
 from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_times
@@ -25,7 +27,6 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.state import write_whole
 from gpubalance.training.change_cost import ChangeCost, StepsLeft
 from gpubalance.training.device_split import DeviceSplit
-from gpubalance.training.event_log import EventLog
 from gpubalance.training.processes import Processes
 from gpubalance.training.step_warnings import change_text, gain_text, noise_text
 from gpubalance.training.warn import print_below_bar
@@ -37,6 +38,33 @@ _RECENT = 200
 _LOG = logging.getLogger("gpubalance")
 _POINTS = FINISHED + 1
 _RECENT_STEPS = 9  # rests that tell what it is where it can't be measured
+
+
+class EventLog:
+    """A folder of TensorBoard's; all tags begin with `gpubalance/`."""
+
+    def __init__(self, log_dir: str | Path) -> None:
+        """Raises TensorFlow's error for a folder that can't be written."""
+        # Its error names the folder, which a writer's does not
+        tf.io.gfile.makedirs(log_dir)
+        self._writer = tf.summary.create_file_writer(os.fspath(log_dir))
+
+    def write(self, step: int, values: Mapping[str, float | str | None]) -> None:
+        """Writes what is known, numbers as scalars and text as text."""
+        with self._writer.as_default(step=step):
+            for name, value in values.items():
+                if isinstance(value, str):
+                    _summary(name, "text", tf.constant([value]))
+                elif value is not None:
+                    _summary(name, "scalars", tf.constant(value, tf.float32))
+        self._writer.flush()
+
+
+def _summary(name: str, plugin: str, value: Any) -> None:
+    """Writes as `tf.summary.scalar` and `.text` do, which need TensorBoard to be installed."""
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = plugin
+    tf.summary.write(f"gpubalance/{name}", value, metadata=metadata)
 
 
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]

@@ -20,7 +20,7 @@ _SAME_FILES = (
     "read the same files in every process: a split gives each device its part of the "
     "same batches"
 )
-# The callbacks that write what all processes have. In a checkpoint all must take part: see own_fit.
+# The callbacks that write what all processes have. In a checkpoint all must take part: see scope.
 _WRITERS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.RemoteMonitor,

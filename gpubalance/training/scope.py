@@ -1,16 +1,29 @@
-"""A split's scope; refuses what was not made in it, or is called in it."""
+"""A split's scope: what is made in it trains over the split's devices by its own fit."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import tempfile
 import threading
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from gpubalance.engine.keras_patches import (
+    CREATE_VARIABLE,
+    OPTIMIZER_APPLY,
+    of_training,
+)
+from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
 from gpubalance.engine.users_errors import own_frames
 from gpubalance.errors import BadInput
+from gpubalance.training.warn import warn_user
 
 # What TensorFlow says of gradients that are taken in a scope, and not by one of its replicas.
 _NO_REPLICA = "is not available outside the replica context"
@@ -18,10 +31,20 @@ LOOP_REMEDY = (
     "put what it does with a batch into the model's train_step, compile the model in the scope, "
     "and call fit: gpubalance guide train has an example"
 )
-
-
 # The layers of a model that had no variables yet when it was compiled
 _UNBUILT = "_gpubalance_unbuilt"
+# The split that a model was compiled for; a strategy may serve several splits of the same devices.
+_SPLIT = "_gpubalance_split"
+# Whether it was compiled with jit_compile=False
+_WITHOUT_XLA = "_gpubalance_without_xla"
+# Of a model that was built outside the scope, once that was said
+_WARNED_OUTSIDE = "_gpubalance_warned_outside"
+# What does with a batch what Keras' methods for one do on every device
+_SHARED_OUT = {
+    "train_on_batch": "fit, whose step is the model's train_step, shares it out",
+    "test_on_batch": "evaluate shares it out",
+    "predict_on_batch": "its outputs come once for each device; predict shares it out",
+}
 
 
 class _Entered(threading.local):
@@ -139,3 +162,201 @@ def _layer_elsewhere(model: Any, strategy: Any) -> str | None:
             if not strategy.extended.variable_created_in_scope(variable.value):
                 return str(layer.name)
     return None
+
+
+# Not the tracing lock, which a thread holds while its replicas' threads make variables
+_creating = threading.RLock()
+# The latest split of several devices, until a model is compiled for it or it is gone (then None).
+_waiting: list[Callable[[], Any]] = []
+
+
+def expect(split: Any) -> None:
+    """Notes that a model should be compiled in the split's scope: `fit` warns of one outside."""
+    take_over()
+    _waiting[:] = [weakref.ref(split)]
+
+
+@functools.cache
+def take_over() -> None:
+    """Replaces the methods of Keras' models, in every thread from now on.
+
+    Other models than those of a split's scope, and those in training, get Keras' own.
+    """
+    methods = {
+        "fit": _of_the_split,
+        "evaluate": _of_the_split,
+        "predict": _of_the_split,
+        "train_on_batch": _of_each_device,
+        "test_on_batch": _of_each_device,
+        "predict_on_batch": _of_each_device,
+        "compile": _compile_and_note,
+        "compile_from_config": _load_and_note,
+        "save": _save_by_the_first,
+        "save_weights": _save_by_the_first,
+    }
+    act_always(
+        {Method.of_all(keras.Model, name): method for name, method in methods.items()}
+    )
+    numbers = {"__int__": int, "__float__": float}
+    act_always(
+        {
+            Method.of_all(keras.Variable, name): functools.partial(_number_of, kind)
+            for name, kind in numbers.items()
+        }
+    )
+    act_always({OPTIMIZER_APPLY: _apply_beside_the_split})
+    act_always({CREATE_VARIABLE: _create_alone})
+
+
+def _create_alone(create: Any, *arguments: Any, **options: Any) -> Any:
+    """Makes a variable while no other thread does: two once got each other's initial values."""
+    with _creating:
+        return create(*arguments, **options)
+
+
+def _number_of(kind: Callable[[Any], Any], keras_own: Any, variable: Any) -> Any:
+    """A scalar variable of several devices as a number, as Keras gives one device's.
+
+    Such are an optimizer's iterations and learning rate.
+    """
+    is_of_several = isinstance(variable.value, tf.distribute.DistributedValues)
+    if is_of_several and variable.ndim == 0:
+        return kind(variable.numpy())
+    return keras_own(variable)
+
+
+def _save_by_the_first(
+    save: Any, model: Any, filepath: Any, *arguments: Any, **options: Any
+) -> Any:
+    """A `save` for several processes that train one model: only the first one's file stays.
+
+    The others must save too, as reading a metric's variables sums them over all processes.
+    """
+    split = getattr(model, _SPLIT, None)
+    if split is None or split.is_first:
+        return save(model, filepath, *arguments, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        return save(
+            model, str(Path(folder) / Path(filepath).name), *arguments, **options
+        )
+
+
+def _of_the_split(
+    keras_method: Any, model: Any, *arguments: Any, **options: Any
+) -> Any:
+    """A model's `fit`, `evaluate` or `predict`, over the devices of its split if it has one."""
+    latest = _split_here(model)
+    if latest is not None:
+        split = getattr(model, _SPLIT, latest)
+        return split.call(keras_method, model, arguments, options)
+    if acts_here(of_training(model, "train_function")):
+        return keras_method(model, *arguments, **options)
+    if keras_method.__name__ == "fit":
+        _warn_outside(model)
+    with unmodified():  # by a callback of another model's training
+        return keras_method(model, *arguments, **options)
+
+
+def _of_each_device(
+    keras_method: Any, model: Any, *arguments: Any, **options: Any
+) -> Any:
+    """A method that Keras runs on each device with the whole batch: it says so once."""
+    split = _split_here(model)
+    name = keras_method.__name__
+    if split is not None and len(split.devices) > 1 and name not in split.warned:
+        split.warned.add(name)
+        warn_user(
+            f"{name} is Keras' own, which gives every device the whole batch, so the split gains "
+            f"nothing: {_SHARED_OUT[name]}"
+        )
+    return keras_method(model, *arguments, **options)
+
+
+def _apply_beside_the_split(
+    apply: Any, optimizer: Any, *arguments: Any, **options: Any
+) -> Any:
+    """An optimizer's `apply`, which says once of a training loop around it that it is of no split.
+
+    Raises BadInput for an optimizer without variables, which TensorFlow makes in the scope only.
+    """
+    strategy = getattr(optimizer, "_distribution_strategy", None)
+    split = getattr(strategy, "split", None)
+    if split is None or tf.distribute.has_strategy() or len(split.devices) == 1:
+        return apply(optimizer, *arguments, **options)
+    what = "a training loop of your own applies gradients outside fit"
+    if not optimizer.built:
+        raise BadInput(
+            f"{what}, with an optimizer of split.scope() that has no variables yet, and outside "
+            "the scope TensorFlow makes none for it",
+            remedy=f"{LOOP_REMEDY}; or, to train on one device, call "
+            "optimizer.build(model.trainable_variables) in split.scope() before the loop",
+        )
+    if what not in split.warned:
+        split.warned.add(what)
+        warn_user(
+            f"{what}: one device computes them from the whole batch, and {split} has no part in "
+            f"it. To train with the split, {LOOP_REMEDY}"
+        )
+    return apply(optimizer, *arguments, **options)
+
+
+def _compile_and_note(
+    compile_: Any, model: Any, *arguments: Any, **options: Any
+) -> None:
+    compile_(model, *arguments, **options)
+    given = inspect.signature(compile_).bind(model, *arguments, **options)
+    asked = given.arguments.get("jit_compile", "auto")
+    setattr(model, _WITHOUT_XLA, asked is False)
+    split = _split_here(model)
+    if split is not None:
+        setattr(model, _SPLIT, split)
+        note_unbuilt(model)
+        _waiting.clear()
+
+
+def _load_and_note(compile_from_config: Any, model: Any, config: Any) -> None:
+    compile_from_config(model, config)
+    # Keras saves False for an "auto" that took none.
+    setattr(model, _WITHOUT_XLA, False)
+
+
+def uses_xla(model: Any, plan: Any) -> bool:
+    """Whether a split with this plan, or None, trains the model with XLA.
+
+    As the model was compiled, and as the plan was measured with jit_compile="auto".
+    """
+    if model.jit_compile:
+        return True
+    return (
+        plan is not None
+        and plan.settings.xla
+        and not getattr(model, _WITHOUT_XLA, False)
+    )
+
+
+def _warn_outside(model: Any) -> None:
+    """Warns once of each model built outside the scope, while a split still waits for its model."""
+    split = _waiting[0]() if _waiting else None
+    if (
+        split is None
+        or hasattr(model, _SPLIT)
+        or hasattr(model, _WARNED_OUTSIDE)
+        or model._distribute_strategy is not None
+    ):
+        return
+    setattr(model, _WARNED_OUTSIDE, True)
+    warn_user(
+        f"the model {model.name} was built outside split.scope(), so it trains on one device, not "
+        f"with {split}: build or load it and compile it in `with split.scope():`"
+    )
+
+
+def _split_here(model: Any) -> Any:
+    """The split whose scope was entered last for the model's strategy, or None.
+
+    A model has no strategy while a split trains it: the split then calls Keras' own methods.
+    """
+    strategy = getattr(model, "_distribute_strategy", None)
+    if strategy is None:
+        return None
+    return last_entered(strategy)

@@ -43,7 +43,7 @@ PURE = ("planning", "numbers", "results", "render", "settings")
 PARTS = (
     *("jobs/balance", "jobs/compare", "jobs/measure", "jobs/plan", "jobs/probe"),
     *("jobs/layers", "jobs/durations.py", "jobs/estimate.py", "jobs/phases.py"),
-    *("training/step_warnings.py", "training/device_split.py", "training/load.py"),
+    *("training/step_warnings.py", "training/device_split.py", "training/split.py"),
     *("training/monitor.py", "training/step_warnings.py", "training/monitor.py"),
     *("engine/datasets.py", "engine/replicas.py", "engine/pace.py"),
     *("engine/step/sums.py", "engine/step/pack_size.py", "engine/step/points.py"),

@@ -22,7 +22,7 @@ from gpubalance.jobs.launch import launch
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from gpubalance.settings.cluster import Cluster
-from gpubalance.training.load import load_plan
+from gpubalance.training.split import load_plan
 from gpubalance.workers.lines import lines_of
 from tests.cli.program import ROOT, children_of, here, lines_until, start, typed
 from tests.support.cases import cases

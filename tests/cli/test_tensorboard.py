@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.cli.board import board_in
+from gpubalance.cli.job import board_in
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs.events import Doing, WindowDone

@@ -36,7 +36,7 @@ _QUICK = (
     "gpubalance.engine.pace",
     "psutil",
 )
-_WITH_TENSORFLOW = (*_QUICK, "gpubalance.engine.session", "gpubalance.training.load")
+_WITH_TENSORFLOW = (*_QUICK, "gpubalance.engine.session", "gpubalance.training.split")
 _STARTS_WITHIN_S = 120
 _servers: list[ForkServer] = []
 

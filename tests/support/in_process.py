@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpubalance.devices.hosts import connect_hosts
-from gpubalance.workers.process import Hello
 from gpubalance.workers.messages import to_line
+from gpubalance.workers.process import Hello
 
 HANGS_AFTER_S = 240  # a busy machine may stand still for a minute
 _AGAIN_S = 1

@@ -18,8 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import PlanMismatch
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.training.load import load_plan
-from gpubalance.training.split import Split
+from gpubalance.training.split import Split, load_plan
 from tests.cli.program import QUICK_PAIR, ROOT
 from tests.jobs.probes import probe_of
 from tests.support.late import keras, layers, ops, optimizers, tf

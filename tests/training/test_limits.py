@@ -13,8 +13,7 @@ from gpubalance.planning.model import Curve
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.training.load import load_plan
-from gpubalance.training.split import Split
+from gpubalance.training.split import Split, load_plan
 from tests.jobs.probes import QUICK, devices_of, probe_of
 from tests.support.told import refused
 

@@ -16,8 +16,7 @@ from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.training.load import load_layers, load_plan
-from gpubalance.training.split import Split
+from gpubalance.training.split import Split, load_layers, load_plan
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
 from tests.render.samples import DATA

@@ -14,8 +14,7 @@ from gpubalance.settings.planning import PlanRequest
 from gpubalance.system.files import read_toml
 from gpubalance.training.distribute import distribute
 from gpubalance.training.ensemble import Ensemble
-from gpubalance.training.load import load_layers, load_plan
-from gpubalance.training.split import Split
+from gpubalance.training.split import Split, load_layers, load_plan
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import QUICK, devices_of, probe_of
 from tests.support.known import known

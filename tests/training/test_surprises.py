@@ -20,8 +20,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.planning import PlanRequest
-from gpubalance.training.load import load_plan
-from gpubalance.training.split import Split
+from gpubalance.training.split import Split, load_plan
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import devices_of, probe_of
 from tests.support.late import layers, losses, ops, tf

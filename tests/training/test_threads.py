@@ -138,7 +138,7 @@ def test_one_thread_at_a_time_makes_variables() -> None:
             return tf.Variable(value)
 
     other = threading.Thread(target=make, args=[lambda: 1.0])
-    begun_meanwhile = []
+    begun_meanwhile: list[bool] = []
 
     def value() -> float:
         if not begun_meanwhile:

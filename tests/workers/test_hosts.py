@@ -21,8 +21,8 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.hosts import connected
 from gpubalance.workers.failures import tail
+from gpubalance.workers.hosts import connected
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker

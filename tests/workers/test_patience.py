@@ -16,9 +16,9 @@ from gpubalance.workers.messages import AnyReply, Measured, SumsTimed, TimeSums
 from gpubalance.workers.worker import (
     FIRST_STEP_WITHIN_S,
     LOADS_WITHIN_S,
+    Worker,
     patience_for,
 )
-from gpubalance.workers.worker import Worker
 
 PAIR, _ = simulated_devices("2")
 SPLIT = BatchSplit((8, 8))

@@ -29,7 +29,7 @@ HIDING = ("warnings", "random", "queue", "types")
 PREFIX = "env ON={host}"
 TRAINS = """
 import json, os, queue, random, types, warnings
-import gpubalance.training.load
+import gpubalance.training.split
 print(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
 """
 
