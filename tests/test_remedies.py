@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.cli.failures import ours, show_error
+from gpubalance.cli.app import ours, show_error
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, NothingFits
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.remedies import known_error, known_errors, match, match_log

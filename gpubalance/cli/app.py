@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import io
+import math
 import os
+import shlex
+import shutil
 import signal
 import sys
+import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -13,14 +19,34 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from gpubalance.cli import complete
 from gpubalance.cli.command import COMMANDS, Command
 from gpubalance.cli.config import ConfigOption, HelpOption, Invocation
-from gpubalance.cli.failures import handle_interrupts, name_resuming, ours, show_error
-from gpubalance.cli.next_command import program, typed
-from gpubalance.errors import UsageError
+from gpubalance.cli.next_command import program, resuming, typed
+from gpubalance.cli.output import say
+from gpubalance.errors import (
+    RESUME,
+    BadInput,
+    Bug,
+    EnvironmentFault,
+    GpubalanceError,
+    Interrupted,
+    TimeLimitPassed,
+    UsageError,
+    machine_fault,
+)
+from gpubalance.remedies import match
+from gpubalance.text import clean_lines
 
+# Their texts quote what the user wrote, or what a mistake of ours met: that may be anything.
+_NOT_LOOKED_UP = (UsageError.exit_code, BadInput.exit_code, Bug.exit_code)
+_OPENED = ("/dev/fd/", "/proc/self/fd/")
+# Ending takes a second or two. A second interrupt in that time would only leave a half printed
+# result or a worker behind. After this time something hangs, and another interrupt breaks into it.
+_ENDS_WITHIN_S = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED = 128 + int(signal.SIGINT)
 # What people look for among the commands, in these words
 _OF_A_SCRIPT = ("train", "training", "fit")
@@ -157,3 +183,143 @@ def _complete() -> NoReturn:
     with suppress(Exception):
         app([], standalone_mode=False)
     sys.exit(0)
+
+
+def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
+    """The error that stands for any: for one of Typer's, and for a bug.
+
+    None for no command at all, when the help was printed.
+    """
+    if isinstance(error, GpubalanceError):
+        return error
+    if isinstance(error, TyperException):
+        message = error.format_message().rstrip(".")
+        if not message:
+            return None
+        return UsageError(message[0].lower() + message[1:], remedy=_usage(arguments))
+    message = f"{type(error).__name__}: {error}"
+    fault = machine_fault(error)
+    if fault is None:
+        our_error: GpubalanceError = Bug(message, report="what --verbose adds to this")
+    else:
+        our_error = EnvironmentFault(message, cause=fault.cause, remedy=fault.remedy)
+    our_error.__cause__ = error
+    return our_error
+
+
+def _usage(arguments: Sequence[str]) -> str:
+    """What to type instead of these arguments, which Typer can't read, or the help to look into."""
+    # Of some of its errors Typer does not say it
+    if arguments and arguments[0] in COMMANDS:
+        return f"{program()} {arguments[0]} --help"
+    commands = [word for word in arguments if word in COMMANDS]
+    # An option of a command stands before it
+    if commands and arguments[0].startswith("-"):
+        options = list(arguments)
+        options.remove(commands[0])
+        reordered = shlex.join([commands[0], *options])
+        return f"put it after the command: {program()} {reordered}"
+    return f"{program()} --help"
+
+
+def show_error(error: GpubalanceError, *, verbose: bool) -> int:
+    """Prints the error to stderr and returns its exit code."""
+    if isinstance(error, Interrupted):
+        text = "\n  ".join(str(error).splitlines())
+    else:
+        _explain(error)
+        text = _wrapped(f"error: {error}")
+        if error.log and (verbose or error.exit_code not in (2, 4, 5)):
+            log = "".join(f"\n  | {line}" for line in error.log.splitlines())
+            text += f"\n  the end of the worker's log:{log}"
+    say(clean_lines(text), sys.stderr)
+    if verbose:  # cleaned too: a traceback may quote anybody's text
+        say(clean_lines("".join(traceback.format_exception(error))), sys.stderr)
+    return error.exit_code
+
+
+def _wrapped(text: str) -> str:
+    """The text with lines that a terminal on stderr does not cut within words.
+
+    Commands stay whole, to be copied.
+    """
+    from gpubalance.render.table import prose  # here, as most commands meet no error
+
+    if not sys.stderr.isatty():
+        return text
+    columns = shutil.get_terminal_size().columns
+    lines = []
+    for line in text.splitlines():
+        words = line.lstrip(" →")
+        indent = line.removesuffix(words)
+        if words.startswith(f"{program()} "):  # a command
+            lines.append(line)
+        else:
+            lines += prose(words, columns, indent, " " * max(2, len(indent)))
+    return "\n".join(lines)
+
+
+def _explain(error: GpubalanceError) -> None:
+    """Gives it cause and remedy from the table of known errors if the error itself has none."""
+    fault = match(error.message)
+    if fault is not None and error.exit_code not in _NOT_LOOKED_UP:
+        error.cause = error.cause or fault.cause
+        error.remedy = error.remedy or fault.remedy
+    if error.cause in error.message:
+        error.cause = ""
+
+
+def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
+    """Puts the full command into an error that --resume can continue.
+
+    A fault of the machine must be fixed first. A time limit that was too short is left out of the
+    command. What a shell has opened, by `<(…)`, can't be named.
+    """
+    is_opened = any(argument.startswith(_OPENED) for argument in arguments)
+    if not isinstance(error, EnvironmentFault) and not is_opened:
+        without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
+        error.remedy = error.remedy.replace(
+            RESUME, f"{RESUME}:\n{resuming(arguments, without)}"
+        )
+
+
+class Signalled(KeyboardInterrupt):
+    """An interrupt by the signal with that `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class InterruptHandler:
+    """Raises Signalled in the main thread; ignores signals that follow soon.
+
+    `number` is the last signal's.
+    """
+
+    number: int | None = None
+    _raised_s = -math.inf
+
+    def __call__(self, number: int, frame: object) -> None:
+        del frame
+        now_s = time.monotonic()
+        if now_s - self._raised_s > _ENDS_WITHIN_S:
+            self.number = number
+            self._raised_s = now_s
+            raise Signalled(number)
+
+
+def handle_interrupts() -> InterruptHandler:
+    """Handles these signals alike from now on, except those ignored so far, as under nohup."""
+    handler = InterruptHandler()
+    atexit.register(_ignore_signals)
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    return handler
+
+
+def _ignore_signals() -> None:
+    # When Python ends, it restores their defaults, and one would kill us though all is done.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

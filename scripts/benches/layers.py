@@ -210,10 +210,10 @@ def part(name: str) -> Iterator[str]:
     import tensorflow as tf
 
     from gpubalance.engine.failures import TaskFailedError
-    from gpubalance.engine.pipeline.block_timing import time_alone
     from gpubalance.engine.pipeline.cut_model import CutModel
     from gpubalance.engine.pipeline.micro_batches import micro_batch_of
     from gpubalance.engine.pipeline.pipeline import Pipeline
+    from gpubalance.engine.pipeline.session import time_alone
     from gpubalance.planning.pipeline.problem import Segment
 
     dense = [keras.layers.Dense(_WIDTH, "relu") for _ in range(_DEPTH)]

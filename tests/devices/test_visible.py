@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.visible import mark_hidden
+from gpubalance.devices.machine import mark_hidden
 from tests.support.altered import altered
 from tests.support.cases import cases
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.doctor.between import all_reduce, copies
+from gpubalance.jobs.doctor.on_devices import all_reduce, copies
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device

@@ -24,10 +24,13 @@ from gpubalance.devices.health import (
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor import software
-from gpubalance.jobs.doctor.check import guarded
-from gpubalance.jobs.doctor.distribution import install_command
-from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks
-from gpubalance.jobs.doctor.host import available_memory, looked
+from gpubalance.jobs.doctor.check import guarded, install_command
+from gpubalance.jobs.doctor.gpus import (
+    available_memory,
+    driver_checks,
+    gpu_checks,
+    looked,
+)
 from gpubalance.jobs.doctor.work import (
     DoctorSteps,
     links,

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import platform
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory, machine_fault
-from gpubalance.jobs.doctor.distribution import install_command
 from gpubalance.remedies import known_error
 from gpubalance.results.checkup import Check, Status
 
+# By the ID in /etc/os-release, or one of those that it is like; what must be enabled before stands
+# in brackets.
+_INSTALLS = {
+    "ubuntu": "sudo ubuntu-drivers install",
+    "debian": "sudo apt-get install nvidia-driver (from the component non-free)",
+    "fedora": "sudo dnf install akmod-nvidia (from RPM Fusion)",
+    "arch": "sudo pacman -S nvidia",
+}
 T = TypeVar("T")
-
 _MENDED_BY_A_DRIVER = ("no-driver", "driver-too-old")  # a new one
-
 # Of codes that are not what they are called.
 _WHAT = {
     "no-gpu": "GPU",
@@ -32,6 +38,22 @@ _WHAT = {
     "peer-to-peer": "copies between devices",
     "all-reduce": "all-reduce",
 }
+
+
+def install_command(release: Mapping[str, str] | None = None) -> str:
+    """The command; empty for another distribution.
+
+    `release` takes the place of this machine's /etc/os-release.
+    """
+    if release is None:
+        try:
+            release = platform.freedesktop_os_release()
+        except OSError:
+            return ""
+    for name in [release.get("ID", ""), *release.get("ID_LIKE", "").split()]:
+        if name in _INSTALLS:
+            return _INSTALLS[name]
+    return ""
 
 
 def check(code: str, status: Status, detail: str, next_: str | None = None) -> Check:

@@ -2,23 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 
-from gpubalance.devices.health import watched_links
-from gpubalance.jobs.doctor.between import all_reduce, copies
-from gpubalance.jobs.doctor.check import guarded, skipped
+from gpubalance.devices.health import read_peer_to_peer, watched_links
+from gpubalance.jobs.doctor.check import explained, guarded, ok, skipped
 from gpubalance.jobs.doctor.work import DoctorSteps, links
-from gpubalance.jobs.events import Watch
+from gpubalance.jobs.events import Doing, Watch
+from gpubalance.numbers.units import format_bytes, format_seconds
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.choices import default_model
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.settings import Settings
+from gpubalance.system.deadlines import within_or
+from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced
 from gpubalance.workers.party import Party
 
+_COPIED_BYTES = 64 << 20
+# They share one memory: a larger copy tells nothing more
+_COPIED_BYTES_SIMULATED = 1 << 20
 # Those of the model `probe`: what the all-reduce moves if no training step has told the size.
 _GRADIENT_BYTES = 78_900_000 * 4
-
 _BETWEEN = ("peer-to-peer", "all-reduce")
+
+
+def copies(
+    party: Party, devices: Sequence[Device], watch: Watch
+) -> Iterator[Check | CopyTime]:
+    """Copies random data from each device to each other one, and compares what arrives.
+
+    Raises what a worker does.
+    """
+    watch(Doing("copying random data between the devices"))
+    times: dict[str, CopyTime] = {}
+    for source, target in permutations(range(len(devices)), 2):
+        names = f"{devices[source].label} → {devices[target].label}"
+        simulated = devices[source].simulated
+        nbytes = _COPIED_BYTES_SIMULATED if simulated else _COPIED_BYTES
+        copy = Copy(devices=tuple(devices), source=source, target=target, nbytes=nbytes)
+        copied = _copied(party, copy)
+        times[names] = _copy_time(copy, copied, devices)
+        yield times[names]
+        if copied.differing:
+            what = "zeros" if copied.zeros == copied.differing else "other data"
+            part = f"{copied.differing / copied.elements:.3g}"
+            wrong = f"{what} arrived in {part} of {format_bytes(nbytes)} of random data"
+            yield explained("peer-to-peer", "copy-differs", f"{names}: {wrong}")
+    if all(time.intact for time in times.values()):
+        yield ok("peer-to-peer", _all_arrived(times, simulated=devices[0].simulated))
+
+
+def _copied(party: Party, copy: Copy) -> Copied:
+    with party.worker() as worker:
+        return worker.ask(copy, Copied)
+
+
+def _copy_time(copy: Copy, copied: Copied, devices: Sequence[Device]) -> CopyTime:
+    source = devices[copy.source]
+    target = devices[copy.target]
+    peer_to_peer = None
+    if not source.simulated:
+        peer_to_peer = within_or(
+            None, lambda: read_peer_to_peer(source.uuid, target.uuid)
+        )
+    return CopyTime(
+        source=copy.source,
+        target=copy.target,
+        bytes=copy.nbytes,
+        seconds=copied.seconds,
+        bytes_per_s=copy.nbytes / copied.seconds,
+        intact=not copied.differing,
+        peer_to_peer=peer_to_peer,
+    )
+
+
+def _all_arrived(times: Mapping[str, CopyTime], *, simulated: bool) -> str:
+    names, slowest = min(times.items(), key=lambda item: item[1].bytes_per_s)
+    text = f"{len(times)} copies of {format_bytes(slowest.bytes)}, all arrived whole"
+    if not simulated:  # these copy at the pace of the host's memory
+        text += f". The slowest: {format_bytes(round(slowest.bytes_per_s))}/s, {names}"
+    ways = {time.peer_to_peer for time in times.values() if time.peer_to_peer}
+    if ways:
+        text += f". Peer-to-peer: {', '.join(sorted(ways))}"
+    return text
+
+
+def all_reduce(
+    party: Party, devices: Sequence[Device], nbytes: int, watch: Watch
+) -> Iterator[Check | AllReduceTime]:
+    """The check and the time of an all-reduce of as many bytes as the model's gradients have.
+
+    Raises what a worker does.
+    """
+    size = format_bytes(nbytes)
+    watch(Doing(f"an all-reduce of {size} over the devices"))
+    reduce = Reduce(devices=tuple(devices), nbytes=nbytes)
+    with party.worker() as worker:
+        reduced = worker.ask(reduce, Reduced)
+    rate = nbytes / reduced.seconds
+    yield AllReduceTime(
+        bytes=nbytes,
+        seconds=reduced.seconds,
+        bytes_per_s=rate,
+        bus_bytes_per_s=rate * 2 * (len(devices) - 1) / len(devices),
+        intact=not any(reduced.differing),
+    )
+    pairs = zip(devices, reduced.differing, strict=True)
+    wrong = [device.label for device, differing in pairs if differing]
+    if wrong:
+        detail = f"{', '.join(wrong)} got a wrong sum of the devices' parts"
+        yield explained("all-reduce", "copy-differs", detail)
+    else:
+        in_time = f"{size} of gradients in {format_seconds(reduced.seconds)}"
+        yield ok("all-reduce", f"{in_time}, {format_bytes(round(rate))}/s")
+
 
 Finding = Check | CopyTime | AllReduceTime
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from gpubalance.errors import (
     BadInput,
@@ -14,20 +15,208 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.jobs.endings import attach_partial, one_error
+from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, Watch, one_at_a_time
 from gpubalance.jobs.independent.replica import OwnReplica, replicas_of
-from gpubalance.jobs.independent.result import Found
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
+from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.joint import in_turns
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.jobs.measure.window import Turn
-from gpubalance.results.independent import Independent
+from gpubalance.jobs.measure.warnings import (
+    of_figures,
+    resumed,
+    telemetry_ended,
+    too_slow_windows,
+)
+from gpubalance.jobs.measure.window import Subject, Turn
+from gpubalance.numbers.ratio import Ratio, ratio
+from gpubalance.numbers.stats import interval_of_sum
+from gpubalance.results.common import Model, Throughput, Warning_, now
+from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
+from gpubalance.results.probe import Failure
+from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build
 from gpubalance.workers.party import Party
+
+
+@dataclass
+class Found:
+    """What was found of a request's devices so far, by the windows of the measurer."""
+
+    request: IndependentRequest
+    replicas: Sequence[OwnReplica]
+    measurer: Measurer
+    trace_warnings: Sequence[Warning_] = ()
+    complete: bool = False
+
+    @property
+    def going(self) -> list[OwnReplica]:
+        """The devices that have not failed."""
+        return [replica for replica in self.replicas if replica.error is None]
+
+    def refuse_too_slow(self, turn: Turn) -> None:
+        """Raises UsageError if a device's first window alone is far from its profile."""
+        subject = turn[0]
+        if len(turn) > 1 or not subject.is_baseline:
+            return
+        fault = too_slow_windows(
+            subject,
+            self.measurer.windows[subject],
+            self.request.settings_of(subject.group),
+            self.request.joint,
+        )
+        if fault is not None:
+            self.measurer.forget(turn)
+            raise fault
+
+    def result(self) -> Independent | None:
+        """The result of what was measured so far; None before the first timing."""
+        request = self.request
+        windows = self.measurer.windows
+        replicas = self.replicas
+        facts = self.measurer.facts
+        measured = [subject for subject in self._subjects(replicas) if windows[subject]]
+        if not measured or not facts:
+            return None
+        origin_s = min(figures.began_s(windows[subject]) for subject in measured)
+        model = None
+        models = {own.model for own in facts.values()}
+        if len(facts) == len(replicas) and len(models) == 1:
+            model = facts[0].model
+        at_once = [replica for replica in self.going if windows[replica.at_once]]
+        solo_rates = [self._throughput(replica.alone).median for replica in at_once]
+        return Independent(
+            created=now(),
+            settings=request.settings,
+            environment=environment(request.driver),
+            model=model,
+            devices=request.devices,
+            replicas=tuple(self._own_model(replica, origin_s) for replica in replicas),
+            throughput=self._sum_of_rates(at_once),
+            solo_sum=sum(solo_rates) if solo_rates else None,
+            overlap_s=self.measurer.overlap_s,
+            joint=self._joint(at_once, model),
+            complete=self.complete,
+            warnings=(
+                *resumed(self.measurer.resumed.total()),
+                *self._of_figures(),
+                *telemetry_ended(self.measurer.telemetry_ended()),
+                *self.trace_warnings,
+            ),
+        )
+
+    @staticmethod
+    def _subjects(replicas: Sequence[OwnReplica]) -> list[Subject]:
+        """Each alone, then all at once."""
+        alone = [replica.alone for replica in replicas]
+        return alone + [replica.at_once for replica in replicas]
+
+    def _throughput(self, subject: Subject) -> Throughput:
+        times_s = figures.step_times_s(self.measurer.windows[subject])
+        return figures.throughput_of(subject.split.global_batch, times_s)
+
+    def _sum_of_rates(self, at_once: Sequence[OwnReplica]) -> Throughput | None:
+        """What devices gave at once, added up; None if there are none."""
+        if not at_once:
+            return None
+        rates = []
+        for replica in at_once:
+            times_s = figures.step_times_s(self.measurer.windows[replica.at_once])
+            rates.append((self._throughput(replica.at_once).median, times_s))
+        return Throughput(
+            median=sum(rate for rate, _ in rates), ci95=interval_of_sum(rates)
+        )
+
+    def _joint(
+        self, at_once: Sequence[OwnReplica], model: Model | None
+    ) -> HeldAgainst | None:
+        """The best kept run of one model on the devices that were measured at once."""
+        devices = [replica.device for replica in at_once]
+        if not devices or model is None:
+            return None
+        run = best_joint_run(devices, model, self.request.settings)
+        if run is None:
+            return None
+        return HeldAgainst(**run.model_dump(include={*HeldAgainst.model_fields}))
+
+    def _of_figures(self) -> list[Warning_]:
+        windows = self.measurer.windows
+        going = self.going
+        known = [subject for subject in self._subjects(going) if windows[subject]]
+        throttled: list[tuple[Device, tuple[str, ...]]] = []
+        for replica in going:
+            throttled += figures.throttled_gpus(
+                replica.at_once.devices, windows[replica.at_once]
+            )
+        return of_figures(
+            self.request.settings,
+            throttled,
+            [windows[subject] for subject in known],
+            names=[
+                f" of {subject.devices[0].label} {subject.name}" for subject in known
+            ],
+            steady=all(self.measurer.warm_up_of(subject).steady for subject in known),
+        )
+
+    def _own_model(self, replica: OwnReplica, origin_s: float) -> OwnModel:
+        alone = replica.alone
+        at_once = replica.at_once
+        peaks = list(self.measurer.warm_up_of(alone).peaks)
+        for subject in (alone, at_once):
+            peaks += figures.peaks(self.measurer.windows[subject])
+        known_peaks = [peak for peak in peaks if peak is not None]
+        left = self._rate_left(replica)
+        contention = None
+        contention_ci95 = None
+        if left is not None:
+            contention = 1 - left.value
+            if left.ci95 is not None:
+                low, high = left.ci95
+                contention_ci95 = (1 - high, 1 - low)
+        solo = self._figures(alone, origin_s)
+        return OwnModel(
+            device=replica.number,
+            model=replica.model,
+            batch=replica.batch,
+            contention=contention,
+            contention_ci95=contention_ci95,
+            memory_peak_bytes=max(known_peaks, default=None),
+            failure=Failure.of(replica.error) if replica.error else None,
+            **self._figures(at_once, origin_s),
+            **{f"solo_{name}": figure for name, figure in solo.items()},
+        )
+
+    def _rate_left(self, replica: OwnReplica) -> Ratio | None:
+        """What is left of a device's rate when all train; None if it was not measured so."""
+        alone = self.measurer.windows[replica.alone]
+        at_once = self.measurer.windows[replica.at_once]
+        if not alone or not at_once:
+            return None
+        value = (
+            self._throughput(replica.at_once).median
+            / self._throughput(replica.alone).median
+        )
+        return ratio(value, figures.step_times_s(at_once), figures.step_times_s(alone))
+
+    def _figures(self, subject: Subject, origin_s: float) -> dict[str, Any]:
+        """What a device gave alone or at once, by the field of its record; None is unknown."""
+        settings = self.request.settings
+        windows = self.measurer.windows[subject]
+        fields: dict[str, Any] = dict.fromkeys(
+            ("throughput", "step_time_s", "input_wait_s")
+        )
+        fields["telemetry"] = self.measurer.sensors(subject).telemetry(origin_s)[0]
+        if windows:
+            fields["throughput"] = self._throughput(subject).median
+            fields["step_time_s"] = figures.step_time(windows, origin_s)
+            if settings.data is not None or settings.input == "host":
+                fields["input_wait_s"] = figures.input_wait_s(windows)
+        return fields
 
 
 def independent(

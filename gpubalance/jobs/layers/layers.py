@@ -7,21 +7,106 @@ from contextlib import ExitStack, contextmanager
 
 from gpubalance.errors import NothingFits, UsageError
 from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
+from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.layers.blocks import model_facts, time_blocks
 from gpubalance.jobs.layers.costs import BlockCosts
-from gpubalance.jobs.layers.result import result_of, result_so_far
+from gpubalance.jobs.layers.cut import MeasuredCut, blocks, stages, usual_timeline
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.layers.uncut import (
     refuse_what_is_faster_uncut,
     uncut,
     with_split_measured,
 )
+from gpubalance.jobs.measure import figures
+from gpubalance.jobs.measure.figures import stamp_cost
 from gpubalance.jobs.measure.party import party_for
-from gpubalance.results.layers import Layers
+from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ended
+from gpubalance.numbers.stats import mean
+from gpubalance.planning.pipeline.timeline import bubble_bound
+from gpubalance.results.common import Warning_, now
+from gpubalance.results.layers import Layers, LayersBaselines, PredictedStep
+from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.workers.messages import Ready
+
+
+def result_so_far(
+    rounds: CutRounds, facts: Ready, baselines: LayersBaselines
+) -> Layers | None:
+    """The result of what was measured so far; None before the first round."""
+    cut = rounds.latest
+    if cut is None:
+        return None
+    return result_of(rounds, cut, facts, baselines)
+
+
+def result_of(
+    rounds: CutRounds,
+    cut: MeasuredCut,
+    facts: Ready,
+    baselines: LayersBaselines,
+    *,
+    complete: bool = False,
+) -> Layers:
+    """The result of that cut, with how it was found.
+
+    `baselines` are what the uncut model gives, `facts` what a worker says of model and software.
+    """
+    request = rounds.request
+    windows = cut.windows
+    placed = cut.placed
+    problem = placed.problem
+    measured_stages = tuple(stages(cut))
+    step_s = figures.usual_s(windows)
+    rate = figures.throughput_of(problem.global_batch, figures.step_times_s(windows))
+    idle = [(stage.bubble_s + stage.transfer_s) / step_s for stage in measured_stages]
+    return Layers(
+        created=now(),
+        settings=request.settings,
+        environment=environment(request.driver),
+        model=facts.model,
+        devices=request.devices,
+        cuts=request.cuts,
+        blocks=tuple(blocks(placed)),
+        stages=measured_stages,
+        micro_batch=problem.micro_batch,
+        micro_batches=problem.micro_batches,
+        global_batch=problem.global_batch,
+        step_time_s=figures.step_time(windows, figures.began_s(windows)),
+        throughput=rate,
+        predicted=PredictedStep(step_time_s=placed.step_time_s, ci95=placed.ci95),
+        bubble=mean(idle),
+        bubble_bound=bubble_bound(len(measured_stages), problem.micro_batches),
+        timeline=usual_timeline(windows),
+        baselines=baselines,
+        rounds=tuple(rounds.records),
+        warmup_steps=cut.measurer.warm_up_of(cut.subject).steps,
+        steps=figures.step_count(windows),
+        stamp_cost=stamp_cost(windows),
+        speedup_over_split=baselines.split and rate.median / baselines.split.throughput,
+        forced=request.force and bool(baselines.throughput),
+        complete=complete,
+        warnings=tuple(_warnings(rounds, cut)),
+    )
+
+
+def _warnings(rounds: CutRounds, cut: MeasuredCut) -> Iterator[Warning_]:
+    yield from resumed(rounds.resumed, "rounds")
+    if cut is rounds.proof:
+        yield from resumed(cut.windows_resumed)
+    devices = rounds.request.devices
+    if devices[0].profile is not None:
+        yield warning("shares-assumed")
+    yield from of_figures(
+        rounds.request.settings,
+        figures.throttled_gpus(devices, cut.windows),
+        [cut.windows],
+        steady=cut.measurer.warm_up_of(cut.subject).steady,
+    )
+    yield from telemetry_ended(cut.measurer.telemetry_ended())
 
 
 def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:

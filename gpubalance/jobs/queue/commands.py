@@ -1,7 +1,8 @@
-"""The commands of a queue while they run: which wait, which run where, and how the others ended."""
+"""The commands of a queue while they run: which wait, which run where, and how others ended."""
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections import deque
@@ -15,9 +16,9 @@ from gpubalance.errors import EnvironmentFault, GpubalanceError
 from gpubalance.jobs.events import CommandBegun, CommandEnded, Doing, QueueSeen, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.probes import find_device, kept_probes
-from gpubalance.jobs.queue.command_log import CommandLog
 from gpubalance.jobs.queue.result import ended_seconds, result_of
 from gpubalance.planning.queue import Outlook, outlook, relative_times
+from gpubalance.remedies import known_error
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand, Try
 from gpubalance.settings.device import Device
 from gpubalance.settings.queueing import QueueRequest
@@ -26,9 +27,59 @@ from gpubalance.text import clean
 from gpubalance.workers.hosts import Script
 from gpubalance.workers.keeper import GRACE_S
 
+_TAIL_LINES = 10
+_LONGEST_LINE = 300
+_NO_MEMORY = re.compile("|".join(known_error("out-of-memory").signs))
 _LOOKS_EVERY_S = 0.25
 _SHELL = "import os, sys; os.dup2(1, 2); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
 _FROM_WORKERS = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
+
+
+class CommandLog:
+    """Where a command's output goes: its file, as long as that can be written, and its last lines.
+
+    `path` is None if the file could not be written. `lacks_memory`: a line says that a device's
+    memory ran out.
+    """
+
+    def __init__(self, path: Path, watch: Watch, *, append: bool) -> None:
+        self.path: str | None = str(path)
+        self.lacks_memory = False
+        self._lines = deque[str](maxlen=_TAIL_LINES)
+        self._last = ""
+        self._watch = watch
+        mode = "a" if append else "w"
+        try:
+            self._file = path.open(mode, encoding="utf-8", buffering=1)
+        except OSError as error:
+            self._give_up(error)
+
+    def take(self, line: str, *_: str) -> None:
+        """Takes a line that the command printed."""
+        self._lines.append(line)
+        if _NO_MEMORY.search(line):
+            self.lacks_memory = True
+        if line.strip():
+            self._last = line
+        try:
+            if self.path:
+                self._file.write(line + "\n")
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        why = f"can't write {self.path}: {error.strerror}"
+        self._watch(Doing(f"{why}: continuing without a log", stays=True))
+        self.path = None
+
+    @property
+    def last(self) -> str:
+        """The last line that is not blank."""
+        return clean(self._last)
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines."""
+        return tuple(clean(line, _LONGEST_LINE) for line in self._lines)
 
 
 @dataclass(frozen=True)
