@@ -12,6 +12,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.warnings import warning
 from gpubalance.settings.cluster import tf_config_of
 from gpubalance.settings.device import Device
+from gpubalance.system.versions import software, untested
 from gpubalance.text import clean
 
 
@@ -29,7 +30,7 @@ def machine_warnings(
         raise EnvironmentFault(
             others, remedy="end what you don't need there, or leave out --strict"
         )
-    warnings = list(_cluster_ignored())
+    warnings = [*_untested(), *_cluster_ignored()]
     if set(devices) == set(machine.devices):  # whoever names devices knows
         warnings += [_left_out(gpu) for gpu in machine.left_out]
     return warnings + used
@@ -63,6 +64,13 @@ def _process_text(process: GpuProcess) -> str:
 def _left_out(gpu: Gpu) -> Warning_:
     name = gpu.name or "unknown GPU"
     return warning("gpu-left-out", gpu=f"GPU {gpu.index} ({name})", why=gpu.unusable)
+
+
+def _untested() -> Iterator[Warning_]:
+    here = software()
+    newer = untested(here.tensorflow, here.keras)
+    if newer is not None:
+        yield warning("untested-version", untested=newer.text, remedy=newer.remedy)
 
 
 def _cluster_ignored() -> Iterator[Warning_]:

@@ -1,7 +1,8 @@
 """What gpubalance uses or replaces of Keras and TensorFlow that is not their public interface.
 
 No other file imports from `keras.src` or `tensorflow.python`. All of it was read in Keras 3.12,
-3.14.1 and 3.15.1 and in TensorFlow 2.20 and 2.21; where a version differs, that is said. The first
+3.14.1, 3.15.1 and a nightly 3.16, and in TensorFlow 2.20, 2.21 and 2.22.0rc0; where a version
+differs, that is said. The first
 part is what is replaced: each is a target for `replacing.acting`, with the reason. The second is
 what is called.
 """
@@ -17,8 +18,7 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
-from keras.src import backend
-from keras.src.backend.common import global_state
+from keras.src.backend.common import global_state, masking
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.losses import loss as losses
@@ -54,6 +54,7 @@ from gpubalance.engine.replacing import (
     acting_here,
 )
 from gpubalance.errors import BadInput
+from gpubalance.system.versions import numbers
 
 __all__ = [
     "GeneratorDataAdapter",
@@ -290,8 +291,8 @@ class _Keys:
             return tf.constant(first, tf.int32)
 
 
-mask_of = backend.get_keras_mask  # that a layer put on a tensor, or None
-put_mask = backend.set_keras_mask
+mask_of = masking.get_keras_mask  # that a layer put on a tensor, or None
+put_mask = masking.set_keras_mask
 # Options of an optimizer that do not work under a strategy, and what to do instead.
 _NOT_OVER_DEVICES = {
     "gradient_accumulation_steps": "leave it out; a plan's micro-batches do the same within a step",
@@ -336,6 +337,13 @@ def losses_of(compiled: Any) -> list[Any]:
     """The losses that a model was compiled with, from its `_compile_loss`."""
     losses = keras.tree.flatten(getattr(compiled, "_user_loss", None))
     return [loss for loss in losses if loss is not None]
+
+
+def ignores_class(loss: Any) -> bool:
+    """Whether a loss leaves samples of a class out: Keras 3.16 has that in its configuration only."""
+    if isinstance(loss, keras.losses.Loss) and is_keras_own(loss):
+        return loss.get_config().get("ignore_class") is not None
+    return getattr(loss, "ignore_class", None) is not None
 
 
 def name_of(loss: Any) -> str:
@@ -399,18 +407,27 @@ def nodes_in_order(function: Any) -> list[Any]:
     return [node for node in nodes if not node.is_input]
 
 
+def flag_of_graph(arguments: Any) -> bool | None:
+    """The training flag with which one of a Functional's calls was built, if it counts.
+
+    Up to Keras 3.15 the flag of the whole model overrides it (keras 20285).
+    """
+    if numbers(keras.__version__) < (3, 16):
+        return None
+    return arguments.kwargs.get("training")  # type: ignore[no-any-return]
+
+
 def run_as_graph(
     operation: Any, *, training: bool, arguments: Any, values: Mapping[int, Any]
 ) -> list[Any]:
     """Runs one of a Functional's calls as the Functional does.
 
-    `values` are those of the symbolic tensors, by their ids. The training flag of the whole model
-    overrides one that was given when the graph was built (keras 20285).
+    `values` are those of the symbolic tensors, by their ids.
     """
-    from keras.src.models.functional import operation_fn
-
     args, kwargs = arguments.fill_in(values)
-    outputs = operation_fn(operation, training=training)(*args, **kwargs)
+    if "training" in getattr(operation, "_call_context_args", ()):
+        kwargs["training"] = training
+    outputs = operation(*args, **kwargs)
     return keras.tree.flatten(outputs)  # type: ignore[no-any-return]
 
 

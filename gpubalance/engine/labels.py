@@ -9,7 +9,12 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.keras_patches import function_of, is_keras_own, losses_of
+from gpubalance.engine.keras_patches import (
+    function_of,
+    ignores_class,
+    is_keras_own,
+    losses_of,
+)
 
 Shape: TypeAlias = tuple[int | None, ...]  # None is an open dimension
 
@@ -178,8 +183,7 @@ def classes_of(model: Any, labels: Any) -> Iterator[tuple[str, Any, int]]:
         name = loss
         if not isinstance(loss, str):
             name = getattr(loss, "__name__", type(loss).__name__)
-        ignores_class = getattr(loss, "ignore_class", None) is not None
-        if "sparse" not in name.lower() or ignores_class:
+        if "sparse" not in name.lower() or ignores_class(loss):
             return
     try:
         ordered = in_order(model, labels)

@@ -7,11 +7,13 @@ import itertools
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import keras
 import tensorflow as tf
 
 from gpubalance.devices.environment import gpu_environment
@@ -19,10 +21,12 @@ from gpubalance.engine import hosts
 from gpubalance.engine.failures import used_before
 from gpubalance.engine.pace import Clock, PacedClock, clocks
 from gpubalance.engine.runtime import use_devices
+from gpubalance.engine.users_lines import users_line
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.summing import AS_USUAL, Summing
+from gpubalance.system.versions import untested
 
 # The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they
 # look only once.
@@ -114,8 +118,10 @@ def replicas_on(
 def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
     """Sets TensorFlow up in the user's own process; returns its names for these devices.
 
-    Raises EnvironmentFault if it was used before without them.
+    Warns once of a TensorFlow or Keras newer than what was tested. Raises EnvironmentFault if
+    TensorFlow was used before without the devices.
     """
+    _warn_of_untested()
     if devices[0].simulated:
         for device in devices:
             if device.index not in _simulated:
@@ -130,6 +136,14 @@ def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
     if not set(uuids) <= set(_shown):
         raise used_before("does not see all of its GPUs")
     return use_devices(devices)
+
+
+@functools.cache
+def _warn_of_untested() -> None:
+    newer = untested(tf.__version__, keras.__version__)
+    if newer is not None:
+        text = f"{newer.text}: if something fails, {newer.remedy}"
+        warnings.warn_explicit(text, UserWarning, *users_line())
 
 
 # TensorFlow numbers each strategy's groups of collective operations from 1, and takes two groups

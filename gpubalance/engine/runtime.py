@@ -47,12 +47,12 @@ def use_devices(
 
     `cpus` are the numbers of simulated devices' CPU devices; without them they count from 0. Raises
     EnvironmentFault if TensorFlow was used before without them, or leaves one out, and for a Keras
-    whose internals are not known: see keras_patches.
+    older than those in keras_patches.
     """
-    if not (3, 12) <= versions.numbers(keras.__version__) < (3, 16):
+    if versions.numbers(keras.__version__) < versions.TESTED["Keras"][0]:
         raise EnvironmentFault(
-            f"Keras {keras.__version__} is not known here, and its internals may differ",
-            remedy="pip install 'keras>=3.12,<3.16'",
+            f"Keras {keras.__version__} is too old, as its internals differ",
+            remedy="pip install 'keras>=3.12'",
         )
     if devices[0].simulated:
         return _set_up_cpus(cpus or range(len(devices)))

@@ -208,6 +208,7 @@ _ROWS = {
         "{gpu} is left out: {why}",
         "name the devices that you mean (--gpus), or make it usable: gpubalance doctor says how",
     ),
+    "untested-version": ("{untested}", "{remedy}, if something fails or looks wrong"),
     "tf-config-ignored": (
         "TF_CONFIG names a cluster of {count}: it is ignored, and this host is measured alone",
         "nothing to do; a script that loads a plan for several hosts goes by it",

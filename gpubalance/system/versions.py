@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 # https://docs.nvidia.com/cuda/cuda-toolkit-release-notes: the oldest Linux driver for each major
 # version
 _OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+# The first and the last minor version that gpubalance was tested with
+TESTED = {"TensorFlow": ((2, 20), (2, 22)), "Keras": ((3, 12), (3, 16))}
+_KERAS = ("keras", "keras-nightly")
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
 
 
@@ -30,7 +33,7 @@ def software() -> Software:
     build = _tensorflow_build()
     return Software(
         tensorflow=_version(_TENSORFLOW),
-        keras=_version(("keras",)),
+        keras=_version(_KERAS),
         cuda=build.get("cuda_version"),
         cudnn=build.get("cudnn_version"),
     )
@@ -39,6 +42,26 @@ def software() -> Software:
 def numbers(version: str | None) -> tuple[int, ...]:
     """(12, 5, 1) for `12.5.1`; empty for an unknown version."""
     return tuple(map(int, re.findall(r"\d+", version or "")))
+
+
+class Untested(NamedTuple):
+    """That a library is newer than what gpubalance was tested with."""
+
+    text: str
+    remedy: str
+
+
+def untested(tensorflow: str | None, keras: str | None) -> Untested | None:
+    """Which of TensorFlow and Keras is newer than what was tested; None if neither is."""
+    for name, version in (("Keras", keras), ("TensorFlow", tensorflow)):
+        first, last = (".".join(map(str, tested)) for tested in TESTED[name])
+        if numbers(version)[:2] > TESTED[name][1]:
+            above = f"{TESTED[name][1][0]}.{TESTED[name][1][1] + 1}"
+            return Untested(
+                f"gpubalance was not tested with {name} {version}, only with {first} to {last}",
+                f"pip install '{name.lower()}>={first},<{above}'",
+            )
+    return None
 
 
 def least_cudnn() -> str | None:

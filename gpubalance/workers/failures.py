@@ -24,6 +24,7 @@ from gpubalance.errors import (
 from gpubalance.remedies import known_error, match_log
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, Host
+from gpubalance.system.versions import software, untested
 from gpubalance.text import clean
 from gpubalance.workers.messages import Failed, Open
 
@@ -105,6 +106,9 @@ def failed_reply(
         "remedy": known.remedy,
     }
     if isinstance(known, Bug):
+        reply = of_untested(known.error)
+        if reply is not None:
+            return reply
         fields["fault"] = "bug"
         fields["message"] = known.error
     elif training and training.cluster and tells_of_a_peer(error):
@@ -119,6 +123,18 @@ def failed_reply(
     elif isinstance(known, BadInput):
         fields["fault"] = "refused" if isinstance(error, BadInput) else "input"
     return Failed(**fields)
+
+
+def of_untested(message: str) -> Failed | None:
+    """The reply for an unexplained error, if TensorFlow or Keras is newer than what was tested."""
+    here = software()
+    newer = untested(here.tensorflow, here.keras)
+    if newer is None:
+        return None
+    cause = f"probably that version: {newer.text}"
+    return Failed(
+        fault="environment", message=message, cause=cause, remedy=newer.remedy
+    )
 
 
 def error_of(

@@ -23,7 +23,7 @@ from gpubalance.errors import BadInput
 from gpubalance.remedies import known_error, match
 from gpubalance.settings.code import code_key
 from gpubalance.settings.record import Record
-from gpubalance.workers.failures import failed_reply
+from gpubalance.workers.failures import failed_reply, of_untested
 from gpubalance.workers.messages import (
     AnyRequest,
     Check,
@@ -221,13 +221,15 @@ def _load_engine() -> Failed | None:
     except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
         traceback.print_exception(error)
         broken = known_error("tensorflow-broken")
-        row = match(str(error)) or broken
-        message = f"{broken.message}: {type(error).__name__}: {error}"
+        message = f"{broken.message}: {type(error).__name__}: {error}"[:1000]
+        row = match(str(error))
+        if row is None:
+            reply = of_untested(message)
+            if reply is not None:
+                return reply
+            row = broken
         return Failed(
-            fault="environment",
-            message=message[:1000],
-            cause=row.cause,
-            remedy=row.remedy,
+            fault="environment", message=message, cause=row.cause, remedy=row.remedy
         )
     return None
 

@@ -19,7 +19,7 @@ def test_each_version_is_on_a_line_of_its_own() -> None:
     assert ours == f"gpubalance {package.__version__}"
     assert python == f"Python {platform.python_version()}"
     assert tensorflow.startswith(f"TensorFlow {version('tensorflow')}, built ")
-    assert keras == f"Keras {version('keras')}"
+    assert keras == f"Keras {software().keras}"
     assert driver == "no driver: libnvidia-ml.so.1 was not found"
     assert done.stderr == ""
 

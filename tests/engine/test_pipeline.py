@@ -13,6 +13,7 @@ import pytest
 from gpubalance.errors import BadInput, Refused
 from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.system.versions import numbers, software
 from tests.engine import zoo
 from tests.engine.pipelines import Trained, cut_outputs, graph_of, trained
 from tests.support.late import keras, layers, optimizers, tf
@@ -36,7 +37,15 @@ def regularised() -> Trained:
     return trained(zoo.regularised, adamw, between=slower)
 
 
-CUTS = {zoo.masked: 5, zoo.nested: 5, zoo.several: 6, zoo.shared: 2, zoo.branches: 5}
+# Since Keras 3.16 a mask is not computed in the graph
+AT_MASK = numbers(software().keras) < (3, 16)
+CUTS = {
+    zoo.masked: 4 + AT_MASK,
+    zoo.nested: 5,
+    zoo.several: 6,
+    zoo.shared: 2,
+    zoo.branches: 5,
+}
 
 
 @pytest.mark.parametrize(("make", "count"), CUTS.items())
@@ -67,9 +76,19 @@ for made in (
     MADE.append(pytest.param(*made, marks=pytest.mark.full))
 
 
+def hands_a_flag_on() -> bool:
+    """Whether this Keras, as a nightly 3.16, calls later layers with an earlier one's flag."""
+    given = keras.Input((2,))
+    first, second = layers.Dropout(0.5, seed=1), layers.Dropout(0.5, seed=1)
+    outputs = keras.Model(given, second(first(given, training=False)))
+    return bool((outputs(np.ones((9, 2)), training=True).numpy() == 1).all())
+
+
 @pytest.mark.parametrize(("make", "kind", "options"), MADE)
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_they_train_as_on_one_device(make: Any, kind: str, options: Any) -> None:
+    if make is zoo.nested and hands_a_flag_on():
+        pytest.skip("this Keras trains later layers with training=False, too")
     found = trained(make, lambda: getattr(keras.optimizers, kind)(0.01, **options))
     assert max(found.weights, found.slots, found.losses) < 1e-5
 

@@ -128,7 +128,8 @@ def _narrowest(calls: Calls, allowed: Sequence[int]) -> list[int]:
 class Call:
     """One call of a layer or an operation.
 
-    A slot is a tensor's number; `slots` has them by symbolic tensors' ids.
+    A slot is a tensor's number; `slots` has them by symbolic tensors' ids. `training` is the flag
+    that the graph gives it, itself or in a call of a nested model around it.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Call:
     slots: Mapping[int, int]
     takes: tuple[int, ...]
     gives: tuple[int, ...]
+    training: bool | None = None
 
     @property
     def variables(self) -> list[Any]:
@@ -152,6 +154,8 @@ class Call:
         taken = {}
         for tensor in self.arguments.keras_tensors:
             taken[id(tensor)] = values[self.slots[id(tensor)]]
+        if self.training is not None:
+            training = self.training
         outputs = keras_patches.run_as_graph(
             self.operation, training=training, arguments=self.arguments, values=taken
         )
@@ -194,12 +198,24 @@ class Calls:
         end = len(self.tensors)
         return tuple(range(end - len(tensors), end))
 
-    def _read(self, function: Any, inputs: Sequence[int], path: str) -> tuple[int, ...]:
-        """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots."""
+    def _read(
+        self,
+        function: Any,
+        inputs: Sequence[int],
+        path: str,
+        training: bool | None = None,
+    ) -> tuple[int, ...]:
+        """Adds a Functional's calls on inputs of these slots, and returns its outputs' slots.
+
+        `training` is the flag that the Functional is called with in the graph around it.
+        """
         slots = dict(zip(map(id, function.inputs), inputs, strict=True))
         for node in keras_patches.nodes_in_order(function):
             name = path + node.operation.name
             inner = keras_patches.graph_of(node.operation)
+            flag = keras_patches.flag_of_graph(node.arguments)
+            if flag is None:
+                flag = training
             taken = None if inner is None else _inputs_of(inner, node)
             if taken is None:
                 gives = self._new(node.outputs)
@@ -207,12 +223,13 @@ class Calls:
                     dict.fromkeys(slots[id(tensor)] for tensor in node.input_tensors)
                 )
                 self.calls.append(
-                    Call(name, node.operation, node.arguments, slots, takes, gives)
+                    Call(
+                        name, node.operation, node.arguments, slots, takes, gives, flag
+                    )
                 )
             else:
-                gives = self._read(
-                    inner, [slots[id(tensor)] for tensor in taken], f"{name}/"
-                )
+                given = [slots[id(tensor)] for tensor in taken]
+                gives = self._read(inner, given, f"{name}/", flag)
             slots.update(zip(map(id, node.outputs), gives, strict=True))
         return tuple(slots[id(tensor)] for tensor in function.outputs)
 

@@ -96,7 +96,7 @@ def _refuse_compiled(model: Any) -> None:
         return
     if any(keras_patches.mask_of(output) is not None for output in model.outputs):
         refuse_loss("what a mask leaves of a batch")
-    if any(getattr(loss, "ignore_class", None) is not None for loss in losses):
+    if any(map(keras_patches.ignores_class, losses)):
         refuse_loss("what ignore_class leaves of a batch")
     if "sum" in reductions:
         refuse_loss("samples for some outputs and not for others")
