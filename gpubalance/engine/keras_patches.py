@@ -340,7 +340,7 @@ def losses_of(compiled: Any) -> list[Any]:
 
 
 def ignores_class(loss: Any) -> bool:
-    """Whether a loss leaves samples of a class out: Keras 3.16 has that in its configuration only."""
+    """Whether a loss leaves a class's samples out: Keras 3.16 has that in its configuration only."""
     if isinstance(loss, keras.losses.Loss) and is_keras_own(loss):
         return loss.get_config().get("ignore_class") is not None
     return getattr(loss, "ignore_class", None) is not None
