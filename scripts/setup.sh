@@ -5,10 +5,13 @@
 #
 # GPUBALANCE_PYTHON  the Python to use (otherwise python3, then python3.13 to python3.10)
 # GPUBALANCE_VENV    the folder of the virtual environment
+# $versions  which versions are installed: those of constraints.txt; `next`: the newest, TensorFlow with pre-releases and
+#            Keras' nightly; `oldest`: the lowest minor versions that pyproject.toml allows, each with its last fixes
 # GPUBALANCE_EXTRAS  what to install beside the package; "" for nothing (otherwise cuda where there is an NVIDIA driver)
 # shellcheck shell=sh
 
 set -u
+versions=${versions-}
 root=${self%/scripts/*}
 user_cache=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 
@@ -22,7 +25,7 @@ setup() {
     extras=${GPUBALANCE_EXTRAS-$extras}
     extras=${extras:+,$extras}${1:+,$1}
     files=$(cksum "$root/pyproject.toml" "$root/scripts/constraints.txt") || die "$root is not a whole checkout"
-    venv=${GPUBALANCE_VENV:-$root/.venv}
+    venv=${GPUBALANCE_VENV:-$root/.venv${versions:+.$versions}}
     case $venv in /*) ;; *) venv=$PWD/$venv ;; esac
     ready && return
     if [ -z "${GPUBALANCE_VENV-}" ] && ! { mkdir -p "$venv" && [ -w "$venv" ]; } 2>/dev/null; then
@@ -53,6 +56,13 @@ install() {
     # By the environment, as these reach the build of the package too; relative, as pip splits them at spaces.
     export PIP_USER=0 PIP_CONSTRAINT=scripts/constraints.txt PIP_BUILD_CONSTRAINT=scripts/constraints.txt
     cd "$root" || exit 3
+    case $versions in
+    next) unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT ;;
+    oldest)
+        PIP_CONSTRAINT=build/oldest.txt && mkdir -p build
+        grep -o '"[a-z0-9-]\+>=[0-9.]*' pyproject.toml | sed 's/"\(.*\)>=\(.*\)/\1==\2.*/' >"$PIP_CONSTRAINT"
+        ;;
+    esac
     usable || { had_python=${GPUBALANCE_PYTHON-} && make_venv; }
     : >"$venv/.gpubalance"
     case $extras, in
@@ -62,9 +72,17 @@ install() {
     set -- --progress-bar off --no-input --disable-pip-version-check --log "$venv/install.log"
     set -- "$venv/bin/python" -m pip install "$@" -e ".${extras:+[${extras#,}]}"
     failed=$({ { "$@" </dev/null || echo failed >&3; } | sed -nu "$downloads" >&2; } 3>&1)
+    [ "$versions" != next ] || install_next || failed=echo
     printf '%s\n' "$root" "$had_python" >"$venv/.gpubalance" # a pip that failed has undone what it began
     [ -z "$failed" ] || die "the install failed: $venv/install.log has all that pip said"
     printf '%s' "$files" | tee "$venv/.gpubalance$extras," >"$venv/.gpubalance${extras%,dev}," # who has dev has the rest
+}
+
+# TensorFlow's newest pre-release, and Keras' nightly in the place of its release: both have the folder keras/.
+install_next() {
+    set -- "$venv/bin/python" -m pip install --quiet --no-input --pre --log "$venv/install.log"
+    "$@" --upgrade tensorflow && "$venv/bin/python" -m pip uninstall --quiet --yes keras keras-nightly &&
+        "$@" --no-deps keras-nightly
 }
 
 # The downloads of 10 MB or more among pip's lines, which are too many.

@@ -2,9 +2,8 @@
 
 No other file imports from `keras.src` or `tensorflow.python`. All of it was read in Keras 3.12,
 3.14.1, 3.15.1 and a nightly 3.16, and in TensorFlow 2.20, 2.21 and 2.22.0rc0; where a version
-differs, that is said. The first
-part is what is replaced: each is a target for `replacing.acting`, with the reason. The second is
-what is called.
+differs, that is said. The first part is what is replaced: each is a target for `replacing.acting`,
+with the reason. The second is what is called.
 """
 
 from __future__ import annotations
@@ -340,7 +339,7 @@ def losses_of(compiled: Any) -> list[Any]:
 
 
 def ignores_class(loss: Any) -> bool:
-    """Whether a loss leaves a class's samples out: Keras 3.16 has that in its configuration only."""
+    """Whether a loss leaves samples of a class out, which Keras 3.16 has in its config only."""
     if isinstance(loss, keras.losses.Loss) and is_keras_own(loss):
         return loss.get_config().get("ignore_class") is not None
     return getattr(loss, "ignore_class", None) is not None
