@@ -23,6 +23,7 @@ def inspect() -> dict[str, Any]:
     No device is used.
     """
     build = tf.sysconfig.get_build_info()
+    cuda, cudnn = versions.built_for(build)
     problems: dict[str, str | None] = {}
     cudnn_version = cudnn_file = None
     for name, library in gpus.wanted_libraries().items():
@@ -36,8 +37,8 @@ def inspect() -> dict[str, Any]:
     return {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
-        "cuda": build.get("cuda_version"),
-        "cudnn": versions.least_cudnn() or build.get("cudnn_version"),
+        "cuda": cuda,
+        "cudnn": versions.least_cudnn() or cudnn,
         "capabilities": tuple(build.get("cuda_compute_capabilities", ())),
         "libraries": problems,
         "cudnn_loaded": cudnn_version,

@@ -16,6 +16,7 @@ from gpubalance.engine.failures import used_before
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known_error
 from gpubalance.settings.device import Device
+from gpubalance.system import versions
 
 _BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
 
@@ -74,7 +75,7 @@ def wanted_libraries() -> dict[str, Any]:
     """
     build = tf.sysconfig.get_build_info()
     packages = Path(tf.__file__).parents[1]
-    names = cuda_libraries.wanted(build.get("cuda_version"), build.get("cudnn_version"))
+    names = cuda_libraries.wanted(*versions.built_for(build))
     return {name: cuda_libraries.load(name, packages, os.environ) for name in names}
 
 

@@ -6,7 +6,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,13 +30,25 @@ class Software(NamedTuple):
 
 def software() -> Software:
     """The software beside this program; TensorFlow was built for that CUDA and that cuDNN."""
-    build = _tensorflow_build()
+    cuda, cudnn = built_for(_tensorflow_build())
     return Software(
         tensorflow=_version(_TENSORFLOW),
         keras=_version(_KERAS),
-        cuda=build.get("cuda_version"),
-        cudnn=build.get("cudnn_version"),
+        cuda=cuda,
+        cudnn=cudnn,
     )
+
+
+def built_for(build: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The versions of CUDA and cuDNN, by what `tf.sysconfig.get_build_info()` returns.
+
+    TensorFlow 2.22.0rc0 leaves them out there: then they are those that the package asks for.
+    """
+    cuda, cudnn = build.get("cuda_version"), build.get("cudnn_version")
+    if build.get("is_cuda_build"):
+        cuda = cuda or _asked_for("nvidia-cuda-runtime-cu")
+        cudnn = cudnn or least_cudnn()
+    return cuda, cudnn
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
@@ -69,10 +81,15 @@ def least_cudnn() -> str | None:
 
     Its build info has the major version only.
     """
+    return _asked_for("nvidia-cudnn-cu")
+
+
+def _asked_for(package: str) -> str | None:
+    """The lowest version that TensorFlow asks for of a package whose name goes on with a number."""
     if _version(("tensorflow",)) is None:
         return None
     for requirement in importlib.metadata.requires("tensorflow") or ():
-        match = re.match(r"nvidia-cudnn-cu\d+\b.*>=([\d.]+)", requirement)
+        match = re.match(rf"{package}\d+\b.*>=([\d.]+)", requirement)
         if match:
             return match[1]
     return None

@@ -33,6 +33,8 @@ _FLAGS_OF_OTHERS = {
         "--minutes",
         "--steps",
         "--rehearse",
+        "--next",
+        "--oldest",
     ),
     *(
         "--lr",

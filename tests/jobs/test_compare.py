@@ -21,6 +21,7 @@ from gpubalance.results.probe import CurvePoint, Probe
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
 from gpubalance.settings.planning import PlanRequest
+from gpubalance.system.versions import software
 from tests.cli.program import ROOT
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import inside, probe_of
@@ -132,7 +133,10 @@ PROFILE = known(DEVICES[0].profile)
     (_changed("settings", input="host"), ("input", "device", "host")),
     (_changed("settings", all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
     (_changed("environment", gpubalance="9.9"), ("gpubalance", None, "9.9")),
-    (_changed("environment", tensorflow="2.20.0"), ("tensorflow", "2.21.0", "2.20.0")),
+    (
+        _changed("environment", tensorflow="2.0.0"),
+        ("tensorflow", software().tensorflow, "2.0.0"),
+    ),
     (_changed("environment", driver="580.1"), ("driver", None, "580.1")),
     (
         _first_device(uuid="GPU-0123456789"),

@@ -10,7 +10,7 @@ from gpubalance.devices.machine import find_machine
 from gpubalance.devices.warnings import machine_warnings
 from gpubalance.remedies import known_error
 from gpubalance.system import versions
-from gpubalance.system.versions import untested
+from gpubalance.system.versions import built_for, numbers, untested
 from gpubalance.workers.failures import error_of, failed_reply
 from tests.support.cases import cases
 from tests.support.told import warnings_of
@@ -21,6 +21,19 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> str:
     """The Keras here is newer than what was tested."""
     monkeypatch.setitem(versions.TESTED, "Keras", ((3, 10), (3, 11)))
     return f"not tested with Keras {versions.software().keras}, only with 3.10 to 3.11"
+
+
+@cases(
+    "build, versions",
+    ({"cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": True}, "12 9"),
+    ({"is_cuda_build": True}, "12 9"),  # as TensorFlow 2.22.0rc0 has it
+    ({"is_cuda_build": False}, ""),
+)
+def test_what_a_build_of_tensorflow_is_for(
+    build: dict[str, object], versions: str
+) -> None:
+    majors = [numbers(version)[0] for version in built_for(build) if version]
+    assert " ".join(map(str, majors)) == versions
 
 
 @cases(

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import TimeLimit
+from gpubalance.system.versions import software
 from gpubalance.workers.failures import tail
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.messages import Build
@@ -169,7 +169,7 @@ def test_other_software_and_another_model_are_told_first(
     keras.mkdir()
     metadata = "Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n"
     (keras / "METADATA").write_text(metadata)
-    other = rf"^beta has keras 1\.0 \(here {version('keras')}\)"
+    other = rf"^beta has keras 1\.0 \(here {software().keras}\)"
     with party_that(via=via) as party, refused(other, EnvironmentFault):
         party.start()
 
