@@ -22,7 +22,7 @@ from platformdirs import user_cache_path
 
 PLUGIN = Path(__file__).parent / "plugin"
 # The plugin was written for the headers, kernels and texts of these releases.
-KNOWN = ("2.20", "2.21", "2.22")
+KNOWN = ("2.20", "2.21")
 # tf.sysconfig.get_compile_flags() says this for these releases. To ask it would take seconds.
 _FLAGS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17", "-DEIGEN_MAX_ALIGN_BYTES=64")
 # TensorFlow looks for plugins in this folder below each entry of sys.path that has
