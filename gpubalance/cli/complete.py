@@ -31,7 +31,16 @@ def offers(flag: str, kind: object) -> Callable[..., Any] | None:
         return lambda: words
     if flag == "--model":
         return lambda: [*BUILT_IN, *models()]
+    if flag == "--simulate":
+        return profiles
     return devices if flag == "--gpus" else None
+
+
+def profiles() -> list[str]:
+    """The profiles that come with gpubalance; files the shell completes itself."""
+    from gpubalance.devices.profile import shipped_profiles
+
+    return list(shipped_profiles())
 
 
 def models() -> list[str]:

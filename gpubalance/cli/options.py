@@ -27,12 +27,13 @@ class Devices(Record):
         "--gpus N…", "Devices by index, UUID or bus id: --gpus 0 1. Default: all."
     )
     simulate: str | None = devices_option(
-        "--simulate FILE|N",
-        "Use simulated devices instead of GPUs: a profile (see configs/), or N plain CPU devices.",
+        "--simulate NAME|FILE|N",
+        "Use simulated devices instead of GPUs: a profile (gpubalance guide profiles lists those "
+        "that it brings), or N plain CPU devices.",
     )
     time_scale: TimeScale = devices_option(
         "--time-scale X",
-        "With --simulate FILE: everything in the profile takes X times as long, for a machine that "
+        "With a profile: everything in the profile takes X times as long, for a machine that "
         "computes your model more slowly than the profile says.",
         1.0,
     )

@@ -20,7 +20,7 @@ from gpubalance.system.lock import Lock
 from gpubalance.system.versions import software, too_old
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-_SIMULATE = "without a GPU: {option}FILE (a profile, see configs/) or {option}N (plain CPU devices)"
+_SIMULATE = "without a GPU: {option}gtx1080ti-gtx1080 (a profile) or {option}N (plain CPU devices)"
 # What slows a profile is called beside what names it
 _TIME_SCALE = {OPTION: "--time-scale ", IN_A_SCRIPT: "time_scale="}
 

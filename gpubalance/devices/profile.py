@@ -58,12 +58,24 @@ class Profile(Record):
         return self
 
 
+def shipped_profiles() -> dict[str, Path]:
+    """The files of the profiles that come with gpubalance, by name."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "configs", package.parent / "configs"):  # a wheel's first
+        if folder.is_dir():
+            return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return {}
+
+
 def load_profile(path: Path, option: str = OPTION) -> Profile:
     """Reads a profile. The BadInput for a bad one names the file and each wrong field.
 
     Raises UsageError for one that is not there.
     """
-    remedy = f"{option}FILE takes a profile (see configs/), {option}N makes N plain CPU devices"
+    remedy = (
+        f"{option.rstrip(' =')} takes a profile's file, the name of one that comes with gpubalance "
+        f"({', '.join(shipped_profiles())}), or how many plain CPU devices"
+    )
     document = read_toml(path, "profile", remedy=remedy)
     try:
         return Profile.model_validate(document)
@@ -164,7 +176,7 @@ def _keys_at(place: tuple[int | str, ...]) -> Iterable[str]:
 def simulated_devices(
     source: int | str | Path, hosts: Sequence[Host] = (), option: str = OPTION
 ) -> tuple[tuple[Device, ...], JointProfile]:
-    """The devices of a profile file or, for a number N, that many plain CPU devices.
+    """The devices of a profile, by file or name, or for a number N that many plain CPU devices.
 
     Plain ones have no pace and no limit. With `hosts`, N of them are on each; a profile says itself
     where its devices are. Errors call the source by that `option`.
@@ -172,7 +184,7 @@ def simulated_devices(
     # A script may pass anything
     if isinstance(source, bool) or not isinstance(source, int | str | Path):
         raise UsageError(
-            f"simulate={source!r}: it is a number of plain CPU devices, or a profile file"
+            f"simulate={source!r}: it is a number of plain CPU devices, or a profile's file or name"
         )
     source = str(source)
     if source.isascii() and source.removeprefix("-").isdigit():
@@ -185,7 +197,10 @@ def simulated_devices(
             _plain(number, host) for host in places for number in range(int(source))
         ]
         return tuple(devices), JointProfile()
-    profile = load_profile(Path(source), option)
+    path = Path(source)
+    if not path.exists():
+        path = shipped_profiles().get(source, path)
+    profile = load_profile(path, option)
     return tuple(_on_their_hosts(profile.device)), profile.joint
 
 

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.profile import load_profile, simulated_devices
-from gpubalance.errors import BadInput
+from gpubalance.devices.profile import (
+    load_profile,
+    shipped_profiles,
+    simulated_devices,
+)
+from gpubalance.errors import BadInput, UsageError
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -160,3 +164,21 @@ def test_faults_of_devices_and_of_all_are_told_with_those_of_keys(
         "    joint.sync: unknown key, did you mean sync_s?",
         "    device 1 has no host, and other devices name theirs",
     ]
+
+
+def test_a_profile_that_comes_with_it_is_found_by_name_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "gtx1080ti-gtx1080"
+    assert simulated_devices(name) == simulated_devices(shipped_profiles()[name])
+    mine = '[[device]]\nname = "Mine"\nalpha_s = 0.1\nbeta_s = 0.1\n'
+    Path(name).write_text(mine)  # a file of that name is meant
+    (device,), _ = simulated_devices(name)
+    assert device.name == "Mine"
+
+
+def test_a_name_that_is_no_profile_is_told_those_that_are() -> None:
+    with pytest.raises(UsageError, match="gtx1080: No such file") as caught:
+        simulated_devices("gtx1080")
+    assert "four-unlike, gtx1070-m40-gtx750, " in caught.value.remedy

@@ -12,7 +12,7 @@ import pytest
 
 from gpubalance import errors
 from gpubalance.cli.config import defaults
-from gpubalance.devices.profile import load_profile
+from gpubalance.devices.profile import load_profile, shipped_profiles
 from gpubalance.guide.chapters import names, read_chapter
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile, JointProfile
@@ -79,6 +79,13 @@ def test_a_measurement_is_documented_with_its_run() -> None:
     assert set(Measurement.model_fields) <= set(Run.model_fields)
 
 
+def test_the_guide_lists_the_profiles_that_come_with_it() -> None:
+    listed = re.findall(
+        r"(?m)^\| `([\w-]+)` \| .*(?:card|pair|device|none)", read("profiles")
+    )
+    assert set(shipped_profiles()) <= set(listed)
+
+
 def test_the_guide_has_errors_and_fields() -> None:
     marks = {
         mark
@@ -139,10 +146,7 @@ def test_each_chapter_is_in_the_readme() -> None:
 
 
 def test_the_first_thing_to_try_is_the_one_that_is_promised() -> None:
-    first = (
-        "scripts/gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --gpus 0 1 --batches "
-        "820 568"
-    )
+    first = "run --simulate gtx1080ti-gtx1080 --gpus 0 1 --batches 820 568"
     assert read("README").index("```console") < read("README").index(first)
 
 
@@ -158,7 +162,7 @@ def test_the_config_and_the_profile_that_are_shown_are_such(tmp_path: Path) -> N
     found = defaults(shown("shell", tmp_path), COMMANDS)
     assert found["run"]["gpus"] == ["0", "1"]
     assert found["balance"]["quiet"] is True
-    assert found["plan"] == {"simulate": "configs/quick-pair.toml", "quiet": True}
+    assert found["plan"] == {"simulate": "quick-pair", "quiet": True}
     assert load_profile(shown("profiles", tmp_path)).device[0].drift[0].factor == 1.4
 
 
