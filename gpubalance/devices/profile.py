@@ -60,11 +60,8 @@ class Profile(Record):
 
 def shipped_profiles() -> dict[str, Path]:
     """The files of the profiles that come with gpubalance, by name."""
-    package = Path(__file__).parents[1]
-    for folder in (package / "configs", package.parent / "configs"):  # a wheel's first
-        if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    return {}
+    folder = Path(__file__).parents[1] / "configs"  # in a checkout a link to configs/
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def load_profile(path: Path, option: str = OPTION) -> Profile:
