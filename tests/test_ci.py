@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from gpubalance import __version__
 from tests.cli.program import ROOT
 from tests.guide.documents import read
 from tests.support.checkout import make_checkout
@@ -77,6 +78,18 @@ def test_the_workflow_calls_it_on_every_python_that_is_promised() -> None:
     promised = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
     assert job["strategy"]["matrix"]["python"] == promised
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_a_release_has_the_changelogs_section_of_its_version() -> None:
+    """Not of another one than the package's, which a wrong tag would name."""
+    script = str(ROOT / "scripts/release-notes")
+    done = subprocess.run([script, __version__], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in (ROOT / "CHANGELOG.md").read_text()
+    assert "\n## " not in done.stdout
+    wrong = subprocess.run([script, "9.9.9"], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr == "the package is not version 9.9.9\n"
 
 
 def test_the_guides_workflow_is_one() -> None:
