@@ -35,6 +35,7 @@ _FLAGS_OF_OTHERS = {
         "--rehearse",
         "--next",
         "--oldest",
+        "--rm",
     ),
     *(
         "--lr",
