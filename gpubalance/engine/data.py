@@ -175,7 +175,9 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
         if fault is not None:
             message = f"--data {settings.data}: {fault.message}"
             raise BadInput(message, remedy=fault.remedy) from None
-        reason, _, _ = str(error).partition("Arguments received by")
+            # Older Keras wraps the error of a layer.
+            _, _, inner = str(error).rpartition("Exception encountered:")
+            reason, _, _ = inner.partition("Arguments received by")
         raise BadInput(
             f"--data {settings.data} does not fit the model and its loss: {clean(reason, 300)}",
             remedy="give x and y as the model's fit takes them",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 from gpubalance.render.probe import curve_lines, probe_summary
@@ -8,6 +10,7 @@ from gpubalance.results.common import Warning_
 from gpubalance.results.probe import Probe
 from gpubalance.results.records import read_record, read_result
 from gpubalance.results.subject import warnings_of
+from gpubalance.system.versions import numbers
 from tests.jobs.probes import inside
 from tests.render import samples
 from tests.render.golden import (
@@ -45,6 +48,8 @@ def test_a_summary_is_as_it_was_looked_at_and_short(name: str, width: int) -> No
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_and_its_charts_are_as_they_were_looked_at(name: str) -> None:
     """`python -m tests.render.golden` writes the files, for the next look."""
+    if numbers(version("matplotlib")) < (3, 10):
+        pytest.skip("an older matplotlib chooses other ticks")
     for file, text in report(name).items():
         assert text + "\n" == (GOLDEN / file).read_text(encoding="utf-8"), file
 

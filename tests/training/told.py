@@ -260,7 +260,7 @@ NOT_ITS = "which is not the"
 OF_STEP = r"the train_step of the model \S+ applies gradients with loss_scale\w*"
 AFTER = "after it applies gradients"
 ONCE = "under a condition or in a loop, but a split applies them once"
-RATE, BY_SAMPLES = r"sgd\w*/learning_rate", "by what it computes from samples"
+RATE, BY_SAMPLES = r"(?i:sgd)\w*/learning_rate", "by what it computes from samples"
 A_NUMBER = "sums over the batch and returns one number"
 
 
