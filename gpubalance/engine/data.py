@@ -176,8 +176,8 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
             message = f"--data {settings.data}: {fault.message}"
             raise BadInput(message, remedy=fault.remedy) from None
             # Older Keras wraps the error of a layer.
-            _, _, inner = str(error).rpartition("Exception encountered:")
-            reason, _, _ = inner.partition("Arguments received by")
+            inner = str(error).rpartition("Exception encountered:")[-1]
+            reason = inner.partition("Arguments received by")[0]
         raise BadInput(
             f"--data {settings.data} does not fit the model and its loss: {clean(reason, 300)}",
             remedy="give x and y as the model's fit takes them",
