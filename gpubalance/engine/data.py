@@ -175,9 +175,9 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
         if fault is not None:
             message = f"--data {settings.data}: {fault.message}"
             raise BadInput(message, remedy=fault.remedy) from None
-            # Older Keras wraps the error of a layer.
-            inner = str(error).rpartition("Exception encountered:")[-1]
-            reason = inner.partition("Arguments received by")[0]
+        # Keras 3.12 wraps the error of a layer
+        inner = str(error).rpartition("Exception encountered:")[-1]
+        reason = inner.partition("Arguments received by")[0]
         raise BadInput(
             f"--data {settings.data} does not fit the model and its loss: {clean(reason, 300)}",
             remedy="give x and y as the model's fit takes them",
