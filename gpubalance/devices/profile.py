@@ -195,8 +195,9 @@ def simulated_devices(
         ]
         return tuple(devices), JointProfile()
     path = Path(source)
-    if not path.exists():
-        path = shipped_profiles().get(source, path)
+    shipped = shipped_profiles().get(source)
+    if shipped is not None and not path.exists():
+        path = shipped
     profile = load_profile(path, option)
     return tuple(_on_their_hosts(profile.device)), profile.joint
 

@@ -19,7 +19,7 @@ _INDENT = " " * 5
 def gpus_text(reading: Reading) -> str:
     """Each GPU with its UUID, who uses it and why it can't be used; without a GPU, what to do."""
     if reading.problem:
-        return f"{reading.remedy}\nwithout a GPU: --simulate FILE or --simulate N"
+        return f"{reading.remedy}\nwithout a GPU: --simulate gtx1080ti-gtx1080, or --simulate N"
     driver = reading.driver_version or NOT_AVAILABLE
     cuda = reading.cuda_driver_version or NOT_AVAILABLE
     rows = [

@@ -38,7 +38,7 @@ def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
     no_driver = "error: no NVIDIA driver: libnvidia-ml.so.1 was not found"
     assert first_line(done) == no_driver
     assert "install the NVIDIA driver" in done.stderr
-    assert "--simulate FILE" in done.stderr
+    assert "--simulate gtx1080ti-gtx1080" in done.stderr
     gpubalance("devices", "--simulate", QUICK_PAIR, code=0)
 
 
