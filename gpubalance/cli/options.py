@@ -28,8 +28,8 @@ class Devices(Record):
     )
     simulate: str | None = devices_option(
         "--simulate NAME|FILE|N",
-        "Use simulated devices instead of GPUs: a profile (gpubalance guide profiles lists those "
-        "that it brings), or N plain CPU devices.",
+        "Use simulated devices instead of GPUs: a profile of yours, one that comes with gpubalance "
+        "(see gpubalance guide profiles), or N plain CPU devices.",
     )
     time_scale: TimeScale = devices_option(
         "--time-scale X",
