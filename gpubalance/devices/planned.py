@@ -86,7 +86,7 @@ def _refuse_other_simulation(
             return  # for GPUs, of which each that is missing is named
         raise PlanMismatch(
             f"the {what} is for simulated devices of a profile, not for plain CPU devices",
-            remedy="simulate them as it was made: its PROFILE.toml, not a number",
+            remedy="simulate them as it was made: by its profile, not by a number",
         )
     count = 1 + max(device.index for device in planned)
     raise PlanMismatch(

@@ -419,9 +419,9 @@ def flag_of_graph(arguments: Any) -> bool | None:
 def run_as_graph(
     operation: Any, *, training: bool, arguments: Any, values: Mapping[int, Any]
 ) -> list[Any]:
-    """Runs one of a Functional's calls as the Functional does.
+    """Runs one of a Functional's calls, with this training flag whatever the graph says.
 
-    `values` are those of the symbolic tensors, by their ids.
+    `values` are those of the symbolic tensors, by their ids. See `flag_of_graph`.
     """
     args, kwargs = arguments.fill_in(values)
     if "training" in getattr(operation, "_call_context_args", ()):

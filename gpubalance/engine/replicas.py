@@ -7,7 +7,6 @@ import itertools
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from gpubalance.engine import hosts
 from gpubalance.engine.failures import used_before
 from gpubalance.engine.pace import Clock, PacedClock, clocks
 from gpubalance.engine.runtime import use_devices
-from gpubalance.engine.users_lines import users_line
+from gpubalance.engine.users_lines import warn_user
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
@@ -142,8 +141,7 @@ def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
 def _warn_of_untested() -> None:
     newer = untested(tf.__version__, keras.__version__)
     if newer is not None:
-        text = f"{newer.text}: if something fails, {newer.remedy}"
-        warnings.warn_explicit(text, UserWarning, *users_line())
+        warn_user(f"{newer.text}: if something fails, {newer.remedy}")
 
 
 # TensorFlow numbers each strategy's groups of collective operations from 1, and takes two groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -35,6 +36,11 @@ def users_line() -> tuple[str, int]:
     while caller.f_back and is_of_library(caller.f_code.co_filename):
         caller = caller.f_back
     return caller.f_code.co_filename, caller.f_lineno
+
+
+def warn_user(text: str) -> None:
+    """Warns at the innermost line of the user's own code."""
+    warnings.warn_explicit(text, UserWarning, *users_line())
 
 
 def is_of_library(file: str) -> bool:

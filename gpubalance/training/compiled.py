@@ -16,7 +16,7 @@ from gpubalance.numbers.units import format_seconds
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.measured import unlike_xla_text
 from gpubalance.training.scope import uses_xla
-from gpubalance.training.warn import print_below_bar
+from gpubalance.training.step_warnings import print_below_bar
 
 # XLA compiles each size for each device anew, which takes longer than many steps: those after the
 # first are compiled when so many of the latest batches had them.

@@ -15,12 +15,12 @@ from gpubalance.devices.environment import OVERRULING
 from gpubalance.devices.planned import model_text
 from gpubalance.engine import precision
 from gpubalance.engine.models import facts_of
+from gpubalance.engine.users_lines import warn_user
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.settings import Settings
 from gpubalance.training.sizes import Simulate
-from gpubalance.training.warn import warn_user
 
 # The part by which two steps may differ in operations that do not take long.
 _ALIKE = 1.5

@@ -28,8 +28,12 @@ from gpubalance.system.state import write_whole
 from gpubalance.training.change_cost import ChangeCost, StepsLeft
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.processes import Processes
-from gpubalance.training.step_warnings import change_text, gain_text, noise_text
-from gpubalance.training.warn import print_below_bar
+from gpubalance.training.step_warnings import (
+    change_text,
+    gain_text,
+    noise_text,
+    print_below_bar,
+)
 
 # The imbalance above which a split no longer fits.
 _FITS_UP_TO = 1.05

@@ -26,6 +26,7 @@ from gpubalance.engine.pipeline.pipeline import Pipeline
 from gpubalance.engine.step.findings import NEITHER
 from gpubalance.engine.step.parity import TRIED_SAMPLES
 from gpubalance.engine.users_errors import own_code_named
+from gpubalance.engine.users_lines import warn_user
 from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.results.layers import Layers
@@ -33,7 +34,6 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.training import data, measured
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.memory import ran_out, stage_out_of_memory
-from gpubalance.training.warn import warn_user
 
 # The losses of parts of a batch add up to the whole's if they differ by less than this part.
 _NEAR = 1e-4

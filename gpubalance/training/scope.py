@@ -22,8 +22,8 @@ from gpubalance.engine.keras_patches import (
 )
 from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
 from gpubalance.engine.users_errors import own_frames
+from gpubalance.engine.users_lines import warn_user
 from gpubalance.errors import BadInput
-from gpubalance.training.warn import warn_user
 
 # What TensorFlow says of gradients that are taken in a scope, and not by one of its replicas.
 _NO_REPLICA = "is not available outside the replica context"

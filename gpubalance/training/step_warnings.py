@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpubalance.engine.feed import Dealt
+from gpubalance.engine.keras_patches import print_msg
 from gpubalance.engine.local_layers import unsynchronised_text
+from gpubalance.engine.users_lines import warn_user
 from gpubalance.numbers.units import format_percent, three_digits
 from gpubalance.planning.follow import SplitChange
 from gpubalance.planning.noise import (
@@ -19,7 +21,6 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training import data, measured
 from gpubalance.training.device_split import DeviceSplit
-from gpubalance.training.warn import warn_user
 
 # A device's time in a split that differs by less says nothing of its speed.
 _MOVED = 0.05
@@ -162,3 +163,11 @@ def _better(scale: float, plan: Plan) -> str:
         f"{best.split} would reach the same loss {sooner:.2f} × sooner; learning rate × "
         f"{factor:.2f} with SGD"
     )
+
+
+def print_below_bar(text: str, verbose: Any) -> None:
+    """Prints a line below the progress bar, which has no end yet, if `verbose` has Keras show it.
+
+    Keras takes "auto" for 1.
+    """
+    print_msg(f"\n{text}" if verbose in (1, "auto") else text)
