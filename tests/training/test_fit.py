@@ -478,7 +478,7 @@ def test_a_plan_is_loaded_with_its_devices_and_batches(tmp_path: Path) -> None:
         assert split.batches == made.batches
         assert split.limits == tuple(share.limit for share in made.shares)
         assert split.fixed_samples == pytest.approx([0.008 / 0.0002, 0.008 / 0.0003])
-    of_a_profile = r"devices of a profile(.|\n)*PROFILE\.toml, not a number"
+    of_a_profile = r"devices of a profile(.|\n)*by its profile, not by a number"
     for other, told in ((four, "the plan is for other devices"), (2, of_a_profile)):
         with pytest.raises(PlanMismatch, match=told):
             load_plan(path, simulate=other)
