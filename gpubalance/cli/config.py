@@ -137,6 +137,8 @@ def as_typed(option: TyperOption, value: Any) -> Any:
     """The value in a command line's form: text, a list of texts, or a switch's true or false."""
     if option.is_flag:
         return value
+    if isinstance(value, Mapping):  # such as margin = {0 = "2GiB"}
+        value = ",".join(f"{name}={each}" for name, each in value.items())
     values = value if isinstance(value, list | tuple) else [value]
     # No command line can hold a zero byte, and a path with one can't even be looked for.
     texts = [str(value).replace("\0", "") for value in values]

@@ -30,6 +30,7 @@ from gpubalance.results.common import (
 from gpubalance.results.run import InputPipeline, Measurement, Run, SoloGap
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.margin import Margin
 from gpubalance.settings.record import Record, Shown
 
 
@@ -192,7 +193,7 @@ class Plan(OfSplit, OfModel):
     environment: Environment | None = None
     global_batch: Count
     batch_multiple: Size
-    margin_bytes: Count
+    margin_bytes: Margin
     sync_s: Annotated[Number, Field(ge=0)] | None
     shares: tuple[Share, ...]
     predicted: Predicted

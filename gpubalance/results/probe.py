@@ -26,6 +26,7 @@ from gpubalance.results.common import (
 )
 from gpubalance.results.run import InputPipeline
 from gpubalance.results.timing import Overhead, Telemetry
+from gpubalance.settings.margin import Margin
 from gpubalance.settings.record import Record, Shown
 
 # "fits", or why a batch that was tried does not train.
@@ -247,7 +248,7 @@ class Probe(OfModel):
     own_batch_stays: bool = False
     samples: Count | None = None
     batch_multiple: Size
-    margin_bytes: Count
+    margin_bytes: Margin
     max_batch: Size | None
     parallel: bool
     probes: tuple[DeviceProbe, ...]

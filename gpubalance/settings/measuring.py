@@ -10,13 +10,13 @@ from pydantic import Field
 from gpubalance.errors import BadInput
 from gpubalance.settings.choices import Baseline
 from gpubalance.settings.device import Device
+from gpubalance.settings.margin import Margin, margin_option
 from gpubalance.settings.options import measuring_option
 from gpubalance.settings.record import (
     Count,
     Multiple,
     Record,
     Repeats,
-    Room,
     WithinDay,
     WithinHour,
 )
@@ -131,7 +131,7 @@ class Probing(Limits):
     With `max_batch` null the batch grows until memory is exhausted, or, without a memory limit,
     until throughput stops rising. Nor is memory's end looked for, unless `find_limit`, where steps
     take over a second and throughput has not risen for three octaves.
-    `margin_bytes` of each device's memory are kept free. A batch
+    `margin_bytes` of each device's memory are kept free, or each device's own. A batch
     size is measured until its step time is known as exactly as is needed, for at most 12 s; with
     `duration_s` for at least that long, and at most four times as long. Of equal devices the first
     is probed, with `each` all are.
@@ -145,9 +145,7 @@ class Probing(Limits):
         "Try only multiples of this; if memory holds none, all smaller batches.",
         USUAL_MULTIPLE,
     )
-    margin_bytes: Room = measuring_option(
-        "--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0
-    )
+    margin_bytes: Margin = margin_option("Measuring")
     find_limit: bool = measuring_option(
         "--find-limit",
         "Look for the largest batch that memory holds even far above where throughput stops "

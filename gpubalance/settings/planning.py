@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from gpubalance.settings.margin import Margin, margin_option
 from gpubalance.settings.measuring import EACH
 from gpubalance.settings.options import measuring_option, split_option
 from gpubalance.settings.record import (
@@ -15,7 +16,6 @@ from gpubalance.settings.record import (
     Multiple,
     Record,
     Repeats,
-    Room,
     Seconds,
     WithinHour,
 )
@@ -70,11 +70,7 @@ class PlanRequest(Record):
         "--batch-multiple N",
         "Make each batch a multiple of this. Default: the probe's.",
     )
-    margin_bytes: Room = split_option(
-        "--margin SIZE",
-        "Memory to keep free on each device, beyond what a joint run needs, such as 512MiB.",
-        0,
-    )
+    margin_bytes: Margin = margin_option("Split", " beyond what a joint run needs")
     from_batch: Count | None = split_option(
         "--from-batch B",
         "The global batch that your learning rate was tuned for. Default: the batch of "
@@ -139,9 +135,7 @@ class Cutting(Rounds):
         "Cut before these layers, and nowhere else. Default: anywhere.",
         (),
     )
-    margin_bytes: Room = split_option(
-        "--margin SIZE", "Memory to keep free on each device, such as 512MiB.", 0
-    )
+    margin_bytes: Margin = margin_option("Split")
     force: bool = split_option(
         "--force", "Cut the model even if it is faster uncut.", default=False
     )

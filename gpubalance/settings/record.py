@@ -19,21 +19,6 @@ if TYPE_CHECKING:
 # pydantic's types of fault, for a field that the record doesn't have and one that it lacks
 _UNKNOWN = "extra_forbidden"
 _MISSING = "missing"
-_LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
-
-
-def _with_its_unit(size: object) -> int:
-    """Bytes. Raises ValueError for an invalid size, and for a number whose unit was forgotten."""
-    if (
-        isinstance(size, str)
-        and size.strip().isdecimal()
-        and 0 < int(size) < _LEAST_BYTES
-    ):
-        number = size.strip()
-        raise ValueError(
-            f"{number} is {number} bytes: give a unit, {number}MiB, or {number}B if you mean it"
-        )
-    return parse_bytes(size)
 
 
 # The bound has pydantic refuse what is not UTF-8
@@ -43,7 +28,6 @@ Multiple = Annotated[int, Field(ge=1, le=10**6)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
 Batch = Annotated[int, Field(ge=0, le=10**9, strict=True)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
-Room = Annotated[int, BeforeValidator(_with_its_unit)]  # memory to keep free, in bytes
 Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 LARGEST_TIME_SCALE = 1e6
 TimeScale = Annotated[float, Field(gt=0, le=LARGEST_TIME_SCALE, allow_inf_nan=False)]

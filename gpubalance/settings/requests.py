@@ -11,6 +11,7 @@ from gpubalance.errors import UsageError
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.device import Device, JointProfile, hosts_of
+from gpubalance.settings.margin import refuse_unknown
 from gpubalance.settings.measuring import USUAL_MULTIPLE, Measuring, Probing, Tracing
 from gpubalance.settings.planning import Cutting, PlanRequest, Rounds
 from gpubalance.settings.record import Count, Record, WithinHour
@@ -79,6 +80,11 @@ class ProbeRequest(Probing, Request):
     for_split: bool = False
     least_samples: Annotated[int, Field(ge=0)] = 0
 
+    @model_validator(mode="after")
+    def _has_these_devices(self) -> ProbeRequest:
+        refuse_unknown(self.margin_bytes, self.devices)
+        return self
+
 
 class BalanceRequest(Rounds, Request):
     """What the split is for, and how to search for it; `measuring` is for the final run.
@@ -93,6 +99,7 @@ class BalanceRequest(Rounds, Request):
     @model_validator(mode="after")
     def _can_be_run(self) -> BalanceRequest:
         refuse_together(self.devices, self.settings.all_reduce)
+        refuse_unknown(self.plan.margin_bytes, self.devices)
         return self
 
     @property
@@ -117,6 +124,11 @@ class LayersRequest(Cutting, Request):
     """A model to cut into stages over these devices and train as a pipeline of micro-batches."""
 
     measuring: Measuring = Measuring()
+
+    @model_validator(mode="after")
+    def _has_these_devices(self) -> LayersRequest:
+        refuse_unknown(self.margin_bytes, self.devices)
+        return self
 
     @property
     def in_a_step(self) -> int:

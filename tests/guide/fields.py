@@ -81,6 +81,8 @@ def _holds(annotation: Any, unit: str) -> str:
         return f"list of {'objects' if inner == 'object' else inner}"
     if kind is tuple:
         return f"[{', '.join(_holds(part, unit) for part in parts)}]"
+    if kind is dict:
+        return f"{_holds(parts[1], unit)} by device"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "object"
     if annotation is type(None):

@@ -222,6 +222,7 @@ def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
     request = ProbeRequest(devices=PAIR, settings=SMALL)
     bench = SimpleNamespace(
         usable_bytes=50,
+        margin_bytes=0,
         party=SimpleNamespace(overhead=Overhead(workers=2)),
         request=request,
     )
@@ -421,6 +422,10 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     tight, _ = bench_of({"memory_limit_bytes": (20,)}, margin_bytes=30)
     tight.ensure_worker()
     assert tight.usable_bytes == 0
+    own = {bench.device.called: 40}
+    alone, _ = bench_of({"memory_limit_bytes": (100,)}, margin_bytes=own)
+    alone.ensure_worker()
+    assert alone.usable_bytes == 60
     counted, started = bench_of(
         {"samples": 500}, profile=QUICK, max_batch=600, ahead=False
     )
@@ -479,7 +484,11 @@ def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:
     found.bench.request = ProbeRequest(
         devices=PAIR, settings=SMALL, **more.pop("asked", {})
     )
-    vars(found.bench).update(facts=ready(1), usable_bytes=more.pop("usable", 1))
+    margin_bytes = found.bench.request.margin_bytes
+    usable_bytes = more.pop("usable", 1)
+    vars(found.bench).update(
+        facts=ready(1), margin_bytes=margin_bytes, usable_bytes=usable_bytes
+    )
     vars(found).update(more)
     other = found_of(fits=8, began=False, trace_warnings=[], largest=8)
     request = found.bench.request

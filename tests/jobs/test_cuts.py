@@ -355,6 +355,12 @@ def test_what_fits_is_told_with_the_margin_that_is_lacking() -> None:
     lacking = (210 - 8) * MIB - 0.95 * peak
     margin = math.ceil((8 * MIB + int(lacking)) / MIB)
     assert costs.what_fits(16).startswith(f"--margin {margin}MiB --micro-batch ")
+    costs = BlockCosts(asked(margin_bytes={"1": 8 * MIB}), GRAPH, blocks)
+    costs.ran_out(replace(placed, peak_bytes=(peak, 1.0)), 0)
+    lacking = int(210 * MIB - 0.95 * peak)
+    each = [math.ceil((kept + lacking) / MIB) for kept in (0, 8 * MIB)]
+    typed = "--margin 0={}MiB,1={}MiB --micro-batch ".format(*each)
+    assert costs.what_fits(16).startswith(typed)
     costs.ran_out(placed, None)
     nothing = BlockCosts(asked(margin_bytes=300 * MIB), GRAPH, [first, first])
     with pytest.raises(NothingFits, match="is larger than every device") as caught:

@@ -50,6 +50,7 @@ from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 from tests.support.altered import altered
 from tests.support.cases import cases
+from tests.support.known import known
 
 # The build info and metadata of TensorFlow 2.21 from PyPI say this, with all its libraries loaded.
 BUILD = Inspected(
@@ -203,6 +204,8 @@ gpu 1 process compute 4242 1073741824 python train.py
     )
     assert "GPU:1 has 3 uncorrected" in bad["ecc"].detail
     assert "PID 4242 holds 1.00 GiB" in bad["processes"].detail
+    for code in ("processes", "display"):
+        assert "`gpubalance balance --margin 1=1GiB`" in known(bad[code].next)
     good = {
         check.detail
         for checks in found.values()

@@ -138,9 +138,15 @@ def test_a_probe_that_looked_at_no_batch_large_enough_is_named() -> None:
 
 def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
     with_margin = planned(accumulate=1, margin_bytes=GIB)
+    with_own = planned(accumulate=1, margin_bytes={"0": 2 * GIB})
     with_sums = planned(accumulate=1, gradient_bytes=GIB // 2)
-    for extra, kept in ((with_margin, GIB), (with_sums, GIB // 2 + 2 * MOST_BYTES)):
-        for share, device in zip(extra.shares, PAIR, strict=True):
+    summed = GIB // 2 + 2 * MOST_BYTES
+    for extra, each in (
+        (with_margin, (GIB, GIB)),
+        (with_own, (2 * GIB, 0)),
+        (with_sums, (summed, summed)),
+    ):
+        for share, device, kept in zip(extra.shares, PAIR, each, strict=True):
             profile = known(device.profile)
             fits, fails = (
                 profile.memory_at(share.limit + more) + kept for more in (0, 8)

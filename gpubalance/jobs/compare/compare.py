@@ -23,6 +23,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.records import AnyResult
 from gpubalance.results.run import Run
 from gpubalance.settings.device import Device
+from gpubalance.settings.margin import margin_text
 from gpubalance.text import clean
 
 _UUID_SHOWN = 12
@@ -94,7 +95,7 @@ def _settings(source: AnyResult) -> Facts:
             facts["the model's input shapes"] = shapes_text(source.model.input_shapes)
     if isinstance(source, Probe):
         facts["--parallel"] = source.parallel
-        facts["--margin"] = source.margin_bytes
+        facts["--margin"] = margin_text(source.margin_bytes)
         facts["--batch-multiple"] = source.batch_multiple
         facts["--max-batch"] = source.max_batch
     kinds = {

@@ -196,7 +196,8 @@ def _processes(gpu: Gpu) -> Check:
         "processes",
         "warning",
         f"is not alone: {', '.join(held)}",
-        "`gpubalance devices` lists them. End those that you do not need",
+        "`gpubalance devices` lists them. End those that you do not need, and keep memory free for "
+        f"what the others may take: {_margin(gpu)}",
     )
 
 
@@ -208,7 +209,8 @@ def _settings(gpu: Gpu, health: Health) -> Iterator[Check]:
         health.display,
         "none",
         "drives a display, which takes memory and time, and whose watchdog ends long kernels",
-        "plug the display in elsewhere, or `sudo systemctl isolate multi-user.target`",
+        "plug the display in elsewhere, or `sudo systemctl isolate multi-user.target`, "
+        f"or keep memory free for it: {_margin(gpu)}",
     )
     is_off = None
     if health.persistence is not None:
@@ -243,6 +245,11 @@ def _settings(gpu: Gpu, health: Health) -> Iterator[Check]:
         f"is throttled now: {reasons}",
         f"{remedy}. `{smi} -q -d PERFORMANCE,TEMPERATURE,POWER` says more",
     )
+
+
+def _margin(gpu: Gpu) -> str:
+    """An example of the option of probe, plan, balance and layers."""
+    return f"`gpubalance balance --margin {gpu.index}=1GiB`"
 
 
 def _judged(code: str, fault: object, good: str, bad: str, remedy: str) -> Check:

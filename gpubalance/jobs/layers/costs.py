@@ -21,6 +21,7 @@ from gpubalance.planning.pipeline.timeline import Pass, Timeline
 from gpubalance.results.timing import BlockTimed
 from gpubalance.settings.batch_split import run_text
 from gpubalance.settings.device import JointProfile
+from gpubalance.settings.margin import margin_on
 from gpubalance.settings.requests import LayersRequest
 
 # The smallest micro-batch within this part of the best throughput is taken.
@@ -47,12 +48,14 @@ class BlockCosts:
         joint = request.joint if request.devices[0].simulated else _GPU_LINK
         self._latency_s = joint.link_latency_s
         self._bytes_per_s = joint.link_bytes_per_s
-        kept_free = request.margin_bytes + joint.extra_memory
+        self._kept_free = [
+            margin_on(device, request.margin_bytes) for device in request.devices
+        ]
         self._devices: list[DeviceCosts] = []
         self._limits: list[float] = []  # in bytes, infinite if unknown
-        for blocks in measured:
+        for blocks, kept_free in zip(measured, self._kept_free, strict=True):
             limit = math.inf if blocks.limit_bytes is None else blocks.limit_bytes
-            self._limits.append(limit - kept_free)
+            self._limits.append(limit - kept_free - joint.extra_memory)
             self._devices.append(DeviceCosts(blocks.points, len(graph.blocks)))
         self._first_limits = tuple(self._limits)
         self._micro_batch = request.micro_batch
@@ -165,8 +168,7 @@ class BlockCosts:
                 lacking = max(lacking, int(first - now))
         margin = ""
         if lacking:
-            mebibytes = math.ceil((self._request.margin_bytes + lacking) / 2**20)
-            margin = f"--margin {mebibytes}MiB "
+            margin = f"--margin {self._margin_with(lacking)} "
         for device, first in enumerate(self._first_limits):
             if first < math.inf:
                 limits[device] = first - lacking
@@ -176,6 +178,17 @@ class BlockCosts:
                 placed = place(self._problem(smaller, limits))
                 return f"{margin}--micro-batch {smaller} fits: {', '.join(self._stages(placed))}"
         return "no smaller micro-batch fits: take more devices, or a smaller model"
+
+    def _margin_with(self, lacking: int) -> str:
+        """What to type for the margin with so many bytes more."""
+        typed = {}
+        for device, kept_free in zip(
+            self._request.devices, self._kept_free, strict=True
+        ):
+            typed[device.called] = f"{math.ceil((kept_free + lacking) / 2**20)}MiB"
+        if len(set(typed.values())) == 1:
+            return typed.popitem()[1]
+        return ",".join(f"{device}={size}" for device, size in typed.items())
 
     def _stages(self, placed: Placement) -> Iterator[str]:
         for number, device in enumerate(self._request.devices):

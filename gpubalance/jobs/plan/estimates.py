@@ -46,7 +46,7 @@ class DeviceEstimates:
         self.devices = tuple(devices)
         self.request = request
         self.probes = find_probes(probe, devices)
-        self._by_probe = problem_of(probe, self.probes, request)
+        self._by_probe = problem_of(probe, self.probes, self.devices, request)
         self._loads = list(self._by_probe.loads)
         # Of each set of devices, as last measured
         self._syncs_s: dict[frozenset[int], float] = {}

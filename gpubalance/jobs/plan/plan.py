@@ -54,7 +54,7 @@ def _learn(known: DeviceEstimates, balanced: Plan) -> None:
     asked = PlanRequest(
         batch_multiple=balanced.batch_multiple, margin_bytes=balanced.margin_bytes
     )
-    promised = problem_of(known.probe, known.probes, asked).loads
+    promised = problem_of(known.probe, known.probes, balanced.devices, asked).loads
     multiple = known.problem.multiple
     limits = []
     for load, share in zip(promised, balanced.shares, strict=True):

@@ -23,6 +23,12 @@ from gpubalance.planning.problem import (
 from gpubalance.planning.sync import MOST_BYTES
 from gpubalance.results.probe import DeviceProbe, Probe, peaks_by_batch
 from gpubalance.settings.device import Device, hosts_of
+from gpubalance.settings.margin import (
+    Margin,
+    margin_on,
+    margin_text,
+    refuse_unknown,
+)
 from gpubalance.settings.measuring import too_few_samples
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
@@ -55,14 +61,18 @@ def check_asked(request: ProbeRequest | BalanceRequest) -> None:
     )
 
 
-def _check_margin(margin_bytes: int, devices: Sequence[Device]) -> None:
-    sizes = [
-        device.memory_bytes for device in devices if device.memory_bytes is not None
-    ]
-    if margin_bytes and len(sizes) == len(devices) and margin_bytes >= max(sizes):
-        margin = format_bytes(margin_bytes)
+def _check_margin(margin: Margin, devices: Sequence[Device]) -> None:
+    sizes = []
+    for device in devices:
+        size = device.memory_bytes
+        kept_free = margin_on(device, margin)
+        if not kept_free or size is None or kept_free < size:
+            return
+        sizes.append(size)
+    if sizes:
         raise NothingFits(
-            f"no device can keep {margin} free: the largest has {format_bytes(max(sizes))}",
+            f"no device can keep {margin_text(margin)} free: the largest has "
+            f"{format_bytes(max(sizes))}",
             remedy="a smaller --margin",
         )
 
@@ -118,13 +128,17 @@ def _model(entry: DeviceProbe) -> Line | Curve | None:
 
 
 def problem_of(
-    probe: Probe, probes: Sequence[DeviceProbe], request: PlanRequest
+    probe: Probe,
+    probes: Sequence[DeviceProbe],
+    devices: Sequence[Device],
+    request: PlanRequest,
 ) -> Problem:
-    """The solver's problem for this request, without sync.
+    """The solver's problem for this request on these devices, without sync.
 
-    A load is a device's compute, update, and batch limit less the margin and the memory that a
-    joint run takes. Raises NothingFits if the probe looked at no batch so large, and BadInput for
-    data with fewer samples than the global batch.
+    `probes` has the probe's entry of each device. A load is a device's compute, update, and batch
+    limit less its margin and the memory that a joint run takes. Raises UsageError for a margin of
+    another device, NothingFits if the probe looked at no batch so large, and BadInput for data with
+    fewer samples than the global batch.
     """
     multiple = request.batch_multiple or probe.batch_multiple
     if probe.max_batch is not None and probe.max_batch < multiple:
@@ -133,16 +147,18 @@ def problem_of(
             f"and batches are multiples of {multiple}",
             remedy="gpubalance probe without --max-batch, or a smaller --batch-multiple",
         )
-    extra_bytes = request.margin_bytes
+    refuse_unknown(request.margin_bytes, devices)
+    extra_bytes = 0
     if probe.model is not None:
         together = sum(not holds_nothing(entry) for entry in probes)
         pack_bytes = _most_pack_bytes(probe.settings)
-        extra_bytes += joint_bytes(probe.model.gradient_bytes, together, pack_bytes)
+        extra_bytes = joint_bytes(probe.model.gradient_bytes, together, pack_bytes)
     hosts = hosts_of(probe.devices)
     loads = []
-    for entry in probes:
+    for entry, device in zip(probes, devices, strict=True):
+        kept_free = extra_bytes + margin_on(device, request.margin_bytes)
         host = hosts.index(probe.devices[entry.device].host)
-        loads.append(_load(entry, extra_bytes, multiple, host))
+        loads.append(_load(entry, kept_free, multiple, host))
     problem = Problem(
         loads=tuple(loads),
         multiple=multiple,

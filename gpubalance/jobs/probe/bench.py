@@ -18,6 +18,7 @@ from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.checkup import FEW_SAMPLES, few_samples_text
 from gpubalance.settings.device import Device
+from gpubalance.settings.margin import margin_on
 from gpubalance.settings.measuring import too_few_samples
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import ProbeRequest
@@ -63,6 +64,11 @@ class Bench:
         self.facts = self.journal.load(self.device.uuid, Ready)
 
     @property
+    def margin_bytes(self) -> int:
+        """What is kept free on this device."""
+        return margin_on(self.device, self.request.margin_bytes)
+
+    @property
     def usable_bytes(self) -> int | None:
         """What the device's allocator may take, less the margin.
 
@@ -73,7 +79,7 @@ class Bench:
         limit_bytes = self.facts.memory_limit_bytes[0]
         if limit_bytes is None:
             return None
-        return max(0, limit_bytes - self.request.margin_bytes)
+        return max(0, limit_bytes - self.margin_bytes)
 
     @property
     def max_batch(self) -> int | None:

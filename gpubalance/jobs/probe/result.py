@@ -159,7 +159,7 @@ def _figures_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
     if skipped:
         yield warning("smaller-batch-failed", device=device, batches=_listed(skipped))
     if (
-        probed.bench.request.margin_bytes
+        probed.bench.margin_bytes
         and probed.bench.facts is not None
         and probed.bench.usable_bytes is None
     ):
