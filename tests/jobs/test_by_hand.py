@@ -290,6 +290,10 @@ def test_what_a_device_lacks_that_holds_nothing(
     error = known(nothing_fits(found))
     assert error.message.startswith("GPU:1 does not hold small with a batch of 1: ")
     assert told in error.message
+    found.bench.margin_bytes = 3 << 20
+    beside = known(nothing_fits(found))
+    assert " beside the margin of 3.00 MiB are free" in beside.message
+    assert beside.remedy.startswith("a smaller --margin; or use a smaller model")
     found.device = altered(PAIR[1], profile=None)
     if trials:
         says = "it held 77.0 MiB when it asked for more"

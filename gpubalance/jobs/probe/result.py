@@ -214,11 +214,15 @@ def nothing_fits(probed: ProbedDevice) -> NothingFits | None:
     has = "an unknown number of bytes"
     if limit.memory_bytes is not None:
         has = format_bytes(limit.memory_bytes)
+    remedy = "use a smaller model, a lower --precision, or a device with more memory"
+    if probed.bench.margin_bytes:
+        has += f" beside the margin of {format_bytes(probed.bench.margin_bytes)}"
+        remedy = f"a smaller --margin; or {remedy}"
     model = probed.bench.request.settings.model
     return NothingFits(
         f"{probed.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, "
         f"and {has} are free",
-        remedy="use a smaller model, a lower --precision, or a device with more memory",
+        remedy=remedy,
     )
 
 
