@@ -31,6 +31,29 @@ _CAN_WRITE = (
     "(--markdown, --csv)"
 )
 
+# What --share takes out: of one, and of several.
+_TAKEN_OUT = {
+    "uuid": ("UUID, numbered", "UUIDs, numbered"),
+    "host": ("host, numbered", "hosts, numbered"),
+    "model": ("name of a model, numbered", "names of models, numbered"),
+    "data": ("name of data, numbered", "names of data, numbered"),
+    "layer": ("name of a layer, numbered", "names of layers, numbered"),
+    "optimizer": ("name of an optimizer, numbered", "names of optimizers, numbered"),
+    "device": ("name in a profile, numbered", "names in a profile, numbered"),
+    "command": ("command, numbered", "commands, numbered"),
+    "text": ("text's words that may be names", "texts' words that may be names"),
+    "version": ("addition to a version", "additions to versions"),
+    "hash": ("hash of your code", "hashes of your code"),
+    "step": ("fingerprint of a step", "fingerprints of steps"),
+    "line": ("line of your code", "lines of your code"),
+    "log": ("path of a log", "paths of logs"),
+    "output": ("end of a program's output", "ends of programs' output"),
+}
+_STAYS = (
+    "figures, settings, times, versions, and the names of cards and processor stay\n"
+    "nothing was sent; read the file before you show it"
+)
+
 Results = Annotated[
     list[Path],
     typer.Argument(
@@ -52,6 +75,11 @@ class ReportOptions(Record):
         "--markdown", "Print the tables as Markdown.", default=False
     )
     csv: bool = output_option("--csv", "Print every number as CSV.", default=False)
+    share: Path | None = output_option(
+        "--share FILE",
+        "Write a copy without hosts, UUIDs, paths, your models' names and logs, to attach to an "
+        "issue; nothing is sent.",
+    )
     overwrite: bool = output_option(
         "--overwrite", "Replace files that exist.", default=False
     )
@@ -67,6 +95,11 @@ def report(results: Results, wanted: ReportOptions) -> None:
     from gpubalance.jobs.report import read_subjects
     from gpubalance.render.report.text import csv_text, markdown
 
+    if wanted.share is not None and len(results) > 1:
+        raise UsageError(
+            f"--share writes one result, and {len(results)} are given",
+            remedy="give them one at a time",
+        )
     is_drawn = wanted.html is not None or wanted.png is not None
     if wanted.markdown and wanted.csv:
         raise UsageError(
@@ -74,7 +107,9 @@ def report(results: Results, wanted: ReportOptions) -> None:
             remedy="give one of them at a time",
         )
     if wanted.html is not None:
-        _check_page(wanted.html, results, overwrite=wanted.overwrite)
+        _check_written("--html", wanted.html, results, overwrite=wanted.overwrite)
+    if wanted.share is not None:
+        _check_written("--share", wanted.share, results, overwrite=wanted.overwrite)
     if is_drawn:
         _check_installed()
     subjects = read_subjects(results)
@@ -82,21 +117,40 @@ def report(results: Results, wanted: ReportOptions) -> None:
         written = _draw(subjects, wanted)
         if not wanted.quiet:
             say(clean_lines("\n".join(written)), sys.stderr)
+    if wanted.share is not None:
+        _share(results[0], wanted.share, quiet=wanted.quiet)
     if wanted.markdown:
         say(markdown(subjects), sys.stdout)
     elif wanted.csv:
         say(csv_text(subjects), sys.stdout)
-    elif not is_drawn:
+    elif not is_drawn and wanted.share is None:
         say("\n\n".join(map(_summary, subjects)), sys.stdout)
         say(_CAN_WRITE, sys.stderr)
 
 
-def _check_page(page: Path, results: Sequence[Path], *, overwrite: bool) -> None:
-    if page.resolve() in [path.resolve() for path in results]:
+def _check_written(
+    option: str, file: Path, results: Sequence[Path], *, overwrite: bool
+) -> None:
+    if file.resolve() in [path.resolve() for path in results]:
         raise UsageError(
-            f"--html {page} is one of the results", remedy="give another --html"
+            f"{option} {file} is one of the results", remedy=f"give another {option}"
         )
-    check_file("--html", page, overwrite=overwrite)
+    check_file(option, file, overwrite=overwrite)
+
+
+def _share(result: Path, file: Path, *, quiet: bool) -> None:
+    from gpubalance.cli.output import say
+    from gpubalance.jobs.share import shareable
+
+    copy, taken_out = shareable(result)
+    write_file("--share", file, copy.model_dump_json(indent=2) + "\n")
+    lines = [f"wrote {file}: {result} without"]
+    for kind, count in taken_out.items():
+        one, several = _TAKEN_OUT[kind]
+        lines.append(f"  {count} {one if count == 1 else several}")
+    lines.append(_STAYS)
+    if not quiet:
+        say(clean_lines("\n".join(lines)), sys.stderr)
 
 
 def _check_installed() -> None:

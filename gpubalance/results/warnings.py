@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpubalance.results.common import Warning_
 
 COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)"
@@ -224,6 +226,13 @@ _ROWS = {
         "nothing to do: real devices are measured block by block",
     ),
 }
+
+
+def codes_and_texts() -> Iterator[str]:
+    """Every code, message and remedy, these with their facts in braces."""
+    for row, texts in _ROWS.items():
+        yield row.partition("/")[0]
+        yield from texts
 
 
 def warning(row: str, **facts: object) -> Warning_:

@@ -53,6 +53,25 @@ def test_tables_go_to_stdout_beside_pictures(
     assert (tmp_path / "charts" / "run-step.png").exists()
 
 
+def test_a_copy_to_share_is_written_and_what_it_lacks_is_told(tmp_path: Path) -> None:
+    copy = tmp_path / "share.json"
+    done = here("report", str(samples.RUN), "--share", str(copy), code=0)
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"wrote {copy}: {samples.RUN} without"
+    assert lines[1:3] == ["  2 UUIDs, numbered", "  1 addition to a version"]
+    assert lines[-1].startswith("nothing was sent")
+    again = here("report", str(copy), code=0).stdout.splitlines()[1:]
+    assert again == here("report", str(samples.RUN), code=0).stdout.splitlines()[1:]
+    for results, says in (
+        ([copy], "is one of the results"),
+        ([samples.RUN], "exists"),
+        ([samples.RUN, samples.PROBE], "--share writes one result, and 2 are given"),
+    ):
+        with pytest.raises(GpubalanceError, match=says):
+            report(results, ReportOptions(share=copy))
+
+
 def test_without_an_option_it_prints_what_each_command_printed() -> None:
     """Without an option it prints what each command printed and what it can write."""
     done = here("report", str(samples.RUN), str(samples.PROBE), code=0)
