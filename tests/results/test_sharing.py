@@ -113,8 +113,8 @@ def with_everything(result: Any) -> Any:
         changes["baselines"] = LayersBaselines()
     if isinstance(result, Queue):
         tried = Try(device=0, start_s=0, end_s=1, exit=None)
-        first = result.commands[0].model_copy(update={"tries": (tried,)})
-        changes["commands"] = (first,)
+        command = result.commands[0].model_copy(update={"tries": (tried,)})
+        changes["commands"] = (command,)
     return result.model_copy(update=changes)
 
 
