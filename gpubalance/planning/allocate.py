@@ -6,11 +6,20 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from gpubalance.planning.fleet import TIE
-from gpubalance.planning.problem import Allocation, NoSplitError, Problem, TooFineError
+from gpubalance.planning.problem import (
+    Allocation,
+    Binds,
+    NoSplitError,
+    Problem,
+    TooFineError,
+)
 from gpubalance.planning.solver import Solver
 
 # Of a sum of times
 _ROUNDING = 1e-9
+# What half a global batch may cost of the value: a larger one takes longer to measure, fills memory
+# and costs learning progress that throughput does not show.
+FLAT = 0.005
 
 
 def allocate(problem: Problem) -> Allocation:
@@ -115,6 +124,30 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         compute_s=tuple(computes_s),
         step_time_s=allocation.step_time_s + later_s,
     )
+
+
+def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
+    """The best split of a half, a quarter … of the global batch, while the value stays.
+
+    That is within `FLAT` of the best split's, with the same devices. A global batch that is asked
+    for stays.
+    """
+    if problem.global_batch is not None:
+        return best
+    bar = (1 - FLAT) * problem.value(best)
+    smaller = best
+    while True:
+        half = replace(problem, max_global_batch=smaller.split.global_batch // 2)
+        found = allocated(half)
+        if found is None or found.split.used != best.split.used:
+            return smaller
+        found = as_measured(half, found)
+        if problem.value(found) < bar:
+            return smaller
+        binds: list[Binds] = []
+        for bound in found.binds:
+            binds.append("plateau" if bound == "global batch" else bound)
+        smaller = replace(found, binds=tuple(binds))
 
 
 def _busy_s(problem: Problem, computes_s: Sequence[float]) -> float:

@@ -10,7 +10,9 @@ from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.sync import Syncs
 from gpubalance.settings.batch_split import BatchSplit, pieces
 
-Binds: TypeAlias = Literal["speed", "memory", "granularity", "global batch", "sync"]
+Binds: TypeAlias = Literal[
+    "speed", "memory", "granularity", "global batch", "plateau", "sync"
+]
 
 # The value of (global batch, step time in seconds), numbers or arrays: above 0, never less for a
 # larger global batch in the same time, never more for a longer time.

@@ -49,6 +49,7 @@ _REASONS = {
     "speed": "could take more, but the others would wait",
     "granularity": "could take more, but not {multiple} more without making the others wait",
     "global batch": "could take more of a larger global batch",
+    "plateau": "could take more, but no larger global batch promises clearly more {aim}",
     "sync": "costs more sync than it adds",
 }
 _WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
@@ -229,7 +230,7 @@ def bounds_text(plan: Plan) -> str:
     labels_by_reason: dict[str, list[str]] = {}
     for share in shares:
         reason = _REASONS[share.binds].format(
-            limit=share.limit, multiple=plan.batch_multiple
+            limit=share.limit, multiple=plan.batch_multiple, aim=aim_text(plan)
         )
         if all_waited_for:
             reason = _bound_of_all(plan)
@@ -244,7 +245,7 @@ def _bound_of_all(plan: Plan) -> str:
     """Why devices that finish together, none of them full, have no more."""
     splits = [prediction.split for prediction in plan.predicted.by_global_batch]
     if any(split.global_batch > plan.global_batch for split in splits):
-        return f"could take more, but no larger global batch promises clearly more {aim_text(plan)}"
+        return _REASONS["plateau"].format(aim=aim_text(plan))
     return _REASONS["global batch"]
 
 

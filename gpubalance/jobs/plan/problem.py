@@ -9,7 +9,12 @@ from dataclasses import replace
 from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.keep.probes import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.allocate import allocate, allocated, as_measured
+from gpubalance.planning.allocate import (
+    allocate,
+    allocated,
+    as_measured,
+    smallest_on_plateau,
+)
 from gpubalance.planning.memory import joint_bytes, joint_limit
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.noise import goodput
@@ -194,7 +199,7 @@ def _most_pack_bytes(settings: Settings) -> int:
 
 
 def best_split(problem: Problem) -> Allocation:
-    """The solver's best split.
+    """The solver's best split, or one of half its global batch or less that is worth as much.
 
     Raises UsageError, with the nearest possible global batches, if no split is as asked for, and
     NothingFits if no device has room for a batch.
@@ -205,7 +210,8 @@ def best_split(problem: Problem) -> Allocation:
             remedy="a smaller --batch-multiple or --margin, or a smaller model",
         )
     try:
-        return as_measured(problem, allocate(problem))
+        best = as_measured(problem, allocate(problem))
+        return smallest_on_plateau(problem, best)
     except NoSplitError as error:
         remedies = []
         nearest = [
