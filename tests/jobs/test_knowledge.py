@@ -222,9 +222,9 @@ def test_a_size_that_was_measured_takes_what_it_took_on_average() -> None:
 
 
 def test_what_no_device_gave_alone_is_promised_of_none() -> None:
-    """A late stamp: the first device seems to take a tenth of its time in one split."""
+    """A late stamp: the first device seems to take half of its time in one split."""
     known = knowledge()
-    learn(known, (64, 40), 0.1)
+    learn(known, (64, 40), 0.55)
     (first, _) = known.probes
     most = 1.5 * max(point.throughput.median for point in first.curve)
     load = known.problem.loads[0]
@@ -240,3 +240,20 @@ def test_a_device_alone_has_no_sync_and_no_split_has_less_than_none(
     measured = replace(planned(*batches), step_time_s=step_s)
     plan = plan_of(knowledge(), measured)
     assert plan.predicted.sync_s == 0.0
+
+
+def test_stamps_that_cannot_be_right_are_not_learnt_from() -> None:
+    """By them a device took a tenth of what it takes alone: then all took as long as the step."""
+    known = knowledge()
+    split = planned(64, 32)
+    alone_s = [known.alone_s(device, split.split) for device in range(2)]
+    for late_s in (0.1 * alone_s[1], 0.01 * alone_s[1]):
+        late = measurement_of((64, 32), [alone_s[0], late_s])
+        step_s = 2 * alone_s[0]
+        known.learn(
+            split, inside(late, "step_time_s", median=step_s, samples=(step_s,))
+        )
+        assert list(known.changed()) == []
+    assert known.problem.sync.of({0, 1}) == pytest.approx(0.0, abs=1e-12)
+    for load, batch in zip(known.problem.loads, (64, 32), strict=True):
+        assert load.compute_s(batch, batch) == pytest.approx(2 * alone_s[0])
