@@ -56,12 +56,14 @@ def find_limit(
     failed: int | None = None,
     why_max: str = ASKED_FOR,
     within: float = 0.0,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> Limit:
     """Finds the limit with trials of `try_batch(batch, reason)`.
 
     The same answers give the same search. `why_max` is the reason for a trial of `max_batch`. Once
     four tries have not found neighbours, ends that are `within` this part of each other will do:
-    235784 fits and 244576 does not are within 0.04.
+    235784 fits and 244576 does not are within 0.04. The search ends as well once `is_enough` after
+    a try that fits: then nothing may have failed.
 
     Problem: among the multiples of `multiple` up to `max_batch`, and all batches below the first of
     them, find two neighbours, both tried, of which one fits and the next fails. Use few tries, and
@@ -97,7 +99,10 @@ def find_limit(
     proposal = search.proposal()
     while proposal is not None:
         batch, reason = proposal
-        search.record(try_batch(batch, reason))
+        tried = try_batch(batch, reason)
+        search.record(tried)
+        if tried.fits and is_enough():
+            break
         proposal = search.proposal()
     return search.limit()
 

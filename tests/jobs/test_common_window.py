@@ -51,7 +51,7 @@ def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
 
 def test_a_point_takes_longer_only_while_a_gpu_changes_its_step_time() -> None:
     """A point takes longer only while a moving GPU changes its step time."""
-    length = StoppingRule.of_point(None).until(0.05)
+    length = StoppingRule.of_point(None)._replace(within=0.05)
     level = [timing(0.2) for _ in range(20)]
     rising = [timing(0.2 * (1 + 0.0006 * n)) for n in range(20)]
     assert length.is_reached(level, gpu_is_changing=True)

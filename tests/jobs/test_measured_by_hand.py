@@ -290,7 +290,7 @@ def test_rules_by_what_is_measured() -> None:
     assert point.glance == pytest.approx((0.0, 1.5, 0.1 / 3 * 2, math.inf, 3))
     assert StoppingRule.of_point(6.0).look == (3.0, 3.0, 0.2, 0.01, 5)
     assert point.until(0.01) == point
-    assert point.until(0.03) == pytest.approx((0.0, 6.0, 0.2 / 3, 0.03, 5))
+    assert point.until(0.03) == pytest.approx((0.0, 3.0, 0.2 / 3, 0.03, 3))
     left = StoppingRule(4.0, 8.0, 0.2, 0.01).less(0.25, 1)
     assert left == (3.0, 6.0, 0.2, 0.01, 4)
     assert StoppingRule(4.0, 8.0, 0.2, 0.01).less(0.5, 4).at_least == 3

@@ -147,7 +147,7 @@ def test_off_it_the_curve_is_dense_at_the_knee_and_under_the_limit(
 def test_a_point_is_measured_until_it_is_precise_and_no_longer() -> None:
     """A point is measured until it is precise and no longer unless that is asked for."""
     calm = QUICK
-    noisy = altered(QUICK, noise=0.02)
+    noisy = altered(QUICK, noise=0.06)
     lengths = {}
     for name, profile, options in (
         ("calm", calm, {"duration_s": None}),
@@ -160,8 +160,8 @@ def test_a_point_is_measured_until_it_is_precise_and_no_longer() -> None:
             wanted = wanted_precision(point.batch, 16)
             assert point.half_width <= (0.03 if "for_split" in options else wanted)
         lengths[name] = [len(point.step_time_s.samples) for point in one.curve]
-    assert set(lengths["calm"]) == {5}
-    assert min(lengths["noisy"]) >= 5
+    assert set(lengths["calm"]) == {3, 5}  # up to half of the largest, and above
+    assert min(lengths["noisy"]) >= 3
     assert sum(lengths["noisy"]) > sum(lengths["calm"])
     assert sum(lengths["noisy"]) > sum(lengths["for a split"])
     assert min(lengths["long"]) >= 12

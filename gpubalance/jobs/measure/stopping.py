@@ -113,12 +113,16 @@ class StoppingRule(NamedTuple):
     def until(self, within: float) -> StoppingRule:
         """A point's length to get `within` that part.
 
-        A coarser one gets half the time, in timings a third as long.
+        A coarser one gets a quarter of the time, in timings a third as long, and as few as give an
+        interval.
         """
         if within <= PRECISE_ENOUGH:
             return self._replace(within=within)
         return self._replace(
-            within=within, most_s=self.most_s / 2, timing_s=self.timing_s / 3
+            within=within,
+            most_s=self.most_s / 4,
+            timing_s=self.timing_s / 3,
+            at_least=_FEWEST,
         )
 
     @property

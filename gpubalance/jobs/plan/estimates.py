@@ -62,6 +62,7 @@ class DeviceEstimates:
             lambda: defaultdict(list)
         )
         self._changes: dict[int, float] = {}
+        self._stamps_are_late = False
 
     @property
     def problem(self) -> Problem:
@@ -178,9 +179,9 @@ class DeviceEstimates:
 
         Their values are compute time now over then.
         """
-        measured = self._believed(split, measured)
         ratios: dict[int, float] = {}
-        if not self._steady or not self.has(split):
+        is_late = self._stamps_are_late or self._is_late(measured)
+        if not self._steady or not self.has(split) or is_late:
             return ratios
         for earlier in self._measured[split].current:
             unsure = earlier.step_time_s.relative_half_width
@@ -191,54 +192,71 @@ class DeviceEstimates:
                     ratios[now.device] = ratio
         return ratios
 
-    def _believed(self, split: BatchSplit, measured: Measurement) -> Measurement:
-        """The measurement; with computes as long as the step if its stamps can't be right.
+    def _is_late(self, measured: Measurement) -> bool:
+        """Whether a stamp came late, as on a busy machine.
 
-        The stamps of a busy machine may come late, and a device then seems to take a small part of
-        the time that it took alone for the same batch.
+        A device then seems to take a small part of what it took alone for the same batch.
         """
-        computes_s = {}
         for replica in measured.replicas:
-            computes_s[replica.device] = replica.compute_s
-        if all(
-            self.alone_s(device, split) < _FASTER * compute_s
-            for device, compute_s in computes_s.items()
-        ):
-            return measured
+            load = self._by_probe.loads[replica.device]
+            alone_s = load.compute_s(replica.batch, replica.micro_batch)
+            if alone_s > _FASTER * replica.compute_s:
+                return True
+        return False
+
+    def _doubt_stamps(self) -> None:
+        """Takes every step measured so far, and to come, as compute of each of its devices."""
+        self._stamps_are_late = True
+        self._factors.clear()
+        self._syncs_s.clear()
+        for measured_split in self._measured.values():
+            for measured in measured_split.current:
+                self._learn_factors(measured_split.planned.split, measured)
+
+    def _learn_factors(
+        self, split: BatchSplit, measured: Measurement
+    ) -> tuple[float, ...]:
+        """Notes by how much its devices took longer than alone; returns their computes."""
         usual_s = measured.step_time_s.median - measured.slow_s
-        known_sync_s = self._syncs_s.get(frozenset(split.used), 0.0)
-        longest_s = max(usual_s - known_sync_s, *computes_s.values(), 0.0)
-        replicas = []
+        computes_s = []
         for replica in measured.replicas:
-            compute_s = max(replica.compute_s, longest_s - replica.update_s)
-            replicas.append(replica.model_copy(update={"compute_s": compute_s}))
-        return measured.model_copy(update={"replicas": tuple(replicas)})
+            compute_s = replica.compute_s
+            if self._stamps_are_late:
+                compute_s = usual_s - replica.update_s
+            factor = compute_s / self.alone_s(replica.device, split)
+            self._factors[replica.device][split.micro_batches[replica.device]].append(
+                factor
+            )
+            computes_s.append(compute_s)
+        return tuple(computes_s)
 
     def learn(self, planned: Allocation, measured: Measurement) -> None:
         """Takes in what a split gave. What devices with another speed gave before is forgotten."""
         split = planned.split
-        measured = self._believed(split, measured)
         for device, ratio in self.moved(split, measured).items():
             self._forget(device, ratio)
         known = self._measured.get(split) or MeasuredSplit(
             planned, (), self._by_probe.objective
         )
+        if not self._stamps_are_late and self._is_late(measured):
+            self._doubt_stamps()
         measurements = (*known.measurements, measured)
         self._measured[split] = replace(
             known, planned=planned, measurements=measurements
         )
-        for replica in measured.replicas:
+        computes_s = self._learn_factors(split, measured)
+        busy_s = []
+        for replica, compute_s in zip(measured.replicas, computes_s, strict=True):
             device = replica.device
-            factor = replica.compute_s / self.alone_s(device, split)
-            self._factors[device][split.micro_batches[device]].append(factor)
-            model = self._model(device)
             self._loads[device] = replace(
-                self._loads[device], model=model, update_s=replica.update_s
+                self._loads[device],
+                model=self._model(device),
+                update_s=replica.update_s,
             )
-        if len(measured.replicas) > 1 and self.request.sync_s is None:
+            busy_s.append(compute_s + replica.update_s)
+        if len(busy_s) > 1 and self.request.sync_s is None:
             usual_s = measured.step_time_s.median - measured.slow_s
-            busiest_s = max(replica.busy_s for replica in measured.replicas)
-            self._syncs_s[frozenset(split.used)] = max(0.0, usual_s - busiest_s)
+            self._syncs_s[frozenset(split.used)] = max(0.0, usual_s - max(busy_s))
 
     def too_often(self, split: BatchSplit) -> MeasuredSplit | None:
         """All that was measured of a split, if measuring it again would help no more; else None."""

@@ -274,11 +274,13 @@ class Attempts:
         )
 
     def _takes_long(self, asked: _Asked) -> bool:
-        """Whether the step time of the batch would take long to measure, by smaller ones."""
+        """Whether the step time of the batch would take long to measure, by smaller ones.
+
+        It may take twice as long for a split: it may show that no larger batch pays.
+        """
         points = list(self.points.values())
-        return (
-            bool(points) and point_s(points, asked.batch, asked.rule) > _LONGEST_TRY_S
-        )
+        longest_s = 2 * _LONGEST_TRY_S if self._for_split else _LONGEST_TRY_S
+        return bool(points) and point_s(points, asked.batch, asked.rule) > longest_s
 
     def _try_steps(self, batch: int) -> int | None:
         with self._memory_or_fault(batch), self.bench.worker() as worker:

@@ -59,7 +59,7 @@ def explore(attempts: Attempts) -> Explored:
         if not attempt.trains:
             failed = size
             break
-        plateau = _plateau(attempts)
+        plateau = plateau_of(attempts)
         if plateau is not None:
             break
         factor = _factor(attempts, size)
@@ -90,7 +90,7 @@ def _factor(attempts: Attempts, size: int) -> int:
     return 2 if may_show and _is_enough(attempts, 4 * size) else 4
 
 
-def _plateau(attempts: Attempts) -> int | None:
+def plateau_of(attempts: Attempts) -> int | None:
     """The batch at which throughput stopped rising, if no larger ones than were tried pay.
 
     These are long before memory ends where a model is small and a device large.
@@ -186,6 +186,7 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
         failed=explored.failed,
         why_max=_why_max(bench),
         within=_limit_within(attempts),
+        is_enough=lambda: plateau_of(attempts) is not None,
     )
 
 

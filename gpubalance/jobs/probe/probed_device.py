@@ -17,7 +17,7 @@ from gpubalance.jobs.probe.curve import (
     measure_slower_again,
     work_of_step,
 )
-from gpubalance.jobs.probe.limit import explore, search_limit
+from gpubalance.jobs.probe.limit import explore, plateau_of, search_limit
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import (
     LINE_WITHIN,
@@ -105,6 +105,10 @@ class ProbedDevice:
         self.plateau = explored.plateau
         self.step_work = work_of_step(attempts)
         self.limit = search_limit(attempts, explored)
+        if self.limit.fails is None and self.plateau is None:
+            self.plateau = plateau_of(attempts)  # at which the search ended
+        if self.plateau is not None:
+            self.max_batch = max(self.limit.fits or 0, *attempts.points)
         # Nothing trains: what looked like a lack of memory was this fault.
         if self.limit.fits is None and attempts.fault is not None:
             raise attempts.fault
