@@ -75,13 +75,13 @@ def with_options(command: Command, common: Command) -> Command:
 def _record(annotation: Any) -> tuple[type[Record], list[str]] | None:
     """A record and the names of its fields that are options; None for any other annotation."""
     record = annotation
-    marks: list[Any] = []
+    metadata: list[Any] = []
     if get_origin(annotation) is Annotated:
-        record, *marks = get_args(annotation)
+        record, *metadata = get_args(annotation)
     if not (isinstance(record, type) and issubclass(record, Record)):
         return None
     hidden: set[str] = set()
-    for mark in marks:
+    for mark in metadata:
         hidden.update(mark.names)
     names = []
     # Its own first

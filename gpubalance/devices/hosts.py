@@ -2,7 +2,7 @@
 
 How hosts are reached is set once for the whole program, by `connect_hosts`, before it uses a
 device. It is the only such value: each process, result and printed command needs it, and handing it
-to all of them would take it through every request, party and renderer.
+to all of them would take it through every request, worker group and renderer.
 """
 
 from __future__ import annotations

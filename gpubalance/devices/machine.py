@@ -143,7 +143,7 @@ def held(devices: Sequence[Device]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for device in devices:
-            if device.told_by_nvml:
+            if device.is_local_gpu:
                 lock = Lock(device.uuid, f"{device.label} ({device.name})")
                 stack.callback(lock.release)
         yield

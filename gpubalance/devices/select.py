@@ -94,7 +94,7 @@ def _choice(devices: Sequence[Device]) -> str:
 Facts = tuple[object, ...]
 
 
-def first_alike(devices: Sequence[Device]) -> list[int]:
+def first_equal(devices: Sequence[Device]) -> list[int]:
     """For each device the number of the first one that equals it; its own if none before it does.
 
     Equal devices have one name, memory and profile, and are on one host: processors, PCIe and
@@ -106,7 +106,7 @@ def first_alike(devices: Sequence[Device]) -> list[int]:
 
 
 def _kind(device: Device) -> Facts:
-    facts = _speed_facts(device.uuid) if device.told_by_nvml else ()
+    facts = _speed_facts(device.uuid) if device.is_local_gpu else ()
     return (
         device.host,
         device.simulated,

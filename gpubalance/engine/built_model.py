@@ -14,7 +14,7 @@ from gpubalance.engine.step.counted import count_step
 from gpubalance.engine.step.functions import Functions
 from gpubalance.engine.step.parity import TRIED_SAMPLES
 from gpubalance.engine.supply import UNLIKE_BATCHES
-from gpubalance.results.decomposition import UNTRIED, Decomposition
+from gpubalance.results.combine_rules import UNTRIED, CombineRules
 from gpubalance.settings.settings import Settings
 
 
@@ -26,7 +26,7 @@ class BuiltModel:
         settings: Settings,
         replicas: Replicas,
         device: str,
-        verdict: Decomposition | None,
+        verdict: CombineRules | None,
         *,
         seed: int,
     ) -> None:
@@ -45,7 +45,7 @@ class BuiltModel:
         self.functions = Functions(self.model, replicas, xla=settings.xla)
         self.verdict = self._build(verdict)
 
-    def _build(self, verdict: Decomposition | None) -> Decomposition:
+    def _build(self, verdict: CombineRules | None) -> CombineRules:
         """Builds the model, and finds out how a split would train it, if that is not known.
 
         Only user's code is tried. A single device trains what a split can't.

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine import data_faults
-from gpubalance.engine.feed import AT_ONCE, Dealt, Feed
+from gpubalance.engine.feed import AT_ONCE, Dispatched, Feed
 from gpubalance.engine.iterators import Batches
 from gpubalance.engine.keras_patches import graph_of, is_keras_own
 from gpubalance.engine.labels import Target, as_outputs, compile_for, random_targets
@@ -79,8 +79,8 @@ class Samples:
         return Batches(endless.batch(global_batch).prefetch(tf.data.AUTOTUNE))
 
 
-def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dealt]:
-    """Some global batches of Samples or UserData, dealt to the devices, where they stay.
+def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dispatched]:
+    """Some global batches of Samples or UserData, dispatched to the devices, where they stay.
 
     Of a user's own samples up to seven, for several lengths and labels; fewer if they would take
     over a hundredth of a device's memory, as they must not lower the batch limit; but at least as
@@ -171,7 +171,7 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
         if settings.data is None or not is_usual or isinstance(error, GpubalanceError):
             raise
         fault = data_faults.of_labels(error)
-        fault = fault or data_faults.of_unlike_shapes(model, batch)
+        fault = fault or data_faults.of_varying_shapes(model, batch)
         if fault is not None:
             message = f"--data {settings.data}: {fault.message}"
             raise BadInput(message, remedy=fault.remedy) from None

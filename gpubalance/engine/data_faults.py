@@ -91,7 +91,7 @@ def _symbolic(tensor: Any) -> Any:
     return keras.KerasTensor(tuple(tensor.shape), tensor.dtype.name)
 
 
-def of_unlike_shapes(model: Any, batch: Any) -> BadInput | None:
+def of_varying_shapes(model: Any, batch: Any) -> BadInput | None:
     """The error for labels as deep as the model's output and of another shape; None if unknown."""
     output = model.outputs[0] if len(model.outputs) == 1 else None
     labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
@@ -139,7 +139,7 @@ def _is_text(values: Any) -> bool:
     return dtype == tf.string or getattr(dtype, "kind", "") in ("U", "S")
 
 
-def refuse_unlike_lengths(parts: Sequence[tuple[str, Any]]) -> None:
+def refuse_mismatched_lengths(parts: Sequence[tuple[str, Any]]) -> None:
     """Raises BadInput unless all arrays of all parts, such as ("x", x), have as many samples."""
     lengths: dict[int, str] = {}
     for name, values in parts:

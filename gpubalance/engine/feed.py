@@ -33,8 +33,8 @@ class Layout:
 
     `signature` has a TensorSpec for each tensor, open where they differ; `cut` is a function that
     gives each replica its part. `like` tells the structure, dtypes and ranks. When a batch differs
-    in another size, those after it have a wider layout; one that was dealt before keeps its own, so
-    that all processes trace for the same batch.
+    in another size, those after it have a wider layout; one that was dispatched before keeps its
+    own, so that all processes trace for the same batch.
     """
 
     like: str
@@ -43,13 +43,13 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Dealt:
-    """A global batch, dealt out.
+class Dispatched:
+    """A global batch, dispatched.
 
     `values` has the samples and the weights of each replica of this process, on its device. A batch
-    with too few samples to be dealt out is `replicated`: each replica has all of it. `is_usual`: it
-    has as many samples as most batches of the call and kind (to train, test or predict), as far as
-    is known. `shapes` are equal for batches of equal shapes.
+    with too few samples to be dispatched is `replicated`: each replica has all of it. `is_usual`:
+    it has as many samples as most batches of the call and kind (to train, test or predict), as far
+    as is known. `shapes` are equal for batches of equal shapes.
     """
 
     values: tuple[tuple[Any, Any], ...]
@@ -62,7 +62,7 @@ class Dealt:
 
 
 class _Rule(NamedTuple):
-    """How a batch is dealt out: see `Feed`."""
+    """How a batch is dispatched: see `Feed`."""
 
     split: BatchSplit
     least: int
@@ -93,7 +93,7 @@ class Feed:
         self.names = replicas.names
         self.own_slice = replicas.own_slice
         self.split = split
-        # Of the last batch that began to be dealt out
+        # Of the last batch that began to be dispatched
         self.dealing: BatchSplit | None = None
         # By the kind of batches: the split's global batch, and the samples of most batches
         self._usual: dict[str, tuple[int, int]] = {}
@@ -116,8 +116,8 @@ class Feed:
         """Begins a call, whose first batches are the usual ones from now on."""
         self._usual.clear()
 
-    def take(self, iterator: Iterator[Any]) -> tuple[Any, Dealt]:
-        """The next global batch, as it came and dealt out. Raises StopIteration."""
+    def take(self, iterator: Iterator[Any]) -> tuple[Any, Dispatched]:
+        """The next global batch, as it came and dispatched. Raises StopIteration."""
         self.look_ahead(iterator, 1)
         taken = self._ahead[iterator].batches.popleft().result()
         if taken is None:
@@ -131,8 +131,8 @@ class Feed:
         if ahead is None:
             ahead = self._ahead[iterator] = _Ahead(self._reader_of_another())
         while len(ahead.batches) < batches:
-            # How it is dealt is decided now: what changes meanwhile would reach each process at
-            # another batch.
+            # How it is dispatched is decided now: what changes meanwhile would reach each process
+            # at another batch.
             read = partial(self._next, iterator, self._call, self._rule)
             ahead.batches.append(ahead.reader.submit(read))
 
@@ -162,7 +162,7 @@ class Feed:
 
     def _next(
         self, iterator: Iterator[Any], call: object, rule: _Rule
-    ) -> tuple[Any, Future[Dealt]] | None:
+    ) -> tuple[Any, Future[Dispatched]] | None:
         """The next batch, on its way to the devices; None at the end, or once the call is over."""
         batch = cleaned(next(iterator, None))
         if batch is None:
@@ -172,33 +172,33 @@ class Feed:
                 return None
             return batch, self._copies.submit(self._arranged(batch, rule))
 
-    def deal(self, batch: Any) -> Dealt:
+    def deal(self, batch: Any) -> Dispatched:
         """Deals a batch in order, the first samples to the first replica.
 
-        Raises BadInput if it can't be dealt out.
+        Raises BadInput if it can't be dispatched.
         """
         with self._arranging:
             bring = self._arranged(batch, self._rule)
         return bring()
 
-    def deal_all(self, batches: Iterable[Any]) -> list[Dealt]:
+    def deal_all(self, batches: Iterable[Any]) -> list[Dispatched]:
         """Deals batches that are trained on again and again, all in the layout of the widest.
 
         Else each change from one layout to another would trace the step anew.
         """
-        dealt = [self.deal(batch) for batch in batches]
+        dispatched = [self.deal(batch) for batch in batches]
         widest = []
-        for one in dealt:
+        for one in dispatched:
             widest.append(replace(one, layout=self._layouts[one.layout.like]))
         return widest
 
     @property
     def _rule(self) -> _Rule:
-        """How batches are dealt out from now on."""
+        """How batches are dispatched from now on."""
         return _Rule(self.split, self.least, self.kind)
 
-    def _arranged(self, batch: Any, rule: _Rule) -> Callable[[], Dealt]:
-        """How a batch is dealt out; calling what it returns brings it to the devices."""
+    def _arranged(self, batch: Any, rule: _Rule) -> Callable[[], Dispatched]:
+        """How a batch is dispatched; calling what it returns brings it to the devices."""
         samples = samples_of(batch)
         if not samples:
             raise BadInput(
@@ -224,9 +224,11 @@ class Feed:
         self.dealing = shares
         is_usual = not replicated and samples == self._usual_samples(rule, samples)
 
-        def copied() -> Dealt:
+        def copied() -> Dispatched:
             values = called_flat(layout.cut, (batch, own_places, weights))
-            return Dealt(values, layout, shares, samples, replicated, is_usual, shapes)
+            return Dispatched(
+                values, layout, shares, samples, replicated, is_usual, shapes
+            )
 
         return copied
 

@@ -98,7 +98,7 @@ OPTIMIZER_SUM = Method.of_all(keras.optimizers.Optimizer, "_all_reduce_sum_gradi
 # Update a variable with many elementwise operations. TensorFlow has one kernel for each.
 ADAM_UPDATE = Method.of_all(keras.optimizers.Adam, "update_step")
 SGD_UPDATE = Method.of_all(keras.optimizers.SGD, "update_step")
-# Tell the parity check whose gradients a step takes.
+# Report the parity check whose gradients a step takes.
 ENTER_TAPE = Method.of_all(tf.GradientTape, "__enter__")
 TAPE_GRADIENT = Method.of_all(tf.GradientTape, "gradient")
 # Makes a variable on each of a strategy's devices, with the initial value of the first.
@@ -473,7 +473,7 @@ def move_slots(optimizer: Any) -> None:
                     move(slot, device)
 
 
-class Twin(NamedTuple):
+class OptimizerCopy(NamedTuple):
     """An optimizer for some variables of another, and how its scalars follow the other's.
 
     Each pair is a Keras variable of the original, and the tf.Variable that copies it.
@@ -483,33 +483,33 @@ class Twin(NamedTuple):
     scalars: list[tuple[Any, Any]]
 
 
-def twin_for(optimizer: Any, variables: Sequence[Any], device: str) -> Twin:
+def copy_for(optimizer: Any, variables: Sequence[Any], device: str) -> OptimizerCopy:
     """An optimizer with the same slots that updates only these of its variables, on their device.
 
     It has copies there of what the optimizer keeps beside its slots (iterations, learning rate,
     loss scale). It does not clip by a global norm.
     """
-    twin = _shallow_copy(optimizer)
+    copied = _shallow_copy(optimizer)
     scalars: list[tuple[Any, Any]] = []
     for name, value in vars(optimizer).items():
         if isinstance(value, keras.Variable):
             with tf.device(device):
                 copy = tf.Variable(value.value, trainable=False)
             scalars.append((value, copy))
-            vars(twin)[name] = _shallow_copy(value, _value=copy)
+            vars(copied)[name] = _shallow_copy(value, _value=copy)
     if "inner_optimizer" in vars(optimizer):
-        inner = twin_for(optimizer.inner_optimizer, variables, device)
-        vars(twin)["inner_optimizer"] = inner.optimizer
-        return Twin(twin, scalars + inner.scalars)
+        inner = copy_for(optimizer.inner_optimizer, variables, device)
+        vars(copied)["inner_optimizer"] = inner.optimizer
+        return OptimizerCopy(copied, scalars + inner.scalars)
     wanted = {id(variable) for variable in variables}
     trainable = enumerate(optimizer._trainable_variables)
     places = [place for place, variable in trainable if id(variable) in wanted]
     for name in ("_trainable_variables", "_model_variables_moving_average"):
         known = getattr(optimizer, name, None)
         if known is not None:
-            vars(twin)[name] = [known[place] for place in places]
-    vars(twin)["global_clipnorm"] = None
-    return Twin(twin, scalars)
+            vars(copied)[name] = [known[place] for place in places]
+    vars(copied)["global_clipnorm"] = None
+    return OptimizerCopy(copied, scalars)
 
 
 def _shallow_copy(original: Any, **changed: Any) -> Any:

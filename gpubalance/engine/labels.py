@@ -156,10 +156,10 @@ def _loss_for(tensor: Any, label_shape: Shape) -> Any:
     """
     shape = _shape(tensor)
     activation = _activation(tensor)
-    fits = _alike(label_shape, shape)
+    fits = _equal_on_all(label_shape, shape)
     if activation == "softmax" and fits:
         return keras.losses.CategoricalCrossentropy()
-    if shape and (shape[-1] or 0) > 1 and _alike(label_shape, shape[:-1]):
+    if shape and (shape[-1] or 0) > 1 and _equal_on_all(label_shape, shape[:-1]):
         return keras.losses.SparseCategoricalCrossentropy(
             from_logits=activation != "softmax"
         )
@@ -196,13 +196,13 @@ def classes_of(model: Any, labels: Any) -> Iterator[tuple[str, Any, int]]:
         classes = tensor.shape[-1] or 0
         if (
             classes > 1
-            and not _alike(label_shape, shape)
-            and _alike(label_shape, shape[:-1])
+            and not _equal_on_all(label_shape, shape)
+            and _equal_on_all(label_shape, shape[:-1])
         ):
             yield tensor.name, label, classes
 
 
-def _alike(one: Shape, other: Shape) -> bool:
+def _equal_on_all(one: Shape, other: Shape) -> bool:
     """Whether Keras makes two shapes equal: it adds or removes a last dimension of 1."""
     return _match(one, other) or _match(one, (*other, 1)) or _match((*one, 1), other)
 

@@ -12,12 +12,12 @@ import psutil
 
 from gpubalance.engine import data, hosts, memory, runtime, sum_times, trace
 from gpubalance.engine.built_model import BuiltModel
-from gpubalance.engine.feed import Dealt
+from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.replicas import DeviceTime, replicas_on
 from gpubalance.engine.step.points import stamped_times
 from gpubalance.engine.supply import Supply
-from gpubalance.results.decomposition import Decomposition
-from gpubalance.results.timing import Pulled, Timing
+from gpubalance.results.combine_rules import CombineRules
+from gpubalance.results.timing import Prefetched, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
@@ -52,7 +52,7 @@ class Session:
         *,
         seed: int,
         cluster: Cluster | None = None,
-        verdict: Decomposition | None = None,
+        verdict: CombineRules | None = None,
     ) -> None:
         """`verdict` is what the parity check has found in another session of this model."""
         self.settings = settings
@@ -134,7 +134,7 @@ class Session:
 
     def pull(
         self, global_batch: int, *, seconds: float, at_least: int
-    ) -> Iterator[Pulled]:
+    ) -> Iterator[Prefetched]:
         """Takes batches from the pipeline as fast as they come, and yields timings of that.
 
         It continues where the last call ended, if that was for the same size; the split's batches
@@ -290,21 +290,23 @@ class Session:
 
         Simulated devices are idle meanwhile, if the batch was not ready.
         """
-        dealt, waited_s = self._supply.next()
+        dispatched, waited_s = self._supply.next()
         if self._device_time.is_simulated:
             if waited_s <= _READY_WITHIN_S:
                 waited_s = 0.0
             self._device_time.pause(waited_s)
-        logs, stamps = self._train(dealt, stamped=stamped)
+        logs, stamps = self._train(dispatched, stamped=stamped)
         return logs, stamps, waited_s
 
-    def _train(self, dealt: Dealt, *, stamped: bool = False) -> tuple[Any, Any]:
+    def _train(
+        self, dispatched: Dispatched, *, stamped: bool = False
+    ) -> tuple[Any, Any]:
         """Queues a step: the logs and the stamps.
 
         Simulated devices read the clock in every step anyway, so each is traced as a stamped one.
         """
         logs, stamps, _ = self._built.functions.train(
-            dealt, stamped=stamped or self._device_time.is_simulated
+            dispatched, stamped=stamped or self._device_time.is_simulated
         )
         return logs, stamps
 

@@ -9,9 +9,9 @@ from concurrent.futures import wait
 from typing import Any
 
 from gpubalance.engine import data
-from gpubalance.engine.feed import Dealt, Feed
+from gpubalance.engine.feed import Dispatched, Feed
 from gpubalance.engine.replicas import Replicas
-from gpubalance.results.timing import Pulled
+from gpubalance.results.timing import Prefetched
 from gpubalance.settings.batch_split import BatchSplit
 
 # If a pipeline's batches differ in shape, a timing is the mean over at least this many.
@@ -35,7 +35,7 @@ class Supply:
         self.cycle = 1
         self._batches: Iterator[Any] | None = None
         # A size, and batches of it
-        self._pulled: tuple[int, Iterator[Any]] | None = None
+        self._prefetched: tuple[int, Iterator[Any]] | None = None
 
     def has(self, split: BatchSplit, *, held: bool) -> bool:
         """Whether it gives batches of this split, which are held on the devices or not."""
@@ -47,7 +47,7 @@ class Supply:
     def begin(self, split: BatchSplit) -> None:
         """Forgets the batches of the split before."""
         self.drop()
-        self._pulled = None
+        self._prefetched = None
         self.feed.split = split
 
     def drop(self) -> None:
@@ -68,22 +68,22 @@ class Supply:
         self.cycle = UNLIKE_BATCHES if self.source.shapes_differ else 1
         self._batches = self.source.stream(self.feed.split.global_batch)
 
-    def next(self) -> tuple[Dealt, float]:
+    def next(self) -> tuple[Dispatched, float]:
         """The next batch, and the seconds that the host waited for it."""
         assert self._batches is not None  # noqa: S101  (`hold` or `stream` comes first)
         asked_s = time.perf_counter()
         if self.is_held:
-            dealt = next(self._batches)
+            dispatched = next(self._batches)
         else:
-            _, dealt = self.feed.take(self._batches)
+            _, dispatched = self.feed.take(self._batches)
             self.feed.look_ahead(self._batches)
-        return dealt, time.perf_counter() - asked_s
+        return dispatched, time.perf_counter() - asked_s
 
-    def pull(self, global_batch: int) -> Pulled:
+    def pull(self, global_batch: int) -> Prefetched:
         """Takes some batches of that size from the pipeline, as fast as they come."""
-        if self._pulled is None or self._pulled[0] != global_batch:
-            self._pulled = global_batch, self.source.stream(global_batch)
-        _, batches = self._pulled
+        if self._prefetched is None or self._prefetched[0] != global_batch:
+            self._prefetched = global_batch, self.source.stream(global_batch)
+        _, batches = self._prefetched
         began_s = time.perf_counter()
         began_cpu_s = time.process_time()
         count = 0
@@ -91,4 +91,6 @@ class Supply:
             next(batches)
             count += 1
         cpu_s = time.process_time() - began_cpu_s
-        return Pulled(batches=count, seconds=time.perf_counter() - began_s, cpu_s=cpu_s)
+        return Prefetched(
+            batches=count, seconds=time.perf_counter() - began_s, cpu_s=cpu_s
+        )

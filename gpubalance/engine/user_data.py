@@ -95,7 +95,7 @@ class UserData(Pool):
         named = zip(("x", "y", "sample_weight"), self._given, strict=False)
         with self._at_data():
             data_faults.refuse_text(self._model, *self._given[:2])
-            data_faults.refuse_unlike_lengths(list(named))
+            data_faults.refuse_mismatched_lengths(list(named))
 
     @contextmanager
     def _at_data(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.jobs.endings import attach_partial, raise_if_refused
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.measure.party import party_for
+from gpubalance.jobs.measure.worker_group import group_for
 from gpubalance.results.checkup import ModelCheck
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.warnings import warning
@@ -28,11 +28,11 @@ def check(request: RunRequest, watch: Watch, devices: Sequence[Device]) -> Model
     Raises BadInput for a model or data that can't be measured, and with the result for a model that
     a split can't train.
     """
-    with party_for(
+    with group_for(
         request, watch, TimeLimit(request.measuring.time_limit_s), purpose="check"
-    ) as party:
-        party.start()
-        facts = party.facts
+    ) as worker_group:
+        worker_group.start()
+        facts = worker_group.facts
     found = ModelCheck(
         created=now(),
         settings=request.settings,

@@ -15,7 +15,7 @@ from gpubalance.settings.device import Device, Host, JointProfile, hosts_of
 from gpubalance.settings.record import Record
 from gpubalance.workers.hosts import ask
 from gpubalance.workers.messages import Survey, Surveyed
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 
 class Listing(Record):
@@ -142,10 +142,10 @@ def list_devices(
 
 def _missing(gpus: Sequence[Device]) -> dict[str, str]:
     """The reason for each GPU that TensorFlow can't use, by UUID."""
-    with Party(gpus, purpose="survey") as party:
-        party.start()
+    with WorkerGroup(gpus, purpose="survey") as worker_group:
+        worker_group.start()
         try:
-            with party.worker() as worker:
+            with worker_group.worker() as worker:
                 surveyed = worker.ask(Survey(devices=worker.devices), Surveyed)
         except EnvironmentFault as error:  # TensorFlow itself does not work
             return {gpu.uuid: error.message for gpu in gpus}

@@ -102,7 +102,7 @@ def raising_gpu_lost(devices: Sequence[Device]) -> Iterator[None]:
 
 def lost_gpu(devices: Sequence[Device]) -> Device | None:
     """The first device that NVML no longer reaches; None if it reaches all, or does not answer."""
-    gpus = [device for device in devices if device.told_by_nvml]
+    gpus = [device for device in devices if device.is_local_gpu]
     if not gpus:
         return None
     present = within_or(Reading(), read).gpus

@@ -13,11 +13,11 @@ from gpubalance.jobs.start import End, run_once
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.launching import LaunchedSplit, Launching, TrainingProgress
-from gpubalance.workers.hosts import Tell
+from gpubalance.workers.hosts import Report
 
 
 def launch(
-    plan: Plan, command: Sequence[str], tell: Tell, how: Launching | None = None
+    plan: Plan, command: Sequence[str], report: Report, how: Launching | None = None
 ) -> int:
     """Runs the command in all processes until they end.
 
@@ -38,18 +38,18 @@ def launch(
         raise UsageError(
             f"--at-least {how.at_least}, and the plan has {len(plan.devices)} devices"
         )
-    return _Launch(plan, command, tell, how).run()
+    return _Launch(plan, command, report, how).run()
 
 
 class _Launch:
     """The starts of one launch, and what was seen in them."""
 
     def __init__(
-        self, plan: Plan, command: Sequence[str], tell: Tell, how: Launching
+        self, plan: Plan, command: Sequence[str], report: Report, how: Launching
     ) -> None:
         self._plan = plan
         self._command = command
-        self._tell = tell
+        self._report = report
         self._how = how
         self._split: BatchSplit | None = None  # in place of the plan's
         self._has_trained = False
@@ -90,7 +90,7 @@ class _Launch:
             return run_once(
                 devices,
                 self._command,
-                self._tell,
+                self._report,
                 self._reported,
                 deadline_s=self._how.deadline_s,
                 launched=launched,
@@ -144,4 +144,4 @@ class _Launch:
             )
 
     def _say(self, text: str) -> None:
-        self._tell(text, "launch", "stderr")
+        self._report(text, "launch", "stderr")

@@ -55,11 +55,11 @@ class Phases:
         self._announced_s = 0.0
         self._is_by_steps = False
         self._is_estimated = False  # by the job, which has measured
-        self._told_s = (
+        self._expected_whole_s = (
             0.0  # the longest whole time that was told as longer than announced
         )
         self._is_corrected = resumed
-        self._has_said_longer = resumed
+        self._has_reported_longer = resumed
         measuring = request if isinstance(request, ProbeRequest) else request.measuring
         limit_s = None if resumed else measuring.time_limit_s
         self._limit_s = math.inf if limit_s is None else limit_s
@@ -150,7 +150,7 @@ class Phases:
         if self._is_by_steps or self._resumed:
             return
         self._is_by_steps = True
-        if whole_s > max(_OTHER * self._announced_s, self._told_s):
+        if whole_s > max(_OTHER * self._announced_s, self._expected_whole_s):
             self._announced_s = whole_s
             duration = format_duration(whole_s)
             self._watch(
@@ -177,17 +177,17 @@ class Phases:
         self._watch(TimeLeft(left_s, self._later_s))
 
     def _say_if_longer(self) -> None:
-        if self._number is None or self._has_said_longer:
+        if self._number is None or self._has_reported_longer:
             return
         left_s = max(0.0, self._until_s - self._clock())
         whole_s = self._clock() + left_s - self._began_s
         if whole_s <= max(_LONGER * self._announced_s, self._announced_s + _LONGER_S):
             return
-        self._has_said_longer = True
+        self._has_reported_longer = True
         announced = format_duration(self._announced_s)
         text = f"taking longer than the estimated {announced}"
         if self._is_estimated:
-            self._told_s = whole_s
+            self._expected_whole_s = whole_s
             more = f": about {format_duration(left_s)} more" if left_s else ""
             text = f"taking over twice the estimated {announced}{more}"
         self._watch(Doing(text, stays=True))

@@ -9,11 +9,11 @@ from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
-from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.party import check_facts, party_for
+from gpubalance.jobs.measure.memory_search import JointMemorySearch
 from gpubalance.jobs.measure.trace import trace
+from gpubalance.jobs.measure.worker_group import check_facts, group_for
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.requests import RunRequest
@@ -40,26 +40,30 @@ def run(
     used = request.without_idle
     limit = TimeLimit(request.measuring.time_limit_s)
     journal.watch = watch
-    journal.tell_resumed()
+    journal.report_resumed()
     watch(PhaseBegun("run"))
-    party = party_for(used, watch, limit, journal=journal)
+    worker_group = group_for(used, watch, limit, journal=journal)
     has_data = request.settings.data is not None
     job = JointRun(
         request,
-        Measurer(party, journal, watch),
+        Measurer(worker_group, journal, watch),
         solo,
         from_input_pipeline=has_data,
         refuses_too_slow=True,
     )
-    with attach_partial(job.findings.result), raising_gpu_lost(used.devices), party:
-        party.start()
-        check_facts(party.facts, request, planned)
+    with (
+        attach_partial(job.findings.result),
+        raising_gpu_lost(used.devices),
+        worker_group,
+    ):
+        worker_group.start()
+        check_facts(worker_group.facts, request, planned)
         try:
             job.measure()
         except OutOfMemory as error:
-            raise Fitting(party, used, watch).error(error) from None
+            raise JointMemorySearch(worker_group, used, watch).error(error) from None
         result = cast("Run", job.findings.result())  # it has windows
         if len(result.replicas) > 1:
             save(result)
-        noted = trace(party, {0: used.split}, used.tracing, watch)
+        noted = trace(worker_group, {0: used.split}, used.tracing, watch)
         return result.model_copy(update={"warnings": (*result.warnings, *noted)})

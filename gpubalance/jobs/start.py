@@ -13,9 +13,9 @@ from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.launching import LaunchedSplit, TrainingProgress
 from gpubalance.system.signals import signals_held
+from gpubalance.workers.agent import GRACE_S
 from gpubalance.workers.failures import ending
-from gpubalance.workers.hosts import Script, Tell, connected
-from gpubalance.workers.keeper import GRACE_S
+from gpubalance.workers.hosts import Report, Script, connected
 
 # What shells add to the number of the signal that ended a process
 _BY_SIGNAL = 128
@@ -50,7 +50,7 @@ def processes_of(devices: Sequence[Device]) -> list[list[Device]]:
 def run_once(
     devices: Sequence[Device],
     command: Sequence[str],
-    tell: Tell,
+    report: Report,
     reported: Callable[[TrainingProgress], None],
     deadline_s: float | None = None,
     launched: LaunchedSplit | None = None,
@@ -77,7 +77,7 @@ def run_once(
                     script.run(command, cluster, launched)
                 for script in scripts:
                     codes.append(
-                        threads.submit(script.code, tell, reported, deadline_s)
+                        threads.submit(script.code, report, reported, deadline_s)
                     )
             for ended in as_completed(codes):
                 if ended.exception() or ended.result():

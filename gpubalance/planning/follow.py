@@ -49,7 +49,7 @@ def _nothing() -> float:
     return 0.0
 
 
-class Follower:
+class Rebalancer:
     """Takes the stamped steps of a training, and says when its split should change, and to what.
 
     A split is followed by the best one of the same global batch, by `allocate`, once the latest
@@ -144,7 +144,7 @@ class Follower:
         return None
 
     def _counts(self, step: StepTimes) -> bool:
-        """Whether a step is of the present split: not a last, smaller batch, nor dealt before."""
+        """Whether a step is of the present split: not of a last, smaller batch, nor of before."""
         split = step.split
         known = self._steps or self._before
         if known and split.global_batch < known[-1].split.global_batch:

@@ -18,7 +18,7 @@ _FEW = 6
 Devices: TypeAlias = frozenset[int]
 
 
-def without_some(problem: Problem, above: float) -> Devices | None:
+def next_subset_to_measure(problem: Problem, above: float) -> Devices | None:
     """The devices to look at next, as with fewer of them a split may be worth more than `above`.
 
     A set of devices promises that if what the others add is less than what sync could fall by: if
@@ -37,11 +37,11 @@ def without_some(problem: Problem, above: float) -> Devices | None:
         return None
     best = max(promising, key=values.__getitem__)
     parts = [part for part in values if part <= best and values[part]]
-    if problem.sync.has_sums(best):
+    if problem.sync.nothing_more_to_learn(best):
         if problem.sync.may_be_faster(best):
             return best
     else:
-        parts = [part for part in parts if not problem.sync.has_sums(part)]
+        parts = [part for part in parts if not problem.sync.nothing_more_to_learn(part)]
 
     def settled(part: Devices) -> tuple[int, float]:
         return sum(part <= devices for devices in promising), values[part]

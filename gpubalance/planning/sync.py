@@ -65,7 +65,7 @@ class Syncs:
             least_s = max(least_s, left_s)
         return min(self.of(used), least_s)
 
-    def has_sums(self, used: Set[int]) -> bool:
+    def nothing_more_to_learn(self, used: Set[int]) -> bool:
         """Whether no sum that can be timed would tell more of these devices' least sync.
 
         They can be timed beside a measured set around them. One over them takes between those over

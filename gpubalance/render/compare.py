@@ -16,8 +16,8 @@ from gpubalance.results.comparison import (
     ComparedResult,
     Comparison,
     DeviceRatio,
+    Difference,
     ThroughputRatio,
-    Unlike,
 )
 from gpubalance.settings.batch_split import pieces_text
 from gpubalance.settings.record import Record, Shown
@@ -113,7 +113,7 @@ def _verdict(pair: _Pair) -> Iterator[str]:
             yield _device_verdict(pair, device)
 
 
-def _difference(unlike: Unlike) -> str:
+def _difference(unlike: Difference) -> str:
     before = unlike.baseline or NOT_AVAILABLE
     after = unlike.other or NOT_AVAILABLE
     return f"{unlike.what} {before} → {after}"

@@ -55,14 +55,14 @@ def independent_summary(result: Independent) -> Iterator[Part]:
         yield CUT_SHORT
 
 
-def _are_unlike(result: Independent) -> bool:
+def _are_heterogeneous(result: Independent) -> bool:
     """Whether they trained models that differ."""
     return len({replica.model for replica in result.replicas}) > 1
 
 
 def _answer(result: Independent) -> Iterator[str]:
     trained = f"model {result.settings.model}"
-    if _are_unlike(result):
+    if _are_heterogeneous(result):
         trained = "a model of its own each"
     if result.throughput is None:
         yield f"nothing was measured at once{_why_not_at_once(result)}; {trained}"
@@ -115,7 +115,7 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
 def _devices(result: Independent) -> TextTable:
     """A row for each device, with its name or, if they differ, its model."""
     leads: dict[str, Callable[[OwnModel], str]] = {"": names_of(result.devices)}
-    if _are_unlike(result):
+    if _are_heterogeneous(result):
         leads = {"model": lambda replica: shorten_front(replica.model, _NAME_WIDTH)}
     leads["batch"] = lambda replica: str(replica.batch)
     if any(replica.input_wait_s is not None for replica in result.replicas):

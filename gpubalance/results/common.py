@@ -252,7 +252,7 @@ class OfModel(OfDevices):
     model: Model | None
 
 
-def check_unlike(devices: Devices) -> None:
+def check_distinct(devices: Devices) -> None:
     """Raises for two devices of one UUID, by which a plan finds its devices again."""
     if len({device.uuid for device in devices}) < len(devices):
         raise unsound("devices", "two have the same UUID")

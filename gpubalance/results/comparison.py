@@ -86,7 +86,7 @@ class ComparedResult(Record):
         return sum(self.batches) if self.batches else None
 
 
-class Unlike(Record):
+class Difference(Record):
     """A difference other than the split; null where a result does not say."""
 
     what: str
@@ -134,7 +134,7 @@ class Against(Record):
 
     result: int
     same_measurement: bool
-    unlike: tuple[Unlike, ...]
+    unlike: tuple[Difference, ...]
     ratio: ThroughputRatio | None
     devices: tuple[DeviceRatio, ...]
 

@@ -21,8 +21,8 @@ from gpubalance.results.common import (
     Samples,
     Size,
     Warning_,
+    check_distinct,
     check_length,
-    check_unlike,
     has_a_split,
     unsound,
     without_former,
@@ -229,7 +229,7 @@ class Plan(OfSplit, OfModel):
     @model_validator(mode="after")
     def _sound(self) -> Plan:
         count = len(self.devices)
-        check_unlike(self.devices)
+        check_distinct(self.devices)
         check_length("batches", len(self.batches), count)
         check_length("micro_batches", len(self.micro_batches), count)
         if self.global_batch != sum(self.batches):

@@ -21,7 +21,7 @@ from gpubalance.results.common import (
     StepTime,
     Throughput,
     Warning_,
-    check_unlike,
+    check_distinct,
     unsound,
 )
 from gpubalance.results.run import InputPipeline
@@ -269,5 +269,5 @@ class Probe(OfModel):
 
     @model_validator(mode="after")
     def _sound(self) -> Probe:
-        check_unlike(self.devices)
+        check_distinct(self.devices)
         return self

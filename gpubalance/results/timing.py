@@ -87,7 +87,7 @@ class Timing(Record):
     timeline: Timeline | None = None
 
 
-class Pulled(Record):
+class Prefetched(Record):
     """`batches` came in `seconds`; meanwhile all cores together worked `cpu_s`."""
 
     batches: Annotated[int, Field(ge=1)]

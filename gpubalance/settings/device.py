@@ -232,7 +232,7 @@ class Device(Record):
         return not self.simulated
 
     @property
-    def told_by_nvml(self) -> bool:
+    def is_local_gpu(self) -> bool:
         """Whether NVML on this host knows it."""
         return not self.simulated and self.host is None
 

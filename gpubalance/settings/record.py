@@ -103,8 +103,8 @@ def all_faults(
                 meant[fault["loc"]] = near[0]
     misspelt = {(*place[:-1], name) for place, name in meant.items()}
     for fault in faults:
-        is_said = fault["type"] == _MISSING and fault["loc"] in misspelt
-        if is_said or fault["loc"] in around:
+        is_reported = fault["type"] == _MISSING and fault["loc"] in misspelt
+        if is_reported or fault["loc"] in around:
             continue
         text = fault_text(fault)
         likely = meant.get(fault["loc"])

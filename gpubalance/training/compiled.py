@@ -9,12 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.feed import Dealt
+from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.step.compiled import NotCompiled
 from gpubalance.engine.step.functions import Functions
 from gpubalance.numbers.units import format_seconds
 from gpubalance.training.device_split import DeviceSplit
-from gpubalance.training.measured import unlike_xla_text
+from gpubalance.training.measured import xla_mismatch_text
 from gpubalance.training.scope import uses_xla
 from gpubalance.training.step_warnings import print_below_bar
 
@@ -47,44 +47,46 @@ class CompiledSteps:
         """Takes the options of a `fit`, and warns if it is otherwise than was measured."""
         self._verbose = options.get("verbose", "auto")
         xla = uses_xla(self._model, self._split.plan)
-        self._warn(unlike_xla_text(self._split.plan, self._model, xla=xla))
+        self._warn(xla_mismatch_text(self._split.plan, self._model, xla=xla))
 
     def train(
-        self, dealt: Dealt, *, stamped: bool = False, noisy: bool = False
+        self, dispatched: Dispatched, *, stamped: bool = False, noisy: bool = False
     ) -> tuple[dict[str, Any], Any, bool]:
         """As `Functions.train`; a step that is compiled first, or not at all, counts as traced."""
         functions = self.functions
         if not functions.xla:
-            return functions.train(dealt, stamped=stamped, noisy=noisy)
-        sizes = [tuple(tensor.shape) for tensor in tf.nest.flatten(dealt.values)]
-        shapes = dealt.shares, tuple(sizes)
+            return functions.train(dispatched, stamped=stamped, noisy=noisy)
+        sizes = [tuple(tensor.shape) for tensor in tf.nest.flatten(dispatched.values)]
+        shapes = dispatched.shares, tuple(sizes)
         if not self._comes_often(shapes):
-            self._warn_of_rare(dealt)
-            logs, _, _ = functions.train(dealt, compiled=False)
+            self._warn_of_rare(dispatched)
+            logs, _, _ = functions.train(dispatched, compiled=False)
             return logs, None, True
         kind = shapes, stamped, noisy
         if kind in self._compiled:
-            return functions.train(dealt, stamped=stamped, noisy=noisy)
+            return functions.train(dispatched, stamped=stamped, noisy=noisy)
         self._compiled.add(kind)
         self._sizes.add(shapes)
         has_bar = len(self._latest) > 1  # Keras shows it at the end of a step
-        self._tell(f"XLA compiles the step for {dealt.shares} …", has_bar=has_bar)
+        self._report(
+            f"XLA compiles the step for {dispatched.shares} …", has_bar=has_bar
+        )
         began_s = time.perf_counter()
         kept = self._kept()
         try:
-            logs, stamps, _ = functions.train(dealt, stamped=stamped, noisy=noisy)
+            logs, stamps, _ = functions.train(dispatched, stamped=stamped, noisy=noisy)
         except NotCompiled as error:
             self._go_on_without(error)
             for variable, value in kept:
                 variable.assign(value)
-            return functions.train(dealt, stamped=stamped, noisy=noisy)
+            return functions.train(dispatched, stamped=stamped, noisy=noisy)
         took = format_seconds(time.perf_counter() - began_s)
-        self._tell(f"… it took {took}")
+        self._report(f"… it took {took}")
         return logs, stamps, True
 
-    def most_in_a_row(self, dealt: Dealt) -> int:
+    def most_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on; 1 with XLA."""
-        return 1 if self.functions.xla else self.functions.most_in_a_row(dealt)
+        return 1 if self.functions.xla else self.functions.most_in_a_row(dispatched)
 
     def trace_again(self, what: str) -> None:
         """As `Functions.trace_again`, which compiles again, too."""
@@ -124,15 +126,15 @@ class CompiledSteps:
         self._warn(f"{error.message}\nSo it trains without XLA, unlike its plan")
         self.functions.give_up_xla()
 
-    def _warn_of_rare(self, dealt: Dealt) -> None:
+    def _warn_of_rare(self, dispatched: Dispatched) -> None:
         """Warns once, of the first of them: there may be as many as batches."""
         if not self._has_warned:
             self._has_warned = True
             self._warn(
-                f"the model {self._model.name} trains batches of {dealt.shares} without XLA, which "
-                "compiles each size anew: only those that come often are compiled"
+                f"the model {self._model.name} trains batches of {dispatched.shares} without XLA, "
+                "which compiles each size anew: only those that come often are compiled"
             )
 
-    def _tell(self, text: str, *, has_bar: bool = False) -> None:
+    def _report(self, text: str, *, has_bar: bool = False) -> None:
         if self._verbose and self._split.is_first:
             print_below_bar(text, self._verbose if has_bar else 0)

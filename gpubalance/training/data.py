@@ -17,7 +17,7 @@ from gpubalance.engine.datasets import (
     sample_count_of,
     static_batch_of,
 )
-from gpubalance.engine.feed import Dealt
+from gpubalance.engine.feed import Dispatched
 from gpubalance.errors import BadInput
 
 UNKNOWN_SIZE = int(tf.data.UNKNOWN_CARDINALITY)
@@ -134,7 +134,7 @@ def _check_arrays(options: dict[str, Any], model: Any) -> None:
         if arrays and _is_array(arrays[0][1]):
             inputs, labels = (value for _, value in [*arrays, ("", None)][:2])
             data_faults.refuse_text(model, inputs, labels)
-            data_faults.refuse_unlike_lengths(arrays)
+            data_faults.refuse_mismatched_lengths(arrays)
 
 
 def sizes(options: dict[str, Any]) -> dict[str, int]:
@@ -215,7 +215,7 @@ def regrouped_text(
 
 
 def other_batches_text(
-    dealt: Dealt,
+    dispatched: Dispatched,
     global_batch: int,
     *,
     only: int | None,
@@ -227,14 +227,14 @@ def other_batches_text(
     `only` are the samples of an epoch, None if their number is unknown; `balance` is the command
     that finds a split.
     """
-    taken = dealt.samples
-    shares = dealt.shares.batches
+    taken = dispatched.samples
+    shares = dispatched.shares.batches
     if taken == global_batch:
         return ""
     advice = f"leave batch_size out or give batches of {global_batch}"
     if only == taken:
         advice = f"there are only {taken} samples"
-    if dealt.replicated:
+    if dispatched.replicated:
         return (
             f"a batch of {taken} is too small to be shared among {len(shares)} devices, so each of "
             f"them computes all of it: {advice}"

@@ -44,8 +44,8 @@ class Trainer(ABC):
 
         Datasets and arrays are brought into global batches of this size, which `steps_per_epoch`
         counts, unless `batch_size` says otherwise; `validation_steps` counts the user's own. Raises
-        BadInput for a model that these devices can't train, and for data that can't be dealt out or
-        whose own code fails.
+        BadInput for a model that these devices can't train, and for data that can't be dispatched
+        or whose own code fails.
         """
         return self._call("fit", model, arguments, options)
 

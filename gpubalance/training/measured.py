@@ -29,7 +29,7 @@ ANY_FUNCTION = "FILE.py:FUNCTION"
 Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
 
 
-def unlike_plan_text(
+def plan_mismatch_text(
     plan: Plan,
     model: Any,
     simulate: Simulate = None,
@@ -55,7 +55,7 @@ def unlike_plan_text(
             f"the plan was measured with {plan.settings.model} (the model "
             f"{model_text(known, here)}), and this model is {model_text(here, known)}: {remedy}"
         )
-    if known.step is None or step is None or _are_alike(known.step, step):
+    if known.step is None or step is None or _are_equal(known.step, step):
         return ""
     return (
         f"the plan was measured with another step of {model.name} (operations: "
@@ -68,7 +68,7 @@ def _are_of_shape(model: Model, other: Model) -> bool:
     return len({model.input_shapes, other.input_shapes, None}) <= 2
 
 
-def _are_alike(step: Fingerprint, other: Fingerprint) -> bool:
+def _are_equal(step: Fingerprint, other: Fingerprint) -> bool:
     *heavy, (_, light) = step
     *other_heavy, (_, other_light) = other
     return heavy == other_heavy and max(light, other_light) <= _ALIKE * min(
@@ -94,7 +94,7 @@ def use_measured(wanted: Precision | None) -> None:
         )
 
 
-def unlike_precision_text(model: Any, wanted: Precision | None) -> str:
+def precision_mismatch_text(model: Any, wanted: Precision | None) -> str:
     """How the model trains otherwise than was measured, as far as that is known; else empty."""
     if wanted is None:
         return ""
@@ -113,7 +113,7 @@ def unlike_precision_text(model: Any, wanted: Precision | None) -> str:
     return ""
 
 
-def unlike_xla_text(plan: Plan | None, model: Any, *, xla: bool) -> str:
+def xla_mismatch_text(plan: Plan | None, model: Any, *, xla: bool) -> str:
     """How the model trains with or without XLA otherwise than was measured; else empty."""
     if plan is None or plan.settings.xla == xla:
         return ""
@@ -128,7 +128,7 @@ def unlike_xla_text(plan: Plan | None, model: Any, *, xla: bool) -> str:
 
 def warn_of_precision(model: Any, wanted: Precision | None) -> None:
     """Warns if the model trains otherwise than was measured."""
-    text = unlike_precision_text(model, wanted)
+    text = precision_mismatch_text(model, wanted)
     if text:
         warn_user(text)
 

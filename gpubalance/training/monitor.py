@@ -18,7 +18,7 @@ import tensorflow as tf
 from gpubalance.engine.keras_patches import print_msg
 from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_times
 from gpubalance.numbers.stats import median
-from gpubalance.planning.follow import Follower, SplitChange
+from gpubalance.planning.follow import Rebalancer, SplitChange
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.planning.parts import StepTimes
 from gpubalance.results.common import now
@@ -99,7 +99,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._follower = None
         if rebalance:
             multiple = split.plan.batch_multiple if split.plan else 1
-            self._follower = Follower(split.limits, multiple, split.fixed_samples)
+            self._follower = Rebalancer(split.limits, multiple, split.fixed_samples)
         self._log = EventLog(log_dir) if log_dir else None
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._steps: list[StampedStep] = []

@@ -23,8 +23,8 @@ from gpubalance.engine.pipeline.micro_batches import (
     refuse_model,
 )
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.engine.step.findings import NEITHER
 from gpubalance.engine.step.parity import TRIED_SAMPLES
+from gpubalance.engine.step.parity_analysis import NEITHER
 from gpubalance.engine.users_errors import own_code_named
 from gpubalance.engine.users_lines import warn_user
 from gpubalance.errors import BadInput, PlanMismatch

@@ -81,7 +81,7 @@ class Processes:
             )
         self._left -= 1
         others = [
-            label for label, _ in self._unlike_the_first(self._all(_digest(batch)))
+            label for label, _ in self._differs_from_first(self._all(_digest(batch)))
         ]
         if others:
             raise BadInput(
@@ -103,13 +103,13 @@ class Processes:
         self, numbers: Sequence[float], what: str, remedy: str = _SAME_FILES
     ) -> None:
         """Raises BadInput if not all have the same number: `600 in alpha:0, 450 in beta:0`."""
-        others = self._unlike_the_first(numbers)
+        others = self._differs_from_first(numbers)
         if others:
             shown = [(self._labels[0], numbers[0]), *others]
             text = ", ".join(f"{number:.0f} in {label}" for label, number in shown)
             raise BadInput(f"{what} {text}", remedy=remedy)
 
-    def _unlike_the_first(self, numbers: Sequence[float]) -> list[tuple[str, float]]:
+    def _differs_from_first(self, numbers: Sequence[float]) -> list[tuple[str, float]]:
         """The processes whose number is another than the first one's, by label."""
         pairs = zip(self._labels, numbers, strict=True)
         return [(label, number) for label, number in pairs if number != numbers[0]]
@@ -151,7 +151,7 @@ _ENDS = {
 }
 
 
-class _Together(keras.callbacks.Callback):  # type: ignore[misc]
+class _AgreedEnd(keras.callbacks.Callback):  # type: ignore[misc]
     """Ends in all processes what a callback ends in one, as the others would wait for it for ever.
 
     It must be the last callback, before Keras looks. `agreed` maps hooks to the flag of the model
@@ -183,7 +183,7 @@ def end_together(method: str, bound: dict[str, Any], processes: Processes) -> No
         if processes.any(_are_own(callbacks, end.hooks)):
             agreed[end.hooks[-1]] = end.flag
     if agreed:
-        bound["callbacks"] = [*callbacks, _Together(processes, agreed)]
+        bound["callbacks"] = [*callbacks, _AgreedEnd(processes, agreed)]
 
 
 def _are_own(callbacks: Sequence[Any], hooks: Sequence[str]) -> bool:

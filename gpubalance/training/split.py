@@ -51,7 +51,7 @@ class Split(DeviceSplit):
 
     A `tf.data.Dataset`, batched or not, is regrouped into global batches of the split's size; so
     are arrays, unless `batch_size` gives another global batch. Batches of other sizes (from a
-    generator or PyDataset, or smaller ones of a dataset in global batches) are dealt out in the
+    generator or PyDataset, or smaller ones of a dataset in global batches) are dispatched in the
     split's proportion.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpubalance.engine.feed import Dealt
+from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.keras_patches import print_msg
 from gpubalance.engine.local_layers import unsynchronised_text
 from gpubalance.engine.users_lines import warn_user
@@ -36,7 +36,7 @@ class StepWarnings:
         self._model = model
         self._epoch_samples: int | None = None
         self._may_begin_short = False
-        self._short_first: Dealt | None = None  # until a second batch tells
+        self._short_first: Dispatched | None = None  # until a second batch tells
 
     def begin(self, options: dict[str, Any]) -> None:
         """Begins a call, with its data as the user gave it."""
@@ -66,7 +66,7 @@ class StepWarnings:
         split = self._split
         if split.plan is not None:
             self.say(
-                measured.unlike_plan_text(
+                measured.plan_mismatch_text(
                     split.plan, self._model, split.simulate, split.plan_file, step
                 )
             )
@@ -76,7 +76,7 @@ class StepWarnings:
         """Whether the first batch may be the one that is not full, so that the second tells."""
         return self._short_first is not None
 
-    def of_other_batches(self, dealt: Dealt, *, rebalances: bool) -> None:
+    def of_other_batches(self, dispatched: Dispatched, *, rebalances: bool) -> None:
         """Warns of steps that do not have the split's global batch, by the first one.
 
         By the larger of the first two where the first may be the one that is not full.
@@ -85,14 +85,14 @@ class StepWarnings:
         if split.takes_any_batch:
             return
         if self._short_first is not None:
-            dealt = max(self._short_first, dealt, key=lambda one: one.samples)
+            dispatched = max(self._short_first, dispatched, key=lambda one: one.samples)
             self._short_first = None
-        elif self._may_begin_short and dealt.samples < split.global_batch:
-            self._short_first = dealt
+        elif self._may_begin_short and dispatched.samples < split.global_batch:
+            self._short_first = dispatched
             return
         self.say(
             data.other_batches_text(
-                dealt,
+                dispatched,
                 split.global_batch,
                 only=self._epoch_samples,
                 rebalances=rebalances,

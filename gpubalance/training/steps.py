@@ -17,15 +17,15 @@ import tensorflow as tf
 
 from gpubalance.engine import data_faults
 from gpubalance.engine.datasets import cleaned
-from gpubalance.engine.feed import AHEAD, Dealt, Feed
+from gpubalance.engine.feed import AHEAD, Dispatched, Feed
 from gpubalance.engine.iterators import Batches
 from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.step import built
-from gpubalance.engine.step.several import are_alike
+from gpubalance.engine.step.several import are_equal
 from gpubalance.engine.users_errors import own_code_named, own_traceback
 from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.remedies import match
-from gpubalance.results.decomposition import UNTRIED
+from gpubalance.results.combine_rules import UNTRIED
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training import data, launched, measured
 from gpubalance.training.called_function import set_before_text
@@ -57,7 +57,7 @@ class Steps(KerasFunctions):
         self._compiled_steps = CompiledSteps(self._split, model, self._warnings.say)
         self._functions = self._compiled_steps.functions
         self._tries_left = {"train": _TRIES, "test": _TRIES}
-        self._decomposition = UNTRIED  # of training
+        self._combine_rules = UNTRIED  # of training
         # As the optimizer counts. A monitor has every so many-th of them stamped.
         self._trained_steps = 0
         self._stamps_next = False  # true if the last stamped step does not count
@@ -134,7 +134,7 @@ class Steps(KerasFunctions):
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
-        # No step begins if the first batch is too large to be dealt out.
+        # No step begins if the first batch is too large to be dispatched.
         tried = self._last_shares or self._feed.dealing
         monitor = self.monitor
         return out_of_memory(
@@ -159,9 +159,9 @@ class Steps(KerasFunctions):
         self._feed.kind = "predict"
         outputs = []
         for batch in batches:
-            dealt = self._feed.deal(cleaned(batch))
-            self._note_inputs(batch, dealt)
-            outputs.append(self._functions.predict(dealt))
+            dispatched = self._feed.deal(cleaned(batch))
+            self._note_inputs(batch, dispatched)
+            outputs.append(self._functions.predict(dispatched))
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
     def train(self, iterator: Iterator[Any]) -> Any:
@@ -173,20 +173,20 @@ class Steps(KerasFunctions):
             if not batches:
                 break
             left -= len(batches)
-            if len(batches) > 1 and are_alike(batches):
+            if len(batches) > 1 and are_equal(batches):
                 logs = self._train_in_a_row(batches)
             else:
-                for dealt in batches:
-                    logs = self._train_on_dealt(dealt)
+                for dispatched in batches:
+                    logs = self._train_on_dispatched(dispatched)
             if left and self._in_a_row == 1 and self._is_tried("train", batches[-1]):
                 self._in_a_row = self._most_in_a_row(iterator, batches[-1])
         if logs is None:
             raise StopIteration
         return logs
 
-    def _next_ones(self, iterator: Iterator[Any], most: int) -> list[Dealt]:
+    def _next_ones(self, iterator: Iterator[Any], most: int) -> list[Dispatched]:
         """So many of the next batches, fewer at the end."""
-        batches: list[Dealt] = []
+        batches: list[Dispatched] = []
         try:
             while len(batches) < most:
                 batches.append(self._next(iterator, "train"))
@@ -194,7 +194,7 @@ class Steps(KerasFunctions):
             pass
         return batches
 
-    def _most_in_a_row(self, iterator: Iterator[Any], dealt: Dealt) -> int:
+    def _most_in_a_row(self, iterator: Iterator[Any], dispatched: Dispatched) -> int:
         """How many steps one call may have, once one was traced.
 
         A generator is asked for no batches that are not needed yet. Processes train alike only as
@@ -202,7 +202,7 @@ class Steps(KerasFunctions):
         """
         if self._replicas.cluster is not None or not isinstance(iterator, Batches):
             return 1
-        return self._compiled_steps.most_in_a_row(dealt)
+        return self._compiled_steps.most_in_a_row(dispatched)
 
     def _count_in_a_row(self, left: int) -> int:
         """How many of the steps that are left the next call has: none that is stamped beside one.
@@ -216,9 +216,9 @@ class Steps(KerasFunctions):
             most = 1 if self._stamps_next else min(most, until_stamped)
         return 1 << max(0, most.bit_length() - 1)
 
-    def _train_in_a_row(self, batches: list[Dealt]) -> Any:
-        for dealt in batches:
-            self._note_training(dealt)
+    def _train_in_a_row(self, batches: list[Dispatched]) -> Any:
+        for dispatched in batches:
+            self._note_training(dispatched)
         known = self._functions.first_steps
         began_s = time.perf_counter()
         logs = self._functions.train_in_a_row(batches)
@@ -231,28 +231,28 @@ class Steps(KerasFunctions):
         return logs
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
-        return self._train_on_dealt(self._next(iterator, "train"))
+        return self._train_on_dispatched(self._next(iterator, "train"))
 
-    def _note_training(self, dealt: Dealt) -> None:
-        self._last_shares = dealt.shares
+    def _note_training(self, dispatched: Dispatched) -> None:
+        self._last_shares = dispatched.shares
         launched.reports.note_step(trains=True)
         # A last micro-batch may be too small.
-        if self._split.shares.accumulates and not dealt.replicated:
-            self._decomposition.refuse_small(dealt.shares.smallest, self.model)
+        if self._split.shares.accumulates and not dispatched.replicated:
+            self._combine_rules.refuse_small(dispatched.shares.smallest, self.model)
         self._trained_steps += 1
 
-    def _train_on_dealt(self, dealt: Dealt) -> Any:
-        self._note_training(dealt)
+    def _train_on_dispatched(self, dispatched: Dispatched) -> Any:
+        self._note_training(dispatched)
         monitor = self.monitor
         if monitor is None:
-            logs, _, _ = self._compiled_steps.train(dealt)
+            logs, _, _ = self._compiled_steps.train(dispatched)
             return logs
         stamped = self._stamps_next or self._trained_steps % monitor.every == 0
         noisy = bool(monitor.noise)  # its stamps have the gradients' norms too
         known = self._functions.first_steps
         began_s = time.perf_counter()
         logs, stamps, is_new = self._compiled_steps.train(
-            dealt, stamped=stamped, noisy=noisy
+            dispatched, stamped=stamped, noisy=noisy
         )
         took_s = time.perf_counter() - began_s
         is_first = is_new or self._functions.first_steps > known
@@ -261,28 +261,28 @@ class Steps(KerasFunctions):
         self._stamps_next = stamped and is_new
         if stamped and not is_new:
             monitor.note(
-                self._trained_steps, stamps.numpy(), dealt.shares, self._processes
+                self._trained_steps, stamps.numpy(), dispatched.shares, self._processes
             )
         return logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
-        dealt = self._next(iterator, "test")
+        dispatched = self._next(iterator, "test")
         launched.reports.note_step()
         # A test step does not accumulate
-        self._last_shares = BatchSplit(dealt.shares.batches)
-        return self._functions.test(dealt)
+        self._last_shares = BatchSplit(dispatched.shares.batches)
+        return self._functions.test(dispatched)
 
-    def _next(self, iterator: Iterator[Any], what: str) -> Dealt:
+    def _next(self, iterator: Iterator[Any], what: str) -> Dispatched:
         """The next batch to train or test on, after all that is done before a first one.
 
         Starts to bring the ones after it, but not while the step is still tried: what that finds
-        decides how they are dealt. Raises StopIteration.
+        decides how they are dispatched. Raises StopIteration.
         """
         # The feed deals by the split's shares, which a monitor may have changed.
         self._feed.split = self._split.shares
         self._feed.kind = what
         try:
-            batch, dealt = self._feed.take(iterator)
+            batch, dispatched = self._feed.take(iterator)
         except StopIteration:
             self._processes.compare_count(0)  # another process may go on
             if not self._is_built:
@@ -292,36 +292,36 @@ class Steps(KerasFunctions):
                     "leave it out; else look at what a filter or a take leaves, and at its files",
                 ) from None
             raise
-        self._processes.compare_count(dealt.samples)
+        self._processes.compare_count(dispatched.samples)
         self._processes.compare_batch(batch, self.model)
-        self._note_inputs(batch, dealt)
+        self._note_inputs(batch, dispatched)
         if not self._is_built:
-            self._build(batch, dealt, trains=what == "train")
+            self._build(batch, dispatched, trains=what == "train")
         elif what == "train" and self._warnings.wait_for_second_batch:
-            self._warnings.of_other_batches(dealt, rebalances=self._rebalances)
-        if not self._is_tried(what, dealt):
-            if self._may_tell(what):
-                self._try(what, batch, dealt.shares)
+            self._warnings.of_other_batches(dispatched, rebalances=self._rebalances)
+        if not self._is_tried(what, dispatched):
+            if self._may_warn(what):
+                self._try(what, batch, dispatched.shares)
                 return self._feed.deal(batch)  # once more, by what that found
-            return dealt
+            return dispatched
         self._feed.look_ahead(iterator, max(AHEAD, self._in_a_row))
-        return dealt
+        return dispatched
 
-    def _note_inputs(self, batch: Any, dealt: Dealt) -> None:
+    def _note_inputs(self, batch: Any, dispatched: Dispatched) -> None:
         """Keeps what inputs of another shape than those before are like, for an error to name."""
-        if dealt.shapes != self._shapes:
-            self._shapes = dealt.shapes
+        if dispatched.shapes != self._shapes:
+            self._shapes = dispatched.shapes
             self._inputs = tf.nest.map_structure(
                 lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
                 keras.utils.unpack_x_y_sample_weight(batch)[0],
             )
 
-    def _is_tried(self, what: str, dealt: Dealt) -> bool:
+    def _is_tried(self, what: str, dispatched: Dispatched) -> bool:
         """Whether it is known how parts make a whole, or there is but one part."""
-        has_parts = self._replicas.count > 1 or dealt.shares.accumulates
+        has_parts = self._replicas.count > 1 or dispatched.shares.accumulates
         return not (has_parts and self._tries_left[what])
 
-    def _may_tell(self, what: str) -> bool:
+    def _may_warn(self, what: str) -> bool:
         """Whether trying the step may tell anything: not once the loss has made its weights NaN.
 
         Each try takes as long as the first step.
@@ -329,7 +329,7 @@ class Steps(KerasFunctions):
         is_first = self._tries_left[what] == _TRIES
         return is_first or built.weights_are_finite(self.model)
 
-    def _build(self, batch: Any, dealt: Dealt, *, trains: bool) -> None:
+    def _build(self, batch: Any, dispatched: Dispatched, *, trains: bool) -> None:
         """Does what Keras leaves to the first batch."""
         self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
         if self._has_labels:
@@ -343,8 +343,8 @@ class Steps(KerasFunctions):
             self._warnings.of_another_model()
             self._warnings.of_batch_normalisation(xla=self._functions.xla)
             if self.monitor is not None:
-                self.monitor.begin_with(dealt.samples, self._trained_steps)
-            self._warnings.of_other_batches(dealt, rebalances=self._rebalances)
+                self.monitor.begin_with(dispatched.samples, self._trained_steps)
+            self._warnings.of_other_batches(dispatched, rebalances=self._rebalances)
 
     @property
     def _rebalances(self) -> bool:
@@ -358,28 +358,28 @@ class Steps(KerasFunctions):
         """
         # Not the first device's share, which may be one sample: of so few a sum looks like a mean.
         largest = max(shares.micro_batches)
-        decomposition = self._functions.try_in_parts(what, batch, share=largest)
-        if decomposition.refused is not None:
+        combine_rules = self._functions.try_in_parts(what, batch, share=largest)
+        if combine_rules.refused is not None:
             raise BadInput(
-                decomposition.refused.message, remedy=decomposition.refused.remedy
+                combine_rules.refused.message, remedy=combine_rules.refused.remedy
             )
-        if decomposition.warned and not decomposition.is_known:
+        if combine_rules.warned and not combine_rules.is_known:
             fault = self._fault_of_inputs()
             if fault is not None:
                 raise fault
         self._tries_left[what] -= 1
-        if decomposition.is_known:
+        if combine_rules.is_known:
             self._tries_left[what] = 0
-        self._feed.least = max(self._feed.least, decomposition.least)
-        for text in decomposition.warned:
+        self._feed.least = max(self._feed.least, combine_rules.least)
+        for text in combine_rules.warned:
             fault = data_faults.of_class_number(text)
             if fault is not None:
                 raise fault
             self._warnings.say(text)
         if what == "train":
-            self._decomposition = decomposition
-            decomposition.refuse_small(shares.smallest, self.model)
-            self._warnings.of_another_model(decomposition.fingerprint)
+            self._combine_rules = combine_rules
+            combine_rules.refuse_small(shares.smallest, self.model)
+            self._warnings.of_another_model(combine_rules.fingerprint)
 
     def _prepare(self, method: str, options: dict[str, Any]) -> None:
         """Checks model and data, brings the data into the split's batches, and warns of changes."""
@@ -392,7 +392,7 @@ class Steps(KerasFunctions):
         data.check(options, self.model, devices=len(split.devices), trains=trains)
         if trains:
             self._warnings.say(
-                measured.unlike_precision_text(self.model, split.precision)
+                measured.precision_mismatch_text(self.model, split.precision)
             )
             self._warnings.say(set_before_text(self.model))
             self._compiled_steps.begin(options)

@@ -47,7 +47,7 @@ class Ways(Record):
 
 Answer = TypeVar("Answer", bound=BaseModel)
 # Called with a line, the label of the process that printed it, and the stream.
-Tell = Callable[[str, str, Literal["stdout", "stderr"]], None]
+Report = Callable[[str, str, Literal["stdout", "stderr"]], None]
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ class Script(Process):
 
     def code(
         self,
-        tell: Tell,
+        report: Report,
         reported: Callable[[TrainingProgress], None] = lambda _: None,
         deadline_s: float | None = None,
     ) -> int:
@@ -116,7 +116,7 @@ class Script(Process):
             if isinstance(message, Ended):
                 return message.code if message.code >= 0 else 128 - message.code
             if message.stream != "report":
-                tell(message.text, self.label, message.stream)
+                report(message.text, self.label, message.stream)
                 continue
             self.progress = TrainingProgress.model_validate_json(message.text)
             reported(self.progress)

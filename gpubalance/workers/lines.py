@@ -1,6 +1,6 @@
 """Lines over a pipe, and the beats between them by which each side shows that it lives.
 
-It loads no slow module, as the keeper uses it.
+It loads no slow module, as the agent uses it.
 """
 
 from __future__ import annotations

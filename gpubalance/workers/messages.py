@@ -6,7 +6,7 @@ A line reads `{"Measure":{…}}`.
     Open (once)                →    Ready
     Measure                    →    Timing …, Measured
     Measure at_once, Stop      →    Timing …, Measured after the Stop
-    Pull                       →    Pulled …, PulledAll
+    Pull                       →    Prefetched …, PrefetchedAll
     CountFlops                 →    Flops
     Trace                      →    Traced
     TimeSums                   →    SumsTimed
@@ -14,7 +14,7 @@ A line reads `{"Measure":{…}}`.
     Pipe                       →    Timing …, Measured
     Survey, Inspect            →    Surveyed, Inspected: of no model, instead of Open
     Copy, Reduce               →    Copied, Reduced: likewise
-    Where (of a cluster)       →    Whereabouts, whatever else it does
+    QueryProgress (of a cluster)       →    Progress, whatever else it does
     any                        →    Failed; the worker goes on, unless it was a GPU's memory
 
 Both sides reject what they do not know: a message is data, and its text is never executed.
@@ -29,9 +29,9 @@ from pydantic import Field
 
 from gpubalance.planning.pipeline.problem import Graph, Segment
 from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.results.combine_rules import UNTRIED, CombineRules
 from gpubalance.results.common import LocalLayers, Model
-from gpubalance.results.decomposition import UNTRIED, Decomposition
-from gpubalance.results.timing import BlockTimed, Pulled, Remedy, Timing
+from gpubalance.results.timing import BlockTimed, Prefetched, Remedy, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
@@ -57,7 +57,7 @@ class Build(Record):
     joint: JointProfile = JointProfile()
     seed: int = 0
     cuts: tuple[str, ...] | None = None
-    verdict: Decomposition | None = None
+    verdict: CombineRules | None = None
 
 
 class Open(Build):
@@ -86,7 +86,7 @@ class Ready(Record):
 
     model: Model
     memory_limit_bytes: tuple[int | None, ...]
-    verdict: Decomposition = UNTRIED
+    verdict: CombineRules = UNTRIED
     graph: Graph | None = None
     own_batch: Annotated[int, Field(ge=1)] | None = None
     own_batch_stays: bool = False
@@ -139,7 +139,7 @@ class Pull(Record):
     at_least: _Count = 1
 
 
-class PulledAll(Record):
+class PrefetchedAll(Record):
     """The requested batches have come. `remedies` are what usually makes such data faster.
 
     `joined_from` is the size of the user's own batches, which differ in shape; `split.fit` would
@@ -216,14 +216,14 @@ class Pipe(Record):
     patience_s: Annotated[float, Field(gt=0)] | None = None
 
 
-class Where(Record):
+class QueryProgress(Record):
     """Say where the process is.
 
     The processes of a cluster are asked this when they have been silent for too long.
     """
 
 
-class Whereabouts(Record):
+class Progress(Record):
     """How many steps have this process's own gradients."""
 
     computed: int
@@ -339,10 +339,10 @@ AnyRequest = (
     | Check
 )
 
-_OfMeasuring = Timing | Measured | Pulled | PulledAll | BlockTimed
+_OfMeasuring = Timing | Measured | Prefetched | PrefetchedAll | BlockTimed
 _OfChecks = Surveyed | Inspected | Copied | Reduced
 AnyReply = (
-    Ready | _OfMeasuring | Flops | Traced | SumsTimed | _OfChecks | Whereabouts | Failed
+    Ready | _OfMeasuring | Flops | Traced | SumsTimed | _OfChecks | Progress | Failed
 )
 
 

@@ -1,9 +1,9 @@
 """A process from the side of whoever started it: start, send, receive within a deadline, end.
 
 It may be on this host, or behind the command that reaches another one: both are started and held by
-`keeper`, which speaks over its own stdin and stdout.
+`agent`, which speaks over its own stdin and stdout.
 
-    parent                          keeper
+    parent                          agent
                                     Hello
     Start                      →    Printed … of a script; what a worker says; Ended at last
 """
@@ -30,6 +30,7 @@ from gpubalance.settings.record import Record
 from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
 from gpubalance.system.signals import signals_held
 from gpubalance.system.state import current_folder, new_log
+from gpubalance.workers.agent import installed
 from gpubalance.workers.failures import (
     bound,
     died,
@@ -38,7 +39,6 @@ from gpubalance.workers.failures import (
     silent,
     unreadable,
 )
-from gpubalance.workers.keeper import installed
 from gpubalance.workers.lines import LineReader, LineWriter
 from gpubalance.workers.messages import AnyReply, from_line, to_line
 
@@ -48,7 +48,7 @@ _GREETS_WITHIN_S = 60.0  # over a slow ssh and from a slow disk
 # Looks without a beat: counted, as a program that was stopped for a while misses both
 _LOST_AFTER = 20
 _LOOKS_EVERY_S = 1.0
-# The keeper there, which hears nothing of this side either, ends it within so long from then
+# The agent there, which hears nothing of this side either, ends it within so long from then
 _LIVES_ON_S = 15.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not
 # start before.
@@ -139,7 +139,7 @@ class Process:
         try:
             # Appends, as the log may be cut short meanwhile
             with signals_held(), self.log.open("ab") as log:
-                self._keeper = subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
+                self._agent = subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
                     command or [sys.executable, KEEPER],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -148,11 +148,11 @@ class Process:
                     # A Ctrl-C in the terminal reaches only the parent, which ends it
                     start_new_session=True,
                 )
-                assert self._keeper.stdin and self._keeper.stdout  # noqa: S101,PT018  (pipes)
+                assert self._agent.stdin and self._agent.stdout  # noqa: S101,PT018  (pipes)
                 self._requests = LineWriter(
-                    self._keeper.stdin, beats=command is not None
+                    self._agent.stdin, beats=command is not None
                 )
-                self._replies = self._keeper.stdout
+                self._replies = self._agent.stdout
                 self._reader = LineReader(self._replies)
                 _started.add(self)
         except (OSError, RuntimeError) as error:
@@ -169,13 +169,13 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The keeper's process id here, or that of the command that reaches it."""
-        return self._keeper.pid
+        """The agent's process id here, or that of the command that reaches it."""
+        return self._agent.pid
 
     @property
     def lives(self) -> bool:
         """Whether the process has not ended, and was not killed."""
-        return not self._is_ended and self._keeper.poll() is None
+        return not self._is_ended and self._agent.poll() is None
 
     def start(
         self, environment: Mapping[str, str | None], words: Sequence[str] = ()
@@ -229,7 +229,7 @@ class Process:
             raise unreadable(error, self.log) from None
 
     def greeted(self) -> Hello:
-        """The keeper's first message, which may follow what a shell there prints.
+        """The agent's first message, which may follow what a shell there prints.
 
         Raises EnvironmentFault.
         """
@@ -250,7 +250,7 @@ class Process:
 
     def _checked(self, line: bytes) -> Hello:
         """The message, if the host has the same software as this one."""
-        # A keeper never sends that; with a terminal it would also read its own words
+        # An agent never sends that; with a terminal it would also read its own words
         if line.endswith(b"\r"):
             raise self._not_reached("makes a terminal there", _TERMINALS)
         try:
@@ -304,8 +304,8 @@ class Process:
 
     def _exit_code(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(2)
-        return self._keeper.returncode
+            self._agent.wait(2)
+        return self._agent.returncode
 
     def kill(self) -> None:
         """Kills the process and its group, from any thread.
@@ -314,7 +314,7 @@ class Process:
         """
         self._is_ended = True
         self._requests.close()
-        # A keeper that was stopped does not notice otherwise
+        # An agent that was stopped does not notice otherwise
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
@@ -326,12 +326,12 @@ class Process:
         # end, does all of it again.
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(self._ends_within_s)
+            self._agent.wait(self._ends_within_s)
         self._signal(signal.SIGKILL)
-        self._keeper.wait()
+        self._agent.wait()
         self._replies.close()
         _started.discard(self)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._keeper.pid, number)
+            os.killpg(self._agent.pid, number)

@@ -22,7 +22,7 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.remedies import known_error
-from gpubalance.results.timing import Pulled, Timing
+from gpubalance.results.timing import Prefetched, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
@@ -34,9 +34,9 @@ from gpubalance.workers.messages import (
     Failed,
     Measured,
     Open,
+    Progress,
+    QueryProgress,
     Ready,
-    Where,
-    Whereabouts,
 )
 from gpubalance.workers.process import Process
 
@@ -46,7 +46,7 @@ Answer = AnyReply | GpubalanceError
 _GRACE_S = 3.0
 
 
-class Blame(IntEnum):
+class FailureRank(IntEnum):
     """How well an answer explains others' failures: the first of these that occurs is reported.
 
     One that is out of memory, ends or is silent leaves the others waiting.
@@ -60,22 +60,22 @@ class Blame(IntEnum):
     NONE = auto()
 
 
-def blame_of(answer: Answer) -> Blame:
+def blame_of(answer: Answer) -> FailureRank:
     """What is the matter with the process that gave this answer."""
     match answer:
         case Failed(disguised=True):  # another's lack of memory may end NCCL here
-            return Blame.OWN
+            return FailureRank.OWN
         case Failed(fault="memory"):
-            return Blame.MEMORY
+            return FailureRank.MEMORY
         case Failed(fault="peer"):
-            return Blame.PEER
+            return FailureRank.PEER
         case Failed():
-            return Blame.OWN
+            return FailureRank.OWN
         case PartialResult() | EnvironmentFault():
-            return Blame.DEATH
+            return FailureRank.DEATH
         case GpubalanceError():
-            return Blame.SILENCE
-    return Blame.NONE
+            return FailureRank.SILENCE
+    return FailureRank.NONE
 
 
 def merged(replies: Sequence[Any]) -> AnyReply:
@@ -97,8 +97,8 @@ def merged(replies: Sequence[Any]) -> AnyReply:
                     "late_part": max(late, default=None),
                 }
             )
-        case Pulled():  # a step waits for the slowest pipeline
-            return max(replies, key=lambda pulled: pulled.seconds / pulled.batches)  # type: ignore[no-any-return]
+        case Prefetched():  # a step waits for the slowest pipeline
+            return max(replies, key=lambda pull: pull.seconds / pull.batches)  # type: ignore[no-any-return]
         case Timing():
             return _merged_timing(first, replies)
     return first
@@ -208,7 +208,7 @@ class Ranks:
         """The merged reply of all. Raises what `Process.receive` does, naming the device."""
         try:
             answers = self._gather(within_s, doing)
-            if any(blame_of(answer) < Blame.NONE for answer in answers.values()):
+            if any(blame_of(answer) < FailureRank.NONE for answer in answers.values()):
                 return self._blamed(answers, doing)
         except BaseException:
             # Each thread that waits for its process must hear of it
@@ -227,10 +227,10 @@ class Ranks:
                 ranks[future] = rank
                 future.add_done_callback(arrived.put)
         answers: dict[int, Answer] = {}
-        worst = Blame.NONE
+        worst = FailureRank.NONE
         end_s = None
         # Nothing that others say explains a lack of memory
-        while len(answers) < len(self._members) and worst != Blame.MEMORY:
+        while len(answers) < len(self._members) and worst != FailureRank.MEMORY:
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             try:
                 future = arrived.get(timeout=left_s)
@@ -239,7 +239,7 @@ class Ranks:
             rank = ranks[future]
             answers[rank] = future.result()
             worst = min(worst, blame_of(answers[rank]))
-            if end_s is None and worst < Blame.NONE:
+            if end_s is None and worst < FailureRank.NONE:
                 end_s = time.monotonic() + _GRACE_S
         return answers
 
@@ -248,7 +248,7 @@ class Ranks:
         rank = min(answers, key=lambda rank: blame_of(answers[rank]))
         cause = answers[rank]
         self._failed_rank = rank
-        if blame_of(cause) in (Blame.SILENCE, Blame.PEER):
+        if blame_of(cause) in (FailureRank.SILENCE, FailureRank.PEER):
             raise self._silence(answers, doing)
         self.kill()
         if isinstance(cause, GpubalanceError):
@@ -284,17 +284,17 @@ class Ranks:
         TensorFlow in the others reports that it lost a peer, but not which one or why.
         """
         blames = {rank: blame_of(answer) for rank, answer in answers.items()}
-        lost = [rank for rank in blames if blames[rank] == Blame.PEER]
+        lost = [rank for rank in blames if blames[rank] == FailureRank.PEER]
         silent: Sequence[int] = [
             rank
             for rank in range(len(self._members))
-            if blames.get(rank, Blame.SILENCE) == Blame.SILENCE
+            if blames.get(rank, FailureRank.SILENCE) == FailureRank.SILENCE
         ]
         if not silent:
             message = f"{self._labels(lost)} lost each other while {doing}"
         elif lost:
-            said_nothing = f"{self._labels(silent)} said nothing while {doing}"
-            message = f"{said_nothing}, and {self._labels(lost)} lost it"
+            were_silent = f"{self._labels(silent)} said nothing while {doing}"
+            message = f"{were_silent}, and {self._labels(lost)} lost it"
         else:
             silent, why = self._held_up_by(silent)
             message = f"{self._labels(silent)} said nothing while {doing}; {why}"
@@ -317,7 +317,7 @@ class Ranks:
         dumb = [rank for rank in silent if places[rank] is None]
         computed = {}
         for rank, place in places.items():
-            if isinstance(place, Whereabouts):
+            if isinstance(place, Progress):
                 computed[rank] = place.computed
         behind = [rank for rank in computed if computed[rank] == min(computed.values())]
         blamed = dumb or behind
@@ -358,6 +358,6 @@ def _answer_of(member: Process, within_s: float, doing: str) -> Answer:
 
 def _place_of(member: Process) -> AnyReply | None:
     """Where the process is, or a late answer to an earlier request."""
-    member.send(Where())
+    member.send(QueryProgress())
     answer = _answer_of(member, _GRACE_S, "being asked where it is")
     return None if isinstance(answer, GpubalanceError) else answer

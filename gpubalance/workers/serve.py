@@ -38,8 +38,10 @@ from gpubalance.workers.messages import (
     Measured,
     Open,
     Pipe,
+    PrefetchedAll,
+    Progress,
     Pull,
-    PulledAll,
+    QueryProgress,
     Ready,
     Reduce,
     Reduced,
@@ -51,8 +53,6 @@ from gpubalance.workers.messages import (
     TimeSums,
     Trace,
     Traced,
-    Where,
-    Whereabouts,
     from_line,
     to_line,
 )
@@ -102,12 +102,12 @@ class _Serving:
         When the pipe closes, the parent is gone or done, and the process ends. This thread answers
         where the process is, as the main thread may hang.
         """
-        where = to_line(Where()) + b"\n"
+        where = to_line(QueryProgress()) + b"\n"
         for line in requests:
             if line == where:
                 faulthandler.dump_traceback(_STDERR)
                 computed = self._session.computed_steps if self._session else 0
-                self.reply(Whereabouts(computed=computed))
+                self.reply(Progress(computed=computed))
             else:
                 self._lines.put(line)
         # At once: there is nobody to report to, and TensorFlow's threads may never end
@@ -157,7 +157,7 @@ class _Serving:
             case Pull():
                 yield from session.pull(**fields)
                 joined_from = session.source.joined_from(request.global_batch)
-                yield PulledAll(
+                yield PrefetchedAll(
                     remedies=session.source.usual_remedies(), joined_from=joined_from
                 )
             case Trace():

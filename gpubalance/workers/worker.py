@@ -79,7 +79,7 @@ Reply = TypeVar("Reply", bound=AnyReply)
 
 
 class Worker:
-    """A model on some devices, in a `process` that sees only these. A `Party` starts it.
+    """A model on some devices, in a `process` that sees only these. A `WorkerGroup` starts it.
 
     Over several hosts it is one process for each device.
 

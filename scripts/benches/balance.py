@@ -12,7 +12,7 @@ from functools import partial
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import Run
-from scripts.benches.turns import in_turns, measured
+from scripts.benches.turns import measure_interleaved, measured
 from scripts.benches.wanted import Wanted, judged
 from tests.cli.program import ROOT
 from tests.jobs.probes import proof_of
@@ -92,7 +92,7 @@ def _plain() -> Iterator[str]:
         best = max(_SCANNED, key=_rate)
         # The best of a scan is partly luck, so the two splits are measured again, in turns.
         figure = judged(
-            in_turns(partial(_rate, found), partial(_rate, best)),
+            measure_interleaved(partial(_rate, found), partial(_rate, best)),
             Wanted(0.95),
             _MOST_TURNS,
         )

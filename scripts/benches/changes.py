@@ -27,7 +27,7 @@ _FEW = 5
 _BATCH = 256
 _LEAST = 26  # the first device's batch goes on from there
 _EVERY = 2
-_STEPS = 6  # of each split; two were dealt before
+_STEPS = 6  # of each split; two were dispatched before
 # The first split trains so many times as long as its first steps took: it has lasted.
 _LASTS = 3.0
 _FIRST_STEPS = 4

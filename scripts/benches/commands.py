@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from gpubalance.results.timing import Overhead
-from scripts.benches.turns import in_turns, measured, seconds
+from scripts.benches.turns import measure_interleaved, measured, seconds
 from scripts.benches.wanted import Wanted, judged
 from tests.cli.program import PROGRAM, QUICK_PAIR, ROOT
 
@@ -77,7 +77,7 @@ def startup() -> Iterator[str]:
         (["--help"], ["--help"], 1.3),
         (["run", "--help"], ["one", "--help"], 1.5),
     ):
-        ratios = in_turns(
+        ratios = measure_interleaved(
             partial(_seconds, [PROGRAM, *ours]), partial(_seconds, [*bare, *theirs])
         )
         figure = judged(ratios, Wanted(most=most), 48)
@@ -103,7 +103,7 @@ def minutes() -> Iterator[str]:
 def _from_nothing(command: tuple[str, ...]) -> tuple[float, str]:
     """How long the command takes, and how exactly it knows its step time."""
     with tempfile.TemporaryDirectory() as folder:
-        told_s = _told_s(command, folder)
+        told_s = _expected_whole_s(command, folder)
         began = time.monotonic()
         result = json.loads(measured(*command, XDG_STATE_HOME=folder))
         took_s = time.monotonic() - began
@@ -111,7 +111,7 @@ def _from_nothing(command: tuple[str, ...]) -> tuple[float, str]:
         return took_s, told + _known(result) + _overhead(result)
 
 
-def _told_s(command: tuple[str, ...], folder: str) -> float | None:
+def _expected_whole_s(command: tuple[str, ...], folder: str) -> float | None:
     """How long --dry-run says it will take; None for a command that has none."""
     if command[0] not in ("probe", "balance", "layers"):
         return None

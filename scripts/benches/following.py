@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from gpubalance.planning.follow import Follower
+from gpubalance.planning.follow import Rebalancer
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from scripts.benches.wanted import Wanted, judged
@@ -71,7 +71,7 @@ def _costs(devices: Sequence[Device], joint: JointProfile) -> Iterator[float]:
         drawn = DrawnTraining(
             devices, joint, _EVEN, rebalance=False, seed=seed, correlation=_CORRELATION
         )
-        follower = Follower([None] * len(devices))
+        follower = Rebalancer([None] * len(devices))
         computed_s = 0.0
         for number in range(300):
             drawn.train(1)

@@ -32,14 +32,14 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import belongs_to
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject_runner import SubjectRunner
-from gpubalance.jobs.measure.window import Sensors, Subject, TakenTurn
+from gpubalance.jobs.measure.window import InterleavedRound, Sensors, Workload
+from gpubalance.jobs.measure.workload_runner import WorkloadRunner
 from gpubalance.jobs.probe.attempts import Attempt
 from gpubalance.results.records import read_result
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, CountFlops, Flops
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 from scripts.benches import fuzz_input as drawn
 from scripts.benches.fuzz_input import PAIR, RESULTS, SPLIT
 from tests.cli.program import ROOT
@@ -138,10 +138,10 @@ def messages(content: bytes) -> None:
     with (
         within_time(),
         contextlib.suppress(GpubalanceError),
-        Party(devices, build=build, deadline_s=20) as party,
+        WorkerGroup(devices, build=build, deadline_s=20) as worker_group,
     ):
-        worker = asked(party, lambda worker: worker)
-        runner = SubjectRunner(worker, Subject(SPLIT), Sensors())
+        worker = asked(worker_group, lambda worker: worker)
+        runner = WorkloadRunner(worker, Workload(SPLIT), Sensors())
         window = runner.window(StoppingRule.of_window(Measuring(duration_s=0.01)))
         measurement(SPLIT, [window], runner.sensors, (0, 1))
         REACHED["measurements"] += 1
@@ -155,8 +155,8 @@ def journals(content: bytes) -> None:
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
     journal.load_all(Attempt)
-    taken = journal.load("key", TakenTurn)
-    if taken is not None and belongs_to(taken.windows[0], Subject(SPLIT)):
+    taken = journal.load("key", InterleavedRound)
+    if taken is not None and belongs_to(taken.windows[0], Workload(SPLIT)):
         measurement(SPLIT, taken.windows[:1], Sensors(), (0, 1))
         REACHED["windows"] += 1
     REACHED["rounds"] += journal.load("key", TriedSplit) is not None

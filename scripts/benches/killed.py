@@ -127,7 +127,7 @@ class Program:
         False if there was nobody to kill.
         """
         while self.process.poll() is None:
-            # Keepers are no victims.
+            # Agents are no victims.
             others = [
                 p.pid
                 for p in self.processes()

@@ -139,11 +139,11 @@ def train(plan: str, loses_at: str) -> None:
 def _lose(what: str, folder: Path) -> None:
     """Ends the process, the session of sshd that holds it, all on the host, or its network."""
     script = psutil.Process()
-    keeper = script.parent()
+    agent = script.parent()
     if what == "process":
         script.send_signal(signal.SIGKILL)
     elif what == "session":
-        keeper.parent().send_signal(signal.SIGKILL)
+        agent.parent().send_signal(signal.SIGKILL)
     elif what == "host":
         (folder / "lost-host").touch()
         signal.pause()

@@ -122,7 +122,7 @@ def cuts() -> Iterator[str]:
 
 
 def _cut(blocks: int, devices: int, micro_batches: int, seed: int) -> cut.CutProblem:
-    """Unlike blocks on devices whose speeds differ up to fourfold.
+    """Difference blocks on devices whose speeds differ up to fourfold.
 
     The devices' memory together is scarce.
     """

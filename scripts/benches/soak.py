@@ -22,7 +22,7 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 from scripts.benches.killed import PROFILE
 from tests.jobs.drawn import nothing_kept
 from tests.support.asked import asked
@@ -79,11 +79,13 @@ def grown(what: str, levels: dict[int, Level]) -> Iterator[str]:
 def worker_starts(count: int, folder: Path) -> Iterator[tuple[int, Level]]:
     """Starts fresh workers of one device, one after the other, and trains a step with each."""
     (device, *_), _ = simulated_devices("fast.toml")
-    with Party([device], build=Build(settings=Settings(model="small"))) as party:
+    with WorkerGroup(
+        [device], build=Build(settings=Settings(model="small"))
+    ) as worker_group:
         for number in range(count):
-            party.start(then=party if number < count - 1 else None)
-            asked(party, lambda worker: list(worker.measure(BatchSplit((8,)))))
-            party.drop()
+            worker_group.start(then=worker_group if number < count - 1 else None)
+            asked(worker_group, lambda worker: list(worker.measure(BatchSplit((8,)))))
+            worker_group.drop()
             yield number + 1, Level.now(folder)
 
 

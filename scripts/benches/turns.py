@@ -16,7 +16,7 @@ from tests.cli.program import PROGRAM
 Figure = Callable[[], float]
 
 
-def in_turns(first: Figure, second: Figure) -> Iterator[float]:
+def measure_interleaved(first: Figure, second: Figure) -> Iterator[float]:
     """Endless ratios first ÷ second.
 
     They alternate in beginning a pair, as a machine may slow down steadily.
@@ -31,7 +31,7 @@ def in_turns(first: Figure, second: Figure) -> Iterator[float]:
 
 def ratio_of(first: Figure, second: Figure, pairs: int) -> float:
     """The median over so many pairs."""
-    return median([*islice(in_turns(first, second), pairs)])
+    return median([*islice(measure_interleaved(first, second), pairs)])
 
 
 def seconds(of: Callable[[], object]) -> float:

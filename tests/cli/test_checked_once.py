@@ -11,7 +11,7 @@ import pytest
 
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
-from gpubalance.results.decomposition import Decomposition
+from gpubalance.results.combine_rules import CombineRules
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, gpubalance, typed
 
@@ -63,7 +63,7 @@ def test_of_workers_that_begin_at_once_one_checks_the_model(tmp_path: Path) -> N
 def test_what_was_found_is_left_for_resume() -> None:
     """What was found is left for resume and what could not be tried is not."""
     settings, other = (Settings(model=f"model.py:{name}") for name in ("net", "other"))
-    found = Decomposition(
+    found = CombineRules(
         variables={3: 1},
         logs={"loss": 1},
         exponents=(0, 1),
@@ -75,7 +75,7 @@ def test_what_was_found_is_left_for_resume() -> None:
         verdicts = KeptVerdicts(journal)
         verdicts.note(settings, found)
         verdicts.note(
-            other, Decomposition(warned=("it can't be tried",), is_known=False)
+            other, CombineRules(warned=("it can't be tried",), is_known=False)
         )
         assert verdicts.of(settings) == found
     again = KeptVerdicts(Journal("a", "a test", resume=True))

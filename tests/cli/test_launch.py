@@ -151,13 +151,13 @@ def test_what_is_read_slowly_is_told_whole_after_the_end(tmp_path: Path) -> None
         "print('x' * 3_000_000)\nfor _ in range(18_000):\n    print(1_000_000)\n"
     )
 
-    def tell(line: str, *_: str) -> None:
+    def report(line: str, *_: str) -> None:
         said.append(len(line))
         if len(said) == 1:
             # And never for 0 s, which gives a busy machine's other programs a turn
             time.sleep(1.2)
 
-    assert launch(read_record(Path(PAIR), Plan), [str(script)], tell) == 0
+    assert launch(read_record(Path(PAIR), Plan), [str(script)], report) == 0
     long = said[:-18_000]
     short = said[-18_000:]
     assert (sum(long), set(short)) == (3_000_000, {7})
@@ -179,13 +179,13 @@ def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> N
         "time.sleep(0.5)\nsys.exit(print('is heard') or 3)\n"
     )
 
-    def tell(line: str, *_: str) -> None:
+    def report(line: str, *_: str) -> None:
         if line == "is heard":
             told.set()
         else:
             assert told.wait(30)
 
-    assert launch(read_record(write_plan(tmp_path), Plan), [str(script)], tell) == 3
+    assert launch(read_record(write_plan(tmp_path), Plan), [str(script)], report) == 3
 
 
 LOSES = """

@@ -147,13 +147,13 @@ def test_devices_with_own_models_stand_alone_beside_at_once(columns: int) -> Non
 def test_where_no_screen_counts_down_lines_say_what_is_still_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Progress(quiet=False, every_s=0.01) as tell:
-        tell(Doing("measuring GPU:0 alone"))
+    with Progress(quiet=False, every_s=0.01) as report:
+        report(Doing("measuring GPU:0 alone"))
         time.sleep(0.1)
         # As in a queue, which may take a night
         assert "still" not in capsys.readouterr().err
-        tell(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
-        tell(
+        report(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
+        report(
             Doing(
                 "taking over twice the estimated 1 min: about 20 min more", stays=True
             )

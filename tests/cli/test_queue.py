@@ -57,7 +57,7 @@ def result_of(
         "-q",
         code=code,
         cwd=folder,
-        environment=engine(folder),  # whose keepers are forks
+        environment=engine(folder),  # whose agents are forks
     )
     return Queue.model_validate_json(done.stdout)
 

@@ -27,15 +27,15 @@ def _asked_anew() -> Iterator[None]:
     select._speed_facts.cache_clear()
 
 
-def first_alike(folder: Path, gpus: str = TWO_EQUAL_GPUS) -> list[int]:
+def first_equal(folder: Path, gpus: str = TWO_EQUAL_GPUS) -> list[int]:
     with loaded(environment(folder, gpus)):
-        return select.first_alike([gpu.device for gpu in read().gpus])
+        return select.first_equal([gpu.device for gpu in read().gpus])
 
 
 def test_cards_of_a_name_and_memory_are_equal_whatever_is_free(tmp_path: Path) -> None:
     """Cards of one name and memory are equal though one has less free memory."""
-    assert first_alike(tmp_path) == [0, 0]
-    assert first_alike(tmp_path, gpus=TWO_UNLIKE_GPUS) == [0, 1]
+    assert first_equal(tmp_path) == [0, 0]
+    assert first_equal(tmp_path, gpus=TWO_UNLIKE_GPUS) == [0, 1]
 
 
 @cases(
@@ -47,4 +47,4 @@ def test_cards_of_a_name_and_memory_are_equal_whatever_is_free(tmp_path: Path) -
     ("gpu 1 max_clock_sm 1911", "gpu 1 error max_clock_sm 3"),
 )
 def test_a_slower_card_is_another_one(tmp_path: Path, told: str, differs: str) -> None:
-    assert first_alike(tmp_path, gpus=TWO_EQUAL_GPUS.replace(told, differs)) == [0, 1]
+    assert first_equal(tmp_path, gpus=TWO_EQUAL_GPUS.replace(told, differs)) == [0, 1]

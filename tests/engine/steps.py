@@ -71,8 +71,8 @@ class Steps:
         for metric in self.model.metrics:
             metric.reset_state()
         batch = inputs, as_outputs(self.model, list(labels))
-        dealt = self.feed.deal(data.as_tensors(batch))
-        logs, stamps, _ = self.functions.train(dealt, stamped=stamped)
+        dispatched = self.feed.deal(data.as_tensors(batch))
+        logs, stamps, _ = self.functions.train(dispatched, stamped=stamped)
         return float(logs["loss"]), stamps.numpy() if stamped else None
 
     def traces(self, *, micro: bool) -> list[Any]:

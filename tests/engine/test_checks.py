@@ -14,8 +14,8 @@ from gpubalance.remedies import known_error
 from gpubalance.results.checkup import AllReduceTime, Check, CopyTime
 from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced
-from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.support.late import tf
 
 NBYTES = 4096
@@ -35,8 +35,8 @@ def one_byte_other(values: Any, target: str) -> Any:
         return tf.concat([values[:-1], other], 0)
 
 
-class Through(Party):
-    """A party whose copies go through `move` instead of TensorFlow's own.
+class Through(WorkerGroup):
+    """A worker group whose copies go through `move` instead of TensorFlow's own.
 
     Its worker is in this process.
     """
@@ -46,7 +46,7 @@ class Through(Party):
         self._move = move
 
     def ask(self, work: Any, *_: Any) -> Any:
-        """The party's answer, or its worker's."""
+        """The worker group's answer, or its worker's."""
         from gpubalance.engine import checks
 
         if isinstance(work, Copy):
@@ -60,7 +60,7 @@ class Through(Party):
 
     @contextmanager
     def worker(self, _: int = 0) -> Iterator[Worker]:
-        """The party itself is its worker."""
+        """The worker group itself is its worker."""
         yield cast("Worker", self)
 
 

@@ -29,16 +29,16 @@ def test_both_sources_give_each_replica_its_batch(steps: Steps) -> None:
     steps.feed.split = BatchSplit(batches)
     streamed = map(steps.feed.deal, steps.samples.stream(10))
     for source in (data.held(steps.feed, steps.samples, ()), streamed):
-        for dealt in islice(source, 4):
-            lengths = [(len(x), len(y)) for (x, y), _ in dealt.values]
+        for dispatched in islice(source, 4):
+            lengths = [(len(x), len(y)) for (x, y), _ in dispatched.values]
             assert lengths == [(size, size) for size in batches]
 
 
 def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
     from gpubalance.engine import data
 
-    dealt, *_ = data.held(steps.feed, steps.samples, ())
-    made = dealt.layout.cut.graph.get_operations()
+    dispatched, *_ = data.held(steps.feed, steps.samples, ())
+    made = dispatched.layout.cut.graph.get_operations()
     given = [one for one in made if one.type == "Identity" and one.device]
     brought = [one.device[-5:] for one in given]
     # Each device is brought its inputs, its labels, and the weights of both.
@@ -100,9 +100,9 @@ def test_batches_of_many_lengths_are_dealt_as_one_layout_that_opens_once() -> No
     feed = Feed(Replicas(None, ("CPU:0", "CPU:1"), ()), BatchSplit((2, 1)))
     cuts = set()
     for length in (3, 5, 4, 9, 3):
-        dealt = feed.deal((tf.ones((6, length)), tf.ones((6,))))
-        shapes = [tuple(x.shape) for (x, _), _ in dealt.values]
+        dispatched = feed.deal((tf.ones((6, length)), tf.ones((6,))))
+        shapes = [tuple(x.shape) for (x, _), _ in dispatched.values]
         assert shapes == [(4, length), (2, length)]
-        cuts.add(dealt.layout.cut)
+        cuts.add(dispatched.layout.cut)
     assert len(cuts) == 2
-    assert dealt.layout.signature[0].shape.as_list() == [None, None]
+    assert dispatched.layout.signature[0].shape.as_list() == [None, None]

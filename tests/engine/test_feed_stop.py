@@ -46,6 +46,6 @@ def test_a_stopped_feed_drops_what_comes_late_and_asks_for_no_more() -> None:
     assert slow.is_inside
     assert [late.result() for late in asked] == [None]
     assert slow.begun == 1
-    _, dealt = feed.take(slow)
-    assert dealt.samples == 3
+    _, dispatched = feed.take(slow)
+    assert dispatched.samples == 3
     feed.stop()

@@ -14,8 +14,8 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measure
-from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.support.asked import asked
 from tests.support.told import refused
 from tests.workers.test_ranks import DEVICES, JOINT
@@ -31,7 +31,8 @@ class Hangs(keras.layers.Layer):
             while rank == 1 and os.path.exists({mark!r}):
                 time.sleep(0.05)
             return x
-        return x + tf.stop_gradient(tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32), x.shape))
+        return x + tf.stop_gradient(tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32),
+        x.shape))
 
 def model():
     inputs = keras.Input((8,))
@@ -63,8 +64,10 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
     devices = (DEVICES[0], DEVICES[2])
     split = BatchSplit((80, 24))
     settings = Settings(model=f"{tmp_path}/mine.py:model")
-    with Party(devices, build=Build(settings=settings, joint=JOINT)) as party:
-        assert asked(party, lambda worker: list(worker.measure(split)))
+    with WorkerGroup(
+        devices, build=Build(settings=settings, joint=JOINT)
+    ) as worker_group:
+        assert asked(worker_group, lambda worker: list(worker.measure(split)))
         mark.touch()
 
         def train(worker: Worker) -> object:
@@ -73,4 +76,4 @@ def test_a_device_that_does_not_end_its_compute_is_told(tmp_path: Path) -> None:
 
         waits = r"^beta:0 said .*; the others wait, as it has not computed"
         with refused(waits, DeadlinePassed):
-            asked(party, train)
+            asked(worker_group, train)

@@ -50,8 +50,8 @@ def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
         model.compile("sgd", "mse")
     before = model.get_weights()
     batch = as_tensors((np.ones((6, 4), np.float32), np.ones((6, 2), np.float32)))
-    dealt = Feed(replicas, BatchSplit((3, 2, 1))).deal(batch)
+    dispatched = Feed(replicas, BatchSplit((3, 2, 1))).deal(batch)
     for _ in range(2):  # it is not believed the second time either
         with refused("hierarchical gives a wrong sum", EnvironmentFault):
-            Functions(model, replicas).train(dealt)
+            Functions(model, replicas).train(dispatched)
     assert largest(model.get_weights(), before) == 0

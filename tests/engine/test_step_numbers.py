@@ -53,7 +53,7 @@ def test_parts_agree_within_the_largest_norm_and_rounding() -> None:
 def test_of_several_quantities_each_may_be_apart_by_a_part_of_all() -> None:
     """The second is 0: it may be apart by a tenth of what all together may."""
     whole = np.stack([WHOLES[1], np.zeros(3)])
-    parts = [(weight, np.stack([marks, np.zeros(3)])) for weight, marks in PARTS]
+    parts = [(weight, np.stack([sketches, np.zeros(3)])) for weight, sketches in PARTS]
     size = np.linalg.norm(whole[..., 0])
     for part, agrees in ((0.9, True), (1.1, False)):
         moved = whole + np.array([[0, 0, 0], [0, 0.001 * size * part, 0]])
@@ -62,15 +62,19 @@ def test_of_several_quantities_each_may_be_apart_by_a_part_of_all() -> None:
 
 def test_marks_are_a_norm_and_products_that_add_up() -> None:
     """Rows of an embedding count in their places."""
-    from gpubalance.engine.step.sums import marks_of, norms, products
+    from gpubalance.engine.step.sums import norms, products, sketch_of
 
     first, second = tf.constant([[3.0, 4.0], [0, 0]]), tf.constant([[0.0, 0], [1, 1]])
     rows = tf.IndexedSlices(tf.constant([[3.0, 4.0]]), [0], tf.constant([2, 2]))
-    marks = marks_of([first, second, first + second, rows]).numpy()
-    assert norms(marks) == pytest.approx([5.0, math.sqrt(2), math.sqrt(27), 5.0])
-    assert products(marks)[0] + products(marks)[1] == pytest.approx(products(marks)[2])
-    assert marks[3] == pytest.approx(marks[0])
-    assert abs(products(marks)[0][0] - products(marks)[0][1]) > 1e-3  # of two vectors
+    sketches = sketch_of([first, second, first + second, rows]).numpy()
+    assert norms(sketches) == pytest.approx([5.0, math.sqrt(2), math.sqrt(27), 5.0])
+    assert products(sketches)[0] + products(sketches)[1] == pytest.approx(
+        products(sketches)[2]
+    )
+    assert sketches[3] == pytest.approx(sketches[0])
+    assert (
+        abs(products(sketches)[0][0] - products(sketches)[0][1]) > 1e-3
+    )  # of two vectors
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.settings import Settings
 from gpubalance.settings.summing import Summing
 from gpubalance.workers.messages import Build, SumsTimed, TimeSums
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.probes import of_config
 from tests.support.asked import asked
 
@@ -55,10 +55,10 @@ def test_processes_on_several_hosts_sum_over_some_of_them() -> None:
     build = Build(settings=Settings(model="small"), joint=joint)
     request = TimeSums(groups=((1, 2), (0, 1, 2), (1, 2)), nbytes=1000)
     try:
-        with Party(devices, build=build) as party:
-            timed = asked(party, lambda worker: worker.ask(request, SumsTimed))
+        with WorkerGroup(devices, build=build) as worker_group:
+            timed = asked(worker_group, lambda worker: worker.ask(request, SumsTimed))
             split = BatchSplit((4, 4, 4))
-            timing, _ = asked(party, lambda worker: list(worker.measure(split)))
+            timing, _ = asked(worker_group, lambda worker: list(worker.measure(split)))
     finally:
         connect_hosts(None, None)
     assert len(timed.seconds) == 3

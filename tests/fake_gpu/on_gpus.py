@@ -155,7 +155,7 @@ def all_of_it() -> dict[str, Any]:
     # Graphs run as they are written.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     told: Any = (descriptions, products, difference, flops, sums, out_of_memory)
-    return {tell.__name__: tell() for tell in told}
+    return {report.__name__: report() for report in told}
 
 
 def error_of(work: Callable[[], Any]) -> str:

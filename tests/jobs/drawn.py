@@ -32,7 +32,7 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Measured, Ready, SumsTimed, TimeSums
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.support.altered import altered
 
 
@@ -223,8 +223,8 @@ class DrawnWorker:
         return exact * (1 + self._off[replica])
 
 
-class DrawnParty:
-    """A party of such workers, with another one for other devices, as in a real party."""
+class DrawnGroup:
+    """A worker group of such workers, with another one for other devices, as in a real worker group."""
 
     def __init__(
         self,
@@ -292,14 +292,18 @@ def drawn_run(
         measuring=measuring or Measuring(baseline="none"),
     )
     worker = DrawnWorker(devices, joint, seed=seed, correlation=correlation)
-    return joint_run(request, party_of(worker), watch or quiet, nothing_kept())
+    return joint_run(request, group_of(worker), watch or quiet, nothing_kept())
 
 
 def joint_run(
-    request: RunRequest, party: Party, watch: Watch, journal: Journal, proof: int = 0
+    request: RunRequest,
+    worker_group: WorkerGroup,
+    watch: Watch,
+    journal: Journal,
+    proof: int = 0,
 ) -> Run:
-    """The run that the real job makes with this party."""
-    job = JointRun(request, Measurer(party, journal, watch, proof))
+    """The run that the real job makes with this worker group."""
+    job = JointRun(request, Measurer(worker_group, journal, watch, proof))
     with attach_partial(job.findings.result):
         job.measure()
     return cast("Run", job.findings.result())
@@ -313,12 +317,14 @@ def nothing_kept() -> Journal:
     return journal
 
 
-def party_of(worker: DrawnWorker) -> Party:
-    """A party that has this worker and never fails."""
+def group_of(worker: DrawnWorker) -> WorkerGroup:
+    """A worker group that has this worker and never fails."""
     overhead = Overhead(workers=1)
-    party = SimpleNamespace(
+    worker_group = SimpleNamespace(
         facts=worker.facts, overhead=overhead, alive=True, failures={}
     )
-    party.worker = lambda _=0: nullcontext(worker)
-    party.each = lambda work, among: {number: work(number, worker) for number in among}
-    return cast("Party", party)
+    worker_group.worker = lambda _=0: nullcontext(worker)
+    worker_group.each = lambda work, among: {
+        number: work(number, worker) for number in among
+    }
+    return cast("WorkerGroup", worker_group)

@@ -32,13 +32,13 @@ FULL = OutOfMemory("full", memory_peak_bytes=(99,))
 class Scripted(Attempts):
     """Measures nothing: each try ends as a script says, by default well with 4 MiB a sample."""
 
-    def __init__(self, *ends: GpubalanceError | None, **bench: Any) -> None:
+    def __init__(self, *ends: GpubalanceError | None, **probe_worker: Any) -> None:
         self.ends = list(ends)
         self.workers: list[tuple[bool, bool]] = []  # fresh, last
         self.kept: dict[str, Any] = {}
         self.told: list[str] = []
         self.dropped = 0
-        party = SimpleNamespace(alive=True, drop=self._drop)
+        worker_group = SimpleNamespace(alive=True, drop=self._drop)
         journal = SimpleNamespace(
             load=lambda key, _: self.kept.get(key), keep=self.kept.__setitem__
         )
@@ -51,15 +51,15 @@ class Scripted(Attempts):
             "fragments": True,
             "journal": journal,
             "deaths": [],
-            "party": party,
+            "worker_group": worker_group,
             "time_limit": SimpleNamespace(check=lambda: None),
             "watch": lambda _: None,
             "ensure_worker": self._ensure_worker,
             "get_or_make": self._get_or_make,
-            "tell": self.told.append,
+            "report": self.told.append,
             "lose": lambda error: self.told.append(error.message),
         }
-        super().__init__(SimpleNamespace(**{**usual, **bench}))  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(**{**usual, **probe_worker}))  # type: ignore[arg-type]
 
     def _ensure_worker(self, *, fresh: bool = False, last: bool = False) -> None:
         self.workers.append((fresh, last))
@@ -127,7 +127,7 @@ def test_a_death_is_tried_again(
     assert twice.tried(16) == outcome
     assert outcomes(twice)[1] == (16, outcome, f"once more, as {doubt}", True)
     assert list(twice.kept) == ["SIM-0 8 0"]
-    assert len(twice.bench.deaths) == 2
+    assert len(twice.probe_worker.deaths) == 2
     with pytest.raises(type(death)):
         Scripted(death, death).tried(8)
 
@@ -179,7 +179,7 @@ def raising(error: GpubalanceError) -> Callable[..., Any]:
 
 def test_a_fault_may_be_memorys_once_a_smaller_batch_has_passed() -> None:
     fault = BadInput("odd shape")
-    attempts = Attempts(Scripted(worker=raising(fault)).bench)
+    attempts = Attempts(Scripted(worker=raising(fault)).probe_worker)
     with pytest.raises(BadInput):
         attempts.measured(8, attempts.rule)
     attempts.points[4] = point_of(QUICK, 4, 0.1)
@@ -187,14 +187,14 @@ def test_a_fault_may_be_memorys_once_a_smaller_batch_has_passed() -> None:
         attempts.measured(8, attempts.rule)
     assert attempts.fault is None
     hidden = OutOfMemory("full", fault=EnvironmentFault("cuDNN failed"))
-    attempts = Attempts(Scripted(worker=raising(hidden)).bench)
+    attempts = Attempts(Scripted(worker=raising(hidden)).probe_worker)
     with pytest.raises(EnvironmentFault):
         attempts.measured(1, attempts.rule)
     attempts.points[16] = point_of(QUICK, 16, 0.1)  # which is no smaller one
     with pytest.raises(OutOfMemory, match="cuDNN failed"):
         attempts.measured(8, attempts.rule)
     assert attempts.fault is hidden.fault
-    plain = Attempts(Scripted(worker=raising(FULL)).bench)
+    plain = Attempts(Scripted(worker=raising(FULL)).probe_worker)
     with pytest.raises(OutOfMemory) as caught:
         plain.measured(8, plain.rule)
     assert caught.value is FULL

@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 
 from gpubalance.errors import BadInput, OutOfMemory
-from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import TimeLeft
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.warnings import FIRST, too_slow, too_slow_windows
-from gpubalance.jobs.measure.window import Subject
-from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.measure.window import Workload
 from gpubalance.jobs.probe.curve import Work
 from gpubalance.jobs.probe.limit import Explored, explore
+from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import device_probe, taken_over
 from gpubalance.jobs.probe.result import nothing_fits, probe_warnings
 from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
@@ -28,14 +28,14 @@ from gpubalance.planning.search import Limit
 from gpubalance.results.common import Throughput, Warning_
 from gpubalance.results.probe import CurvePoint, SoloRate, Trial
 from gpubalance.results.run import InputPipeline
-from gpubalance.results.timing import Overhead, Pulled, Remedy, Telemetry, Timing
+from gpubalance.results.timing import Overhead, Prefetched, Remedy, Telemetry, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import NO_LIMIT
-from gpubalance.workers.messages import Pull, PulledAll
-from gpubalance.workers.party import Party
+from gpubalance.workers.messages import PrefetchedAll, Pull
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
 from tests.support.altered import altered
@@ -45,7 +45,7 @@ from tests.support.known import known
 FAST = Remedy(where="data.py:3", what="prefetch")
 
 
-def pulled(*rounds: tuple[float, ...]) -> tuple[InputPipeline, list[Pull]]:
+def prefetched(*rounds: tuple[float, ...]) -> tuple[InputPipeline, list[Pull]]:
     """What is measured of rounds of pulls of two batches in so many seconds, and what is asked."""
     asked: list[Pull] = []
 
@@ -53,26 +53,28 @@ def pulled(*rounds: tuple[float, ...]) -> tuple[InputPipeline, list[Pull]]:
         asked.append(pull)
         if len(asked) > 1:  # after the warm-up
             for seconds in rounds[len(asked) - 2]:
-                yield Pulled(batches=2, seconds=seconds, cpu_s=seconds / 2)
-        yield PulledAll(remedies=(FAST,), joined_from=7)
+                yield Prefetched(batches=2, seconds=seconds, cpu_s=seconds / 2)
+        yield PrefetchedAll(remedies=(FAST,), joined_from=7)
 
     worker = SimpleNamespace(replies=replies)
-    party = cast("Party", SimpleNamespace(worker=lambda: nullcontext(worker)))
-    return measure_input_pipeline(party, 100, quiet), asked
+    worker_group = cast(
+        "WorkerGroup", SimpleNamespace(worker=lambda: nullcontext(worker))
+    )
+    return measure_input_pipeline(worker_group, 100, quiet), asked
 
 
 def test_a_pipeline_is_measured_until_its_rate_is_known() -> None:
-    found, asked = pulled((0.5,) * 5)
+    found, asked = prefetched((0.5,) * 5)
     assert found.alone.median == pytest.approx(400)
     assert found.processor_use == pytest.approx(0.5 / (os.cpu_count() or 1))
     assert (found.held, found.binds) == (None, False)
     assert (found.remedies, found.joined_from) == ((FAST,), 7)
     assert [(pull.seconds, pull.at_least) for pull in asked] == [(2.0, 1), (2.0, 5)]
     assert {pull.global_batch for pull in asked} == {100}
-    found, asked = pulled((0.5, 0.6), (0.5, 0.4, 0.5), (0.5,) * 90)
+    found, asked = prefetched((0.5, 0.6), (0.5, 0.4, 0.5), (0.5,) * 90)
     assert [pull.at_least for pull in asked[1:]] == [5, 3, 1]
     assert found.alone.median == pytest.approx(400)
-    _, asked = pulled(*[(0.3, 0.9)] * 9)
+    _, asked = prefetched(*[(0.3, 0.9)] * 9)
     assert len(asked) == 6  # with the warm-up
 
 
@@ -138,11 +140,11 @@ def test_a_machine_is_too_slow_by_the_profile(
 
 
 def test_a_wait_for_data_does_not_make_a_machine_slow() -> None:
-    subject = Subject(SPLIT, PAIR)
+    workload = Workload(SPLIT, PAIR)
     for wait_s, is_slow in ((0.0, True), (0.02, False)):
         usual = [Timing(steps=2, seconds=0.2, input_wait_s=2 * wait_s)]
         windows = windows_of(usual, late_part=0.9)
-        fault = too_slow_windows(subject, windows, SMALL, JOINT)
+        fault = too_slow_windows(workload, windows, SMALL, JOINT)
         assert (fault is not None) == is_slow
 
 
@@ -181,16 +183,16 @@ def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:
     left.begin(0)
     left.begin(1)
     now_s = 110.0
-    left.tell(0, 30.0, 0.5)
+    left.report(0, 30.0, 0.5)
     assert not told  # nobody knows of the other queue
-    left.tell(1, 50.0, 0.25)
+    left.report(1, 50.0, 0.25)
     # Device 0 takes 40 s in all, and device 2 about as long.
     assert told[-1][::2] == pytest.approx((70.0, 0.5))
     now_s = 140.0
     left.end(0)
     left.begin(2)
     now_s = 150.0
-    left.tell(2, 1.0, 0.1)
+    left.report(2, 1.0, 0.1)
     assert told[-1][::2] == pytest.approx((10.0, 0.5))
     left.end(1)
     assert told[-1].seconds == pytest.approx(1.0)
@@ -199,7 +201,7 @@ def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:
     assert len(told) == count  # with nothing left nothing is told
     alone = QueuesLeft([[0, 1]], {0, 1}, cast("Any", told.append), lambda: now_s)
     alone.begin(0)
-    alone.tell(0, 7.0, 0.1)
+    alone.report(0, 7.0, 0.1)
     assert known(told[-1]).seconds == pytest.approx(7.0)
     alone.end(0)
     assert len(told) == count + 1
@@ -220,10 +222,10 @@ def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
         for outcome, peak in (("fits", 5), ("oom", 77))
     ]
     request = ProbeRequest(devices=PAIR, settings=SMALL)
-    bench = SimpleNamespace(
+    probe_worker = SimpleNamespace(
         usable_bytes=50,
         margin_bytes=0,
-        party=SimpleNamespace(overhead=Overhead(workers=2)),
+        worker_group=SimpleNamespace(overhead=Overhead(workers=2)),
         request=request,
     )
     found = {
@@ -232,7 +234,7 @@ def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
         "points": points,
         "limit": Limit(fits, fits + 8, ()),
         "attempts": SimpleNamespace(trials=failed, measured_s=4.0, skipped=[]),
-        "bench": bench,
+        "probe_worker": probe_worker,
         "max_batch": 512,
         "plateau": None,
         "step_work": Work(step_flops=1e6, update_s=0.25),
@@ -282,7 +284,7 @@ def test_what_a_device_lacks_that_holds_nothing(
 ) -> None:
     found = found_of(fits=0)
     found.limit = Limit(None, 1, ())
-    found.bench.usable_bytes = limit_bytes
+    found.probe_worker.usable_bytes = limit_bytes
     found.attempts.trials = []
     for outcome, peak in trials:
         trial = {"outcome": outcome, "memory_peak_bytes": peak, "seconds": 1.0}
@@ -290,7 +292,7 @@ def test_what_a_device_lacks_that_holds_nothing(
     error = known(nothing_fits(found))
     assert error.message.startswith("GPU:1 does not hold small with a batch of 1: ")
     assert told in error.message
-    found.bench.margin_bytes = 3 << 20
+    found.probe_worker.margin_bytes = 3 << 20
     beside = known(nothing_fits(found))
     assert " beside the margin of 3.00 MiB are free" in beside.message
     assert beside.remedy.startswith("a smaller --margin; or use a smaller model")
@@ -313,7 +315,7 @@ def explored(
 ) -> tuple[list[int], Explored]:
     """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
     told: list[float] = []
-    bench: Any = SimpleNamespace(
+    probe_worker: Any = SimpleNamespace(
         request=SimpleNamespace(
             batch_multiple=8,
             max_batch=max_batch,
@@ -323,7 +325,7 @@ def explored(
         max_batch=max_batch,
         usable_bytes=usable_bytes,
         facts=ready(1),
-        tell_left=lambda left_s, step_s: told.append(left_s / step_s),
+        report_left=lambda left_s, step_s: told.append(left_s / step_s),
     )
     points: dict[int, CurvePoint] = {}
 
@@ -337,7 +339,7 @@ def explored(
         return SimpleNamespace(trains=True)
 
     attempts: Any = SimpleNamespace(
-        bench=bench,
+        probe_worker=probe_worker,
         points=points,
         try_batch=try_batch,
         precision=wanted_precision,
@@ -394,39 +396,43 @@ def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     assert explored(**fast, find_limit=False)[0] == batches
 
 
-def bench_of(facts: dict[str, Any], **asked: Any) -> tuple[Bench, list[Any]]:
-    """A bench whose party does nothing but to note what is started, and for what."""
+def bench_of(facts: dict[str, Any], **asked: Any) -> tuple[ProbeWorker, list[Any]]:
+    """A bench whose worker group does nothing but to note what is started, and for what."""
     profile = asked.pop("profile", None)
     device = altered(PAIR[0], profile=profile)
     request = ProbeRequest(devices=(device,), settings=SMALL, **asked)
-    bench = Bench(
+    probe_worker = ProbeWorker(
         device, request, nothing_kept(), None, NO_LIMIT, quiet, lambda *_: None
     )
     started: list[Any] = []
-    party: Any = SimpleNamespace(alive=False, drop=lambda: None)
-    party.facts = altered(ready(1), **facts)
+    worker_group: Any = SimpleNamespace(alive=False, drop=lambda: None)
+    worker_group.facts = altered(ready(1), **facts)
 
     def start(then: Any) -> None:
         started.append(then)
-        party.alive = True
+        worker_group.alive = True
 
-    party.start = start
-    bench.party = party
-    return bench, started
+    worker_group.start = start
+    probe_worker.worker_group = worker_group
+    return probe_worker, started
 
 
 def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
-    bench, started = bench_of({"memory_limit_bytes": (100,)}, margin_bytes=30)
-    assert (bench.usable_bytes, bench.max_batch, bench.fragments) == (None, None, True)
-    bench.next_party = cast("Any", "next")
+    probe_worker, started = bench_of({"memory_limit_bytes": (100,)}, margin_bytes=30)
+    assert (
+        probe_worker.usable_bytes,
+        probe_worker.max_batch,
+        probe_worker.fragments,
+    ) == (None, None, True)
+    probe_worker.next_group = cast("Any", "next")
     for how in ({}, {}, {"fresh": True}, {"fresh": True, "last": True}):
-        bench.ensure_worker(**how)
-    assert started == [bench.party, bench.party, "next"]
-    assert bench.usable_bytes == 70
+        probe_worker.ensure_worker(**how)
+    assert started == [probe_worker.worker_group, probe_worker.worker_group, "next"]
+    assert probe_worker.usable_bytes == 70
     tight, _ = bench_of({"memory_limit_bytes": (20,)}, margin_bytes=30)
     tight.ensure_worker()
     assert tight.usable_bytes == 0
-    own = {bench.device.called: 40}
+    own = {probe_worker.device.called: 40}
     alone, _ = bench_of({"memory_limit_bytes": (100,)}, margin_bytes=own)
     alone.ensure_worker()
     assert alone.usable_bytes == 60
@@ -451,19 +457,19 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
 def test_data_that_is_too_small_is_refused(
     samples: int, asked: dict[str, Any], told: str | None
 ) -> None:
-    bench, _ = bench_of({"samples": samples}, **asked)
+    probe_worker, _ = bench_of({"samples": samples}, **asked)
     if told is None:
-        bench.ensure_worker()
+        probe_worker.ensure_worker()
         return
     with pytest.raises(BadInput) as caught:
-        bench.ensure_worker()
+        probe_worker.ensure_worker()
     assert f"{told}\n" in f"{caught.value}\n"
 
 
 def test_a_model_of_ones_own_is_told_of_once() -> None:
     warned = altered(ready(2).verdict, warned=("it drops",))
     facts = altered(ready(2), own_batch=7, samples=99, verdict=warned)
-    party: Any = SimpleNamespace(facts=facts)
+    worker_group: Any = SimpleNamespace(facts=facts)
     own = Settings(model="train.py:build")
     heard = [(own, facts.model, 7, ("it drops",), 99)]
     for settings, is_told, wanted in (
@@ -473,9 +479,11 @@ def test_a_model_of_ones_own_is_told_of_once() -> None:
     ):
         told: list[Any] = []
         asked = BalanceRequest(devices=PAIR, settings=settings)
-        together = Together(asked, None, party, told.append, nothing_kept(), is_told)
+        joint_workers = JointWorkers(
+            asked, None, worker_group, told.append, nothing_kept(), is_told
+        )
         for _ in range(2):
-            together._tell_of_model()
+            joint_workers._report_model()
         assert told == wanted
 
 
@@ -485,17 +493,17 @@ def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:
     found.device = altered(PAIR[1], simulated=False)
     found.points = {point.batch: point for point in points}
     found.attempts.skipped = more.pop("skipped", [])
-    found.bench.request = ProbeRequest(
+    found.probe_worker.request = ProbeRequest(
         devices=PAIR, settings=SMALL, **more.pop("asked", {})
     )
-    margin_bytes = found.bench.request.margin_bytes
+    margin_bytes = found.probe_worker.request.margin_bytes
     usable_bytes = more.pop("usable", 1)
-    vars(found.bench).update(
+    vars(found.probe_worker).update(
         facts=ready(1), margin_bytes=margin_bytes, usable_bytes=usable_bytes
     )
     vars(found).update(more)
     other = found_of(fits=8, began=False, trace_warnings=[], largest=8)
-    request = found.bench.request
+    request = found.probe_worker.request
     return list(probe_warnings(request, [found, other], None))
 
 

@@ -50,7 +50,7 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.system.deadlines import NO_LIMIT
 from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, holding_nothing, probe_of
 from tests.support.altered import altered
@@ -145,23 +145,23 @@ class CutWorker:
         yield Measured(memory_peak_bytes=tuple(peaks), late_part=0.0)
 
 
-def party_of(worker: CutWorker) -> Party:
-    party: Any = SimpleNamespace(facts=worker.facts, failures={})
-    party.worker = lambda _=0: nullcontext(worker)
-    party.start = party.end = party.load = lambda **_: None
-    return cast("Party", party)
+def group_of(worker: CutWorker) -> WorkerGroup:
+    worker_group: Any = SimpleNamespace(facts=worker.facts, failures={})
+    worker_group.worker = lambda _=0: nullcontext(worker)
+    worker_group.start = worker_group.end = worker_group.load = lambda **_: None
+    return cast("WorkerGroup", worker_group)
 
 
 def blocks_of(request: LayersRequest) -> list[MeasuredBlocks]:
     """What the real job finds of each device's blocks."""
-    parties = [party_of(CutWorker([number])) for number in (0, 1)]
+    parties = [group_of(CutWorker([number])) for number in (0, 1)]
     return time_blocks(request, 4, nothing_kept(), parties, parties[0], quiet)
 
 
 def rounds_of(worker: CutWorker, events: list[Event], **more: Any) -> CutRounds:
     request = asked(**more)
     costs = BlockCosts(request, GRAPH, blocks_of(request))
-    return CutRounds(request, costs, party_of(worker), nothing_kept(), events.append)
+    return CutRounds(request, costs, group_of(worker), nothing_kept(), events.append)
 
 
 def timed_block(block: int, micro_batch: int, ms: int, *sizes: int) -> BlockTimed:
@@ -224,7 +224,7 @@ def test_blocks_are_timed_at_each_size_that_they_fit_at() -> None:
         yield Measured(memory_peak_bytes=(None,), late_part=None)
 
     heavy.replies = replies  # type: ignore[method-assign]
-    parties = [party_of(heavy)] * 2
+    parties = [group_of(heavy)] * 2
     request = asked(micro_batch=None)
     found = time_blocks(request, 4, nothing_kept(), parties, parties[0], told.append)
     timed = [(point.micro_batch, point.block) for point in found[0].points]
@@ -420,10 +420,10 @@ def test_the_parts_of_stages_by_hand() -> None:
         )
     usual = [Timing(steps=2, seconds=20.0, input_wait_s=0)]
     (window,) = windows_of(usual, steps, memory_peak_bytes=(5, 7))
-    measurer = Measurer(party_of(CutWorker([0, 1])), nothing_kept(), quiet)
-    subject = cuts.subject_of(placed, PAIR)
-    measurer.windows[subject].append(window)
-    measured = cuts.MeasuredCut(placed, subject, measurer)
+    measurer = Measurer(group_of(CutWorker([0, 1])), nothing_kept(), quiet)
+    workload = cuts.workload_of(placed, PAIR)
+    measurer.windows[workload].append(window)
+    measured = cuts.MeasuredCut(placed, workload, measurer)
     assert cuts.usual_timeline(measured.windows).step_time_s == pytest.approx(12.5)
     parts = []
     for stage in cuts.stages(measured):

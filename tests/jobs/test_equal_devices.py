@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gpubalance.devices.select import first_alike
+from gpubalance.devices.select import first_equal
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
 from gpubalance.jobs.balance.balance import balance, new_probe
 from gpubalance.jobs.estimate import estimate
@@ -105,7 +105,7 @@ def test_equal_devices_need_not_stand_side_by_side() -> None:
 
 def test_devices_are_equal_by_name_memory_profile_and_host() -> None:
     first, second = devices_of(QUICK, QUICK)
-    assert first_alike([first, second]) == [0, 0]
+    assert first_equal([first, second]) == [0, 0]
     changes = (
         {"name": "another"},
         {"memory_bytes": 1},
@@ -113,9 +113,9 @@ def test_devices_are_equal_by_name_memory_profile_and_host() -> None:
         {"host": "beta"},
     )
     for change in changes:
-        assert first_alike([first, altered(second, **change)]) == [0, 1]
+        assert first_equal([first, altered(second, **change)]) == [0, 1]
     there = [altered(device, host="beta") for device in (first, second)]
-    assert first_alike([first, *there, second]) == [0, 1, 1, 0]
+    assert first_equal([first, *there, second]) == [0, 1, 1, 0]
 
 
 def test_what_one_does_not_hold_an_equal_one_does_not_hold() -> None:

@@ -39,10 +39,10 @@ from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import TimeLimit
 from tests.jobs.drawn import (
     DrawnWorker,
+    group_of,
     joint_run,
     noisy_devices,
     nothing_kept,
-    party_of,
 )
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
 from tests.stand_in import engine
@@ -71,7 +71,7 @@ def drawn(
         journal or nothing_kept(),
     )
     journal.watch = watch
-    return joint_run(asked, party_of(worker), watch, journal)
+    return joint_run(asked, group_of(worker), watch, journal)
 
 
 def is_window(event: Event) -> bool:
@@ -197,7 +197,7 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     asked = request(baseline="none")
     interrupted(asked)
     heard: list[Event] = []
-    worker = party_of(DrawnWorker(DEVICES, JOINT, seed=0))
+    worker = group_of(DrawnWorker(DEVICES, JOINT, seed=0))
     with journal_of(asked, resume=True) as journal:
         again = joint_run(asked, worker, heard.append, journal, proof=1)
     assert windows(heard) == [(1, ""), (2, ""), (3, "")]

@@ -186,7 +186,7 @@ def test_of_two_splits_too_close_to_tell_the_less_exact_is_doubtful(
         ((64, 48), (56, 48)), spreads, (1.0, slower), strict=True
     ):
         seen(known, batches, *(factor * sum(batches) / 1000 * part for part in spread))
-    found = known.in_doubt()
+    found = known.most_uncertain_rival()
     assert (found and found.planned.split.batches) == doubtful
 
 

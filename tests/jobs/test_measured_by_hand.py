@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from gpubalance.jobs.measure import figures
-from gpubalance.jobs.measure.fitting import limits_by, lines_through
+from gpubalance.jobs.measure.memory_search import limits_by, lines_through
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject_runner import (
-    SubjectRunner,
+from gpubalance.jobs.measure.warnings import of_figures
+from gpubalance.jobs.measure.window import InterleavedRound, Window, Workload, largest
+from gpubalance.jobs.measure.workload_runner import (
     WarmUp,
+    WorkloadRunner,
     step_s_of,
     steps_per_timing,
     train_until_ready,
     train_until_settled,
 )
-from gpubalance.jobs.measure.warnings import of_figures
-from gpubalance.jobs.measure.window import Subject, TakenTurn, Window, largest
 from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
 from gpubalance.results.run import SlowSteps
@@ -121,7 +121,9 @@ def test_a_stamped_step_may_have_begun_first() -> None:
     late = timing(1.0, ended_s=8.0)
     assert figures.began_s([window([late], [early])]) == pytest.approx(4.75)
     assert window([late], [early]).span_s == pytest.approx((4.75, 8.0))
-    turn = TakenTurn(windows=(window([late]), window([timing(1.0, ended_s=9.0)])))
+    turn = InterleavedRound(
+        windows=(window([late]), window([timing(1.0, ended_s=9.0)]))
+    )
     assert turn.span_s == pytest.approx((7.0, 9.0))
     moved = turn.later(1.5)
     assert moved.span_s == pytest.approx((8.5, 10.5))
@@ -286,9 +288,9 @@ def test_rules_by_what_is_measured() -> None:
     point = StoppingRule.of_point(None)
     assert point == (0.0, 12.0, 0.2, 0.01, 5)
     assert StoppingRule.of_point(6.0) == (6.0, 24.0, 0.4, 0.01, 5)
-    assert point.look == (0.0, 1.5, 0.1, 0.01, 5)
-    assert point.glance == pytest.approx((0.0, 1.5, 0.1 / 3 * 2, math.inf, 3))
-    assert StoppingRule.of_point(6.0).look == (3.0, 3.0, 0.2, 0.01, 5)
+    assert point.short_check == (0.0, 1.5, 0.1, 0.01, 5)
+    assert point.quick_check == pytest.approx((0.0, 1.5, 0.1 / 3 * 2, math.inf, 3))
+    assert StoppingRule.of_point(6.0).short_check == (3.0, 3.0, 0.2, 0.01, 5)
     assert point.until(0.01) == point
     assert point.until(0.03) == pytest.approx((0.0, 3.0, 0.2 / 3, 0.03, 3))
     left = StoppingRule(4.0, 8.0, 0.2, 0.01).less(0.25, 1)
@@ -309,9 +311,9 @@ def runner_of(*seconds: float, **more: Any) -> Any:
     before = (BatchSplit((1, 1)), False)
     worker = SimpleNamespace(settings=SMALL, warm={before}, trained={})
     worker.warm_pipeline = {}
-    subject = Subject(BatchSplit((8, 8)), devices_of(QUICK, QUICK))
-    usual = {"worker": worker, "subject": subject, "train": train, "asked": asked}
-    usual |= {"losses_are_finite": True, "peaks": (), "are_unlike": False}
+    workload = Workload(BatchSplit((8, 8)), devices_of(QUICK, QUICK))
+    usual = {"worker": worker, "workload": workload, "train": train, "asked": asked}
+    usual |= {"losses_are_finite": True, "peaks": (), "vary_in_shape": False}
     return SimpleNamespace(**{**usual, **more})
 
 
@@ -330,8 +332,8 @@ def test_a_warm_up_ends_where_no_step_is_clearly_faster(
     ready = train_until_ready(runner_of(*seconds), before)
     assert (ready.steps, ready.step_s) == (5 + count, seconds[count - 1])
     pipe = Pipe(segments=(), order=(), micro_batch=4, micro_batches=2)
-    cut = Subject(BatchSplit((8,), (4,)), devices_of(QUICK, QUICK), "cut", cut=pipe)
-    runner = runner_of(*seconds, subject=cut)
+    cut = Workload(BatchSplit((8,), (4,)), devices_of(QUICK, QUICK), "cut", cut=pipe)
+    runner = runner_of(*seconds, workload=cut)
     ready = train_until_ready(runner, before)
     assert (ready.steps, ready.step_s) == (5 + count, seconds[count - 1])
     assert train_until_ready(runner, before).steps == 5 + count  # nothing more trains
@@ -339,8 +341,8 @@ def test_a_warm_up_ends_where_no_step_is_clearly_faster(
 
 @cases("least_s, unlike, steps", (0.0, False, 2), (10.0, False, 3), (10.0, True, 14))
 def test_how_many_steps_are_stamped(least_s: float, unlike: bool, steps: int) -> None:
-    runner = runner_of(*[1.0] * 14, are_unlike=unlike, stamped=[])
-    SubjectRunner._stamp(runner, StoppingRule(least_s, 10.0, 0.2, 0.01))
+    runner = runner_of(*[1.0] * 14, vary_in_shape=unlike, stamped=[])
+    WorkloadRunner._stamp(runner, StoppingRule(least_s, 10.0, 0.2, 0.01))
     assert (runner.asked, len(runner.stamped)) == ([steps], steps)
 
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from gpubalance.jobs.balance.balance import find_and_prove
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.packs import choose_packs, has_much_sync
 from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split
-from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing, Event, Watch
 from gpubalance.jobs.keep.command_journal import free_journal
 from gpubalance.jobs.keep.journal import Journal
@@ -24,8 +24,8 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.messages import Build
-from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, DrawnWorker, nothing_kept, quiet, ready
+from gpubalance.workers.worker_group import WorkerGroup
+from tests.jobs.drawn import DrawnGroup, DrawnWorker, nothing_kept, quiet, ready
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, measurement_of, probe_of
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -39,7 +39,7 @@ COMPUTE_S = QUICK.compute_s(32)  # 16.4 ms
 LARGE = Model(name="small", parameters=4 * MIB, gradient_bytes=16 * MIB)
 
 
-class PackedParty(DrawnParty):
+class PackedGroup(DrawnGroup):
     """Two workers at a time whose sync depends on the size of packs; None: memory runs out."""
 
     alive = False
@@ -76,12 +76,12 @@ class PackedParty(DrawnParty):
 
 
 def together_of(
-    party: PackedParty,
+    worker_group: PackedGroup,
     watch: Watch = quiet,
     journal: Journal | None = None,
     devices: tuple[Device, ...] = PLAIN,
     **settings: Any,
-) -> Together:
+) -> JointWorkers:
     asked = BalanceRequest(
         devices=devices,
         settings=altered(SMALL, **settings),
@@ -89,12 +89,14 @@ def together_of(
         measuring=Measuring(windows=2, duration_s=0.5),
     )
     journal = journal or nothing_kept()
-    return Together(asked, None, cast("Party", party), watch, journal)
+    return JointWorkers(asked, None, cast("WorkerGroup", worker_group), watch, journal)
 
 
-def chosen(together: Together, split: BatchSplit = SPLIT) -> Measurement | None:
-    before = measure_split(together, split, None)
-    return choose_packs(together, split, before, None)
+def chosen(
+    joint_workers: JointWorkers, split: BatchSplit = SPLIT
+) -> Measurement | None:
+    before = measure_split(joint_workers, split, None)
+    return choose_packs(joint_workers, split, before, None)
 
 
 @cases(
@@ -115,19 +117,19 @@ def test_the_fastest_of_three_sizes_is_gone_on_with(
     own: int, syncs_ms: dict[int, float | None], fastest: int
 ) -> None:
     syncs_s = {size: ms and ms / 1e3 for size, ms in syncs_ms.items()}
-    party = PackedParty(syncs_s, own)
+    worker_group = PackedGroup(syncs_s, own)
     events: list[Event] = []
-    together = together_of(party, events.append)
-    found = chosen(together)
-    assert party.sizes == [own, *sorted(syncs_ms.keys() - {own})]
-    assert together.pack_bytes[SPLIT.used] == fastest
-    assert together.settings_for(SPLIT).pack_bytes == fastest
+    joint_workers = together_of(worker_group, events.append)
+    found = chosen(joint_workers)
+    assert worker_group.sizes == [own, *sorted(syncs_ms.keys() - {own})]
+    assert joint_workers.pack_bytes[SPLIT.used] == fastest
+    assert joint_workers.settings_for(SPLIT).pack_bytes == fastest
     if fastest == own:
         assert found is None
     else:
         rate = 64 / (COMPUTE_S + known(syncs_s[fastest]))
         assert known(found).throughput.median == pytest.approx(rate)
-    assert together.gather(SPLIT).facts.pack_bytes == fastest
+    assert joint_workers.gather(SPLIT).facts.pack_bytes == fastest
     first, *tries, last = [one.text for one in events if isinstance(one, Doing)]
     trying = "packs of gradients instead of all at once"
     if own:
@@ -136,7 +138,7 @@ def test_the_fastest_of_three_sizes_is_gone_on_with(
     names = {0: "all gradients at once"}
     names |= {n * MIB: f"gradients in packs of {n}.00 MiB" for n in (1, 4)}
     assert last == f"goes on with {names[fastest]}"
-    for size, told in zip(party.sizes[1:], tries, strict=False):
+    for size, told in zip(worker_group.sizes[1:], tries, strict=False):
         if syncs_s[size] is None:
             assert told == f"replica 0 ran out of memory with {names[size]}"
         else:
@@ -159,11 +161,11 @@ def test_no_other_size_is_tried_where_it_could_not_help(
     sync_ms: float, split: BatchSplit, settings: dict[str, Any]
 ) -> None:
     model = settings.pop("model", LARGE)
-    party = PackedParty({0: sync_ms / 1e3}, model=model)
-    together = together_of(party, **settings)
+    worker_group = PackedGroup({0: sync_ms / 1e3}, model=model)
+    joint_workers = together_of(worker_group, **settings)
     before = measurement_of((32, 32), (COMPUTE_S,) * 2, sync_ms / 1e3)
-    assert choose_packs(together, split, before, None) is None
-    assert set(party.sizes) <= {0}
+    assert choose_packs(joint_workers, split, before, None) is None
+    assert set(worker_group.sizes) <= {0}
 
 
 def test_sync_is_much_above_a_twentieth_of_a_step() -> None:
@@ -174,13 +176,13 @@ def test_sync_is_much_above_a_twentieth_of_a_step() -> None:
 def test_sizes_that_were_tried_before_an_interruption_are_not_tried_again() -> None:
     syncs_s = {0: 0.008, MIB: None, 4 * MIB: 0.006}
     for sizes, resume in (([0, MIB, 4 * MIB], False), ([0], True)):
-        party = PackedParty(syncs_s)
+        worker_group = PackedGroup(syncs_s)
         with suppress(KeyboardInterrupt), free_journal("packs", resume) as journal:
-            together = together_of(party, journal=journal)
-            assert chosen(together) is not None
+            joint_workers = together_of(worker_group, journal=journal)
+            assert chosen(joint_workers) is not None
             raise KeyboardInterrupt
-        assert party.sizes == sizes
-        assert together.pack_bytes[SPLIT.used] == 4 * MIB
+        assert worker_group.sizes == sizes
+        assert joint_workers.pack_bytes[SPLIT.used] == 4 * MIB
 
 
 def test_an_interruption_leaves_the_size_of_what_is_known() -> None:
@@ -188,22 +190,22 @@ def test_an_interruption_leaves_the_size_of_what_is_known() -> None:
         if isinstance(event, Doing) and "packs of 1.00 MiB" in event.text:
             raise KeyboardInterrupt
 
-    party = PackedParty({0: 0.008, MIB: 0.001, 4 * MIB: 0.001})
-    together = together_of(party, interrupt)
+    worker_group = PackedGroup({0: 0.008, MIB: 0.001, 4 * MIB: 0.001})
+    joint_workers = together_of(worker_group, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        chosen(together)
-    assert together.pack_bytes[SPLIT.used] == 0
+        chosen(joint_workers)
+    assert joint_workers.pack_bytes[SPLIT.used] == 0
 
 
 def test_a_balance_ends_with_what_its_packs_gave() -> None:
-    party = PackedParty({0: 0.008, MIB: 0.004, 4 * MIB: 0.006})
-    together = together_of(party)
+    worker_group = PackedGroup({0: 0.008, MIB: 0.004, 4 * MIB: 0.006})
+    joint_workers = together_of(worker_group)
     probe = altered(probe_of(PROFILED), devices=PLAIN)
-    plan = find_and_prove(BalanceRounds(together, probe))
+    plan = find_and_prove(BalanceRounds(joint_workers, probe))
     assert plan.batches == (32, 32)
     assert plan.settings.pack_bytes == MIB
     assert plan.sync_s == pytest.approx(0.004)
     run = known(known(plan.balance).run)
     assert run.throughput.median == pytest.approx(64 / (COMPUTE_S + 0.004))
     # Chosen once, after the first round
-    assert party.sizes == [0, MIB, 4 * MIB, MIB]
+    assert worker_group.sizes == [0, MIB, 4 * MIB, MIB]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpubalance.jobs.measure.stopping import LEAST_TIMINGS
-from gpubalance.jobs.measure.subject_runner import SETTLING_STEPS
+from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.settings.device import DeviceProfile

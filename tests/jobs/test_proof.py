@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from gpubalance.jobs.balance import proof
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.proof import result_of
 from gpubalance.jobs.balance.rounds import BalanceRounds
-from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.run import InputPipeline, Measurement, Run
@@ -18,8 +18,8 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
-from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, drawn_run, noisy_devices, nothing_kept
+from gpubalance.workers.worker_group import WorkerGroup
+from tests.jobs.drawn import DrawnGroup, drawn_run, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -39,10 +39,14 @@ def rounds_and_run() -> tuple[BalanceRounds, Run]:
         plan=PlanRequest(global_batch=128),
         measuring=Measuring(),
     )
-    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
-    together = Together(asked, None, party, lambda _: None, nothing_kept())
+    worker_group = cast(
+        "WorkerGroup", DrawnGroup(devices, joint, seed=0, offset=lambda *_: 1.0)
+    )
+    joint_workers = JointWorkers(
+        asked, None, worker_group, lambda _: None, nothing_kept()
+    )
     run = drawn_run(devices, joint, (80, 48), seed=0, measuring=Measuring())
-    return BalanceRounds(together, probe_of(devices)), run
+    return BalanceRounds(joint_workers, probe_of(devices)), run
 
 
 @cases(

@@ -13,20 +13,20 @@ import pytest
 from gpubalance.jobs.measure.figures import late_part
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject_runner import (
+from gpubalance.jobs.measure.window import Sensors, Workload
+from gpubalance.jobs.measure.workload_runner import (
     NOT_YET,
-    SubjectRunner,
+    WorkloadRunner,
     step_s_of,
     train_until_ready,
     train_until_settled,
 )
-from gpubalance.jobs.measure.window import Sensors, Subject
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build
-from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.probes import of_config
 from tests.support.asked import asked
 from tests.support.cases import cases
@@ -39,12 +39,12 @@ DEVICES, JOINT = of_config("gtx1080ti-gtx1080")
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Party(
+    with WorkerGroup(
         DEVICES, build=Build(settings=Settings(model="small"), joint=JOINT)
-    ) as party:
-        opened = asked(party, lambda worker: worker)
+    ) as worker_group:
+        opened = asked(worker_group, lambda worker: worker)
         train_until_ready(
-            SubjectRunner(opened, Subject(BatchSplit((8, 8))), Sensors()), NOT_YET
+            WorkloadRunner(opened, Workload(BatchSplit((8, 8))), Sensors()), NOT_YET
         )
         yield opened
 
@@ -60,7 +60,7 @@ def worker() -> Iterator[Worker]:
 def test_a_published_split(
     worker: Worker, split: BatchSplit, published: float | None
 ) -> None:
-    runner = SubjectRunner(worker, Subject(split), Sensors())
+    runner = WorkloadRunner(worker, Workload(split), Sensors())
     step_s = step_s_of(train_until_settled(runner)[-1])
     window = runner.window(StoppingRule.of_window(Measuring(duration_s=4.0)), step_s)
     measured = measurement(split, [window], runner.sensors, (0, 1))

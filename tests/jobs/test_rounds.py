@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import cast
 
 from gpubalance.jobs.balance.balance import find_and_prove
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split
-from gpubalance.jobs.balance.together import Together
 from gpubalance.numbers.stats import half_width
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
-from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, noisy_devices, nothing_kept
+from gpubalance.workers.worker_group import WorkerGroup
+from tests.jobs.drawn import DrawnGroup, noisy_devices, nothing_kept
 from tests.jobs.probes import CONFIGS, SMALL, probe_of, proof_of
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -25,11 +25,15 @@ PAIR = CONFIGS / "quick-pair.toml"
 def round_of(noise: float, at_least_s: float | None = None) -> tuple[float, ...]:
     """The step times of a round whose timings take a fifth of a second."""
     devices, joint = noisy_devices(PAIR, noise)
-    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
+    worker_group = cast(
+        "WorkerGroup", DrawnGroup(devices, joint, seed=0, offset=lambda *_: 1.0)
+    )
     asked = BalanceRequest(devices=devices, settings=SMALL, joint=joint)
-    together = Together(asked, None, party, lambda _: None, nothing_kept())
+    joint_workers = JointWorkers(
+        asked, None, worker_group, lambda _: None, nothing_kept()
+    )
     return measure_split(
-        together, BatchSplit((168, 112)), at_least_s
+        joint_workers, BatchSplit((168, 112)), at_least_s
     ).step_time_s.samples
 
 
@@ -55,14 +59,16 @@ def test_the_even_split_is_proposed_if_it_is_faster_than_the_best() -> None:
         plan=PlanRequest(global_batch=128),
         measuring=Measuring(),
     )
-    party = cast(
-        "Party",
-        DrawnParty(
+    worker_group = cast(
+        "WorkerGroup",
+        DrawnGroup(
             devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0
         ),
     )
-    together = Together(asked, None, party, lambda _: None, nothing_kept())
-    made = find_and_prove(BalanceRounds(together, probe_of(devices)))
+    joint_workers = JointWorkers(
+        asked, None, worker_group, lambda _: None, nothing_kept()
+    )
+    made = find_and_prove(BalanceRounds(joint_workers, probe_of(devices)))
     assert made.batches == (64, 64)
     assert proof_of(made).speedup_over_even == 1.0
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
@@ -86,14 +92,16 @@ def test_the_largest_even_split_is_proposed_if_faster(asked: dict[str, int]) -> 
         plan=PlanRequest(**asked),
         measuring=Measuring(),
     )
-    party = cast(
-        "Party",
-        DrawnParty(
+    worker_group = cast(
+        "WorkerGroup",
+        DrawnGroup(
             devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0
         ),
     )
-    together = Together(request, None, party, lambda _: None, nothing_kept())
-    made = find_and_prove(BalanceRounds(together, probe_of(devices)))
+    joint_workers = JointWorkers(
+        request, None, worker_group, lambda _: None, nothing_kept()
+    )
+    made = find_and_prove(BalanceRounds(joint_workers, probe_of(devices)))
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
     assert "and the even split 115/115 beside it" in warning.message
     if asked:

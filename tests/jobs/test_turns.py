@@ -15,22 +15,22 @@ from gpubalance.jobs.events import (
     TurnDone,
     WindowDone,
 )
-from gpubalance.jobs.measure.joint import in_turns
+from gpubalance.jobs.measure.joint import measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.subject_runner import WarmUp
-from gpubalance.jobs.measure.window import Subject, Turn, Window
+from gpubalance.jobs.measure.window import Turn, Window, Workload
+from gpubalance.jobs.measure.workload_runner import WarmUp
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.workers.messages import Pipe
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import nothing_kept, windows_of
 from tests.jobs.probes import QUICK, devices_of
 from tests.support.cases import cases
 
 PAIR = devices_of(QUICK, QUICK)
-OWN = Subject(BatchSplit((30, 10)), PAIR)
-EVEN = Subject(BatchSplit((20, 20)), PAIR, "even", is_baseline=True)
+OWN = Workload(BatchSplit((30, 10)), PAIR)
+EVEN = Workload(BatchSplit((20, 20)), PAIR, "even", is_baseline=True)
 
 
 def window(
@@ -50,23 +50,23 @@ def window(
 
 
 class Scripted(Measurer):
-    """Takes each subject's windows from a list, the last one again and again."""
+    """Takes each workload's windows from a list, the last one again and again."""
 
-    def __init__(self, windows: dict[Subject, Sequence[Window]]) -> None:
+    def __init__(self, windows: dict[Workload, Sequence[Window]]) -> None:
         self.events: list[Event] = []
-        super().__init__(cast("Party", None), nothing_kept(), self.events.append)
+        super().__init__(cast("WorkerGroup", None), nothing_kept(), self.events.append)
         self._script = windows
         self.taken: list[str] = []
 
     def take(self, turn: Turn, rule: Any, number: int = 1, doing: str = "") -> None:
         del rule
         self.taken.append(doing)
-        for subject in turn:
-            windows = self._script[subject]
-            self.windows[subject].append(windows[min(number, len(windows)) - 1])
+        for workload in turn:
+            windows = self._script[workload]
+            self.windows[workload].append(windows[min(number, len(windows)) - 1])
 
-    def warm_up_of(self, subject: Subject) -> WarmUp:
-        return WarmUp(step_s=0.1 if subject.is_baseline else 0.3)
+    def warm_up_of(self, workload: Workload) -> WarmUp:
+        return WarmUp(step_s=0.1 if workload.is_baseline else 0.3)
 
     @property
     def told(self) -> list[str]:
@@ -74,11 +74,11 @@ class Scripted(Measurer):
 
 
 def measured(
-    windows: dict[Subject, Sequence[Window]], measuring: Measuring | None = None
+    windows: dict[Workload, Sequence[Window]], measuring: Measuring | None = None
 ) -> Scripted:
     measurer = Scripted(windows)
-    turns: list[Turn] = [(subject,) for subject in windows]
-    in_turns(measurer, turns, measuring or Measuring(), "{what}: {window}")
+    turns: list[Turn] = [(workload,) for workload in windows]
+    measure_interleaved(measurer, turns, measuring or Measuring(), "{what}: {window}")
     return measurer
 
 
@@ -159,7 +159,9 @@ def test_windows_from_before_count_and_the_first_ones_are_looked_at() -> None:
     measurer = Scripted({OWN: [LEVEL], EVEN: [LEVEL]})
     measurer.windows[OWN] += [LEVEL, LEVEL]
     turns: list[Turn] = [(OWN,), (EVEN,)]
-    in_turns(measurer, turns, Measuring(windows=1), "{window}", looked.append)
+    measure_interleaved(
+        measurer, turns, Measuring(windows=1), "{window}", looked.append
+    )
     # Two of its own are there already: of the other as many are asked for.
     assert measurer.taken == ["window 1 of 2", "window 2 of 2"]
     assert looked == [(EVEN,)]
@@ -167,12 +169,12 @@ def test_windows_from_before_count_and_the_first_ones_are_looked_at() -> None:
 
 def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
     alone = [
-        Subject(BatchSplit((batch,)), (device,), name, group=device.index)
+        Workload(BatchSplit((batch,)), (device,), name, group=device.index)
         for name, batch, device in (("at once", 8, PAIR[0]), ("at once", 4, PAIR[1]))
     ]
     one = window(devices=1, memory_peak_bytes=(77,))
-    measurer = Scripted({subject: [one] for subject in alone})
-    in_turns(measurer, [tuple(alone)], Measuring(windows=1), "{what}")
+    measurer = Scripted({workload: [one] for workload in alone})
+    measure_interleaved(measurer, [tuple(alone)], Measuring(windows=1), "{what}")
     assert measurer.taken == ["all 2 devices at once"]
     (done,) = [event for event in measurer.events if isinstance(event, TurnDone)]
     assert (done.number, done.of, done.name) == (1, 1, "at once")
@@ -180,13 +182,13 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
         assert (part.device, part.batch, part.memory_peak_bytes) == (device, batch, 77)
         assert part.throughput.median == pytest.approx(batch / 0.1)
         assert part.step_time_s.at_s[-1] == pytest.approx(9.0 - 7.9)
-    single = Subject(BatchSplit((8,)), PAIR[:1], "alone")
+    single = Workload(BatchSplit((8,)), PAIR[:1], "alone")
     found = measured({single: [one]}, Measuring(windows=1))
     assert found.taken == ["GPU:0 alone: window 1 of 1"]
     (done,) = [event for event in found.events if isinstance(event, TurnDone)]
     assert done.name == "alone"
     pipe = Pipe(segments=(), order=(), micro_batch=4, micro_batches=2)
-    cut = Subject(BatchSplit((8,), (4,)), PAIR, "4 x", cut=pipe)
+    cut = Workload(BatchSplit((8,), (4,)), PAIR, "4 x", cut=pipe)
     found = measured({cut: [window(), window(step_s=0.2)]}, Measuring(windows=2))
     _, last = [one for one in found.events if isinstance(one, PipeWindowDone)]
     # Of both windows, whose step times are 0.1 and 0.2 s

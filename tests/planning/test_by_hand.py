@@ -517,15 +517,15 @@ def measured(**seconds: float) -> dict[frozenset[int], float]:
 def test_when_a_sum_may_tell_more() -> None:
     syncs = Syncs(measured(abc=0.2), sums_s=measured(abc=0.3))
     assert syncs.may_be_faster({0, 1})
-    assert not syncs.has_sums({0, 1})
+    assert not syncs.nothing_more_to_learn({0, 1})
     slow = Syncs(measured(abc=0.2), sums_s=measured(abc=0.3, ab=0.283))
     assert not slow.may_be_faster({0, 1})
-    assert slow.has_sums({0, 1})
+    assert slow.nothing_more_to_learn({0, 1})
     fast = Syncs(measured(abc=0.2), sums_s=measured(abc=0.3, ab=0.282))
     assert fast.may_be_faster({0, 1})
-    assert fast.has_sums({0, 1})  # it was timed
-    assert Syncs().has_sums({0, 1})
-    assert not Syncs(measured(abc=0.2)).has_sums({0, 1})
+    assert fast.nothing_more_to_learn({0, 1})  # it was timed
+    assert Syncs().nothing_more_to_learn({0, 1})
+    assert not Syncs(measured(abc=0.2)).nothing_more_to_learn({0, 1})
     shorter = Syncs(measured(abc=0.2, abd=0.1))
     assert shorter.around({0, 1}) == {0, 1, 3}
     assert shorter.longest_s == 0.2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpubalance.planning.fixed_costs import FixedCosts, fixed_samples
-from gpubalance.planning.follow import Follower
+from gpubalance.planning.follow import Rebalancer
 from gpubalance.planning.model import Curve
 from gpubalance.planning.parts import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
@@ -314,7 +314,7 @@ def test_a_size_that_is_slower_than_foretold_is_left_more_and_more_rarely() -> N
 def test_each_time_it_waits_twice_as_long_to_leave_what_is_slower_than_foretold() -> (
     None
 ):
-    """As above in fewer steps; each change is dealt two steps before it trains."""
+    """As above in fewer steps; each change is dispatched two steps before it trains."""
     worse = DrawnTraining(
         pair([(1, HOT)]),
         JOINT,
@@ -331,7 +331,7 @@ def test_each_time_it_waits_twice_as_long_to_leave_what_is_slower_than_foretold(
 
 def test_the_gain_is_told_as_soon_as_five_steps_are_stamped() -> None:
     follower, step = (
-        Follower([None, None]),
+        Rebalancer([None, None]),
         StepTimes(EVEN, (0.2, 0.1), (0.0, 0.0), 0.0),
     )
     changes = [follower.note(number, step) for number in range(5)]
@@ -342,7 +342,7 @@ def test_the_gain_is_told_as_soon_as_five_steps_are_stamped() -> None:
 
 
 def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
-    follower = Follower([None, None])
+    follower = Rebalancer([None, None])
     changes = []
     split = EVEN
     for number in range(60):
@@ -364,7 +364,7 @@ def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
 
 def test_where_the_global_batch_grows_another_training_begins() -> None:
     """Compute of 200 samples and of 400 say nothing of what a change has made of it."""
-    follower = Follower([None, None])
+    follower = Rebalancer([None, None])
     change = None
     number = 0
     while change is None:
@@ -381,7 +381,7 @@ def test_where_the_global_batch_grows_another_training_begins() -> None:
 @cases("rest_s, follows", (0.01, True), (5.0, False))
 def test_one_that_waits_for_data_keeps_its_split(rest_s: float, follows: bool) -> None:
     """However unlike the devices become, nobody waits for the slower one."""
-    follower = Follower([None, None])
+    follower = Rebalancer([None, None])
     split = EVEN
     changes = []
     for number in range(1, 60):
@@ -403,7 +403,7 @@ def first_change(*, cost_s: float, steps_left: int | None, steps: int = 60) -> i
 
     67/133 takes 0.134 s in place of 0.2 s. 0 without a change; steps are counted from 1000 on.
     """
-    follower = Follower([None, None])
+    follower = Rebalancer([None, None])
     for number in range(1000, 1000 + steps):
         change = follower.note(
             number,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.follow import Follower, SplitChange, _least_gain
+from gpubalance.planning.follow import Rebalancer, SplitChange, _least_gain
 from gpubalance.planning.parts import StepTimes
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.batch_split import BatchSplit
@@ -70,7 +70,7 @@ def first_change(slow_s: float, noise: float, steps: int) -> SplitChange | None:
 
     By turns each step is `noise` longer and shorter on the first device.
     """
-    follower = Follower([None, None])
+    follower = Rebalancer([None, None])
     for number in range(steps):
         factor = 1 + noise * (1 - number % 3)
         step = StepTimes(SPLIT, (slow_s * factor, 0.2), (0.0, 0.0), 0.0)

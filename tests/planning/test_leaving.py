@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from gpubalance.planning.allocate import allocate
-from gpubalance.planning.leaving import Devices, split_of_all, without_some
+from gpubalance.planning.leaving import Devices, next_subset_to_measure, split_of_all
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
@@ -28,10 +28,10 @@ def next_one(problem: Problem) -> str:
 
     Each of the splits before has the sync that is known.
     """
-    devices = without_some(problem, 1.005 * problem.value(allocate(problem)))
+    devices = next_subset_to_measure(problem, 1.005 * problem.value(allocate(problem)))
     if devices is None:
         return ""
-    what = "measure" if problem.sync.has_sums(devices) else "time"
+    what = "measure" if problem.sync.nothing_more_to_learn(devices) else "time"
     return f"{what} {''.join(map(str, sorted(devices)))}"
 
 
@@ -139,10 +139,10 @@ def all_that_is_tried(
     while True:
         problem = replace(problem, sync=Syncs(measured_s, sums_s=sums_s))
         above = 1.005 * problem.value(allocate(problem))
-        devices = without_some(problem, above)
+        devices = next_subset_to_measure(problem, above)
         if devices is None:
             return measured_s, sums_s, above
-        if problem.sync.has_sums(devices):
+        if problem.sync.nothing_more_to_learn(devices):
             measured_s[devices] = true_s(devices)
         else:
             for timed in (devices, problem.sync.around(devices)):

@@ -127,7 +127,7 @@ def bound(rungs: int) -> int:
 def test_any_answers_whatever_end_within_the_bound_at_neighbours(
     top: int, multiple: int, data: st.DataObject
 ) -> None:
-    """Fitting, memory and points are random: nothing is monotone.
+    """JointMemorySearch, memory and points are random: nothing is monotone.
 
     What failed may fit if it is tried again.
     """

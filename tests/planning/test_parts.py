@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.jobs.measure.stopping import TIMING_S
-from gpubalance.jobs.measure.subject_runner import STAMPED_PART, STAMPED_STEPS
+from gpubalance.jobs.measure.workload_runner import STAMPED_PART, STAMPED_STEPS
 from gpubalance.planning.parts import split_step
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Timing

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput
+from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.common import (
     Model,
     Optimizer,
@@ -18,7 +19,6 @@ from gpubalance.results.common import (
     shapes_text,
 )
 from gpubalance.results.comparison import ComparedResult
-from gpubalance.results.decomposition import Decomposition
 from gpubalance.results.layers import (
     LayersBaselines,
     Span,
@@ -303,7 +303,7 @@ def test_a_command_of_a_queue_ended_well_if_its_last_try_did() -> None:
 
 
 def test_the_powers_of_a_step_and_its_fingerprint() -> None:
-    known_step = Decomposition(
+    known_step = CombineRules(
         exponents=(1, 2),
         least=4,
         step={"MatMul": 3, "Add": 5, "FusedBatchNormV3": 2, "Mul": 1},
@@ -314,7 +314,7 @@ def test_the_powers_of_a_step_and_its_fingerprint() -> None:
         ("MatMul", 3),
         ("others", 6),
     )
-    assert Decomposition().fingerprint is None
+    assert CombineRules().fingerprint is None
     model = type("Net", (), {"name": "net"})
     known_step.refuse_small(4, model)
     with pytest.raises(BadInput, match="a part of 3 of a batch") as caught:

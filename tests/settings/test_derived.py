@@ -309,7 +309,7 @@ def test_how_devices_are_called() -> None:
     assert [device.called for device in (gpu, remote)] == ["0", "alpha:0"]
     xla = [device.gets_xla for device in (gpu, remote, cpu, simulated, compiled)]
     assert xla == [True, True, False, False, True]
-    by_nvml = [device.told_by_nvml for device in (gpu, remote, cpu, simulated)]
+    by_nvml = [device.is_local_gpu for device in (gpu, remote, cpu, simulated)]
     assert by_nvml == [True, False, False, False]
 
 

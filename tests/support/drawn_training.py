@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, cast
 
-from gpubalance.planning.follow import Follower, SplitChange
+from gpubalance.planning.follow import Rebalancer, SplitChange
 from gpubalance.planning.parts import StepTimes
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
@@ -16,7 +16,7 @@ from tests.jobs.drawn import DrawnWorker, Offset
 from tests.jobs.probes import devices_of
 from tests.support.known import known
 
-_AHEAD = 2  # batches that were dealt out before a change
+_AHEAD = 2  # batches that were dispatched before a change
 
 
 def taken_s(
@@ -86,9 +86,9 @@ class DrawnTraining:
         self._sync_s = joint.sync_s
         self._every = every
         self._rebalance = rebalance
-        self._dealt = deque([split] * _AHEAD)
+        self._dispatched = deque([split] * _AHEAD)
         known_limits = limits or [None] * len(devices)
-        self.follower = Follower(known_limits, multiple, fixed_samples)
+        self.follower = Rebalancer(known_limits, multiple, fixed_samples)
         self.split = split
         self.steps = 0
         self.took_s = 0.0
@@ -106,8 +106,8 @@ class DrawnTraining:
 
     def _step(self) -> None:
         self.steps += 1
-        self._dealt.append(self.split)
-        split = self._dealt.popleft()
+        self._dispatched.append(self.split)
+        split = self._dispatched.popleft()
         timing = cast("Timing", next(self._worker.measure(split, stamped=True)))
         self.took_s += timing.seconds
         times_s = known(timing.compute_s), known(timing.update_s)

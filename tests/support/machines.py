@@ -12,9 +12,9 @@ import numpy as np
 
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.balance.balance import find_and_prove
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.proof import result_so_far
 from gpubalance.jobs.balance.rounds import BalanceRounds
-from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.probe.probed_device import fitted
 from gpubalance.planning.curve import octaves
@@ -25,8 +25,8 @@ from gpubalance.settings.device import Device, DeviceProfile, JointProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
-from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, Offset, nothing_kept, quiet
+from gpubalance.workers.worker_group import WorkerGroup
+from tests.jobs.drawn import DrawnGroup, Offset, nothing_kept, quiet
 from tests.jobs.probes import SMALL, devices_of, point_of, probe_of
 from tests.support.known import known
 
@@ -144,7 +144,7 @@ class Machine:
         self,
         watch: Watch | None = None,
         offset: Offset | None = None,
-        party_of: type[DrawnParty] = DrawnParty,
+        group_of: type[DrawnGroup] = DrawnGroup,
     ) -> Plan:
         """The plan that the job ends with; `offset` replaces the machine's own."""
         watch = watch or quiet
@@ -156,10 +156,10 @@ class Machine:
             measuring=Measuring(baseline="none"),
         )
         drawn: Any = {"seed": self.seed, "offset": offset or self.offset}
-        party = cast("Party", party_of(self.devices, self.joint, **drawn))
-        given = request, self.probe.model, party, watch
-        together = Together(*given, nothing_kept())
-        rounds = BalanceRounds(together, self.probe)
+        worker_group = cast("WorkerGroup", group_of(self.devices, self.joint, **drawn))
+        given = request, self.probe.model, worker_group, watch
+        joint_workers = JointWorkers(*given, nothing_kept())
+        rounds = BalanceRounds(joint_workers, self.probe)
         try:
             return find_and_prove(rounds)
         except KeyboardInterrupt as interrupt:

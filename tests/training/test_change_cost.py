@@ -29,7 +29,7 @@ def test_a_change_costs_what_the_first_steps_of_its_split_take_more_than_usual()
         cost.note(took_s, is_first=False)
     assert cost.seconds == 0.0
     cost.begin_split()
-    cost.note(0.3, is_first=False)  # dealt before the change
+    cost.note(0.3, is_first=False)  # dispatched before the change
     for took_s, is_first in ((8.25, True), (0.25, False), (2.25, True)):
         cost.note(took_s, is_first=is_first)
     # The medians of 0.1, 0.3, 0.2 and 0.3, and of these and 0.25, are 0.25

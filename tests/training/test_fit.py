@@ -391,8 +391,8 @@ def test_each_device_draws_noise_of_its_own_by_the_seed() -> None:
         return ops.mean(p)
 
     def only_noise() -> Any:
-        as_it_is = layers.Dense(1, use_bias=False, kernel_initializer="ones")
-        noise = [keras.Input((1,)), layers.GaussianNoise(1.0, seed=1), as_it_is]
+        unmodified = layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        noise = [keras.Input((1,)), layers.GaussianNoise(1.0, seed=1), unmodified]
         return compiled(noise, "mse", optimizers.SGD(0.0), metrics=[mean])
 
     def drawn() -> dict[str, list[float]]:

@@ -28,11 +28,11 @@ def moved_by_rounding(model: Any) -> Any:
     batch = tf.constant(X[:100]), tf.constant(Y[:100])
     built.build(model, tf.distribute.get_strategy(), batch, trains=True)
     step = TracedStep(model, batch, "CPU:0", 16, trains=True)
-    whole = step.run(step.states()).marks["gradient"]
+    whole = step.run(step.states()).sketches["gradient"]
     moved = []
     for seed in range(5):
-        marks = step.run(step.states(), seed=seed).marks["gradient"]
-        moved.append(np.abs(products(marks - whole)).max(axis=-1) / norms(whole))
+        sketches = step.run(step.states(), seed=seed).sketches["gradient"]
+        moved.append(np.abs(products(sketches - whole)).max(axis=-1) / norms(whole))
     return np.median(moved, axis=0)
 
 

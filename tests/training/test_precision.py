@@ -119,7 +119,7 @@ def test_a_split_by_hand_leaves_the_precision_to_the_script() -> None:
 
 def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
     """Hashing has integers by Keras' own default, and one layer may be of float64."""
-    from gpubalance.training.measured import unlike_precision_text
+    from gpubalance.training.measured import precision_mismatch_text
 
     layers = keras.layers
     hashed = [keras.Input((6,), dtype="int32"), layers.Hashing(8)]
@@ -130,10 +130,10 @@ def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
         with split.scope():
             model = keras.Sequential([*first, layers.Dense(3, "softmax")])
             model.compile("sgd", "sparse_categorical_crossentropy")
-        assert unlike_precision_text(model, "tf32") == ""
+        assert precision_mismatch_text(model, "tf32") == ""
         tf.config.experimental.enable_tensor_float_32_execution(False)
         # Its other layers
-        assert "trains in float32" in unlike_precision_text(model, "tf32")
+        assert "trains in float32" in precision_mismatch_text(model, "tf32")
 
 
 @pytest.mark.parametrize(

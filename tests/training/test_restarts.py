@@ -51,14 +51,14 @@ def lose(batch, logs):
     if batch != 1 or not epochs or os.environ["ON"] != host:
         return
     script = psutil.Process()
-    keeper = script.parent()
-    session = keeper.parent()
+    agent = script.parent()
+    session = agent.parent()
     if what in ("host", "silence"):
         down.touch()
     if what == "link":
         subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
         return
-    lost = {"session": [session], "process": [script]}.get(what, [session, keeper, script])
+    lost = {"session": [session], "process": [script]}.get(what, [session, agent, script])
     for process in lost:
         process.send_signal(signal.SIGSTOP if what == "silence" else signal.SIGKILL)
 

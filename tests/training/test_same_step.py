@@ -56,5 +56,5 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
     assert told == list(session.facts()["verdict"].warned) == []
     functions: Any = split.functions_of(model)[-1]
     assert operations(session._built.functions) == operations(functions._functions)
-    decomposed = functions._functions._decompositions["train"]
+    decomposed = functions._functions._combine_rules_of_all["train"]
     assert session.facts()["model"]["step"] == decomposed.fingerprint

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpubalance.results.decomposition import SUM
+from gpubalance.results.combine_rules import SUM
 from tests.support.late import keras, layers, losses, metrics, ops
 from tests.support.told import refused, warned
 from tests.training.cases import in_split

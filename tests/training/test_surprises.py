@@ -83,7 +83,7 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
 
 
 def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
-    from gpubalance.training.measured import unlike_plan_text
+    from gpubalance.training.measured import plan_mismatch_text
 
     made = plan_of_small()
     assert made.model is not None
@@ -97,7 +97,7 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
         of_settings = made.settings.model_copy(update=settings or {})
         of_model = known.model_copy(update=changes)
         changed = made.model_copy(update={"model": of_model, "settings": of_settings})
-        return unlike_plan_text(changed, model, file="frozen.json", step=step)
+        return plan_mismatch_text(changed, model, file="frozen.json", step=step)
 
     assert text() == text(optimizer=SGD) == text(step=step) == ""
     phase = (

@@ -50,11 +50,11 @@ CALLS: list[tuple[Call, dict[str, list[bool]]]] = [
 def test_a_call_tells_what_is_usual_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpubalance.engine.step.functions import Functions
 
-    dealt: dict[str, list[bool]] = {}
+    dispatched: dict[str, list[bool]] = {}
     call = Functions._call
 
     def noting(functions: Any, what: str, batch: Any, kind: Any) -> Any:
-        dealt.setdefault(what, []).append(batch.is_usual)
+        dispatched.setdefault(what, []).append(batch.is_usual)
         return call(functions, what, batch, kind)
 
     monkeypatch.setattr(Functions, "_call", noting)
@@ -63,6 +63,6 @@ def test_a_call_tells_what_is_usual_in_it(monkeypatch: pytest.MonkeyPatch) -> No
         model = classifier()()
     for order in (CALLS, CALLS[::-1], [*CALLS[1:], CALLS[0]]):
         for one, usual in order:
-            dealt.clear()
+            dispatched.clear()
             one(model, split)
-            assert dealt == usual
+            assert dispatched == usual

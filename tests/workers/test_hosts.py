@@ -24,8 +24,8 @@ from gpubalance.system.versions import software
 from gpubalance.workers.failures import tail
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.messages import Build
-from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.cli.program import lines_until, start, typed
 from tests.stand_in import engine
 from tests.support.asked import asked
@@ -39,10 +39,12 @@ VIA = """sh -c 'echo; echo Welcome.; printf "Last login: "; ON=$0 exec "$@"' {ho
 
 
 @pytest.fixture
-def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Party]]:
-    """A function that makes a party over both hosts.
+def group_that(
+    engine_that: Callable[[str], None],
+) -> Iterator[Callable[..., WorkerGroup]]:
+    """A function that makes a worker group over both hosts.
 
-    Each host is behind a prefix, and the party's engine follows the script.
+    Each host is behind a prefix, and the worker group's engine follows the script.
     """
 
     def make(
@@ -50,10 +52,10 @@ def party_that(engine_that: Callable[[str], None]) -> Iterator[Callable[..., Par
         devices: Sequence[Device] = DEVICES,
         build: Build = BUILD,
         via: str = VIA,
-    ) -> Party:
+    ) -> WorkerGroup:
         engine_that(script)
         connect_hosts("alpha,beta", via)
-        return Party(devices, build=build)
+        return WorkerGroup(devices, build=build)
 
     yield make
     connect_hosts(None, None)
@@ -68,30 +70,34 @@ def measured(worker: Worker) -> list[object]:
     return list(worker.measure(SPLIT, at_least=2, stamped=True))
 
 
-def test_a_worker_on_another_host_is_a_worker(party_that: Callable[..., Party]) -> None:
+def test_a_worker_on_another_host_is_a_worker(
+    group_that: Callable[..., WorkerGroup],
+) -> None:
     """Its log is here too: what it prints comes over what reaches the host.
 
     The worker is told of its own GPUs only.
     """
     prints = "def built(devices):\n    import os\n    print('on', os.environ['ON'])\n"
-    with party_that(prints) as party:
+    with group_that(prints) as worker_group:
         with connected(DEVICES):
-            timing, *_ = asked(party, measured)
+            timing, *_ = asked(worker_group, measured)
         assert isinstance(timing, Timing)
         assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
-        assert "on alpha" in asked(party, lambda worker: tail(worker.process.log))
+        assert "on alpha" in asked(
+            worker_group, lambda worker: tail(worker.process.log)
+        )
         there = below()
         assert len(there) == 2 * len(DEVICES)
         limits = tuple(device.memory_bytes for device in DEVICES)
-        assert party.facts.memory_limit_bytes == limits
-        party.regroup(DEVICES[:2])  # of one host: one process, as ever
-        assert not party.alive
+        assert worker_group.facts.memory_limit_bytes == limits
+        worker_group.regroup(DEVICES[:2])  # of one host: one process, as ever
+        assert not worker_group.alive
     assert not left_of(there)
     card: Any = {"index": 0, "name": "GPU", "memory_bytes": None, "simulated": False}
     gpus = [Device(uuid=f"GPU-{host}", host=host, **card) for host in ("alpha", "beta")]
     looks = prints.replace("print('on', ", "assert devices[0].host == (")
-    with party_that(looks, gpus) as party:
-        with party.worker() as worker:
+    with group_that(looks, gpus) as worker_group:
+        with worker_group.worker() as worker:
             timing, *_ = worker.measure(BatchSplit((8, 16)), stamped=True)
         assert isinstance(timing, Timing)
         # The stand-in takes 10 ms and 0.1 ms a sample.
@@ -106,13 +112,13 @@ SLOW = ("sh -c 'sleep 600' {host}", 1.0, "the time limit of 1 s passed")
 
 @pytest.mark.parametrize(("via", "limit_s", "says"), [(TERMINAL, 60.0, SAYS), SLOW])
 def test_a_prefix_that_does_not_do_is_told_and_left(
-    party_that: Callable[..., Party], via: str, limit_s: float, says: str
+    group_that: Callable[..., WorkerGroup], via: str, limit_s: float, says: str
 ) -> None:
     """Nothing is held yet by what has not answered, so that its end is not waited for."""
-    party_that(via=via)
-    limited = Party(DEVICES, build=BUILD, limit=TimeLimit(limit_s))
-    with limited as party, refused(says, GpubalanceError):
-        party.start()
+    group_that(via=via)
+    limited = WorkerGroup(DEVICES, build=BUILD, limit=TimeLimit(limit_s))
+    with limited as worker_group, refused(says, GpubalanceError):
+        worker_group.start()
     assert not below()
 
 
@@ -130,7 +136,7 @@ LOSSES = {
 }
 
 
-def test_a_loss_is_told_with_its_host(party_that: Callable[..., Party]) -> None:
+def test_a_loss_is_told_with_its_host(group_that: Callable[..., WorkerGroup]) -> None:
     """A worker dies, a connection ends, and nothing comes any more.
 
     All happen at the same time, as a host is waited for 20 s.
@@ -138,10 +144,12 @@ def test_a_loss_is_told_with_its_host(party_that: Callable[..., Party]) -> None:
     with ThreadPoolExecutor(len(LOSSES)) as threads, ExitStack() as ended:
         parties = []
         for act in LOSSES:
-            parties.append(ended.enter_context(party_that(FAILS.format(act))))
+            parties.append(ended.enter_context(group_that(FAILS.format(act))))
             parties[-1].start()
         there = below()
-        attempts = [threads.submit(asked, party, measured) for party in parties]
+        attempts = [
+            threads.submit(asked, worker_group, measured) for worker_group in parties
+        ]
         for attempt, says in zip(attempts, LOSSES.values(), strict=True):
             with refused(says, PartialResult):
                 attempt.result()
@@ -149,7 +157,9 @@ def test_a_loss_is_told_with_its_host(party_that: Callable[..., Party]) -> None:
 
 
 def test_other_software_and_another_model_are_told_first(
-    party_that: Callable[..., Party], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    group_that: Callable[..., WorkerGroup],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Other software and another model are told before anything is built.
 
@@ -163,15 +173,15 @@ def test_other_software_and_another_model_are_told_first(
     via = f"env PYTHONPATH={tmp_path}/{{host}}:{paths}"
     mine = Build(settings=Settings(model="mine:net"), joint=BUILD.joint)
     another = "mine:net on beta is not the same as here"
-    with party_that(build=mine, via=via) as party, refused(another):
-        party.start()
+    with group_that(build=mine, via=via) as worker_group, refused(another):
+        worker_group.start()
     keras = tmp_path / "beta/keras-1.0.dist-info"
     keras.mkdir()
     metadata = "Metadata-Version: 2.1\nName: keras\nVersion: 1.0\n"
     (keras / "METADATA").write_text(metadata)
     other = rf"^beta has keras 1\.0 \(here {software().keras}\)"
-    with party_that(via=via) as party, refused(other, EnvironmentFault):
-        party.start()
+    with group_that(via=via) as worker_group, refused(other, EnvironmentFault):
+        worker_group.start()
 
 
 def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:

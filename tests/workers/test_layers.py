@@ -19,7 +19,7 @@ from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measured, Pipe, TimeBlocks
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.engine.pipelines import orders_of
 from tests.jobs.probes import devices_of
 from tests.support import forks
@@ -46,20 +46,25 @@ _COUNT = 4
 
 
 @pytest.fixture(scope="module")
-def party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Party]:
+def worker_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerGroup]:
     build = Build(settings=Settings(model="small"), joint=_JOINT, cuts=())
-    with forks.forking(), Party(devices_of(*_PROFILES), build=build) as party:
-        yield party
+    with (
+        forks.forking(),
+        WorkerGroup(devices_of(*_PROFILES), build=build) as worker_group,
+    ):
+        yield worker_group
 
 
-def graph_of(party: Party) -> Graph:
-    party.start()
-    return known(party.facts.graph)
+def graph_of(worker_group: WorkerGroup) -> Graph:
+    worker_group.start()
+    return known(worker_group.facts.graph)
 
 
-def test_two_segments_take_at_least_the_time_and_memory_planned(party: Party) -> None:
+def test_two_segments_take_at_least_the_time_and_memory_planned(
+    worker_group: WorkerGroup,
+) -> None:
     """Two segments take at least the time and the memory that is planned."""
-    graph = graph_of(party)
+    graph = graph_of(worker_group)
     segments = (Segment(0, 13, 0), Segment(14, 18, 1))
     loads = []
     for profile in _PROFILES:
@@ -71,7 +76,7 @@ def test_two_segments_take_at_least_the_time_and_memory_planned(party: Party) ->
     sizes = {"micro_batch": _SIZE, "micro_batches": _COUNT}
     wanted = Pipe(segments=segments, order=tuple(orders), **sizes)
     with_stamps = wanted.model_copy(update={"stamped": True})
-    stamped, measured = asked(party, lambda worker: [*worker.pipe(with_stamps)])
+    stamped, measured = asked(worker_group, lambda worker: [*worker.pipe(with_stamps)])
     assert isinstance(stamped, Timing)
     assert isinstance(measured, Measured)
     timeline = known(stamped.timeline)
@@ -87,7 +92,7 @@ def test_two_segments_take_at_least_the_time_and_memory_planned(party: Party) ->
         mib = 1000 * weights[device] + in_flight * _SIZE * 10 * live[device]
         assert measured.memory_peak_bytes[device] == pytest.approx(mib * _MIB)
     twice = wanted.model_copy(update={"steps_per_timing": 2})
-    timing, _ = asked(party, lambda worker: [*worker.pipe(twice)])
+    timing, _ = asked(worker_group, lambda worker: [*worker.pipe(twice)])
     assert isinstance(timing, Timing)
     assert timing.steps == 2
 
@@ -101,11 +106,11 @@ def _parts(graph: Any, segments: Any, name: str) -> list[float]:
     return [own / sum(sums) for own in sums]
 
 
-def test_blocks_are_timed_alone(party: Party) -> None:
-    graph = graph_of(party)
+def test_blocks_are_timed_alone(worker_group: WorkerGroup) -> None:
+    graph = graph_of(worker_group)
     wanted = TimeBlocks(blocks=(0, 2), micro_batch=_SIZE)
     kinds = BlockTimed, Measured
-    *timed, _ = asked(party, lambda worker: [*worker.replies(wanted, *kinds)])
+    *timed, _ = asked(worker_group, lambda worker: [*worker.replies(wanted, *kinds)])
     assert [(one.block, one.micro_batch) for one in timed] == [(0, _SIZE), (2, _SIZE)]
     for one in timed:
         forward_s = graph.blocks[one.block].share * 0.08 / 3

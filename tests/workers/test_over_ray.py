@@ -24,7 +24,7 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.workers.hosts import connected
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.cli.program import lines_until, start
 from tests.stand_in import engine
 from tests.support import forks
@@ -63,15 +63,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def party_that(cluster: Any) -> Iterator[Callable[..., Party]]:
-    """A function that makes a party over devices, whose engine follows the script.
+def group_that(cluster: Any) -> Iterator[Callable[..., WorkerGroup]]:
+    """A function that makes a worker group over devices, whose engine follows the script.
 
     A process that Ray has started holds each device.
     """
 
-    def make(script: str, devices: Any = DEVICES) -> Party:
+    def make(script: str, devices: Any = DEVICES) -> WorkerGroup:
         engine(cluster.folder, script)
-        return Party(devices, build=BUILD)
+        return WorkerGroup(devices, build=BUILD)
 
     assert connect_hosts("ray", None) == ("alpha", "beta")
     yield make
@@ -92,12 +92,14 @@ def ours_of(cluster: Any) -> list[psutil.Process]:
 
 
 @pytest.mark.full  # Ray
-def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> None:
+def test_ray_gives_no_gpu_that_it_has_not(
+    group_that: Callable[..., WorkerGroup],
+) -> None:
     """It is asked once for all that a command uses of a node."""
     own: Any = {"name": "card", "memory_bytes": 1 << 30, "simulated": False}
     first = Device(index=0, uuid="GPU-0", host="alpha", **own)
     cards = [first, first.model_copy(update={"index": 1, "uuid": "GPU-1"})]
-    party_that("")
+    group_that("")
     says = refused("^alpha can't be reached: the process that Ray", EnvironmentFault)
     with says as told, connected(cards):
         pass
@@ -105,7 +107,9 @@ def test_ray_gives_no_gpu_that_it_has_not(party_that: Callable[..., Party]) -> N
 
 
 @pytest.mark.full  # Ray
-def test_all_nodes_are_probed(cluster: Any, party_that: Callable[..., Party]) -> None:
+def test_all_nodes_are_probed(
+    cluster: Any, group_that: Callable[..., WorkerGroup]
+) -> None:
     """Devices of all nodes are probed and a killed controller leaves nothing."""
     program = start("probe", *TWO_HOSTS, "--hosts", "ray")
     told = lines_until(program, "^alpha:0 batch ")
@@ -113,7 +117,7 @@ def test_all_nodes_are_probed(cluster: Any, party_that: Callable[..., Party]) ->
     if not any(line.startswith("beta:0 batch ") for line in told):
         lines_until(program, "^beta:0 batch ")
     there = ours_of(cluster)
-    # Each of two has a worker, its keeper and what connects this host to that.
+    # Each of two has a worker, its agent and what connects this host to that.
     assert len(there) > 2 * 3
     program.send_signal(signal.SIGKILL)
     program.communicate()
@@ -121,16 +125,18 @@ def test_all_nodes_are_probed(cluster: Any, party_that: Callable[..., Party]) ->
 
 
 @pytest.mark.full  # Ray
-def test_a_lost_node_is_told(cluster: Any, party_that: Callable[..., Party]) -> None:
+def test_a_lost_node_is_told(
+    cluster: Any, group_that: Callable[..., WorkerGroup]
+) -> None:
     """This is the last test of this cluster, as it loses a node.
 
     The node's actor may live on; of a process that hears nothing see test_hosts.py.
     """
     sleeps = "def step(*_):\n    import time\n    time.sleep(600)\n"
-    with party_that(sleeps, (DEVICES[0], DEVICES[2])) as party:
-        party.start()
+    with group_that(sleeps, (DEVICES[0], DEVICES[2])) as worker_group:
+        worker_group.start()
         os.kill(cluster.beta.all_processes["raylet"][0].process.pid, signal.SIGKILL)
-        with refused("^beta is lost: ", PartialResult), party.worker() as worker:
+        with refused("^beta is lost: ", PartialResult), worker_group.worker() as worker:
             list(worker.measure(BatchSplit((8, 8)), at_least=2, stamped=True))
 
 

@@ -138,7 +138,7 @@ def test_a_program_that_is_started_by_its_path_lies_apart() -> None:
     """
     package = Path(gpubalance.__file__).parent
     apart = Path(programs.__file__).parent
-    assert {path.name for path in apart.iterdir()} >= {"keeper.py", "over_ray.py"}
+    assert {path.name for path in apart.iterdir()} >= {"agent.py", "over_ray.py"}
     for path in apart.glob("*"):
         assert path.stem not in sys.stdlib_module_names, path
     for path in package.rglob("*.py"):

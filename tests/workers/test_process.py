@@ -25,10 +25,10 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.failures import tail
 from gpubalance.workers.messages import Build, Measured
-from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.ranks import worker_process
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.cli.program import TINY, lives
 from tests.support import forks
 from tests.support.asked import asked
@@ -89,8 +89,8 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     assert psutil.Process().num_fds() == before + left
 
 
-def test_a_script_that_its_keeper_can_not_start_says_why() -> None:
-    """The keeper may open a file, and not all pipes of a script."""
+def test_a_script_that_its_agent_can_not_start_says_why() -> None:
+    """The agent may open a file, and not all pipes of a script."""
     start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
     few = ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.KEEPER]
     request = json.dumps(start) + "\n"
@@ -146,8 +146,8 @@ def needed(*batches: int) -> tuple[int, ...]:
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Worker]:
     """A worker with TensorFlow, for one model after the other."""
-    with forks.forking(), Party(PAIR) as party:
-        yield asked(party, lambda worker: worker)
+    with forks.forking(), WorkerGroup(PAIR) as worker_group:
+        yield asked(worker_group, lambda worker: worker)
 
 
 def test_a_worker_measures_any_split_and_an_oom_is_its_devices(opened: Worker) -> None:
@@ -232,9 +232,9 @@ def test_a_failed_model_has_the_users_lines(opened: Worker, tmp_path: Path) -> N
 
 TOLD_AT_EVERY_START = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
-I0000 00:00:1795284274.373600   24078 cudart_stub.cc:31] Could not find cuda drivers on your machine.
-I0000 00:00:1795284274.420179   24078 cpu_feature_guard.cc:227] This TensorFlow binary is optimized.
-To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
+I0000 00:00:1795284274.373600   24078 cudart_stub.cc:31] Could not find cuda drivers on your
+machine. I0000 00:00:1795284274.420179   24078 cpu_feature_guard.cc:227] This TensorFlow binary is
+optimized. To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
 2026-11-21 18:00:00.000001: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
 Traceback (most recent call last):
   File "session.py", line 1, in step

@@ -24,9 +24,9 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measure
-from gpubalance.workers.party import Party
 from gpubalance.workers.ranks import Ranks
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.support.asked import asked
 from tests.support.told import refused
 from tests.workers.test_process import gone
@@ -38,12 +38,12 @@ SPLIT = BatchSplit((80, 40, 24))
 
 
 @pytest.fixture
-def party_that(engine_that: Callable[[str], None]) -> Callable[[str], Party]:
-    """A function that makes a party over both hosts, whose engine follows the script."""
+def group_that(engine_that: Callable[[str], None]) -> Callable[[str], WorkerGroup]:
+    """A function that makes a worker group over both hosts, whose engine follows the script."""
 
-    def make(script: str) -> Party:
+    def make(script: str) -> WorkerGroup:
         engine_that(script)
-        return Party(DEVICES, build=BUILD)
+        return WorkerGroup(DEVICES, build=BUILD)
 
     return make
 
@@ -99,29 +99,31 @@ FAILURES: dict[str, tuple[str, str, type[GpubalanceError], str]] = {
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_one_failure_is_told_with_its_device_and_all_are_ended(
-    party_that: Callable[[str], Party], name: str
+    group_that: Callable[[str], WorkerGroup], name: str
 ) -> None:
     act, others, kind, says = FAILURES[name]
     progress = 5 if name == "all wait" else 4
-    with party_that(FAILS.format(act=act, others=others, progress=progress)) as party:
-        started = asked(party, pids)
+    with group_that(
+        FAILS.format(act=act, others=others, progress=progress)
+    ) as worker_group:
+        started = asked(worker_group, pids)
 
         def train(worker: Worker) -> object:
             worker._deadline_s = 1.0
             return next(worker.replies(Measure(split=SPLIT), Timing))
 
         with pytest.raises(kind) as caught:
-            asked(party, train)
+            asked(worker_group, train)
         told: Any = caught.value
         assert re.search(says, told.message)
         assert all(map(gone, started))
-        assert not party.alive
+        assert not worker_group.alive
     if kind is OutOfMemory:
         assert told.replica == 2
 
 
 def test_after_that_all_start_anew(
-    party_that: Callable[[str], Party], tmp_path: Path
+    group_that: Callable[[str], WorkerGroup], tmp_path: Path
 ) -> None:
     mark = tmp_path / "failed"
     script = f"""
@@ -131,20 +133,22 @@ def step(devices, *_):
         open({str(mark)!r}, "w").close() if devices[0].host == "beta" else time.sleep(600)
         os.abort()
 """
-    with party_that(script) as party:
-        before = asked(party, pids)
+    with group_that(script) as worker_group:
+        before = asked(worker_group, pids)
         with pytest.raises(PartialResult, match=r"^beta:0: "):
-            asked(party, lambda worker: list(worker.measure(SPLIT)))
-        assert asked(party, lambda worker: list(worker.measure(SPLIT)))
-        assert not set(before) & set(asked(party, pids))
+            asked(worker_group, lambda worker: list(worker.measure(SPLIT)))
+        assert asked(worker_group, lambda worker: list(worker.measure(SPLIT)))
+        assert not set(before) & set(asked(worker_group, pids))
 
 
-def test_a_model_file_that_one_host_has_not(party_that: Callable[[str], Party]) -> None:
+def test_a_model_file_that_one_host_has_not(
+    group_that: Callable[[str], WorkerGroup],
+) -> None:
     """The user's own mistake is an input, wherever it shows."""
     built = "from gpubalance.errors import BadInput\ndef built(devices):\n    "
     raises = "raise BadInput('no such file')\n"
-    with party_that(built + raises) as party, refused("^no such file"):
-        party.start()
+    with group_that(built + raises) as worker_group, refused("^no such file"):
+        worker_group.start()
     of_beta = f"{built}if devices[0].host == 'beta': {raises}"
-    with party_that(of_beta) as party, refused("^beta:0: no such file"):
-        party.start()
+    with group_that(of_beta) as worker_group, refused("^beta:0: no such file"):
+        worker_group.start()

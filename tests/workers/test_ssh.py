@@ -62,8 +62,8 @@ Host *
 """
 # A key that is only good for this command, whatever is asked
 FORCED = {
-    "no-python": "/nowhere/bin/python keeper.py",
-    "no-gpubalance": f"{sys.executable} /nowhere/keeper.py",
+    "no-python": "/nowhere/bin/python agent.py",
+    "no-gpubalance": f"{sys.executable} /nowhere/agent.py",
 }
 TRAINS = """
 import json, os

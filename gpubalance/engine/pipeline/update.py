@@ -45,10 +45,10 @@ class Update:
         keras_patches.check_optimizer(optimizer)
         self._inner = keras_patches.inner_of(optimizer)
         self._scales = self._inner is not optimizer
-        self._twins: dict[int, keras_patches.Twin] = {}
+        self._copies: dict[int, keras_patches.OptimizerCopy] = {}
         self._dtype = tf.float32  # of the squares
         for device, own in variables.items():
-            self._twins[device] = keras_patches.twin_for(optimizer, own, names[device])
+            self._copies[device] = keras_patches.copy_for(optimizer, own, names[device])
             if any(variable.dtype == "float64" for variable in own):
                 self._dtype = tf.float64
         self._trained: dict[int, list[Any]] = {}
@@ -64,14 +64,14 @@ class Update:
 
     def begin(self) -> None:
         """Copies the optimizer's own scalars, which a callback may have set, to each device."""
-        for twin in self._twins.values():
-            for scalar, copy in twin.scalars:
+        for optimizer_copy in self._copies.values():
+            for scalar, copy in optimizer_copy.scalars:
                 copy.assign(scalar.value)
 
     def end(self) -> None:
         """Copies the scalars back to the optimizer, from a device that has changed them."""
         changed = next(iter(self._apply), self.devices[0])
-        for scalar, copy in self._twins[changed].scalars:
+        for scalar, copy in self._copies[changed].scalars:
             scalar.assign(copy)
 
     def trace(self, device: int, grads: Sequence[Gradient]) -> None:
@@ -137,26 +137,26 @@ class Update:
     def _applied(
         self, device: int, grads: Sequence[Gradient], squares: Any, finite: Any
     ) -> None:
-        twin = self._twins[device].optimizer
+        optimizer = self._copies[device].optimizer
         limit = self._inner.global_clipnorm
         if self._scales:
-            vars(twin)["check_finite"] = lambda _: finite
+            vars(optimizer)["check_finite"] = lambda _: finite
         with tf.device(self._names[device]):
             if limit:
-                factor = self._factor(twin, limit, squares)
+                factor = self._factor(optimizer, limit, squares)
                 # As Keras does: so Adam sees the sum of an embedding's rows.
                 dense = map(tf.convert_to_tensor, grads)
                 grads = [grad * tf.cast(factor, grad.dtype) for grad in dense]
-            twin.apply(grads, self._trained[device])
+            optimizer.apply(grads, self._trained[device])
 
-    def _factor(self, twin: Any, limit: float, squares: Any) -> Any:
+    def _factor(self, optimizer: Any, limit: float, squares: Any) -> Any:
         """The factor of Keras' clipping by a global norm.
 
         That is of unscaled gradients, summed in the same order.
         """
         norm = tf.sqrt(tf.reduce_sum(squares))
         if self._scales:
-            norm = norm / tf.cast(twin.dynamic_scale, self._dtype)
+            norm = norm / tf.cast(optimizer.dynamic_scale, self._dtype)
         norm = norm / (self._inner.loss_scale_factor or 1.0)
         return limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.feed import WEIGHTS, Dealt
+from gpubalance.engine.feed import WEIGHTS, Dispatched
 from gpubalance.engine.keras_patches import called_flat
 from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.replicas import Replicas, step_lock
@@ -27,7 +27,7 @@ from gpubalance.engine.step.several import SizedFunctions, StepFunction
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace
 from gpubalance.errors import BadInput
-from gpubalance.results.decomposition import UNTRIED, Decomposition
+from gpubalance.results.combine_rules import UNTRIED, CombineRules
 from gpubalance.settings.batch_split import BatchSplit
 
 
@@ -47,7 +47,7 @@ class Functions:
         # Whether a split may change soon: it gets functions of its sizes once it has lasted.
         self.awaits_lasting = False
         self._on_gpus = any("GPU" in name for name in replicas.names)
-        self._decompositions = {"train": UNTRIED, "test": UNTRIED}
+        self._combine_rules_of_all = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
         # function.
         self._traced: dict[tuple[str, str, StepKind], tuple[Any, StepFunction]] = {}
@@ -89,7 +89,7 @@ class Functions:
 
     def try_in_parts(
         self, what: str, batch: Any, *, share: int = parity.TRIED_SAMPLES
-    ) -> Decomposition:
+    ) -> CombineRules:
         """Tries `train` or `test` on a batch, and follows what `parity.check` finds."""
         device = self._replicas.names[0]
         trains = what == "train"
@@ -98,9 +98,9 @@ class Functions:
         self.follow(what, found)
         return found
 
-    def follow(self, what: str, decomposition: Decomposition) -> None:
+    def follow(self, what: str, combine_rules: CombineRules) -> None:
         """Combines parts by what is known of `train` or `test` from now on."""
-        self._decompositions[what] = decomposition
+        self._combine_rules_of_all[what] = combine_rules
         self._traced = {
             key: traced for key, traced in self._traced.items() if key[0] != what
         }
@@ -110,7 +110,7 @@ class Functions:
 
     def train(
         self,
-        dealt: Dealt,
+        dispatched: Dispatched,
         *,
         stamped: bool = False,
         noisy: bool = False,
@@ -122,52 +122,52 @@ class Functions:
         device's memory does not hold it, and NotCompiled.
         """
         kind = self._kind_of_training(
-            dealt, stamped=stamped, noisy=noisy, compiled=compiled
+            dispatched, stamped=stamped, noisy=noisy, compiled=compiled
         )
-        self._refuse_beyond_memory(dealt.shares.micro_batches)
+        self._refuse_beyond_memory(dispatched.shares.micro_batches)
         try:
-            outcome, later, is_new = self._call("train", dealt, kind)
+            outcome, later, is_new = self._call("train", dispatched, kind)
         except tf.errors.InvalidArgumentError as error:
             refuse_uncompiled(error, self._model)
         logs, numbers, states, stamps = outcome
         return read_later(logs, numbers, later, states), stamps, is_new
 
-    def train_in_a_row(self, all_dealt: list[Dealt]) -> dict[str, Any]:
+    def train_in_a_row(self, all_dispatched: list[Dispatched]) -> dict[str, Any]:
         """Trains on batches that are alike, without stamps, in one call: the last one's logs."""
-        first = all_dealt[0]
+        first = all_dispatched[0]
         kind = self._kind_of_training(first)
         self._refuse_beyond_memory(first.shares.micro_batches)
         function, is_new = self._function_for("train", first, kind)
-        is_new = is_new or not function.has_in_a_row(len(all_dealt))
+        is_new = is_new or not function.has_in_a_row(len(all_dispatched))
         self._note_first(("train", first.layout.like, kind), first, is_new=is_new)
-        in_a_row = function.in_a_row(len(all_dealt))
-        all_values = tuple(dealt.values for dealt in all_dealt)
+        in_a_row = function.in_a_row(len(all_dispatched))
+        all_values = tuple(dispatched.values for dispatched in all_dispatched)
         outcome = self._called(in_a_row, all_values, first.shares)
         logs, numbers, states, _ = outcome
         return read_later(logs, numbers, function.later, states)
 
-    def most_in_a_row(self, dealt: Dealt) -> int:
+    def most_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on."""
-        kind = self._kind_of_training(dealt)
-        function, _ = self._of_any_size("train", dealt, kind)
-        return function.most_for(dealt)
+        kind = self._kind_of_training(dispatched)
+        function, _ = self._of_any_size("train", dispatched, kind)
+        return function.most_for(dispatched)
 
     def _kind_of_training(
         self,
-        dealt: Dealt,
+        dispatched: Dispatched,
         *,
         stamped: bool = False,
         noisy: bool = False,
         compiled: bool = True,
     ) -> StepKind:
-        refused = self._decompositions["train"].refused
+        refused = self._combine_rules_of_all["train"].refused
         return StepKind(
-            replicated=dealt.replicated,
-            micro=dealt.shares.accumulates,
+            replicated=dispatched.replicated,
+            micro=dispatched.shares.accumulates,
             stamped=stamped,
-            noisy=stamped and noisy and not dealt.replicated,
+            noisy=stamped and noisy and not dispatched.replicated,
             xla=self.xla and compiled,
-            as_it_is=refused is not None and self._replicas.count == 1,
+            unmodified=refused is not None and self._replicas.count == 1,
             pack_bytes=self.pack_bytes,
         )
 
@@ -182,27 +182,29 @@ class Functions:
             if lack:
                 raise tf.errors.ResourceExhaustedError(None, None, lack)
 
-    def test(self, dealt: Dealt) -> dict[str, Any]:
+    def test(self, dispatched: Dispatched) -> dict[str, Any]:
         """The logs of a batch in `evaluate`."""
         (logs, numbers, states), later, _ = self._call(
-            "test", dealt, StepKind(replicated=dealt.replicated)
+            "test", dispatched, StepKind(replicated=dispatched.replicated)
         )
         return read_later(logs, numbers, later, states)
 
-    def predict(self, dealt: Dealt) -> Any:
+    def predict(self, dispatched: Dispatched) -> Any:
         """The outputs for a batch, in the order of its samples."""
         outputs, _, _ = self._call(
-            "predict", dealt, StepKind(replicated=dealt.replicated)
+            "predict", dispatched, StepKind(replicated=dispatched.replicated)
         )
         return outputs
 
     def _call(
-        self, what: str, dealt: Dealt, kind: StepKind
+        self, what: str, dispatched: Dispatched, kind: StepKind
     ) -> tuple[Any, LaterResults, bool]:
         """What the step gives, the logs for later, and whether it was traced for it."""
-        function, is_new = self._function_for(what, dealt, kind)
-        self._note_first((what, dealt.layout.like, kind), dealt, is_new=is_new)
-        outcome = self._called(function.once, dealt.values, dealt.shares)
+        function, is_new = self._function_for(what, dispatched, kind)
+        self._note_first(
+            (what, dispatched.layout.like, kind), dispatched, is_new=is_new
+        )
+        outcome = self._called(function.once, dispatched.values, dispatched.shares)
         return outcome, function.later, is_new
 
     def _called(self, function: Any, values: Any, shares: BatchSplit) -> Any:
@@ -212,32 +214,32 @@ class Functions:
             return called_flat(function, arguments)
 
     def _function_for(
-        self, what: str, dealt: Dealt, kind: StepKind
+        self, what: str, dispatched: Dispatched, kind: StepKind
     ) -> tuple[StepFunction, bool]:
         """The function for such a batch, and whether it was traced now.
 
         It is traced again for a wider layout of batches than before, and optimised again for other
         usual shares that last.
         """
-        function, is_new = self._of_any_size(what, dealt, kind)
-        if dealt.is_usual and self._on_gpus:
-            key = what, dealt.layout.like, kind
+        function, is_new = self._of_any_size(what, dispatched, kind)
+        if dispatched.is_usual and self._on_gpus:
+            key = what, dispatched.layout.like, kind
             if key not in self._usual:
-                make = partial(self._for_these, dealt.layout.signature, function)
+                make = partial(self._for_these, dispatched.layout.signature, function)
                 self._usual[key] = SizedFunctions(make)
             sized, runs_first = self._usual[key].of(
-                dealt.shares, awaits_lasting=self.awaits_lasting
+                dispatched.shares, awaits_lasting=self.awaits_lasting
             )
             function = sized or function
             is_new = is_new or runs_first
         return function, is_new
 
     def _of_any_size(
-        self, what: str, dealt: Dealt, kind: StepKind
+        self, what: str, dispatched: Dispatched, kind: StepKind
     ) -> tuple[StepFunction, bool]:
         """The function for batches of any size, and whether it was traced now."""
-        signature = dealt.layout.signature
-        key = what, dealt.layout.like, kind
+        signature = dispatched.layout.signature
+        key = what, dispatched.layout.like, kind
         is_new = key not in self._traced or self._traced[key][0] is not signature
         if is_new:
             with tracing_lock, self.as_first_traced(what):
@@ -247,11 +249,11 @@ class Functions:
         return function, is_new
 
     def _note_first(
-        self, key: tuple[str, str, StepKind], dealt: Dealt, *, is_new: bool
+        self, key: tuple[str, str, StepKind], dispatched: Dispatched, *, is_new: bool
     ) -> None:
         if is_new or key not in self._ran:
             self._ran[key] = set()
-        shapes = dealt.shapes, dealt.shares
+        shapes = dispatched.shapes, dispatched.shares
         if shapes not in self._ran[key]:
             self._ran[key].add(shapes)
             self.first_steps += 1
@@ -311,18 +313,22 @@ class Functions:
         if what == "predict":
             return predicting(self._model, self._replicas, replicated=kind.replicated)
         if what == "test":
-            decomposition = self._decompositions["test"]
+            combine_rules = self._combine_rules_of_all["test"]
             return testing(
                 self._model,
                 self._replicas,
-                decomposition,
+                combine_rules,
                 later,
                 replicated=kind.replicated,
             )
         if self._replicas.count > 1:
             check_sum(self._replicas)
         return training(
-            self._model, self._replicas, self._decompositions["train"], kind, later
+            self._model,
+            self._replicas,
+            self._combine_rules_of_all["train"],
+            kind,
+            later,
         )
 
 

@@ -26,7 +26,7 @@ from gpubalance.engine.step.state import (
 )
 from gpubalance.engine.step.sums import parted, together, weighed, wide
 from gpubalance.errors import BadInput
-from gpubalance.results.decomposition import MEAN
+from gpubalance.results.combine_rules import MEAN
 
 NOT_FROM_PARTS = (
     "neither a metric's result nor a mean or sum over samples: the devices' values are averaged, "
@@ -165,7 +165,7 @@ class Logs:
             part.warn(log_warning(self._model, name, _LATE))
         elif self._results_in(value):
             part.warn(log_warning(self._model, name, NOT_FROM_PARTS))
-        return MEAN if part.replicated else part.decomposition.logs.get(name, MEAN)
+        return MEAN if part.replicated else part.combine_rules.logs.get(name, MEAN)
 
     def _results_in(self, value: Any) -> list[MetricResult]:
         """The metrics' results that a value is computed from."""

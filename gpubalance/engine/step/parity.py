@@ -1,6 +1,6 @@
 """The parity check: a step in unequal parts beside the same step whole, compared by numbers.
 
-Each quantity tells by itself how the parts make the whole, as a `Decomposition` has it, and the
+Each quantity tells by itself how the parts make the whole, as a `CombineRules` has it, and the
 step then combines it in that way. What no power makes is warned of, and what a split can't train is
 refused.
 """
@@ -16,15 +16,15 @@ import tensorflow as tf
 from gpubalance.engine.keras_patches import is_keras_own, users_parts
 from gpubalance.engine.replicas import Replicas, kept_with_replicas
 from gpubalance.engine.step import built
-from gpubalance.engine.step.findings import UNKNOWN, Findings
+from gpubalance.engine.step.parity_analysis import UNKNOWN, ParityAnalysis
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.sums import over_replicas
 from gpubalance.engine.step.traced_step import TracedStep
 from gpubalance.engine.users_errors import reason_of
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.remedies import known_error
+from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.common import Refusal
-from gpubalance.results.decomposition import Decomposition
 
 TRIED_SAMPLES = 16  # of which a quarter is one part
 
@@ -36,7 +36,7 @@ def check(
     *,
     share: int = TRIED_SAMPLES,
     trains: bool = True,
-) -> Decomposition:
+) -> CombineRules:
     """How a step's quantities are made from parts, and what a split can't train, or not exactly.
 
     `batch` is one as the step takes it, of which up to 16 samples are tried, at most a device's
@@ -57,9 +57,7 @@ def check(
             model, batch, device, min(TRIED_SAMPLES, max(2, share)), trains=trains
         )
     except BadInput as error:
-        return Decomposition(
-            refused=Refusal(message=error.message, remedy=error.remedy)
-        )
+        return CombineRules(refused=Refusal(message=error.message, remedy=error.remedy))
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(exact)
         # A graph refers to itself, and TensorFlow keeps constants as large as the weights for this
@@ -81,7 +79,7 @@ def _twice(part: Any) -> Any:
 
 def _tried(
     model: Any, batch: Any, device: str, count: int, *, trains: bool
-) -> Decomposition:
+) -> CombineRules:
     """What so many samples tell; with half as many if memory does not hold them."""
     own_code = users_parts(model)
     if not is_keras_own(type(model).train_step):
@@ -94,7 +92,7 @@ def _tried(
         training = f"training the model {model.name}"
     try:
         step = TracedStep(model, batch, device, count, trains=trains)
-        return Findings(step, training, own_code).decomposition()
+        return ParityAnalysis(step, training, own_code).combine_rules()
     except BadInput:
         raise
     except tf.errors.ResourceExhaustedError:
@@ -105,7 +103,7 @@ def _tried(
     except Exception as error:  # noqa: BLE001
         failed = f"a few samples ({reason_of(error)})"
     warning = f"{training} can't be tried on {failed}: {UNKNOWN}"
-    return Decomposition(warned=(warning,), is_known=False)
+    return CombineRules(warned=(warning,), is_known=False)
 
 
 def can_run(model: Any, batch: Any, strategy: Any, device: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from gpubalance.engine.replacing import Attribute, Method, acting
-from gpubalance.results.decomposition import UNTRIED, Decomposition
+from gpubalance.results.combine_rules import UNTRIED, CombineRules
 
 
 class Change(NamedTuple):
@@ -73,7 +73,7 @@ class Part:
     """A replica's part of the global batch, and what its step has done so far."""
 
     weight: Any  # of the part's mean in the global mean
-    decomposition: Decomposition = UNTRIED
+    combine_rules: CombineRules = UNTRIED
     # The batch is too small to divide: each replica has all of it, and the first one's counts.
     replicated: bool = False
     micro: bool = False  # it is a micro-batch
@@ -113,7 +113,7 @@ PartReplacements: TypeAlias = dict[Method | Attribute, Callable[..., Any]]
 def part_of(
     weight: Any,
     replacements: PartReplacements,
-    decomposition: Decomposition = UNTRIED,
+    combine_rules: CombineRules = UNTRIED,
     **options: Any,
 ) -> Iterator[Part]:
     """The part of the replica whose step this thread traces inside the block.
@@ -122,7 +122,7 @@ def part_of(
     must be called in that.
     """
     graph = tf.compat.v1.get_default_graph()
-    part = Part(weight, decomposition, graph=graph, **options)
+    part = Part(weight, combine_rules, graph=graph, **options)
     of_part = {target: partial(method, part) for target, method in replacements.items()}
     with acting(of_part):
         yield part

@@ -1,7 +1,7 @@
 """The runs of a traced step, whole and in two parts; and how the parts make the whole.
 
-Quantities are compared by their marks: a norm, and two products with fixed random vectors (see
-marks.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
+Quantities are compared by their sketches: a norm, and two products with fixed random vectors (see
+sketches.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
 quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`, `state 1234`.
 A state's quantity is its change.
 """
@@ -18,7 +18,7 @@ import tensorflow as tf
 from gpubalance.engine.step.rounding import HALF, SPACINGS
 from gpubalance.engine.step.sums import OF_ALL, norms, powers_of, products
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
-from gpubalance.results.decomposition import MEAN, SUM
+from gpubalance.results.combine_rules import MEAN, SUM
 
 # How near the parts must come to the whole, by the kind of quantity; "" stands for all others.
 # Changes of states are differences of larger numbers.
@@ -62,10 +62,10 @@ class TwoParts(NamedTuple):
 
 
 class PartMarks(NamedTuple):
-    """A part's weight, and by name each quantity's marks in all cuts: [cut, …, 3]."""
+    """A part's weight, and by name each quantity's sketches in all cuts: [cut, …, 3]."""
 
     weight: float
-    marks: dict[str, Any]
+    sketches: dict[str, Any]
 
 
 class Runs:
@@ -112,11 +112,11 @@ class Runs:
         self._rest = PartMarks(1 - self._first_weight, _stacked(rests))
 
     def _run_part(self, states: dict[int, Any], places: Any) -> dict[str, Any]:
-        """The marks of a part."""
+        """The sketches of a part."""
         divisors = self._whole.divisors
         return self._step.run(
             states, places, divisors=divisors, exponents=self._exponents
-        ).marks
+        ).sketches
 
     def power(self, name: str) -> int | None:
         """The power with which the parts make a quantity of the whole; None if none is known."""
@@ -138,27 +138,33 @@ class Runs:
         powers = self._powers(name, rounding)
         if name.startswith(("gradient", "loss")) and powers:
             largest = _LARGEST_ROUNDING * max(self._near(name), _NEAR["gradient"])
-            whole = np.linalg.norm(norms(self._whole.marks[name]))
+            whole = np.linalg.norm(norms(self._whole.sketches[name]))
             return bool(np.linalg.norm(rounding) > largest * whole)
         return {MEAN, SUM} <= set(powers)
 
     def _powers(self, name: str, rounding: Any = 0.0) -> list[int]:
         parts = []
         for part in (self._first, self._rest):
-            parts.append((part.weight, part.marks[name]))
-        return powers_of(self._whole.marks[name], parts, self._near(name), rounding)
+            parts.append((part.weight, part.sketches[name]))
+        return powers_of(self._whole.sketches[name], parts, self._near(name), rounding)
 
     def is_zero(self, name: str) -> bool:
         """Whether a quantity is 0 in the whole and in all parts."""
-        for marks in (self._whole.marks, self._first.marks, self._rest.marks):
-            if np.any(norms(marks[name])):
+        for sketches in (
+            self._whole.sketches,
+            self._first.sketches,
+            self._rest.sketches,
+        ):
+            if np.any(norms(sketches[name])):
                 return False
         return True
 
     def has_finite(self, name: str) -> bool:
         """Whether a quantity is a number in the whole and in all parts."""
-        runs = (self._whole.marks, self._first.marks, self._rest.marks)
-        return all(bool(np.all(np.isfinite(norms(marks[name])))) for marks in runs)
+        runs = (self._whole.sketches, self._first.sketches, self._rest.sketches)
+        return all(
+            bool(np.all(np.isfinite(norms(sketches[name])))) for sketches in runs
+        )
 
     def is_finite(self) -> bool:
         """Whether the losses and gradients of all samples tried are numbers."""
@@ -166,12 +172,12 @@ class Runs:
 
     def has_no_gradients(self) -> bool:
         """Whether there are weights, and all gradients of the whole are 0."""
-        whole = self._whole.marks["gradient"]
+        whole = self._whole.sketches["gradient"]
         return bool(whole.size) and not whole.any()
 
     def has_lost_gradients(self) -> bool:
         """Whether gradients are no more than rounding, or it hides what they are."""
-        whole = self._whole.marks["gradient"]
+        whole = self._whole.sketches["gradient"]
         if self.is_lost("gradient"):
             return True
         return self._may_be_rounding() and bool(
@@ -187,10 +193,10 @@ class Runs:
             not self._step.is_scaled
         ):  # the weight would multiply gradients when they are computed
             return True
-        whole = products(self._whole.marks["gradient"])
+        whole = products(self._whole.sketches["gradient"])
         for weight in _WEIGHTS:
-            marks = self._step.run(self._states, weight=weight).marks["gradient"]
-            change = np.linalg.norm(products(marks) - whole)
+            sketches = self._step.run(self._states, weight=weight).sketches["gradient"]
+            change = np.linalg.norm(products(sketches) - whole)
             # What is not a number may be anything.
             if not change <= _LARGEST_CHANGE * np.linalg.norm(whole):
                 return True
@@ -205,14 +211,14 @@ class Runs:
         # These states differ from those of the other parts in what metrics hold only.
         from_later_metrics = self._run_part(self._after, self._cuts[cut].first)
         adding = set()
-        for name, marks in from_later_metrics.items():
+        for name, sketches in from_later_metrics.items():
             if name.startswith("state"):
-                anew = self._first.marks[name][cut]
+                anew = self._first.sketches[name][cut]
                 # It only compares: one part of weight 1 is the whole, whatever the power.
                 parts = [(1.0, anew)]
                 near = self._near(name)
-                if powers_of(marks, parts, near) or powers_of(
-                    marks, parts, near, self._rounding(name)
+                if powers_of(sketches, parts, near) or powers_of(
+                    sketches, parts, near, self._rounding(name)
                 ):
                     adding.add(name)
         return adding
@@ -226,8 +232,8 @@ class Runs:
         if not self._of_copies:
             for copies in (2, 3):
                 self._of_copies.append(self._step.run(self._states, copies=copies))
-        once = self._whole.marks[name]
-        twice, thrice = [run.marks[name] for run in self._of_copies]
+        once = self._whole.sketches[name]
+        twice, thrice = [run.sketches[name] for run in self._of_copies]
         second_adds = products(twice - once)
         third_adds = products(thrice - twice)
         some_is_added = np.abs(second_adds).max() > _LEAST_ADDED * norms(twice).max()
@@ -283,8 +289,8 @@ class Runs:
         That follows from the size of what is summed, not of the result: see rounding.py.
         """
         moved = []
-        for marks in self._perturbed:
-            by_products = np.abs(products(marks[name] - self._whole.marks[name]))
+        for sketches in self._perturbed:
+            by_products = np.abs(products(sketches[name] - self._whole.sketches[name]))
             moved.append(by_products.max(axis=-1))
         times = _TIMES_IN_HALF if self._spacing(name) else _TIMES_ROUNDING
         rounding = times * np.median(moved, axis=0)
@@ -299,11 +305,11 @@ class Runs:
 
     @cached_property
     def _perturbed(self) -> list[dict[str, Any]]:
-        """The marks of the whole with all terms perturbed. This takes about as long as a trace."""
+        """The sketches of the whole with all terms perturbed; takes about as long as a trace."""
         runs = [
             self._step.run(self._states, seed=seed) for seed in range(_PERTURBED_RUNS)
         ]
-        return [run.marks for run in runs]
+        return [run.sketches for run in runs]
 
     def _magnitude_of(self, places: Any) -> float:
         """How much samples weigh: the squared norm of their losses and gradients.
@@ -330,16 +336,16 @@ def _orders(magnitudes: Sequence[float], *, chooses: bool) -> list[Any]:
 
 
 def _stacked(cuts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """By name the marks of all cuts in one array."""
+    """By name the sketches of all cuts in one array."""
     stacked = {}
     for name in cuts[0]:
-        stacked[name] = np.stack([marks[name] for marks in cuts])
+        stacked[name] = np.stack([sketches[name] for sketches in cuts])
     return stacked
 
 
 def _losses(run: StepRun) -> list[str]:
     """The names of losses, and of their gradients."""
-    return [name for name in run.marks if name.startswith(("gradient", "loss"))]
+    return [name for name in run.sketches if name.startswith(("gradient", "loss"))]
 
 
 def _are_sound(magnitudes: Sequence[float], most: float) -> bool:
@@ -349,5 +355,5 @@ def _are_sound(magnitudes: Sequence[float], most: float) -> bool:
 def _magnitude(run: StepRun) -> float:
     total = 0.0
     for name in _losses(run):
-        total += np.sum(np.square(norms(run.marks[name]), dtype=float))
+        total += np.sum(np.square(norms(run.sketches[name]), dtype=float))
     return float(total)

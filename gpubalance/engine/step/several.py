@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine.feed import Dealt
+from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.step.logs import LaterResults
 from gpubalance.settings.batch_split import BatchSplit
 
@@ -55,9 +55,9 @@ class StepFunction:
             self._in_a_row[count] = _in_a_row(self.once, count)
         return self._in_a_row[count]
 
-    def most_for(self, dealt: Dealt) -> int:
+    def most_for(self, dispatched: Dispatched) -> int:
         """How many steps on such batches one call should have."""
-        tensors = tf.nest.flatten(dealt.values)
+        tensors = tf.nest.flatten(dispatched.values)
         nbytes: int = sum(
             tensor.dtype.size * math.prod(tensor.shape) for tensor in tensors
         )
@@ -67,13 +67,13 @@ class StepFunction:
         return max(1, most)
 
 
-def are_alike(all_dealt: list[Dealt]) -> bool:
+def are_equal(all_dispatched: list[Dispatched]) -> bool:
     """Whether one function takes all of these batches, and deals with each in the same way."""
-    first = all_dealt[0]
-    return not any(dealt.replicated for dealt in all_dealt) and all(
-        (dealt.layout, dealt.shares, dealt.is_usual)
+    first = all_dispatched[0]
+    return not any(dispatched.replicated for dispatched in all_dispatched) and all(
+        (dispatched.layout, dispatched.shares, dispatched.is_usual)
         == (first.layout, first.shares, first.is_usual)
-        for dealt in all_dealt
+        for dispatched in all_dispatched
     )
 
 

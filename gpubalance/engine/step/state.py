@@ -15,7 +15,7 @@ from gpubalance.engine.keras_patches import is_keras_own
 from gpubalance.engine.step.part import Change
 from gpubalance.engine.step.points import number_of_replica
 from gpubalance.engine.step.sums import weighed, wide
-from gpubalance.results.decomposition import MEAN, SUM, Decomposition
+from gpubalance.results.combine_rules import MEAN, SUM, CombineRules
 
 
 class State:
@@ -24,7 +24,7 @@ class State:
     def __init__(
         self,
         model: Any,
-        decomposition: Decomposition,
+        combine_rules: CombineRules,
         *,
         replicated: bool,
         micro: bool = False,
@@ -35,8 +35,8 @@ class State:
         weights too.
         """
         self._replicated = replicated
-        self._powers = powers_of(model, decomposition)
-        self._alike = _copies(alike_of(model, decomposition))
+        self._powers = powers_of(model, combine_rules)
+        self._equal_on_all = _copies(equal_on_all(model, combine_rules))
         self._weights = _copies(_weights_of(model) if micro else [])
         self._set: list[Any] = []
         self._has_begun = False
@@ -48,7 +48,7 @@ class State:
     def begin(self) -> None:
         """Begins a part. Each micro-batch begins with the layers' values before the step."""
         if self._has_begun:
-            for variable, before in self._alike + self._set:
+            for variable, before in self._equal_on_all + self._set:
                 variable.assign(before)
         self._is_first = not self._has_begun and number_of_replica() == 0
         self._has_begun = True
@@ -73,18 +73,19 @@ class State:
                 _changed(before, self._counted_once(variable, before, weight))
             )
         return [
-            self._share(variable, before, weight) for variable, before in self._alike
+            self._share(variable, before, weight)
+            for variable, before in self._equal_on_all
         ]
 
     def set(self, sums: list[Any]) -> None:
         """Gives the layers' variables their new values, from the sums of all parts' shares."""
-        for (variable, before), change in zip(self._alike, sums, strict=True):
+        for (variable, before), change in zip(self._equal_on_all, sums, strict=True):
             variable.assign(_changed(before, change))
 
     @property
     def shapes(self) -> list[Any]:
         """The shapes of the shares."""
-        return [before.shape for _, before in self._alike]
+        return [before.shape for _, before in self._equal_on_all]
 
     def _share(self, variable: Any, before: Any, weight: Any) -> Any:
         power = MEAN if self._replicated else self._power(variable, MEAN)
@@ -134,14 +135,14 @@ def _changed(before: Any, change: Any) -> Any:
     return before + tf.cast(change, before.dtype)
 
 
-def alike_of(model: Any, decomposition: Decomposition) -> list[Any]:
+def equal_on_all(model: Any, combine_rules: CombineRules) -> list[Any]:
     """The variables of layers that a step changes by itself.
 
     They are moving averages of means in Keras' own layers, and in a user's those that the parity
     check saw change; untried, all that are not whole numbers.
     """
-    known = powers_of(model, decomposition)
-    is_untried = not decomposition.step
+    known = powers_of(model, combine_rules)
+    is_untried = not combine_rules.step
     variables = []
     for variable, layer in layer_variables(model):
         is_floating = tf.as_dtype(variable.dtype).is_floating
@@ -158,11 +159,11 @@ def changing_of(model: Any) -> list[Any]:
     ]
 
 
-def powers_of(model: Any, decomposition: Decomposition) -> dict[int, int]:
+def powers_of(model: Any, combine_rules: CombineRules) -> dict[int, int]:
     """The powers that the parity check has found for variables, by the variables' ids."""
     variables = changing_of(model)
     return {
-        id(variables[place]): power for place, power in decomposition.variables.items()
+        id(variables[place]): power for place, power in combine_rules.variables.items()
     }
 
 

@@ -1,10 +1,10 @@
-"""The step, what all replicas do with a dealt batch, each in one graph: train, test, predict.
+"""The step, what all replicas do with a dispatched batch, each in one graph: train, test, predict.
 
 Every replica runs the model's own `train_step` on its share; the results sum to those of one
 device: see weighing.py. What is measured and what is trained is this step. Each function takes the
-dealt values, which are on the devices, and on the host each replica's micro-batch. Nothing comes to
-a device or leaves it in the middle of a step, as whoever needs it would wait for all that is queued
-there: the logs stay on the first one until somebody reads them.
+dispatched values, which are on the devices, and on the host each replica's micro-batch. Nothing
+comes to a device or leaves it in the middle of a step, as whoever needs it would wait for all that
+is queued there: the logs stay on the first one until somebody reads them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gpubalance.engine.step.sums import (
     with_norms,
 )
 from gpubalance.engine.step.weighing import weighing
-from gpubalance.results.decomposition import Decomposition
+from gpubalance.results.combine_rules import CombineRules
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class StepKind:
     noisy: bool = False
     xla: bool = False
     # One device runs a `train_step` that a split can't train, whatever it does.
-    as_it_is: bool = False
+    unmodified: bool = False
     pack_bytes: int = 0  # of gradients that are summed in one all-reduce, all for 0
 
 
 def training(
     model: Any,
     replicas: Replicas,
-    decomposition: Decomposition,
+    combine_rules: CombineRules,
     kind: StepKind,
     later: LaterResults,
 ) -> Callable[..., Any]:
@@ -86,16 +86,16 @@ def training(
         """All replicas' parts of a step."""
         logs = Logs(model, later)
         of_here = replicas.strategy.experimental_local_results
-        replacements = dividing(model, trains=not kind.as_it_is)
+        replacements = dividing(model, trains=not kind.unmodified)
 
         def replica(values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any, Any]:
             own = _Replica(
-                model, replicas, replacements, decomposition, kind, logs, later
+                model, replicas, replacements, combine_rules, kind, logs, later
             )
             logged, stamps = own.step(values, micro_batches)
             return logged, stamps, counted(later.local)
 
-        applying = nullcontext() if kind.as_it_is else applying_sums()
+        applying = nullcontext() if kind.unmodified else applying_sums()
         with applying, taking_keys_at_once():
             logged, stamps, local = replicas.strategy.run(replica, arguments)
         with tf.device(replicas.names[0]):
@@ -117,7 +117,7 @@ class _Replica:
         model: Any,
         replicas: Replicas,
         replacements: PartReplacements,
-        decomposition: Decomposition,
+        combine_rules: CombineRules,
         kind: StepKind,
         logs: Logs,
         later: LaterResults,
@@ -126,11 +126,11 @@ class _Replica:
         self._model = model
         self._replicas = replicas
         self._replacements = replacements
-        self._decomposition = decomposition
+        self._combine_rules = combine_rules
         self._kind = kind
         self._logs = logs
         self._state = State(
-            model, decomposition, replicated=kind.replicated, micro=kind.micro
+            model, combine_rules, replicated=kind.replicated, micro=kind.micro
         )
         self._rows = Rows()
         self._variables: list[Any] = []
@@ -196,14 +196,14 @@ class _Replica:
         with part_of(
             weight,
             self._replacements,
-            self._decomposition,
+            self._combine_rules,
             replicated=kind.replicated,
             micro=kind.micro,
             compiled=kind.xla,
         ) as part:
             logs = self._model.train_step(data)
             grads: list[Any] = []
-            if not kind.as_it_is:
+            if not kind.unmodified:
                 grads, self._variables = gradients_of(self._model, part)
                 self._state.have(part.changes)
         grads = self._rows.summable(grads)
@@ -223,7 +223,7 @@ class _Replica:
 def testing(
     model: Any,
     replicas: Replicas,
-    decomposition: Decomposition,
+    combine_rules: CombineRules,
     later: LaterResults,
     *,
     replicated: bool,
@@ -234,10 +234,10 @@ def testing(
         logs: Logs, replacements: PartReplacements, values: Sequence[Any], _: Any
     ) -> Any:
         data, weights = values[number_of_replica() - replicas.first_own]
-        state = State(model, decomposition, replicated=replicated)
+        state = State(model, combine_rules, replicated=replicated)
         state.begin()
         with part_of(
-            weights[0], replacements, decomposition, replicated=replicated
+            weights[0], replacements, combine_rules, replicated=replicated
         ) as part:
             own_logs = model.test_step(data)
         state.shares(weights[0])

@@ -1,7 +1,7 @@
 """Sums over replicas, in packs: their sizes, the numbers in them, and the form they are sent in.
 
 They are the quantity's norm, and its products with two fixed vectors of random numbers, which add
-up as the quantity's values do. Arrays of marks have them in the last axis: [..., 3].
+up as the quantity's values do. Arrays of sketches have them in the last axis: [..., 3].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.planning.sync import packs_of
-from gpubalance.results.decomposition import MEAN, MEAN_AGAIN, SUM
+from gpubalance.results.combine_rules import MEAN, MEAN_AGAIN, SUM
 from gpubalance.settings.choices import Gradients
 
 # Each of several quantities may also be apart by this part of what all together may be.
@@ -144,34 +144,34 @@ def loss_scale(optimizer: Any) -> Any:
     return tf.convert_to_tensor(scale)
 
 
-def marks_of(values: Iterable[Any]) -> Any:
-    """The marks of these tensors: float32 [values, 3]."""
+def sketch_of(values: Iterable[Any]) -> Any:
+    """The sketches of these tensors: float32 [values, 3]."""
     with tf.name_scope(SCOPE):
-        return tf.reshape([_marks(value) for value in values], (-1, 1 + len(_SEEDS)))
+        return tf.reshape([_sketches(value) for value in values], (-1, 1 + len(_SEEDS)))
 
 
-def _marks(value: Any) -> Any:
+def _sketches(value: Any) -> Any:
     # Each row in its place, which other samples would give another order.
     if isinstance(value, tf.IndexedSlices):
         value = tf.math.unsorted_segment_sum(
             value.values, value.indices, value.dense_shape[0]
         )
     value = tf.cast(value, tf.float32)
-    marks = [tf.norm(value)]
+    sketches = [tf.norm(value)]
     for seed in _SEEDS:
         fixed = tf.random.stateless_normal(tf.shape(value), (seed, 0))
-        marks.append(tf.reduce_sum(value * fixed))
-    return tf.stack(marks)
+        sketches.append(tf.reduce_sum(value * fixed))
+    return tf.stack(sketches)
 
 
-def norms(marks: Any) -> Any:
+def norms(sketches: Any) -> Any:
     """The norms of quantities."""
-    return marks[..., 0]
+    return sketches[..., 0]
 
 
-def products(marks: Any) -> Any:
+def products(sketches: Any) -> Any:
     """Their products with the fixed vectors, in the last axis."""
-    return marks[..., 1:]
+    return sketches[..., 1:]
 
 
 def powers_of(
@@ -180,20 +180,20 @@ def powers_of(
     near: float,
     rounding: Any = 0.0,
 ) -> list[int]:
-    """The powers with which the parts make the whole, as in `Decomposition`, a mean's first.
+    """The powers with which the parts make the whole, as in `CombineRules`, a mean's first.
 
-    A part is its weight and its marks. They agree within `near` of the largest norm and what
+    A part is its weight and its sketches. They agree within `near` of the largest norm and what
     `rounding` may change, and of several quantities within a little of all together. What is 0
     everywhere has all powers.
     """
-    part_norms = [norms(marks) for _, marks in parts]
+    part_norms = [norms(sketches) for _, sketches in parts]
     largest = reduce(np.maximum, part_norms, norms(whole))
     within = near * largest + rounding
     if whole.ndim > 1:
         within = within + OF_ALL * near * np.linalg.norm(norms(whole))
     powers = []
     for power in (MEAN, SUM, MEAN_AGAIN):
-        made = sum(weight**power * marks for weight, marks in parts)
+        made = sum(weight**power * sketches for weight, sketches in parts)
         if np.all(np.abs(products(made - whole)) <= within[..., None]):
             powers.append(power)
     return powers

@@ -29,7 +29,7 @@ from gpubalance.engine.step.part import ParityProbe, Part, PartReplacements, par
 from gpubalance.engine.step.rounding import perturbed, with_half_sums_in_float32
 from gpubalance.engine.step.state import layer_variables, metric_variables
 from gpubalance.engine.step.step import dividing
-from gpubalance.engine.step.sums import SCOPE, marks_of
+from gpubalance.engine.step.sums import SCOPE, sketch_of
 
 _MOST = 64  # losses with divisors of their own, and losses that layers add
 # Operations that don't tell one step from another.
@@ -49,9 +49,9 @@ _DRAWN = 0.95
 
 @dataclass(frozen=True)
 class StepRun:
-    """What one run gives: the marks of each quantity, and what the next run may take from it."""
+    """What one run gives: the sketches of each quantity, and what the next run may take from it."""
 
-    marks: dict[str, Any]  # by the quantity's name; all gradients are one quantity
+    sketches: dict[str, Any]  # by the quantity's name; all gradients are one quantity
     states: dict[int, Any]  # the new values of the states, by their variables' ids
     divisors: Any  # of the losses
 
@@ -65,7 +65,7 @@ class TracedStep:
         self.model = model
         self.trains = trains
         self._batch = batch
-        self._tensors = _with_unlike_weights(batch)
+        self._tensors = _with_unequal_weights(batch)
         samples = int(self._tensors[0].shape[0])
         self.count = min(count, samples)
         # The first ones in a row, as samples that belong together may be, and others from all of
@@ -106,7 +106,7 @@ class TracedStep:
         """Runs the step on the samples at these places as a part of all, or on copies of them.
 
         The gradients are those of a mean. Without `divisors` losses have their own. `exponents` are
-        as in `Decomposition`. A `weight` replaces the share of the samples. With a `seed` all terms
+        as in `CombineRules`. A `weight` replaces the share of the samples. With a `seed` all terms
         of sums are perturbed as rounding would.
         """
         if divisors is None:
@@ -130,9 +130,9 @@ class TracedStep:
             *states.values(),
             *samples,
         )
-        marks = dict(zip(self._names, others.numpy(), strict=True))
-        marks["gradient"] = gradients.numpy() / weight
-        return StepRun(marks, dict(zip(states, after, strict=True)), own_divisors)
+        sketches = dict(zip(self._names, others.numpy(), strict=True))
+        sketches["gradient"] = gradients.numpy() / weight
+        return StepRun(sketches, dict(zip(states, after, strict=True)), own_divisors)
 
     def parts_with_nan(self) -> list[str]:
         """Which parts of a batch have NaN or infinity in the samples tried: `inputs`, `labels`."""
@@ -150,7 +150,7 @@ class TracedStep:
 
     @cached_property
     def _perturbed(self) -> Any:
-        # The sums of marks are not the step's.
+        # The sums of sketches are not the step's.
         with tf.device(self._device):
             return perturbed(self._as_traced, but=SCOPE)
 
@@ -173,7 +173,7 @@ class TracedStep:
     def _traced(
         self, weight: Any, divisors: Any, exponents: Any, *values: Any
     ) -> list[Any]:
-        """The marks of all quantities, the losses' divisors, and the new states."""
+        """The sketches of all quantities, the losses' divisors, and the new states."""
         before = values[: len(self._states)]
         self.samples = values[len(before) :]
         samples = iter(self.samples)
@@ -202,8 +202,8 @@ class TracedStep:
         own_divisors = self.probing.own_divisors
         unused = [tf.zeros(())] * (_MOST - len(own_divisors))
         return [
-            marks_of(grad for grad in grads if grad is not None),
-            marks_of(quantities.values()),
+            sketch_of(grad for grad in grads if grad is not None),
+            sketch_of(quantities.values()),
             tf.stack(own_divisors + unused),
             *map(tf.identity, after),
         ]
@@ -241,7 +241,7 @@ def state_name(variable: Any) -> str:
     return f"state {id(variable)}"
 
 
-def _with_unlike_weights(batch: Any) -> list[Any]:
+def _with_unequal_weights(batch: Any) -> list[Any]:
     """The tensors of a batch, with sample weights from a half to three halves of its own."""
     tensors = _tensors_in(batch)
     _, _, weights = keras.utils.unpack_x_y_sample_weight(batch)

@@ -193,7 +193,7 @@ def _share(part: Part, added: Added) -> Any:
         return added.tensor
     place = part.added_count
     part.added_count += 1
-    exponent = part.decomposition.exponent(place)
+    exponent = part.combine_rules.exponent(place)
     if part.probing is not None:
         part.probing.added.append(added)
         exponent = part.probing.exponents[place]

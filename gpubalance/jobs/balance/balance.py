@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from gpubalance.errors import GpubalanceError, NothingFits, PartialResult
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.packs import choose_packs, has_much_sync
 from gpubalance.jobs.balance.proof import finish, prove, result_of, result_so_far
 from gpubalance.jobs.balance.rounds import BalanceRounds, next_split
-from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.command_journal import journal_of
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.probes import holds_nothing, kept_probe
 from gpubalance.jobs.keep.saved import keep_balance
-from gpubalance.jobs.measure.party import party_for
+from gpubalance.jobs.measure.worker_group import group_for
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.probe import probe as probe_stage
@@ -22,7 +22,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 
 def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
@@ -34,21 +34,21 @@ def balance(request: BalanceRequest, watch: Watch, journal: Journal) -> Plan:
     check_asked(request)  # before minutes are spent on a probe
     limit = TimeLimit(request.measuring.time_limit_s)
     journal.watch = watch
-    with party_for(request, watch, limit, journal=journal) as party:
+    with group_for(request, watch, limit, journal=journal) as worker_group:
         earlier = probe_from_before(request, watch, journal)
-        probe = earlier or new_probe(request, limit, watch, journal, party)
+        probe = earlier or new_probe(request, limit, watch, journal, worker_group)
         # A new probe has told what it found of the model.
-        model_is_told = earlier is None
-        together = Together(
+        model_is_reported = earlier is None
+        joint_workers = JointWorkers(
             request,
             probe.model,
-            party,
+            worker_group,
             watch,
             journal,
-            model_is_told,
+            model_is_reported,
             probing=Overhead() if earlier else probe.overhead,
         )
-        rounds = BalanceRounds(together, probe)
+        rounds = BalanceRounds(joint_workers, probe)
         with (
             attach_partial(lambda: result_so_far(rounds)),
             raising_gpu_lost(request.devices),
@@ -98,7 +98,7 @@ def _choose_packs(
     split = best.planned.split
     chosen.add(split.used)
     round_s = rounds.request.round_s
-    measured = choose_packs(rounds.together, split, best.current[-1], round_s)
+    measured = choose_packs(rounds.joint_workers, split, best.current[-1], round_s)
     if measured is not None:
         rounds.known.forget_set(split.used)
         rounds.known.learn(best.planned, measured)
@@ -123,7 +123,7 @@ def probe_from_before(
     own = journal.load("probe", Probe)  # which --fresh has made
     earlier = own or kept_probe(request)
     if earlier is not None:
-        journal.tell_resumed()
+        journal.report_resumed()
         text = f"planning with the probe of {earlier.created}"
         if own is None:
             text += "; --fresh makes a new one"
@@ -136,17 +136,18 @@ def new_probe(
     limit: TimeLimit,
     watch: Watch,
     journal: Journal,
-    next_party: Party | None = None,
+    next_group: WorkerGroup | None = None,
 ) -> Probe:
     """A probe for the balance.
 
-    The party of the joint runs, which is `next_party`, loads TensorFlow when the probe of the last
-    device begins. If nothing fits on one of the devices, that is no error: the others are left.
+    The worker group of the joint runs, which is `next_group`, loads TensorFlow when the probe of
+    the last device begins. If nothing fits on one of the devices, that is no error: the others are
+    left.
     """
     journal.begin_anew()
     try:
         with journal_of(request.probe, resume=journal.resume) as own:
-            made = probe_stage(request.probe, watch, own, limit, next_party)
+            made = probe_stage(request.probe, watch, own, limit, next_group)
     except GpubalanceError as error:
         partial = error.partial
         error.partial = None  # a partial probe, which is kept, is no partial plan

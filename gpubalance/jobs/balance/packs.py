@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpubalance.errors import OutOfMemory
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.rounds import measure_split
-from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.numbers.units import (
@@ -39,17 +39,20 @@ def has_much_sync(measured: Measurement) -> bool:
 
 
 def choose_packs(
-    together: Together, split: BatchSplit, before: Measurement, round_s: float | None
+    joint_workers: JointWorkers,
+    split: BatchSplit,
+    before: Measurement,
+    round_s: float | None,
 ) -> Measurement | None:
     """Goes on with packs of the size with which the split is fastest, and returns what that gave.
 
     That is None if the size stays that of arithmetic. Others are tried where sync is a large part
     of the step.
     """
-    if not has_much_sync(before) or not together.sums_may_hide(split):
+    if not has_much_sync(before) or not joint_workers.sums_may_hide(split):
         return None
-    facts = together.gather(split).facts
-    own = TriedPacks(pack_bytes=together.pack_bytes[split.used], measured=before)
+    facts = joint_workers.gather(split).facts
+    own = TriedPacks(pack_bytes=joint_workers.pack_bytes[split.used], measured=before)
     others = sizes_beside(own.pack_bytes, facts.model.gradient_bytes)
     if not others:
         return None
@@ -58,19 +61,19 @@ def choose_packs(
         trying = f"smaller and larger packs than {format_bytes(own.pack_bytes)}"
     part = format_percent(before.sync_s / before.step_time_s.median)
     sync = f"{part} of a step, {format_seconds(before.sync_s)}"
-    together.watch(Doing(f"sync is {sync}: trying {trying}"))
+    joint_workers.watch(Doing(f"sync is {sync}: trying {trying}"))
     fastest = own
     try:
         for size in sorted(others):
-            tried = _tried(together, split, size, round_s)
+            tried = _tried(joint_workers, split, size, round_s)
             if _is_faster(tried, fastest):
                 fastest = tried
     except BaseException:
         # What is known so far was measured with these.
-        together.sum_in_packs(split, own.pack_bytes)
+        joint_workers.sum_in_packs(split, own.pack_bytes)
         raise
-    together.sum_in_packs(split, fastest.pack_bytes)
-    together.watch(Doing(f"goes on with {_words(fastest.pack_bytes)}"))
+    joint_workers.sum_in_packs(split, fastest.pack_bytes)
+    joint_workers.watch(Doing(f"goes on with {_words(fastest.pack_bytes)}"))
     return None if fastest is own else fastest.measured
 
 
@@ -88,26 +91,26 @@ def _is_faster(tried: TriedPacks, fastest: TriedPacks) -> bool:
 
 
 def _tried(
-    together: Together, split: BatchSplit, size: int, round_s: float | None
+    joint_workers: JointWorkers, split: BatchSplit, size: int, round_s: float | None
 ) -> TriedPacks:
     """What the split gives with packs of that size, from the journal if it was tried before."""
     key = content_key("packs", str(split), size)
-    tried = together.journal.load(key, TriedPacks)
+    tried = joint_workers.journal.load(key, TriedPacks)
     if tried is None:
-        tried = _try(together, split, size, round_s)
-        together.journal.keep(key, tried)
+        tried = _try(joint_workers, split, size, round_s)
+        joint_workers.journal.keep(key, tried)
     return tried
 
 
 def _try(
-    together: Together, split: BatchSplit, size: int, round_s: float | None
+    joint_workers: JointWorkers, split: BatchSplit, size: int, round_s: float | None
 ) -> TriedPacks:
-    together.sum_in_packs(split, size)
+    joint_workers.sum_in_packs(split, size)
     try:
-        gave = measure_split(together, split, round_s)
+        gave = measure_split(joint_workers, split, round_s)
     except OutOfMemory as error:
-        together.watch(Doing(f"{error.message} with {_words(size)}"))
+        joint_workers.watch(Doing(f"{error.message} with {_words(size)}"))
         return TriedPacks(pack_bytes=size, measured=None)
     rate = format_rate(gave.throughput.median)
-    together.watch(Doing(f"{_words(size)}: {rate} samples/s"))
+    joint_workers.watch(Doing(f"{_words(size)}: {rate} samples/s"))
     return TriedPacks(pack_bytes=size, measured=gave)

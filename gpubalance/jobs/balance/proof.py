@@ -68,9 +68,9 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     rounds.watch(PhaseBegun("proof"))
     rounds.watch(Doing(f"proving {split}, in turns with the even split"))
     solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
-    asked = rounds.together.run_request(split)
-    party = rounds.together.gather(split)
-    measurer = Measurer(party, rounds.journal, rounds.watch, rounds.proofs)
+    asked = rounds.joint_workers.run_request(split)
+    worker_group = rounds.joint_workers.gather(split)
+    measurer = Measurer(worker_group, rounds.journal, rounds.watch, rounds.proofs)
     proof = JointRun(asked, measurer, solo)
     try:
         with attach_partial(proof.findings.result):
@@ -124,13 +124,13 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
             predicted = predicted.model_copy(update={"best_at_even": at_even})
     changes = {
         "predicted": predicted,
-        "settings": rounds.together.settings_for(plan.split),
+        "settings": rounds.joint_workers.settings_for(plan.split),
         "pipeline": rounds.pipeline or plan.pipeline,
         "balance": Balance(
             rounds=tuple(rounds.records),
             run=run,
             solo_gap=gap,
-            overhead=rounds.together.overhead,
+            overhead=rounds.joint_workers.overhead,
         ),
         "warnings": (*plan.warnings, *_warnings(rounds, plan.global_batch)),
     }
@@ -170,12 +170,12 @@ def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
     request = rounds.request
     # The proof, with batches on the devices, does not show the pipeline.
     if request.settings.data is not None:
-        party = rounds.together.gather(split)
-        alone = measure_input_pipeline(party, split.global_batch, rounds.watch)
+        worker_group = rounds.joint_workers.gather(split)
+        alone = measure_input_pipeline(worker_group, split.global_batch, rounds.watch)
         solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)
         rounds.pipeline = held_against(alone, proof.throughput, solo_sum)
     if request.tracing is not None:
-        party = rounds.together.gather(split)
+        worker_group = rounds.joint_workers.gather(split)
         rounds.warnings += trace(
-            party, {0: split.without_idle}, request.tracing, rounds.watch
+            worker_group, {0: split.without_idle}, request.tracing, rounds.watch
         )

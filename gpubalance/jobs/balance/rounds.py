@@ -8,21 +8,21 @@ from typing import Annotated
 from pydantic import Field
 
 from gpubalance.errors import NothingFits, OutOfMemory, UsageError
-from gpubalance.jobs.balance.together import Together
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, TimeLeft
 from gpubalance.jobs.keep.journal import content_key
-from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.memory_search import JointMemorySearch
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject_runner import SETTLING_STEPS
-from gpubalance.jobs.measure.window import Subject
+from gpubalance.jobs.measure.window import Workload
+from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.numbers.units import format_rate
-from gpubalance.planning.leaving import Devices, split_of_all, without_some
+from gpubalance.planning.leaving import Devices, next_subset_to_measure, split_of_all
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Round
@@ -41,15 +41,15 @@ _MOST_SUMS = 16
 class BalanceRounds:
     """What a balance has done and found so far: its rounds, its proofs, what is known of devices.
 
-    The party of `together` is regrouped for each split; its owner ends it. `request` is what was
-    asked for, whatever packs are chosen.
+    The worker group of `joint_workers` is regrouped for each split; its owner ends it. `request` is
+    what was asked for, whatever packs are chosen.
     """
 
-    def __init__(self, together: Together, probe: Probe) -> None:
-        self.together = together
-        self.request = request = together.request
-        self.watch = together.watch
-        self.journal = together.journal
+    def __init__(self, joint_workers: JointWorkers, probe: Probe) -> None:
+        self.joint_workers = joint_workers
+        self.request = request = joint_workers.request
+        self.watch = joint_workers.watch
+        self.journal = joint_workers.journal
         self.probe = probe
         # The probe's own settings do not say how gradients are summed, which takes memory.
         as_asked = probe.model_copy(update={"settings": request.settings})
@@ -93,7 +93,7 @@ class BalanceRounds:
             planned.split.global_batch,
         ):
             self.watch(Planned(plan_of(self.known, planned)))
-        often = self.known.too_often(planned.split)
+        often = self.known.measurement_limit_reached(planned.split)
         if often is not None:
             # Goes on with the median of all measurements, as the devices' speed comes and goes.
             self.warn(machine_not_steady(often))
@@ -106,7 +106,7 @@ class BalanceRounds:
     def time_sums(self, devices: frozenset[int]) -> None:
         """Learns what sums over these devices take, and over the measured set around them."""
         around = self.known.problem.sync.around(devices)
-        sums_s = self.together.time_sums(devices, around, self.known.sums_s)
+        sums_s = self.joint_workers.time_sums(devices, around, self.known.sums_s)
         self.known.sums_s.update(sums_s)
 
     def warn(self, warning: Warning_) -> None:
@@ -121,7 +121,7 @@ class BalanceRounds:
         why = " once more" if self.known.has(split) else ""
         left_out = self.known.tried_without(split)
         if left_out:
-            why = f", as sync may be less without {self.together.labels(left_out)}"
+            why = f", as sync may be less without {self.joint_workers.labels(left_out)}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
         tried = self._measured(split)
         if not self.records:
@@ -136,7 +136,7 @@ class BalanceRounds:
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
         try:
-            measured = measure_split(self.together, split, self.request.round_s)
+            measured = measure_split(self.joint_workers, split, self.request.round_s)
         except OutOfMemory as error:
             return self.out_of_memory(split, error)
         return TriedSplit(split=split, measured=measured)
@@ -148,7 +148,7 @@ class BalanceRounds:
         is measured.
         """
         believed = split in self.failed
-        lowered = lowered_limits(self.together, split, error, believed=believed)
+        lowered = lowered_limits(self.joint_workers, split, error, believed=believed)
         self.failed.add(split)
         if not lowered:
             return self._measured(split)
@@ -229,7 +229,7 @@ def next_split(
         return fewer
     if promises:
         return best.planned if best.may_give(value) else promised
-    doubtful = known.in_doubt()
+    doubtful = known.most_uncertain_rival()
     return doubtful.planned if doubtful else None
 
 
@@ -240,10 +240,13 @@ def _fewer_devices(
     if known.probe.settings.all_reduce == "hierarchical":
         return None  # it can't sum an odd number of devices
     while True:
-        devices = without_some(known.problem, above)
+        devices = next_subset_to_measure(known.problem, above)
         if devices is None:
             return None
-        if known.problem.sync.has_sums(devices) or len(known.sums_s) > _MOST_SUMS:
+        if (
+            known.problem.sync.nothing_more_to_learn(devices)
+            or len(known.sums_s) > _MOST_SUMS
+        ):
             return split_of_all(known.problem, devices)
         time_sums(devices)
 
@@ -261,19 +264,25 @@ class TriedSplit(Record):
 
 
 def measure_split(
-    together: Together, split: BatchSplit, at_least_s: float | None
+    joint_workers: JointWorkers, split: BatchSplit, at_least_s: float | None
 ) -> Measurement:
     """What a split gives, measured for so long; if None, until it is known within ± 0.5 %."""
-    used = together.run_request(split).without_idle
-    measurer = Measurer(together.gather(split), together.journal, together.watch)
-    subject = Subject(used.split, used.devices, least_samples=split.global_batch)
-    window = measurer.measure(subject, StoppingRule.of_round(at_least_s))
-    sensors = measurer.sensors(subject)
+    used = joint_workers.run_request(split).without_idle
+    measurer = Measurer(
+        joint_workers.gather(split), joint_workers.journal, joint_workers.watch
+    )
+    workload = Workload(used.split, used.devices, least_samples=split.global_batch)
+    window = measurer.measure(workload, StoppingRule.of_round(at_least_s))
+    sensors = measurer.sensors(workload)
     return measurement(used.split, [window], sensors, used_places=split.used)
 
 
 def lowered_limits(
-    together: Together, split: BatchSplit, error: OutOfMemory, *, believed: bool
+    joint_workers: JointWorkers,
+    split: BatchSplit,
+    error: OutOfMemory,
+    *,
+    believed: bool,
 ) -> list[tuple[int, int]]:
     """(device, micro-batch that fits) of each device that was given more than it holds.
 
@@ -281,9 +290,11 @@ def lowered_limits(
     tried once more. Raises NothingFits if no split fits, or the fault that only looks like a lack
     of memory.
     """
-    party = together.gather(split)
-    request = together.run_request(split).without_idle
-    fits = Fitting(party, request, together.watch).suggest(error, believed=believed)
+    worker_group = joint_workers.gather(split)
+    request = joint_workers.run_request(split).without_idle
+    fits = JointMemorySearch(worker_group, request, joint_workers.watch).suggest(
+        error, believed=believed
+    )
     if fits == request.split:
         return []
     if fits is None and error.fault is not None:

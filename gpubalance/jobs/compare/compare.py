@@ -13,9 +13,9 @@ from gpubalance.results.comparison import (
     Against,
     Comparison,
     DeviceRatio,
+    Difference,
     PointRatio,
     ThroughputRatio,
-    Unlike,
 )
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers
@@ -68,7 +68,7 @@ def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
     }
 
 
-def unlike(baseline: Contender, other: Contender) -> tuple[Unlike, ...]:
+def unlike(baseline: Contender, other: Contender) -> tuple[Difference, ...]:
     """The differences in settings, model, devices, software and machine, in this order.
 
     A None in one is unknown.
@@ -116,14 +116,16 @@ def _software(source: AnyResult) -> Facts:
     return {name.replace("_", " "): value for name, value in source.environment or ()}
 
 
-def _differences(before: Facts, after: Facts) -> Iterator[Unlike]:
+def _differences(before: Facts, after: Facts) -> Iterator[Difference]:
     """The facts that both have and that are not equal."""
     for name, value in before.items():
         if name in after and value != after[name]:
-            yield Unlike(what=name, baseline=_text(value), other=_text(after[name]))
+            yield Difference(what=name, baseline=_text(value), other=_text(after[name]))
 
 
-def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Unlike]:
+def _devices(
+    baseline: Sequence[Device], other: Sequence[Device]
+) -> Iterator[Difference]:
     for mine, theirs in pair_devices(baseline, other):
         before = after = None
         if mine is not None:
@@ -135,7 +137,7 @@ def _devices(baseline: Sequence[Device], other: Sequence[Device]) -> Iterator[Un
             yield from _differences(_of_device(before, label), _of_device(after, label))
         else:
             label = (before or after or other[0]).label
-            yield Unlike(what=label, baseline=_name(before), other=_name(after))
+            yield Difference(what=label, baseline=_name(before), other=_name(after))
 
 
 def _name(device: Device | None) -> str:

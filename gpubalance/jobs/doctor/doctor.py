@@ -19,7 +19,7 @@ from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import Check, Checkup, CopyTime
 from gpubalance.results.common import now
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 _INSTEAD = 2  # plain CPU devices, used if there is no GPU
 
@@ -48,14 +48,16 @@ class Patient:
         else:
             yield from self._gpus(gpus)
         yield from host_checks(gpus=len(self.gpus))
-        with Party(self.devices, purpose="check") as party:
+        with WorkerGroup(self.devices, purpose="check") as worker_group:
             devices = self.devices
             self.devices = ()  # until TensorFlow has them
-            yield from guarded("tensorflow", self._software(party, devices))
+            yield from guarded("tensorflow", self._software(worker_group, devices))
             if self.devices and not devices[0].simulated:
-                yield from guarded("tensorflow-devices", self._survey(party, devices))
+                yield from guarded(
+                    "tensorflow-devices", self._survey(worker_group, devices)
+                )
             yield from checks_on_devices(
-                party, self.devices, self.joint, model, self.watch
+                worker_group, self.devices, self.joint, model, self.watch
             )
 
     def _gpus(self, names: Sequence[str] | None) -> Iterator[Check]:
@@ -78,16 +80,20 @@ class Patient:
             instead = f"the rest is checked on {_INSTEAD} simulated devices"
             yield skipped("no-gpu", f"{none}: {instead}. --simulate asks for no GPU")
 
-    def _software(self, party: Party, devices: tuple[Device, ...]) -> Iterator[Check]:
+    def _software(
+        self, worker_group: WorkerGroup, devices: tuple[Device, ...]
+    ) -> Iterator[Check]:
         self.watch(Doing("loading TensorFlow and its libraries"))
-        inspected = inspect(party)
+        inspected = inspect(worker_group)
         self.devices = devices
         yield from software_checks(inspected, self.reading, self.gpus)
 
-    def _survey(self, party: Party, devices: tuple[Device, ...]) -> Iterator[Check]:
+    def _survey(
+        self, worker_group: WorkerGroup, devices: tuple[Device, ...]
+    ) -> Iterator[Check]:
         self.devices = ()
         self.watch(Doing("asking TensorFlow which of the GPUs it can use"))
-        surveyed = survey(party)
+        surveyed = survey(worker_group)
         self.devices = tuple(
             device for device in devices if device.uuid not in surveyed.missing
         )

@@ -16,7 +16,7 @@ from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import within_or
 from gpubalance.workers.messages import Copied, Copy, Reduce, Reduced
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 _COPIED_BYTES = 64 << 20
 # They share one memory: a larger copy tells nothing more
@@ -27,7 +27,7 @@ _BETWEEN = ("peer-to-peer", "all-reduce")
 
 
 def copies(
-    party: Party, devices: Sequence[Device], watch: Watch
+    worker_group: WorkerGroup, devices: Sequence[Device], watch: Watch
 ) -> Iterator[Check | CopyTime]:
     """Copies random data from each device to each other one, and compares what arrives.
 
@@ -40,7 +40,7 @@ def copies(
         simulated = devices[source].simulated
         nbytes = _COPIED_BYTES_SIMULATED if simulated else _COPIED_BYTES
         copy = Copy(devices=tuple(devices), source=source, target=target, nbytes=nbytes)
-        copied = _copied(party, copy)
+        copied = _copied(worker_group, copy)
         times[names] = _copy_time(copy, copied, devices)
         yield times[names]
         if copied.differing:
@@ -52,8 +52,8 @@ def copies(
         yield ok("peer-to-peer", _all_arrived(times, simulated=devices[0].simulated))
 
 
-def _copied(party: Party, copy: Copy) -> Copied:
-    with party.worker() as worker:
+def _copied(worker_group: WorkerGroup, copy: Copy) -> Copied:
+    with worker_group.worker() as worker:
         return worker.ask(copy, Copied)
 
 
@@ -88,7 +88,7 @@ def _all_arrived(times: Mapping[str, CopyTime], *, simulated: bool) -> str:
 
 
 def all_reduce(
-    party: Party, devices: Sequence[Device], nbytes: int, watch: Watch
+    worker_group: WorkerGroup, devices: Sequence[Device], nbytes: int, watch: Watch
 ) -> Iterator[Check | AllReduceTime]:
     """The check and the time of an all-reduce of as many bytes as the model's gradients have.
 
@@ -97,7 +97,7 @@ def all_reduce(
     size = format_bytes(nbytes)
     watch(Doing(f"an all-reduce of {size} over the devices"))
     reduce = Reduce(devices=tuple(devices), nbytes=nbytes)
-    with party.worker() as worker:
+    with worker_group.worker() as worker:
         reduced = worker.ask(reduce, Reduced)
     rate = nbytes / reduced.seconds
     yield AllReduceTime(
@@ -121,7 +121,7 @@ Finding = Check | CopyTime | AllReduceTime
 
 
 def checks_on_devices(
-    party: Party,
+    worker_group: WorkerGroup,
     devices: tuple[Device, ...],
     joint: JointProfile,
     model: str | None,
@@ -129,7 +129,7 @@ def checks_on_devices(
 ) -> Iterator[Finding]:
     """The checks of all that the devices are tried with; nothing is tried without a device.
 
-    The `party` copies and sums; the steps have their own.
+    The `worker_group` copies and sums; the steps have their own.
     """
     if not devices:
         why = "not tried: TensorFlow has none of the devices"
@@ -138,7 +138,7 @@ def checks_on_devices(
     if model is None:
         model = default_model(simulated=devices[0].simulated)
     steps = DoctorSteps(Settings(model=model), watch)
-    gpus = [device for device in devices if device.told_by_nvml]
+    gpus = [device for device in devices if device.is_local_gpu]
     with watched_links([device.uuid for device in gpus]) as seen:
         yield from steps.checks(devices, joint)
     yield from guarded("pcie-link", links(gpus, seen))
@@ -151,10 +151,10 @@ def checks_on_devices(
         why = "not tried: the step has summed its gradients between the hosts"
         yield from _skipped(why, *_BETWEEN)
         return
-    party.regroup(devices)
+    worker_group.regroup(devices)
     size = steps.size or _GRADIENT_BYTES
-    yield from guarded("peer-to-peer", copies(party, devices, watch))
-    yield from guarded("all-reduce", all_reduce(party, devices, size, watch))
+    yield from guarded("peer-to-peer", copies(worker_group, devices, watch))
+    yield from guarded("all-reduce", all_reduce(worker_group, devices, size, watch))
 
 
 def _skipped(why: str, *topics: str) -> Iterator[Check]:

@@ -10,7 +10,7 @@ from gpubalance.jobs.doctor.check import check, explained, ok, remedy_of, skippe
 from gpubalance.results.checkup import Check
 from gpubalance.system.versions import numbers, too_old
 from gpubalance.workers.messages import Inspect, Inspected
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 _CUDNN_WITHOUT_OLD = (9, 11)
 _OLD_BEFORE = (7, 5)
@@ -24,9 +24,9 @@ _CRASHES_FROM = (2, 18)
 Version = tuple[int, ...]
 
 
-def inspect(party: Party) -> Inspected:
+def inspect(worker_group: WorkerGroup) -> Inspected:
     """What a worker says of TensorFlow and its libraries."""
-    with party.worker() as worker:
+    with worker_group.worker() as worker:
         return worker.ask(Inspect(), Inspected)
 
 

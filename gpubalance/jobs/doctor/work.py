@@ -17,17 +17,17 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import within_or
 from gpubalance.workers.messages import Build, Survey, Surveyed
-from gpubalance.workers.party import Party
 from gpubalance.workers.worker import LOADS_WITHIN_S
+from gpubalance.workers.worker_group import WorkerGroup
 
 BATCH = 8
 _STEP_WITHIN_S = 300.0  # the first one: tracing, and cuDNN's search for algorithms
 _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
-def survey(party: Party) -> Surveyed:
+def survey(worker_group: WorkerGroup) -> Surveyed:
     """Which of its devices TensorFlow can use, as a worker says."""
-    with party.worker() as worker:
+    with worker_group.worker() as worker:
         return worker.ask(Survey(devices=worker.devices), Surveyed)
 
 
@@ -108,13 +108,13 @@ class DoctorSteps:
         patience_s = _STEP_WITHIN_S + LOADS_WITHIN_S
         self._watch(Doing(f"a training step of {model} on {names}"))
         build = Build(settings=self._settings, joint=joint)
-        with Party(
+        with WorkerGroup(
             devices, build=build, purpose="check", deadline_s=patience_s
-        ) as party:
+        ) as worker_group:
             split = BatchSplit((BATCH,) * len(devices))
-            with party.worker() as worker:
+            with worker_group.worker() as worker:
                 replies = list(worker.measure(split))
-            self.size = party.facts.model.gradient_bytes
+            self.size = worker_group.facts.model.gradient_bytes
         if not all(
             reply.loss_is_finite for reply in replies if isinstance(reply, Timing)
         ):

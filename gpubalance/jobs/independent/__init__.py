@@ -1,5 +1,5 @@
 """`independent`: a model of its own on each device, in turns alone and all at once.
 
-Each device has a worker in one party; what they measure at once counts only while all of them are
-measuring.
+Each device has a worker in one worker group; what they measure at once counts only while all of
+them are measuring.
 """

@@ -22,7 +22,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import best_joint_run
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure import figures
-from gpubalance.jobs.measure.joint import in_turns
+from gpubalance.jobs.measure.joint import measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import (
@@ -31,7 +31,7 @@ from gpubalance.jobs.measure.warnings import (
     telemetry_ended,
     too_slow_windows,
 )
-from gpubalance.jobs.measure.window import Subject, Turn
+from gpubalance.jobs.measure.window import Turn, Workload
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.numbers.stats import interval_of_sum
 from gpubalance.results.common import Model, Throughput, Warning_, now
@@ -41,7 +41,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 
 @dataclass
@@ -61,13 +61,13 @@ class Found:
 
     def refuse_too_slow(self, turn: Turn) -> None:
         """Raises UsageError if a device's first window alone is far from its profile."""
-        subject = turn[0]
-        if len(turn) > 1 or not subject.is_baseline:
+        workload = turn[0]
+        if len(turn) > 1 or not workload.is_baseline:
             return
         fault = too_slow_windows(
-            subject,
-            self.measurer.windows[subject],
-            self.request.settings_of(subject.group),
+            workload,
+            self.measurer.windows[workload],
+            self.request.settings_of(workload.group),
             self.request.joint,
         )
         if fault is not None:
@@ -80,10 +80,12 @@ class Found:
         windows = self.measurer.windows
         replicas = self.replicas
         facts = self.measurer.facts
-        measured = [subject for subject in self._subjects(replicas) if windows[subject]]
+        measured = [
+            workload for workload in self._workloads(replicas) if windows[workload]
+        ]
         if not measured or not facts:
             return None
-        origin_s = min(figures.began_s(windows[subject]) for subject in measured)
+        origin_s = min(figures.began_s(windows[workload]) for workload in measured)
         model = None
         models = {own.model for own in facts.values()}
         if len(facts) == len(replicas) and len(models) == 1:
@@ -111,14 +113,14 @@ class Found:
         )
 
     @staticmethod
-    def _subjects(replicas: Sequence[OwnReplica]) -> list[Subject]:
+    def _workloads(replicas: Sequence[OwnReplica]) -> list[Workload]:
         """Each alone, then all at once."""
         alone = [replica.alone for replica in replicas]
         return alone + [replica.at_once for replica in replicas]
 
-    def _throughput(self, subject: Subject) -> Throughput:
-        times_s = figures.step_times_s(self.measurer.windows[subject])
-        return figures.throughput_of(subject.split.global_batch, times_s)
+    def _throughput(self, workload: Workload) -> Throughput:
+        times_s = figures.step_times_s(self.measurer.windows[workload])
+        return figures.throughput_of(workload.split.global_batch, times_s)
 
     def _sum_of_rates(self, at_once: Sequence[OwnReplica]) -> Throughput | None:
         """What devices gave at once, added up; None if there are none."""
@@ -147,7 +149,7 @@ class Found:
     def _of_figures(self) -> list[Warning_]:
         windows = self.measurer.windows
         going = self.going
-        known = [subject for subject in self._subjects(going) if windows[subject]]
+        known = [workload for workload in self._workloads(going) if windows[workload]]
         throttled: list[tuple[Device, tuple[str, ...]]] = []
         for replica in going:
             throttled += figures.throttled_gpus(
@@ -156,19 +158,19 @@ class Found:
         return of_figures(
             self.request.settings,
             throttled,
-            [windows[subject] for subject in known],
+            [windows[workload] for workload in known],
             names=[
-                f" of {subject.devices[0].label} {subject.name}" for subject in known
+                f" of {workload.devices[0].label} {workload.name}" for workload in known
             ],
-            steady=all(self.measurer.warm_up_of(subject).steady for subject in known),
+            steady=all(self.measurer.warm_up_of(workload).steady for workload in known),
         )
 
     def _own_model(self, replica: OwnReplica, origin_s: float) -> OwnModel:
         alone = replica.alone
         at_once = replica.at_once
         peaks = list(self.measurer.warm_up_of(alone).peaks)
-        for subject in (alone, at_once):
-            peaks += figures.peaks(self.measurer.windows[subject])
+        for workload in (alone, at_once):
+            peaks += figures.peaks(self.measurer.windows[workload])
         known_peaks = [peak for peak in peaks if peak is not None]
         left = self._rate_left(replica)
         contention = None
@@ -203,16 +205,16 @@ class Found:
         )
         return ratio(value, figures.step_times_s(at_once), figures.step_times_s(alone))
 
-    def _figures(self, subject: Subject, origin_s: float) -> dict[str, Any]:
+    def _figures(self, workload: Workload, origin_s: float) -> dict[str, Any]:
         """What a device gave alone or at once, by the field of its record; None is unknown."""
         settings = self.request.settings
-        windows = self.measurer.windows[subject]
+        windows = self.measurer.windows[workload]
         fields: dict[str, Any] = dict.fromkeys(
             ("throughput", "step_time_s", "input_wait_s")
         )
-        fields["telemetry"] = self.measurer.sensors(subject).telemetry(origin_s)[0]
+        fields["telemetry"] = self.measurer.sensors(workload).telemetry(origin_s)[0]
         if windows:
-            fields["throughput"] = self._throughput(subject).median
+            fields["throughput"] = self._throughput(workload).median
             fields["step_time_s"] = figures.step_time(windows, origin_s)
             if settings.data is not None or settings.input == "host":
                 fields["input_wait_s"] = figures.input_wait_s(windows)
@@ -229,32 +231,34 @@ def independent(
     names each device that failed, or the devices' own error if all failed alike; BadInput for a
     model that can't be trained, TimeLimitPassed, Interrupted.
     """
-    tell = one_at_a_time(watch)
+    report = one_at_a_time(watch)
     measuring = request.measuring
-    journal.watch = tell
-    journal.tell_resumed()
-    tell(PhaseBegun("independent"))
+    journal.watch = report
+    journal.report_resumed()
+    report(PhaseBegun("independent"))
     builds = []
     for number in range(len(request.devices)):
         settings = request.settings_of(number)
         builds.append(
             Build(settings=settings, joint=request.joint, seed=measuring.seed)
         )
-    with Party(
+    with WorkerGroup(
         *([device] for device in request.devices),
         build=builds,
         purpose="independent",
         deadline_s=measuring.deadline_s,
         limit=TimeLimit(measuring.time_limit_s),
-        tell=lambda text: tell(Starting(text)),
+        report=lambda text: report(Starting(text)),
         verdicts=KeptVerdicts(journal),
-    ) as party:
-        measurer = Measurer(party, journal, tell, workers_rest=True)
+    ) as worker_group:
+        measurer = Measurer(worker_group, journal, report, workers_rest=True)
         found = Found(request, replicas_of(request), measurer)
         with attach_partial(found.result):
             measure_in_turns(found)
         splits = {replica.number: replica.alone.split for replica in found.going}
-        found.trace_warnings = trace(party, splits, request.tracing, tell, apart=True)
+        found.trace_warnings = trace(
+            worker_group, splits, request.tracing, report, apart=True
+        )
         failed = one_failure(found.replicas)
         found.complete = failed is None
     if failed is not None:
@@ -278,7 +282,7 @@ def measure_in_turns(found: Found) -> None:
         drop_out(found, error)
     while found.going:
         try:
-            in_turns(
+            measure_interleaved(
                 measurer,
                 turns_of(found.going),
                 measuring,
@@ -297,7 +301,7 @@ def drop_out(found: Found, error: GpubalanceError) -> None:
     Raises an error that is no device's fault.
     """
     measurer = found.measurer
-    failures = measurer.party.failures
+    failures = measurer.worker_group.failures
     if error not in failures.values():
         raise error
     for number, failure in sorted(failures.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpubalance.errors import GpubalanceError
-from gpubalance.jobs.measure.window import Subject
+from gpubalance.jobs.measure.window import Workload
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
@@ -22,8 +22,8 @@ class OwnReplica:
     device: Device
     model: str
     batch: int
-    alone: Subject
-    at_once: Subject
+    alone: Workload
+    at_once: Workload
     error: GpubalanceError | None = None
 
 
@@ -32,7 +32,7 @@ def replicas_of(request: IndependentRequest) -> list[OwnReplica]:
     replicas = []
     for number, device in enumerate(request.devices):
         batch = request.batches[number]
-        at_once = Subject(
+        at_once = Workload(
             BatchSplit((batch,)),
             (device,),
             name="at once",

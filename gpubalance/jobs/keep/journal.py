@@ -190,7 +190,7 @@ class Journal:
             end_s -= ended_s - began_s
         return records
 
-    def tell_resumed(self) -> None:
+    def report_resumed(self) -> None:
         """Says whether the command continues what was measured before, or could."""
         text = ""
         if self.passes_over:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.results.decomposition import Decomposition
+from gpubalance.results.combine_rules import CombineRules
 from gpubalance.settings.settings import Settings
 
 
@@ -21,7 +21,7 @@ class KeptVerdicts:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._verdicts = journal.load_all(Decomposition)
+        self._verdicts = journal.load_all(CombineRules)
         self._checking = defaultdict[str, threading.Lock](threading.Lock)
 
     def turn(self, settings: Settings) -> AbstractContextManager[Any]:
@@ -33,11 +33,11 @@ class KeptVerdicts:
             self._checking[_key(settings)] if settings.model_is_code else nullcontext()
         )
 
-    def of(self, settings: Settings) -> Decomposition | None:
+    def of(self, settings: Settings) -> CombineRules | None:
         """That of the model in these settings, if it was checked."""
         return self._verdicts.get(_key(settings))
 
-    def note(self, settings: Settings, verdict: Decomposition) -> None:
+    def note(self, settings: Settings, verdict: CombineRules) -> None:
         """Takes what a worker has found, and keeps what is new."""
         key = _key(settings)
         if key not in self._verdicts and (verdict.step or verdict.refused):

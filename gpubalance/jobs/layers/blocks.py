@@ -13,7 +13,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import LayersRequest
 from gpubalance.workers.messages import Measured, Ready, TimeBlocks
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 # If no micro-batch is asked for: enough sizes to see how much of a block's time is fixed, and where
 # it bends.
@@ -32,20 +32,20 @@ class MeasuredBlocks(Record):
     points: tuple[BlockTimed, ...]
 
 
-def model_facts(party: Party, journal: Journal) -> Ready:
+def model_facts(worker_group: WorkerGroup, journal: Journal) -> Ready:
     """What a worker of one device says of the model, or said before an interruption.
 
     Raises Refused for a model that can't be cut, before it is probed.
     """
-    return journal.get_or_make("facts", Ready, partial(_facts, party))
+    return journal.get_or_make("facts", Ready, partial(_facts, worker_group))
 
 
-def _facts(party: Party) -> Ready:
+def _facts(worker_group: WorkerGroup) -> Ready:
     """What a new worker says; it ends then, as the device is wanted for the probe."""
-    party.start()
-    facts = party.facts
-    party.end()
-    party.load()
+    worker_group.start()
+    facts = worker_group.facts
+    worker_group.end()
+    worker_group.load()
     return facts
 
 
@@ -53,21 +53,21 @@ def time_blocks(
     request: LayersRequest,
     count: int,
     journal: Journal,
-    parties: Sequence[Party],
-    after: Party,
+    parties: Sequence[WorkerGroup],
+    after: WorkerGroup,
     watch: Watch,
 ) -> list[MeasuredBlocks]:
     """Each device's `count` blocks, measured or left by an interrupted command.
 
-    `parties` have a device each; while one measures, the next loads TensorFlow, and at last the one
-    `after` them. Raises what a worker does, but OutOfMemory.
+    `worker groups` have a device each; while one measures, the next loads TensorFlow, and at last
+    the one `after` them. Raises what a worker does, but OutOfMemory.
     """
     measured = []
     for number, device in enumerate(request.devices):
         is_last = number + 1 == len(parties)
-        next_party = after if is_last else parties[number + 1]
+        next_group = after if is_last else parties[number + 1]
         make = partial(
-            _timed, request, count, device, parties[number], next_party, watch
+            _timed, request, count, device, parties[number], next_group, watch
         )
         measured.append(
             journal.get_or_make(f"blocks of {device.uuid}", MeasuredBlocks, make)
@@ -79,15 +79,15 @@ def _timed(
     request: LayersRequest,
     count: int,
     device: Device,
-    party: Party,
-    next_party: Party,
+    worker_group: WorkerGroup,
+    next_group: WorkerGroup,
     watch: Watch,
 ) -> MeasuredBlocks:
     """One device's blocks at the useful sizes.
 
     One that does not fit at a size is not tried at larger ones.
     """
-    party.start(then=next_party)
+    worker_group.start(then=next_group)
     blocks = list(range(count))
     points: list[BlockTimed] = []
     sizes: tuple[int, ...] = _SIZES
@@ -101,19 +101,21 @@ def _timed(
                 f"{device.label}: measuring {len(blocks)} blocks, micro-batches of {size}"
             )
         )
-        measured = _at_size(party, blocks, size)
+        measured = _at_size(worker_group, blocks, size)
         points += measured
         fitting = [point.block for point in measured]
         if size == sizes[0] > 1:
             too_large = sorted(set(blocks) - set(fitting))
-            points += _at_size(party, too_large, 1)
+            points += _at_size(worker_group, too_large, 1)
         blocks = fitting
-    limit_bytes = party.facts.memory_limit_bytes[0]
-    party.end()
+    limit_bytes = worker_group.facts.memory_limit_bytes[0]
+    worker_group.end()
     return MeasuredBlocks(limit_bytes=limit_bytes, points=tuple(points))
 
 
-def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]:
+def _at_size(
+    worker_group: WorkerGroup, blocks: Sequence[int], size: int
+) -> list[BlockTimed]:
     """Measures the blocks that fit.
 
     After one that does not it goes on with the next, on a GPU in a fresh process.
@@ -127,7 +129,7 @@ def _at_size(party: Party, blocks: Sequence[int], size: int) -> list[BlockTimed]
             blocks=left, micro_batch=size, seconds=_SECONDS, at_least=_TIMES
         )
         try:
-            with party.worker() as worker:
+            with worker_group.worker() as worker:
                 for reply in worker.replies(asked, BlockTimed, Measured):
                     if isinstance(reply, BlockTimed):
                         points.append(reply)

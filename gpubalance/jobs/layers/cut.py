@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpubalance.jobs.measure.figures import Windows, began_s, peaks, stamped_in, usual_s
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.window import Subject
+from gpubalance.jobs.measure.window import Workload
 from gpubalance.numbers.stats import median
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.planning.pipeline.timeline import Timeline
@@ -25,21 +25,21 @@ class MeasuredCut:
     """A cut and the measurer that takes, or has taken, its windows."""
 
     placed: Placement
-    subject: Subject
+    workload: Workload
     measurer: Measurer
 
     @property
     def windows(self) -> Windows:
         """Those that were taken so far."""
-        return self.measurer.windows[self.subject]
+        return self.measurer.windows[self.workload]
 
     @property
     def windows_resumed(self) -> int:
         """How many of them an interrupted command left."""
-        return self.measurer.resumed[(self.subject,)]
+        return self.measurer.resumed[(self.workload,)]
 
 
-def subject_of(placed: Placement, devices: tuple[Device, ...]) -> Subject:
+def workload_of(placed: Placement, devices: tuple[Device, ...]) -> Workload:
     """What is measured of a cut. Its name is equal for equal cuts that run alike.
 
     They have equal micro-batches, and as many of them in flight.
@@ -53,7 +53,7 @@ def subject_of(placed: Placement, devices: tuple[Device, ...]) -> Subject:
         micro_batches=problem.micro_batches,
     )
     split = BatchSplit((problem.global_batch,), (problem.micro_batch,))
-    return Subject(split, devices, name, shown=False, cut=cut)
+    return Workload(split, devices, name, shown=False, cut=cut)
 
 
 def cut_text(placed: Placement, devices: Sequence[Device]) -> str:
@@ -92,7 +92,7 @@ def stages(cut: MeasuredCut) -> Iterator[Stage]:
     steps = [_record(step) for step in timelines(windows)]
     step_time_s = usual_s(windows)
     peak_bytes = peaks(windows)
-    telemetry = cut.measurer.sensors(cut.subject).telemetry(began_s(windows))
+    telemetry = cut.measurer.sensors(cut.workload).telemetry(began_s(windows))
     for device in dict.fromkeys(segment.device for segment in placed.segments):
         fractions = _median_parts(steps, device)
         whole = sum(fractions.values())

@@ -21,8 +21,8 @@ from gpubalance.jobs.layers.uncut import (
 )
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.figures import stamp_cost
-from gpubalance.jobs.measure.party import party_for
 from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ended
+from gpubalance.jobs.measure.worker_group import group_for
 from gpubalance.numbers.stats import mean
 from gpubalance.planning.pipeline.timeline import bubble_bound
 from gpubalance.results.common import Warning_, now
@@ -83,7 +83,7 @@ def result_of(
         timeline=usual_timeline(windows),
         baselines=baselines,
         rounds=tuple(rounds.records),
-        warmup_steps=cut.measurer.warm_up_of(cut.subject).steps,
+        warmup_steps=cut.measurer.warm_up_of(cut.workload).steps,
         steps=figures.step_count(windows),
         stamp_cost=stamp_cost(windows),
         speedup_over_split=baselines.split and rate.median / baselines.split.throughput,
@@ -104,7 +104,7 @@ def _warnings(rounds: CutRounds, cut: MeasuredCut) -> Iterator[Warning_]:
         rounds.request.settings,
         figures.throttled_gpus(devices, cut.windows),
         [cut.windows],
-        steady=cut.measurer.warm_up_of(cut.subject).steady,
+        steady=cut.measurer.warm_up_of(cut.workload).steady,
     )
     yield from telemetry_ended(cut.measurer.telemetry_ended())
 
@@ -122,9 +122,9 @@ def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
     with raising_gpu_lost(request.devices), _no_help_of(journal), ExitStack() as opened:
         alone = []
         for device in request.devices:
-            party = party_for(request, watch, limit, device, purpose="layers")
-            alone.append(opened.enter_context(party))
-        together = opened.enter_context(party_for(request, watch, limit))
+            worker_group = group_for(request, watch, limit, device, purpose="layers")
+            alone.append(opened.enter_context(worker_group))
+        together = opened.enter_context(group_for(request, watch, limit))
         facts = model_facts(alone[0], journal)
         assert facts.graph is not None  # noqa: S101  (of a model that is built to be cut)
         baselines = uncut(request, limit, watch, journal)

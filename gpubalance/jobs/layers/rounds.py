@@ -8,15 +8,15 @@ from gpubalance.errors import OutOfMemory, PartialResult
 from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.layers.costs import BlockCosts
-from gpubalance.jobs.layers.cut import MeasuredCut, cut_text, subject_of, timelines
+from gpubalance.jobs.layers.cut import MeasuredCut, cut_text, timelines, workload_of
 from gpubalance.jobs.measure.figures import step_times_s, throughput_of, usual_s
-from gpubalance.jobs.measure.joint import in_turns
+from gpubalance.jobs.measure.joint import measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.planning.pipeline.place import Placement
 from gpubalance.results.layers import LayersRound
 from gpubalance.settings.requests import LayersRequest
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 # A cut that promises less than this part more is not worth a round, nor one whose promise may be
 # kept by the best.
@@ -27,27 +27,27 @@ _MOST_FAILED = 2  # rounds that run out of memory, for each device
 class CutRounds:
     """The cuts that were tried so far, and what they have taught of the blocks.
 
-    `party` has all devices; its owner ends it. `records` are the rounds, `measured` the cuts of
-    those that did not run out of memory, in order; `proof` is the cut that is proven.
+    `worker_group` has all devices; its owner ends it. `records` are the rounds, `measured` the cuts
+    of those that did not run out of memory, in order; `proof` is the cut that is proven.
     """
 
     def __init__(
         self,
         request: LayersRequest,
         known: BlockCosts,
-        party: Party,
+        worker_group: WorkerGroup,
         journal: Journal,
         watch: Watch,
     ) -> None:
         self.request = request
         self.known = known
-        self.party = party
+        self.worker_group = worker_group
         self.journal = journal
         self.watch = watch
         self.records: list[LayersRound] = []
         self.measured: list[MeasuredCut] = []
         self.proof: MeasuredCut | None = None
-        self._tried: set[str] = set()  # the names of their subjects
+        self._tried: set[str] = set()  # the names of their workloads
         # With the measured throughput
         self._best: tuple[float, Placement] | None = None
 
@@ -88,7 +88,7 @@ class CutRounds:
             if self._best is not None:
                 least = 1 + max(_WORTH_A_ROUND, placed.off or 0.0)
                 if (
-                    cut.subject.name in self._tried
+                    cut.workload.name in self._tried
                     or placed.throughput <= least * self._best[0]
                 ):
                     break
@@ -97,20 +97,22 @@ class CutRounds:
 
     def _cut(self, placed: Placement, what: str) -> MeasuredCut:
         """A cut that is not measured yet; its windows are kept as those of `what`."""
-        subject = subject_of(placed, self.request.devices)
+        workload = workload_of(placed, self.request.devices)
         return MeasuredCut(
-            placed, subject, Measurer(self.party, self.journal, self.watch, what)
+            placed,
+            workload,
+            Measurer(self.worker_group, self.journal, self.watch, what),
         )
 
     def _try(self, cut: MeasuredCut) -> None:
         """Measures a cut for a moment, unless an interrupted command has done so."""
-        self._tried.add(cut.subject.name)
+        self._tried.add(cut.workload.name)
         self.watch(PhaseBegun("rounds"))
         text = cut_text(cut.placed, self.request.devices)
         self.watch(Doing(f"round {len(self.records) + 1}: {text}"))
         try:
             cut.measurer.take(
-                (cut.subject,), StoppingRule.at_most(self.request.round_s)
+                (cut.workload,), StoppingRule.at_most(self.request.round_s)
             )
         except OutOfMemory as error:
             self._ran_out(cut.placed, error.replica)
@@ -167,7 +169,9 @@ class CutRounds:
         self.watch(PhaseBegun("proof"))
         self.watch(Doing(f"proving {cut_text(cut.placed, self.request.devices)}"))
         try:
-            in_turns(cut.measurer, [(cut.subject,)], self.request.measuring, doing="")
+            measure_interleaved(
+                cut.measurer, [(cut.workload,)], self.request.measuring, doing=""
+            )
         except OutOfMemory as error:
             self._ran_out(cut.placed, error.replica)
             return False

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from gpubalance.errors import BadInput, NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.balance import probe_for
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.rounds import measure_split
-from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.probes import solo_best_of
 from gpubalance.jobs.layers.rounds import CutRounds
-from gpubalance.jobs.measure.party import party_for
+from gpubalance.jobs.measure.worker_group import group_for
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.pipeline.timeline import bubble_bound, pipeline_throughput
@@ -121,12 +121,13 @@ def with_split_measured(
 ) -> LayersBaselines:
     """The baselines with a measured batch split, if each device holds the model.
 
-    The party of the rounds is left without a worker, as the devices are wanted for the split.
+    The worker group of the rounds is left without a worker, as the devices are wanted for the
+    split.
     """
     split = baselines.split
     if split is None:
         return baselines
-    rounds.party.end()
+    rounds.worker_group.end()
 
     def measured() -> SplitBaseline:
         return _measured(rounds, split, model, limit)
@@ -146,8 +147,10 @@ def _measured(
     """The split, with what it gives when it is run for as long as a round."""
     request = rounds.request.uncut
     rounds.watch(Doing(f"measuring the batch split {split.split} of the uncut model"))
-    with party_for(request, rounds.watch, limit) as party:
-        together = Together(request, model, party, rounds.watch, rounds.journal)
-        measurement = measure_split(together, split.split, rounds.request.round_s)
+    with group_for(request, rounds.watch, limit) as worker_group:
+        joint_workers = JointWorkers(
+            request, model, worker_group, rounds.watch, rounds.journal
+        )
+        measurement = measure_split(joint_workers, split.split, rounds.request.round_s)
     rate = measurement.throughput.median
     return split.model_copy(update={"throughput": rate, "measured": True})

@@ -1,4 +1,4 @@
-"""What the windows of a subject say: step time, the parts of a step, memory and devices.
+"""What the windows of a workload say: step time, the parts of a step, memory and devices.
 
 Stamped steps are apart from other timings, as stamping costs a little. The engine takes the stamps,
 in engine/step/points.py.
@@ -87,7 +87,7 @@ def mean_over_median(windows: Windows) -> float:
     times = step_times_s(windows)
     interval = interval95(times)
     if (
-        are_unlike(windows)
+        vary_in_shape(windows)
         or interval is None
         or mean(times) <= _CLEARLY_OVER * interval[1]
     ):
@@ -107,7 +107,7 @@ def step_count(windows: Windows) -> int:
     return sum(timing.steps for timing in all_in(windows))
 
 
-def are_unlike(windows: Windows) -> bool:
+def vary_in_shape(windows: Windows) -> bool:
     """Whether batches, and so steps, differ in shape."""
     return any(timing.unlike for timing in all_in(windows))
 
@@ -156,7 +156,7 @@ def averaging(windows: Windows) -> Callable[[Sequence[float]], float]:
 
     A timing is the mean of several such steps.
     """
-    return mean if are_unlike(windows) else median
+    return mean if vary_in_shape(windows) else median
 
 
 def input_waits_s(windows: Windows) -> list[float]:
@@ -185,7 +185,7 @@ def rare_waits_s(windows: Windows) -> float:
 
     The median stamped step does not wait for it.
     """
-    if are_unlike(windows) or not timings_in(windows):
+    if vary_in_shape(windows) or not timings_in(windows):
         return 0.0
     over_s = usual_s(windows) - median(single_steps_s(windows))
     return max(0.0, min(over_s, input_wait_s(windows) - median(input_waits_s(windows))))
@@ -193,7 +193,7 @@ def rare_waits_s(windows: Windows) -> float:
 
 def slow_step_count(windows: Windows) -> int:
     """How many stamped steps take over 1.5 times their median; 0 if batches differ in shape."""
-    return 0 if are_unlike(windows) else slow_steps(single_steps_s(windows))
+    return 0 if vary_in_shape(windows) else slow_steps(single_steps_s(windows))
 
 
 def slow_steps_in(windows: Windows) -> SlowSteps:
@@ -203,7 +203,7 @@ def slow_steps_in(windows: Windows) -> SlowSteps:
 
 def slow_s(windows: Windows) -> float:
     """What rare slow steps add to the step time, without their waits for data."""
-    if are_unlike(windows):
+    if vary_in_shape(windows):
         return 0.0
     rare_s = rare_waits_s(windows)
     times_s = [time_s - rare_s for time_s in step_times_s(windows)]
@@ -222,7 +222,7 @@ def stamp_cost(windows: Windows) -> float | None:
 def step_spread(windows: Windows) -> StepSpread | None:
     """How steps differ because their batches differ in shape; None if they do not."""
     times = single_steps_s(windows)
-    if not are_unlike(windows) or len(times) < 2:
+    if not vary_in_shape(windows) or len(times) < 2:
         return None
     # The host's work between steps, which stamps do not see, is about the same in all of them.
     rest_s = max(0.0, usual_s(windows) - mean(times))

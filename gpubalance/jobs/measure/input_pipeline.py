@@ -10,10 +10,10 @@ from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
 from gpubalance.numbers.stats import half_width
 from gpubalance.results.common import Throughput
 from gpubalance.results.run import InputPipeline
-from gpubalance.results.timing import Pulled
-from gpubalance.workers.messages import Pull, PulledAll
-from gpubalance.workers.party import Party
+from gpubalance.results.timing import Prefetched
+from gpubalance.workers.messages import PrefetchedAll, Pull
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 
 WARM_UP_S = 2.0  # meanwhile tf.data tunes its parallelism
 _ROUND_S = 2.0
@@ -23,16 +23,19 @@ _CLEARLY = 0.98
 
 
 def measure_input_pipeline(
-    party: Party, global_batch: int, watch: Watch, duration_s: float | None = None
+    worker_group: WorkerGroup,
+    global_batch: int,
+    watch: Watch,
+    duration_s: float | None = None,
 ) -> InputPipeline:
-    """The pipeline of a party's data without a model behind it, held against nothing yet.
+    """The pipeline of a worker group's data without a model behind it, held against nothing yet.
 
     Warms it up and measures rounds of 2 s, or of `duration_s` if that is shorter: until its rate is
     known within ± 1 %, five at most. Raises BadInput as `run` does.
     """
     round_s = min(_ROUND_S, duration_s or _ROUND_S)
     watch(Doing(f"measuring the input pipeline alone, in batches of {global_batch}"))
-    with party.worker() as worker:
+    with worker_group.worker() as worker:
         return _measured(worker, global_batch, round_s)
 
 
@@ -61,17 +64,19 @@ def _is_below(rate: float | None, alone: Throughput) -> bool:
 def _measured(worker: Worker, global_batch: int, round_s: float) -> InputPipeline:
     list(
         worker.replies(
-            Pull(global_batch=global_batch, seconds=WARM_UP_S), Pulled, PulledAll
+            Pull(global_batch=global_batch, seconds=WARM_UP_S),
+            Prefetched,
+            PrefetchedAll,
         )
     )
-    pulls: list[Pulled] = []
+    pulls: list[Prefetched] = []
     times_s: list[float] = []
-    about = PulledAll()
+    about = PrefetchedAll()
     for _ in range(_ROUNDS):
         at_least = max(1, _LEAST_PULLS - len(pulls))
         asked = Pull(global_batch=global_batch, seconds=round_s, at_least=at_least)
-        *pulled, about = worker.replies(asked, Pulled, PulledAll)
-        pulls += pulled
+        *prefetched, about = worker.replies(asked, Prefetched, PrefetchedAll)
+        pulls += prefetched
         times_s = [pull.seconds / pull.batches for pull in pulls]
         known = half_width(times_s)
         if known is not None and known <= PRECISE_ENOUGH:

@@ -26,14 +26,14 @@ from gpubalance.jobs.measure.figures import (
     throughput_of,
     usual_s,
 )
-from gpubalance.jobs.measure.fitting import Fitting
 from gpubalance.jobs.measure.input_pipeline import measure_input_pipeline
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.run_findings import RunFindings
+from gpubalance.jobs.measure.memory_search import JointMemorySearch
+from gpubalance.jobs.measure.run_state import RunState
 from gpubalance.jobs.measure.stopping import HOPELESS, PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.warnings import throttled_text, too_slow_windows
-from gpubalance.jobs.measure.window import Subject, Turn
+from gpubalance.jobs.measure.window import Turn, Workload
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.run import SoloBest
@@ -63,7 +63,7 @@ class JointRun:
         from_input_pipeline: bool = False,
         refuses_too_slow: bool = False,
     ) -> None:
-        self.findings = RunFindings(asked, measurer, solo, from_input_pipeline)
+        self.findings = RunState(asked, measurer, solo, from_input_pipeline)
         self.measurer = measurer
         self._refuses_too_slow = refuses_too_slow
         self.request = asked.without_idle  # devices without samples are no replicas
@@ -76,7 +76,7 @@ class JointRun:
         split = self.request.split
         if findings.from_input_pipeline:
             findings.input_pipeline = measure_input_pipeline(
-                measurer.party,
+                measurer.worker_group,
                 split.global_batch,
                 measurer.watch,
                 measuring.duration_s,
@@ -91,16 +91,17 @@ class JointRun:
     def _measure_in_turns(self) -> None:
         """Measures windows, and goes on without the even split if that runs out of memory."""
         findings = self.findings
-        # `in_turns` goes on from the windows that there are, so a second pass repeats none.
+        # `measure_interleaved` goes on from the windows that there are, so a second pass repeats
+        # none.
         while True:
-            # For `in_turns` to fill in
+            # For `measure_interleaved` to fill in
             doing = f"measuring {self.request.split}, {{window}}"
             if findings.even_is_another:
                 doing += ", in turns with the even split"
-            # All subjects need the same devices, so each has a turn of its own.
-            turns: list[Turn] = [(subject,) for subject in findings.subjects()]
+            # All workloads need the same devices, so each has a turn of its own.
+            turns: list[Turn] = [(workload,) for workload in findings.workloads()]
             try:
-                in_turns(
+                measure_interleaved(
                     self.measurer, turns, self.request.measuring, doing, self._look
                 )
             except OutOfMemory as error:
@@ -144,12 +145,14 @@ class JointRun:
             warning("even-split-out-of-memory", what=error.message)
         )
 
-    def _warm_up_largest(self, even: BatchSplit) -> Subject:
+    def _warm_up_largest(self, even: BatchSplit) -> Workload:
         """The even split, warmed up, or the largest equal shares that fit without micro-batches."""
         devices = self.request.devices
         measurer = self.measurer
         peaks = measurer.warm_up_of(self.findings.own).peaks
-        fitting = Fitting(measurer.party, self.request, measurer.watch, peaks)
+        fitting = JointMemorySearch(
+            measurer.worker_group, self.request, measurer.watch, peaks
+        )
         too_small_device = fitting.device_too_small_for(even)
         if too_small_device is None:
             try:
@@ -166,11 +169,11 @@ class JointRun:
             return self._warm_up_as_even(even)
         return self._warm_up_as_even(BatchSplit((share,) * len(devices)))
 
-    def _warm_up_as_even(self, split: BatchSplit) -> Subject:
+    def _warm_up_as_even(self, split: BatchSplit) -> Workload:
         self.measurer.watch(
             Doing(f"warming up the even split {split}, to compare with")
         )
-        even = Subject(
+        even = Workload(
             split,
             self.request.devices,
             name="even",
@@ -181,7 +184,7 @@ class JointRun:
         return even
 
 
-def in_turns(
+def measure_interleaved(
     measurer: Measurer,
     turns: Sequence[Turn],
     measuring: Measuring,
@@ -251,16 +254,16 @@ def _expected_s(
     """What the windows that are left take by the step times of the warm-up."""
     left_s = 0.0
     for turn in turns:
-        step_s = max(measurer.warm_up_of(subject).step_s for subject in turn)
+        step_s = max(measurer.warm_up_of(workload).step_s for workload in turn)
         windows = planned - measurer.window_count(turn)
         left_s += windows * rule.expected_s(step_s)
     return left_s
 
 
 def _half_width(measurer: Measurer, turns: Sequence[Turn]) -> float:
-    """That of the least known subject, as a part of its step time; infinite if unknown."""
-    subjects = [subject for turn in turns for subject in turn]
-    return max(precision(measurer.windows[subject]) for subject in subjects)
+    """That of the least known workload, as a part of its step time; infinite if unknown."""
+    workloads = [workload for turn in turns for workload in turn]
+    return max(precision(measurer.windows[workload]) for workload in workloads)
 
 
 def _why_more(half_width: float, windows: int, most: int) -> str | None:
@@ -274,34 +277,34 @@ def _why_more(half_width: float, windows: int, most: int) -> str | None:
 
 def _event(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
     """The event of a turn's latest windows."""
-    subject, *_ = turn
-    if subject.cut is not None:
-        windows = measurer.windows[subject]
-        rate = throughput_of(subject.split.global_batch, step_times_s(windows))
+    workload, *_ = turn
+    if workload.cut is not None:
+        windows = measurer.windows[workload]
+        rate = throughput_of(workload.split.global_batch, step_times_s(windows))
         return PipeWindowDone(number, of, rate.median, usual_s(windows))
-    if subject.is_independent:
-        parts = tuple(_own_window(measurer, subject) for subject in turn)
+    if workload.is_independent:
+        parts = tuple(_own_window(measurer, workload) for workload in turn)
         if len(turn) == 1:
             return TurnDone(number, of, "alone", parts)
         return TurnDone(number, of, "at once", parts)
-    last = measurer.windows[subject][-1:]
-    measured = measurement(subject.split, last, measurer.sensors(subject))
-    return WindowDone(number, of, subject.name, subject.devices, measured)
+    last = measurer.windows[workload][-1:]
+    measured = measurement(workload.split, last, measurer.sensors(workload))
+    return WindowDone(number, of, workload.name, workload.devices, measured)
 
 
-def _own_window(measurer: Measurer, subject: Subject) -> OwnWindow:
+def _own_window(measurer: Measurer, workload: Workload) -> OwnWindow:
     """What the last window of a model of its own gave."""
-    last = measurer.windows[subject][-1:]
+    last = measurer.windows[workload][-1:]
     origin_s = began_s(last)
     own_time = step_time(last, origin_s)
-    batch = subject.split.global_batch
+    batch = workload.split.global_batch
     return OwnWindow(
-        device=subject.devices[0],
+        device=workload.devices[0],
         batch=batch,
         step_time_s=own_time,
         throughput=throughput_of(batch, step_times_s(last)),
         memory_peak_bytes=peaks(last)[0],
-        telemetry=measurer.sensors(subject).telemetry(origin_s)[0],
+        telemetry=measurer.sensors(workload).telemetry(origin_s)[0],
     )
 
 
@@ -309,9 +312,11 @@ def _throttled(measurer: Measurer, turns: Sequence[Turn]) -> Throttled:
     """Each GPU that was throttled, except those of baselines."""
     throttled: list[tuple[Device, tuple[str, ...]]] = []
     for turn in turns:
-        for subject in turn:
-            if not subject.is_baseline:
-                throttled += throttled_gpus(subject.devices, measurer.windows[subject])
+        for workload in turn:
+            if not workload.is_baseline:
+                throttled += throttled_gpus(
+                    workload.devices, measurer.windows[workload]
+                )
     return throttled
 
 

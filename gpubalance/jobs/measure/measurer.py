@@ -1,4 +1,4 @@
-"""Has workers measure subjects, keeps what they give, and tells whoever watches."""
+"""Has workers measure workloads, keeps what they give, and tells whoever watches."""
 
 from __future__ import annotations
 
@@ -15,38 +15,44 @@ from gpubalance.jobs.endings import raising_gpu_lost
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject_runner import (
-    SubjectRunner,
+from gpubalance.jobs.measure.window import (
+    InterleavedRound,
+    Sensors,
+    Turn,
+    Window,
+    Workload,
+)
+from gpubalance.jobs.measure.workload_runner import (
     WarmUp,
+    WorkloadRunner,
     step_s_of,
     steps_per_timing,
     train_until_ready,
     train_until_settled,
 )
-from gpubalance.jobs.measure.window import Sensors, Subject, TakenTurn, Turn, Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device
 from gpubalance.workers.messages import Ready
-from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 
 T = TypeVar("T")
 
 
 class Measurer:
-    """Takes windows of subjects with a party's workers. A probe has no measurer.
+    """Takes windows of workloads with a worker group's workers. A probe has no measurer.
 
     What `take` measures is in the `journal` before anything else is measured, and what an
-    interrupted command left there is not measured again. `windows` has those of each subject so
+    interrupted command left there is not measured again. `windows` has those of each workload so
     far, `resumed` how many windows of each turn came from the journal. `overlap_s` is for how long
-    the subjects of a turn were measured at once. `facts` has what workers said of their models, by
-    the number of their group in the party. `current` is the turn that is measured now, or was when
-    an error came.
+    the workloads of a turn were measured at once. `facts` has what workers said of their models, by
+    the number of their group in the worker group. `current` is the turn that is measured now, or
+    was when an error came.
     """
 
     def __init__(
         self,
-        party: Party,
+        worker_group: WorkerGroup,
         journal: Journal,
         watch: Watch,
         *key: str | int,
@@ -56,9 +62,9 @@ class Measurer:
 
         If `workers_rest` between their turns, each settles before it is measured.
         """
-        self.party = party
+        self.worker_group = worker_group
         self.watch = watch
-        self.windows = defaultdict[Subject, list[Window]](list)
+        self.windows = defaultdict[Workload, list[Window]](list)
         self.resumed = Counter[Turn]()
         self.overlap_s = 0.0
         self.facts: dict[int, Ready] = {}
@@ -66,62 +72,62 @@ class Measurer:
         self.journal = journal
         self._key = key
         self._workers_rest = workers_rest
-        self._warm_ups: dict[Subject, WarmUp] = {}
-        self._sensors: dict[Subject, Sensors] = {}
+        self._warm_ups: dict[Workload, WarmUp] = {}
+        self._sensors: dict[Workload, Sensors] = {}
         self._doing = ""  # what was told last: equal texts are told once
 
     def window_count(self, turn: Turn) -> int:
-        """How many windows each subject of the turn has: all of them have the same number."""
+        """How many windows each workload of the turn has: all of them have the same number."""
         return len(self.windows[turn[0]])
 
-    def sensors(self, subject: Subject) -> Sensors:
-        """What reads the GPUs during the subject's windows."""
-        return self._sensors.setdefault(subject, Sensors(subject.devices))
+    def sensors(self, workload: Workload) -> Sensors:
+        """What reads the GPUs during the workload's windows."""
+        return self._sensors.setdefault(workload, Sensors(workload.devices))
 
     def telemetry_ended(self) -> Iterator[tuple[Device, str]]:
-        """Each GPU whose readings have ended in any subject's windows, and as what."""
+        """Each GPU whose readings have ended in any workload's windows, and as what."""
         for sensors in self._sensors.values():
             yield from sensors.ended
 
-    def warm_up_of(self, subject: Subject) -> WarmUp:
-        """How the subject was warmed up so far, under any name."""
-        return self._warm_ups.get(subject.unnamed, WarmUp())
+    def warm_up_of(self, workload: Workload) -> WarmUp:
+        """How the workload was warmed up so far, under any name."""
+        return self._warm_ups.get(workload.unnamed, WarmUp())
 
-    def forget(self, subjects: Sequence[Subject]) -> None:
+    def forget(self, workloads: Sequence[Workload]) -> None:
         """Forgets what these gave together, as one of them failed."""
-        # At most one turn of a measurer has several subjects: the overlap is that of these.
+        # At most one turn of a measurer has several workloads: the overlap is that of these.
         self.overlap_s = 0.0
-        for subject in subjects:
-            self.windows.pop(subject, None)
-            self._sensors.pop(subject, None)
+        for workload in workloads:
+            self.windows.pop(workload, None)
+            self._sensors.pop(workload, None)
 
-    def warm_up(self, subject: Subject) -> None:
+    def warm_up(self, workload: Workload) -> None:
         """Trains with it until it is ready to be measured.
 
         Raises OutOfMemory, and BadInput for a loss that is not a number.
         """
-        with self._worker_of(subject) as worker:
-            self._warmed_up_runner(subject, worker)
+        with self._worker_of(workload) as worker:
+            self._warmed_up_runner(workload, worker)
 
-    def warm_up_at_once(self, subjects: Sequence[Subject]) -> None:
+    def warm_up_at_once(self, workloads: Sequence[Workload]) -> None:
         """Trains with all at the same time until they are ready. Raises as `warm_up` does."""
-        self._at_once(subjects, self._warmed_up_runner)
+        self._at_once(workloads, self._warmed_up_runner)
 
-    def measure(self, subject: Subject, rule: StoppingRule) -> Window:
+    def measure(self, workload: Workload, rule: StoppingRule) -> Window:
         """A window that is measured now, and does not go into the journal."""
-        window = self._measure_one(subject, rule)
-        self.windows[subject].append(window)
+        window = self._measure_one(workload, rule)
+        self.windows[workload].append(window)
         return window
 
     def take(
         self, turn: Turn, rule: StoppingRule, number: int = 1, doing: str = ""
     ) -> None:
-        """Adds a window of each of the turn's subjects, which are trained at the same time.
+        """Adds a window of each of the turn's workloads, which are trained at the same time.
 
         `number` counts a turn's windows from 1. If the journal has that one it is taken; else it is
-        measured now, and `doing` is told. Unless a subject is a cut model, its group must have been
-        warmed up before, as the key in the journal has its worker's facts. Raises OutOfMemory if a
-        device does not hold its part.
+        measured now, and `doing` is told. Unless a workload is a cut model, its group must have
+        been warmed up before, as the key in the journal has its worker's facts. Raises OutOfMemory
+        if a device does not hold its part.
         """
         key = self._key_of(turn, number)
         taken = self._from_journal(key, turn)
@@ -132,12 +138,12 @@ class Measurer:
             taken = self._measure_now(turn, rule)
             self.journal.keep(key, taken)
         self.overlap_s += taken.overlap_s
-        for subject, window in zip(turn, taken.windows, strict=True):
-            self.windows[subject].append(window)
+        for workload, window in zip(turn, taken.windows, strict=True):
+            self.windows[workload].append(window)
 
-    def _from_journal(self, key: str, turn: Turn) -> TakenTurn | None:
-        """What an interrupted command has kept. Raises BadInput for windows of other subjects."""
-        taken = self.journal.load(key, TakenTurn)
+    def _from_journal(self, key: str, turn: Turn) -> InterleavedRound | None:
+        """What an interrupted command has kept. Raises BadInput for windows of other workloads."""
+        taken = self.journal.load(key, InterleavedRound)
         if taken is None:
             return None
         self.resumed[turn] += 1
@@ -151,105 +157,105 @@ class Measurer:
 
     def _key_of(self, turn: Turn, number: int) -> str:
         key = ["window", *self._key, number]
-        for subject in turn:
-            key += [subject.name, str(subject.split)]
-            key += [device.uuid for device in subject.devices]
-            # A cut model's measurer has no other subject.
-            if subject.cut is None:
-                facts = self.facts[subject.group]
+        for workload in turn:
+            key += [workload.name, str(workload.split)]
+            key += [device.uuid for device in workload.devices]
+            # A cut model's measurer has no other workload.
+            if workload.cut is None:
+                facts = self.facts[workload.group]
                 # A worker that is started again may choose another size of packs.
                 key += [facts.model.model_dump_json(), str(facts.pack_bytes)]
         return content_key(*key)
 
     @contextmanager
-    def _worker_of(self, subject: Subject) -> Iterator[Worker]:
-        """The subject's worker. Raises its failure."""
-        self.current = (subject,)
+    def _worker_of(self, workload: Workload) -> Iterator[Worker]:
+        """The workload's worker. Raises its failure."""
+        self.current = (workload,)
         with (
-            self.party.worker(subject.group) as worker,
-            raising_gpu_lost(subject.devices),
+            self.worker_group.worker(workload.group) as worker,
+            raising_gpu_lost(workload.devices),
         ):
             yield worker
 
     def _at_once(
-        self, subjects: Sequence[Subject], work: Callable[[Subject, Worker], T]
+        self, workloads: Sequence[Workload], work: Callable[[Workload, Worker], T]
     ) -> list[T]:
-        """What `work` gives of each subject with its worker, all at the same time.
+        """What `work` gives of each workload with its worker, all at the same time.
 
-        Raises the failure of the lowest group; the party's `failures` has all.
+        Raises the failure of the lowest group; the worker group's `failures` has all.
         """
-        self.current = tuple(subjects)
-        by_group = {subject.group: subject for subject in subjects}
+        self.current = tuple(workloads)
+        by_group = {workload.group: workload for workload in workloads}
 
         def attempt(group: int, worker: Worker) -> T:
-            subject = by_group[group]
-            with raising_gpu_lost(subject.devices):
-                return work(subject, worker)
+            workload = by_group[group]
+            with raising_gpu_lost(workload.devices):
+                return work(workload, worker)
 
-        answers = self.party.each(attempt, list(by_group))
-        failures = self.party.failures
+        answers = self.worker_group.each(attempt, list(by_group))
+        failures = self.worker_group.failures
         if failures:
             raise failures[min(failures)]
-        return [answers[subject.group] for subject in subjects]
+        return [answers[workload.group] for workload in workloads]
 
-    def _warmed_up_runner(self, subject: Subject, worker: Worker) -> SubjectRunner:
-        """The subject's runner, once this worker is warmed up with it.
+    def _warmed_up_runner(self, workload: Workload, worker: Worker) -> WorkloadRunner:
+        """The workload's runner, once this worker is warmed up with it.
 
         That takes no time if it was before.
         """
-        self.facts[subject.group] = worker.facts
-        runner = self._runner(subject, worker)
-        before = self.warm_up_of(subject)
-        self._warm_ups[subject.unnamed] = train_until_ready(runner, before)
+        self.facts[workload.group] = worker.facts
+        runner = self._runner(workload, worker)
+        before = self.warm_up_of(workload)
+        self._warm_ups[workload.unnamed] = train_until_ready(runner, before)
         return runner
 
-    def _runner(self, subject: Subject, worker: Worker) -> SubjectRunner:
-        watch = self.watch if subject.shown else None
-        return SubjectRunner(
-            worker, subject, self.sensors(subject), watch, self.warm_up_of(subject)
+    def _runner(self, workload: Workload, worker: Worker) -> WorkloadRunner:
+        watch = self.watch if workload.shown else None
+        return WorkloadRunner(
+            worker, workload, self.sensors(workload), watch, self.warm_up_of(workload)
         )
 
-    def _measure_now(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
+    def _measure_now(self, turn: Turn, rule: StoppingRule) -> InterleavedRound:
         if len(turn) > 1:
             return self._measure_at_once(turn, rule)
-        (subject,) = turn
-        return TakenTurn(windows=(self._measure_one(subject, rule),))
+        (workload,) = turn
+        return InterleavedRound(windows=(self._measure_one(workload, rule),))
 
-    def _measure_one(self, subject: Subject, rule: StoppingRule) -> Window:
-        with self._worker_of(subject) as worker:
+    def _measure_one(self, workload: Workload, rule: StoppingRule) -> Window:
+        with self._worker_of(workload) as worker:
             # On a real device a split that did not fit has ended the worker: this one may be new.
-            runner = self._warmed_up_runner(subject, worker)
+            runner = self._warmed_up_runner(workload, worker)
             if self._workers_rest:
                 # The warm-up has refused a bad loss already.
                 *_, last_step = train_until_settled(runner, refuses_bad_loss=False)
-                self._warm_ups[subject.unnamed] = replace(
-                    self.warm_up_of(subject),
+                self._warm_ups[workload.unnamed] = replace(
+                    self.warm_up_of(workload),
                     step_s=step_s_of(last_step),
                     peaks=runner.peaks,
                 )
             try:
-                return runner.window(rule, self.warm_up_of(subject).step_s)
+                return runner.window(rule, self.warm_up_of(workload).step_s)
             except BaseException:
                 # What there is of the window counts, in a partial result.
                 if runner.timings:
-                    self.windows[subject].append(runner.window_of(runner.timings))
+                    self.windows[workload].append(runner.window_of(runner.timings))
                 raise
 
-    def _measure_at_once(self, turn: Turn, rule: StoppingRule) -> TakenTurn:
-        common = CommonWindow([subject.group for subject in turn], rule)
+    def _measure_at_once(self, turn: Turn, rule: StoppingRule) -> InterleavedRound:
+        common = CommonWindow([workload.group for workload in turn], rule)
 
-        def measure_until_over(subject: Subject, worker: Worker) -> SubjectRunner:
+        def measure_until_over(workload: Workload, worker: Worker) -> WorkloadRunner:
             """Measures until the common window is over; ends it on any error."""
             # It is warmed up already: a device whose worker fails gets no more turns.
-            runner = self._runner(subject, worker)
-            steps = steps_per_timing(rule.timing_s, self.warm_up_of(subject).step_s)
+            runner = self._runner(workload, worker)
+            steps = steps_per_timing(rule.timing_s, self.warm_up_of(workload).step_s)
             try:
                 with runner.sensors.watching():
                     for timing in runner.measure(
                         steps_per_timing=steps, until=common.is_over
                     ):
                         common.add(
-                            subject.group,
+                            workload.group,
                             timing,
                             gpu_is_changing=runner.sensors.gpu_is_changing(),
                         )
@@ -260,17 +266,17 @@ class Measurer:
 
         runners = self._at_once(turn, measure_until_over)
         windows = []
-        for subject, runner in zip(turn, runners, strict=True):
-            windows.append(runner.window_of(common.counted[subject.group]))
-        return TakenTurn(overlap_s=common.overlap_s, windows=tuple(windows))
+        for workload, runner in zip(turn, runners, strict=True):
+            windows.append(runner.window_of(common.counted[workload.group]))
+        return InterleavedRound(overlap_s=common.overlap_s, windows=tuple(windows))
 
 
-def belongs_to(window: Window, subject: Subject) -> bool:
-    """Whether it may be the subject's: one of a damaged journal may not."""
-    if subject.wants_stamps and not window.stamped:
+def belongs_to(window: Window, workload: Workload) -> bool:
+    """Whether it may be the workload's: one of a damaged journal may not."""
+    if workload.wants_stamps and not window.stamped:
         return False
-    # Only tests and benches have subjects without devices.
-    replicas = len(subject.devices or subject.split.batches)
+    # Only tests and benches have workloads without devices.
+    replicas = len(workload.devices or workload.split.batches)
     return len(window.throttled) == replicas
 
 

@@ -126,7 +126,7 @@ class StoppingRule(NamedTuple):
         )
 
     @property
-    def look(self) -> StoppingRule:
+    def short_check(self) -> StoppingRule:
         """Half a point's usual length, precise or not: for a first impression."""
         return self._replace(
             least_s=self.least_s / 2,
@@ -135,8 +135,8 @@ class StoppingRule(NamedTuple):
         )
 
     @property
-    def glance(self) -> StoppingRule:
+    def quick_check(self) -> StoppingRule:
         """A look that ends after the fewest timings allowed."""
-        return self.look._replace(
+        return self.short_check._replace(
             within=math.inf, at_least=_FEWEST, timing_s=self.timing_s / 3
         )

@@ -13,12 +13,12 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.measuring import Tracing
 from gpubalance.workers.messages import Trace, Traced
-from gpubalance.workers.party import Party
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 
 
 def trace(
-    party: Party,
+    worker_group: WorkerGroup,
     splits: Mapping[int, BatchSplit],
     tracing: Tracing | None,
     watch: Watch,
@@ -27,26 +27,27 @@ def trace(
 ) -> list[Warning_]:
     """Traces steps of splits that were measured, if asked for; a warning for each missing part.
 
-    `splits` has those of the party's groups, by their numbers; traced `apart` each has its device's
-    name. Of a split over hosts the first device is traced. Tracing comes last, as a profiler slows
-    steps down, even later ones. None of its errors ends the command: what was measured is worth
-    more.
+    `splits` has those of the worker group's groups, by their numbers; traced `apart` each has its
+    device's name. Of a split over hosts the first device is traced. Tracing comes last, as a
+    profiler slows steps down, even later ones. None of its errors ends the command: what was
+    measured is worth more.
     """
     if tracing is None or not splits:
         return []
-    devices = {number: party.groups[number][0] for number in splits}
-    _tell(splits, tracing, list(devices.values()), watch)
+    devices = {number: worker_group.groups[number][0] for number in splits}
+    _report(splits, tracing, list(devices.values()), watch)
 
     def traced(number: int, worker: Worker) -> str | None:
         own = tracing.of(devices[number]) if apart else tracing
         return worker.ask(Trace(split=splits[number], tracing=own), Traced).missing
 
-    missing = party.each(traced, list(splits))
+    missing = worker_group.each(traced, list(splits))
     where = dict.fromkeys(splits, "")
     if apart:
         where = {number: f"{device.label}: " for number, device in devices.items()}
     warnings = [
-        not_traced(error, where[number]) for number, error in party.failures.items()
+        not_traced(error, where[number])
+        for number, error in worker_group.failures.items()
     ]
     for number, why in missing.items():
         if why is not None:
@@ -56,7 +57,7 @@ def trace(
     return warnings
 
 
-def _tell(
+def _report(
     splits: Mapping[int, BatchSplit],
     tracing: Tracing,
     devices: Sequence[Device],

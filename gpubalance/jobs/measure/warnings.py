@@ -9,7 +9,7 @@ from gpubalance.errors import UsageError
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.figures import Throttled, Windows
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH
-from gpubalance.jobs.measure.window import Subject
+from gpubalance.jobs.measure.window import Workload
 from gpubalance.numbers.units import format_percent, format_seconds
 from gpubalance.planning.parts import SLOW
 from gpubalance.remedies import known_error
@@ -44,7 +44,7 @@ def of_figures(
 ) -> list[Warning_]:
     """The warnings about the figures of all that was measured in turns, what matters most first.
 
-    `measured` has the windows of each subject, and `names` what tells their step times apart. They
+    `measured` has the windows of each workload, and `names` what tells their step times apart. They
     are `steady` if every warm-up ended without a trend. `excess_part` is that of a device's compute
     over a whole step.
     """
@@ -209,12 +209,12 @@ def too_slow(
 
 
 def too_slow_windows(
-    subject: Subject, windows: Windows, settings: Settings, joint: JointProfile
+    workload: Workload, windows: Windows, settings: Settings, joint: JointProfile
 ) -> UsageError | None:
-    """As `too_slow`, by a subject's windows."""
+    """As `too_slow`, by a workload's windows."""
     return too_slow(
-        subject.devices,
-        subject.split,
+        workload.devices,
+        workload.split,
         settings,
         joint,
         step_s=figures.usual_s(windows) - figures.input_wait_s(windows),

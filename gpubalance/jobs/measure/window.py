@@ -23,14 +23,14 @@ _CHANGED_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True)
-class Subject:
+class Workload:
     """A split on its devices, a replica each, or with `cut` a model cut over them, in a pipeline.
 
-    The `name` tells subjects of one measurement apart: "" is a run's own split. With a baseline
+    The `name` tells workloads of one measurement apart: "" is a run's own split. With a baseline
     others are only compared. Batches come `from_input_pipeline`, the user's own, or lie on the
-    devices. `group` is the number of the party's group that trains it. Windows have stamped steps
-    if it `wants_stamps`, and whoever watches gets each timing if it is `shown`. A user's data of
-    fewer than `least_samples` is refused.
+    devices. `group` is the number of the worker group's group that trains it. Windows have stamped
+    steps if it `wants_stamps`, and whoever watches gets each timing if it is `shown`. A user's data
+    of fewer than `least_samples` is refused.
     """
 
     split: BatchSplit
@@ -50,20 +50,20 @@ class Subject:
         return self.name in ("alone", "at once")
 
     @property
-    def unnamed(self) -> Subject:
+    def unnamed(self) -> Workload:
         """The same under no name: what a worker trains."""
         return replace(self, name="", is_baseline=False)
 
 
 # Subjects that are measured at the same time, each by a worker of its own; mostly it is only one.
-Turn = tuple[Subject, ...]
+Turn = tuple[Workload, ...]
 
 
 Peaks = tuple[int | None, ...]
 
 
 class Window(Record):
-    """Timings of a subject, its stamped steps, and what its devices reported meanwhile.
+    """Timings of a workload, its stamped steps, and what its devices reported meanwhile.
 
     The last has a value for each device. `throttled` has NVML's reasons that may pass, `late_part`
     is that of `Measured`.
@@ -101,8 +101,8 @@ class Window(Record):
         return self.model_copy(update=moved)
 
 
-class TakenTurn(Record):
-    """The windows of subjects that were measured at the same time; mostly it is only one.
+class InterleavedRound(Record):
+    """The windows of workloads that were measured at the same time; mostly it is only one.
 
     It is written to the journal as it is. `overlap_s` is for how long all were measured.
     """
@@ -118,7 +118,7 @@ class TakenTurn(Record):
             ended_s for _, ended_s in spans_s
         )
 
-    def later(self, seconds: float) -> TakenTurn:
+    def later(self, seconds: float) -> InterleavedRound:
         """The same windows, so many seconds later."""
         windows = tuple(window.later(seconds) for window in self.windows)
         return self.model_copy(update={"windows": windows})
@@ -142,7 +142,7 @@ def _largest_known(peaks: Peaks) -> int | None:
 
 
 class Sensors:
-    """All readings during a subject's windows; none of simulated devices and other hosts."""
+    """All readings during a workload's windows; none of simulated devices and other hosts."""
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
         self.devices = tuple(devices)
@@ -157,7 +157,7 @@ class Sensors:
         """
         with ExitStack() as stack:
             for device, recorder in self._read:
-                if device.told_by_nvml:
+                if device.is_local_gpu:
                     stack.enter_context(recorder.watching(device.uuid))
             yield
         for device, telemetry in zip(self.devices, self.telemetry(), strict=True):

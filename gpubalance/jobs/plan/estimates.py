@@ -122,7 +122,7 @@ class DeviceEstimates:
             default=None,
         )
 
-    def in_doubt(self) -> MeasuredSplit | None:
+    def most_uncertain_rival(self) -> MeasuredSplit | None:
         """The least exactly known of the best split and its rivals; None without rivals.
 
         Another measurement of it may show which of them is the best.
@@ -258,7 +258,7 @@ class DeviceEstimates:
             usual_s = measured.step_time_s.median - measured.slow_s
             self._syncs_s[frozenset(split.used)] = max(0.0, usual_s - max(busy_s))
 
-    def too_often(self, split: BatchSplit) -> MeasuredSplit | None:
+    def measurement_limit_reached(self, split: BatchSplit) -> MeasuredSplit | None:
         """All that was measured of a split, if measuring it again would help no more; else None."""
         if split not in self._measured:
             return None
@@ -292,9 +292,9 @@ class DeviceEstimates:
         del self._factors[device]
         for split in self._measured:
             if split.batches[device]:
-                self._outdate(split)
+                self._mark_stale(split)
 
-    def _outdate(self, split: BatchSplit) -> None:
+    def _mark_stale(self, split: BatchSplit) -> None:
         measured = self._measured[split]
         self._measured[split] = replace(measured, since=len(measured.measurements))
 

@@ -22,15 +22,15 @@ from gpubalance.errors import (
 from gpubalance.jobs.events import PointDone, TrialDone
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
-from gpubalance.jobs.measure.subject_runner import (
-    SubjectRunner,
+from gpubalance.jobs.measure.warnings import CLEARLY, FIRST, too_slow
+from gpubalance.jobs.measure.window import Sensors, Workload
+from gpubalance.jobs.measure.workload_runner import (
+    WorkloadRunner,
     step_s_of,
     steps_per_timing,
     train_until_settled,
 )
-from gpubalance.jobs.measure.warnings import CLEARLY, FIRST, too_slow
-from gpubalance.jobs.measure.window import Sensors, Subject
-from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.time_left import point_s
 from gpubalance.numbers.steady import is_steady
 from gpubalance.planning.curve import wanted_precision
@@ -84,14 +84,14 @@ class _Asked(NamedTuple):
 
 @dataclass
 class Attempts:
-    """What was tried on a device's `bench`. What an interrupted probe left is used.
+    """What was tried on a device's `probe_worker`. What an interrupted probe left is used.
 
     `points` are the curve so far, also after an interrupt; `trials` those of the limit, and all
     that failed; `skipped` the batches of the curve that failed though larger ones train. `fault` is
     an error before any smaller batch had passed.
     """
 
-    bench: Bench
+    probe_worker: ProbeWorker
     fault: GpubalanceError | None = None
     measured_s: float = 0.0
     points: dict[int, CurvePoint] = field(default_factory=dict)
@@ -100,11 +100,11 @@ class Attempts:
     _tries: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        self.rule = StoppingRule.of_point(self.bench.request.duration_s)
+        self.rule = StoppingRule.of_point(self.probe_worker.request.duration_s)
 
     @property
     def _for_split(self) -> bool:
-        return self.bench.request.for_split
+        return self.probe_worker.request.for_split
 
     @property
     def rule_again(self) -> StoppingRule:
@@ -161,7 +161,7 @@ class Attempts:
             once_more = asked._replace(reason=f"once more, as {attempt.doubt}")
             attempt = self._attempt_kept(once_more, fresh=True)
         if attempt.died and not self.points:
-            raise self.bench.deaths[-1]
+            raise self.probe_worker.deaths[-1]
         return attempt
 
     def _may_need_most_memory(self, batch: int) -> bool:
@@ -170,8 +170,8 @@ class Attempts:
         It is not if half of the memory is enough, even if all that the largest batch took grows
         with the batch.
         """
-        usable_bytes = self.bench.usable_bytes
-        if not self.bench.fragments or usable_bytes is None:
+        usable_bytes = self.probe_worker.usable_bytes
+        if not self.probe_worker.fragments or usable_bytes is None:
             return False
         peaks = peaks_by_batch(self.points.values())
         if not peaks:
@@ -184,36 +184,36 @@ class Attempts:
 
         A death is not kept: it may have been the machine's fault, and mended since.
         """
-        bench = self.bench
+        probe_worker = self.probe_worker
         batch = asked.batch
         tries = self._tries[batch]
         lived = [attempt for attempt in tries if not attempt.died]
-        key = f"{bench.device.uuid} {batch} {len(lived)}"
-        attempt = bench.journal.load(key, Attempt)
+        key = f"{probe_worker.device.uuid} {batch} {len(lived)}"
+        attempt = probe_worker.journal.load(key, Attempt)
         if attempt is None:
             attempt = self._attempt_now(asked, fresh=fresh)
             if not attempt.died:
-                bench.journal.keep(key, attempt)
+                probe_worker.journal.keep(key, attempt)
         tries.append(attempt)
         # A batch of the curve that fails tells of the limit, too.
         if asked.for_limit or not attempt.trains:
             self.trials.append(attempt.trial)
-            bench.watch(TrialDone(bench.device, attempt.trial))
+            probe_worker.watch(TrialDone(probe_worker.device, attempt.trial))
         if attempt.point is not None:
             self.points[batch] = attempt.point
-            bench.watch(PointDone(bench.device, attempt.point))
+            probe_worker.watch(PointDone(probe_worker.device, attempt.point))
         return attempt
 
     def _attempt_now(self, asked: _Asked, *, fresh: bool) -> Attempt:
-        bench = self.bench
-        bench.time_limit.check()
+        probe_worker = self.probe_worker
+        probe_worker.time_limit.check()
         began_s = time.monotonic()
-        fresh = fresh or not bench.party.alive
+        fresh = fresh or not probe_worker.worker_group.alive
         point = None
         peak_bytes = None
         outcome: Outcome = "fits"
         try:
-            bench.ensure_worker(fresh=fresh, last=asked.last)
+            probe_worker.ensure_worker(fresh=fresh, last=asked.last)
             if asked.for_limit and self._takes_long(asked):
                 peak_bytes = self._try_steps(asked.batch)
             else:
@@ -226,19 +226,21 @@ class Attempts:
             peak_bytes = next(iter(error.memory_peak_bytes), None)
         except (DeadlinePassed, PartialResult) as error:
             # The worker fell silent, or died.
-            bench.time_limit.check()  # we may have killed the worker ourselves
+            probe_worker.time_limit.check()  # we may have killed the worker ourselves
             if isinstance(error, GpuLost):
                 raise
             outcome = "crash"
             if isinstance(error, DeadlinePassed):
                 outcome = "deadline"
-            bench.deaths.append(error)
+            probe_worker.deaths.append(error)
         if outcome == "fits" and self._exceeds_margin(peak_bytes):
             point = None
             outcome = "margin"
-        if outcome != "fits" and (bench.fragments or outcome not in ("oom", "margin")):
+        if outcome != "fits" and (
+            probe_worker.fragments or outcome not in ("oom", "margin")
+        ):
             # A worker of simulated devices stays: their memory is only counted.
-            bench.party.drop()
+            probe_worker.worker_group.drop()
         trial = Trial(
             batch=asked.batch,
             outcome=outcome,
@@ -251,11 +253,11 @@ class Attempts:
 
     def _refuse_too_slow(self, point: CurvePoint, *, first: bool) -> None:
         """Raises UsageError if most steps took clearly longer than by the profile."""
-        bench = self.bench
+        probe_worker = self.probe_worker
         fault = too_slow(
-            [bench.device],
+            [probe_worker.device],
             BatchSplit((point.batch,)),
-            bench.request.settings,
+            probe_worker.request.settings,
             JointProfile(),
             step_s=point.step_time_s.median,
             late_part=point.late_part,
@@ -266,7 +268,7 @@ class Attempts:
 
     def _exceeds_margin(self, peak_bytes: int | None) -> bool:
         """Whether that is more than may be used."""
-        usable_bytes = self.bench.usable_bytes
+        usable_bytes = self.probe_worker.usable_bytes
         return (
             usable_bytes is not None
             and peak_bytes is not None
@@ -283,14 +285,16 @@ class Attempts:
         return bool(points) and point_s(points, asked.batch, asked.rule) > longest_s
 
     def _try_steps(self, batch: int) -> int | None:
-        with self._memory_or_fault(batch), self.bench.worker() as worker:
-            return try_steps(self.bench, worker, batch)
+        with self._memory_or_fault(batch), self.probe_worker.worker() as worker:
+            return try_steps(self.probe_worker, worker, batch)
 
     def measured(self, batch: int, rule: StoppingRule) -> CurvePoint:
         """Measures a point with the worker that is ready. Raises as `_memory_or_fault` does."""
         first = not self.points
-        with self._memory_or_fault(batch), self.bench.worker() as worker:
-            point, seconds = measure_point(self.bench, worker, batch, rule, first=first)
+        with self._memory_or_fault(batch), self.probe_worker.worker() as worker:
+            point, seconds = measure_point(
+                self.probe_worker, worker, batch, rule, first=first
+            )
         self.measured_s += seconds
         return point
 
@@ -320,18 +324,23 @@ class Attempts:
         raise OutOfMemory(fault.message, log=fault.log)
 
 
-def try_steps(bench: Bench, worker: Worker, batch: int) -> int | None:
+def try_steps(probe_worker: ProbeWorker, worker: Worker, batch: int) -> int | None:
     """Trains so few steps that a batch is known to train; the peak of the memory, if known.
 
     Raises what `Worker.measure` does.
     """
-    runner = _runner(bench, worker, batch)
+    runner = _runner(probe_worker, worker, batch)
     list(runner.train(at_least=_SHOWING_STEPS))
     return runner.peaks[0]
 
 
 def measure_point(
-    bench: Bench, worker: Worker, batch: int, rule: StoppingRule, *, first: bool
+    probe_worker: ProbeWorker,
+    worker: Worker,
+    batch: int,
+    rule: StoppingRule,
+    *,
+    first: bool,
 ) -> tuple[CurvePoint, float]:
     """Warms a batch size up, measures it until it is known, and returns the seconds of that too.
 
@@ -340,13 +349,13 @@ def measure_point(
     limit that does not begin. The `first` batch of a device takes longer to settle. Raises what
     `Worker.measure` does.
     """
-    runner = _runner(bench, worker, batch)
+    runner = _runner(probe_worker, worker, batch)
     settled = train_until_settled(runner, refuses_bad_loss=first)[-2:]
     step_s = step_s_of(settled[-1])
     # Else those that settled it count too
     if steps_per_timing(rule.timing_s, step_s) > 1:
         settled = []
-    until_s = bench.time_limit.until_s
+    until_s = probe_worker.time_limit.until_s
     windows = [runner.window(rule, step_s, settled, until_s=until_s)]
     steady = is_steady(figures.step_times_s(windows)) and not any(
         figures.throttled(windows)
@@ -365,18 +374,18 @@ def measure_point(
         steady=steady,
         measured_again=len(windows) > 1,
         late_part=figures.late_part(windows),
-        unlike=figures.are_unlike(last),
+        unlike=figures.vary_in_shape(last),
         telemetry=runner.sensors.telemetry(figures.began_s(last))[0],
     )
     return point, measured_s
 
 
-def _runner(bench: Bench, worker: Worker, batch: int) -> SubjectRunner:
-    subject = Subject(
+def _runner(probe_worker: ProbeWorker, worker: Worker, batch: int) -> WorkloadRunner:
+    workload = Workload(
         BatchSplit((batch,)),
-        (bench.device,),
+        (probe_worker.device,),
         wants_stamps=False,
         shown=False,
-        least_samples=bench.request.least_samples,
+        least_samples=probe_worker.request.least_samples,
     )
-    return SubjectRunner(worker, subject, Sensors(subject.devices))
+    return WorkloadRunner(worker, workload, Sensors(workload.devices))

@@ -62,10 +62,10 @@ def fill_curve(attempts: Attempts, limit: Limit) -> bool | None:
     largest = limit.fits
     if not largest:
         return None
-    multiple = min(attempts.bench.request.batch_multiple, largest)
+    multiple = min(attempts.probe_worker.request.batch_multiple, largest)
     sizes = octaves(min(attempts.points), largest, multiple)
     _measure_missing(attempts, limit, [largest])
-    if attempts.bench.request.for_split:
+    if attempts.probe_worker.request.for_split:
         return _fill_for_split(attempts, limit, largest, multiple)
     if not _off_line(attempts, largest):
         rates = _rates(attempts, largest)
@@ -138,7 +138,7 @@ def _measure_missing(attempts: Attempts, limit: Limit, sizes: Sequence[int]) -> 
     """Measures those of the sizes that are missing."""
     wanted = {size for size in sizes if size > 0}
     missing = sorted(wanted - set(attempts.points))
-    fragments = attempts.bench.fragments
+    fragments = attempts.probe_worker.fragments
     for size in missing:
         is_near_limit = fragments and limit.fails is not None and 2 * size > limit.fails
         attempt = attempts.try_batch(
@@ -157,14 +157,14 @@ def measure_slower_again(attempts: Attempts) -> None:
     for batch, larger in slower_batches(times_of(attempts.points.values())):
         if attempts.points[batch].measured_again:
             continue
-        attempts.bench.tell(
+        attempts.probe_worker.report(
             f"batch {batch} took longer than batch {larger}: measuring it once more"
         )
         make = partial(measured_outside, attempts, batch, attempts.rule_again)
-        point = attempts.bench.get_or_make(f"{batch} slower", CurvePoint, make)
+        point = attempts.probe_worker.get_or_make(f"{batch} slower", CurvePoint, make)
         if point is not None:
             attempts.points[batch] = point.model_copy(update={"measured_again": True})
-            attempts.bench.watch(PointDone(attempts.bench.device, point))
+            attempts.probe_worker.watch(PointDone(attempts.probe_worker.device, point))
 
 
 def slower_warnings(
@@ -197,7 +197,7 @@ def keeps_speed(attempts: Attempts) -> bool:
     Measures the first and the middle one of the points again at which the device sets the pace.
     """
     points = at_device_pace(list(attempts.points.values()))
-    if attempts.bench.request.for_split:
+    if attempts.probe_worker.request.for_split:
         # No split has much smaller batches, whose time is as much the host's
         half = max((point.throughput.median for point in points), default=0.0) / 2
         points = [point for point in points if point.throughput.median >= half]
@@ -211,7 +211,7 @@ def keeps_speed(attempts: Attempts) -> bool:
             changed=_has_changed(attempts, first) or _has_changed(attempts, middle)
         )
 
-    drift = attempts.bench.get_or_make("drift", Drift, measured)
+    drift = attempts.probe_worker.get_or_make("drift", Drift, measured)
     return drift is None or not drift.changed
 
 
@@ -238,18 +238,18 @@ def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
     """
     rule = attempts.rule
     factor = 1.0
-    for looked in (rule.glance, rule.look, attempts.rule_again):
+    for looked in (rule.quick_check, rule.short_check, attempts.rule_again):
         now = measured_outside(attempts, before.batch, looked)
         if now is None:
             return False
         factor = now.step_time_s.median / before.step_time_s.median
         half_width = factor * now.step_time_s.relative_half_width
         least = _MOVED + half_width + before.step_time_s.relative_half_width
-        if looked == rule.glance:
+        if looked == rule.quick_check:
             least = _MOVED - half_width
         if abs(factor - 1) <= least:
             return False
-    attempts.bench.tell(
+    attempts.probe_worker.report(
         f"batch {before.batch} now takes {factor:.2f} times as long as at first: "
         "measuring once more"
     )
@@ -261,10 +261,10 @@ def measured_outside(
 ) -> CurvePoint | None:
     """A point outside the search for the limit; None if the worker is lost."""
     try:
-        attempts.bench.ensure_worker(last=True)
+        attempts.probe_worker.ensure_worker(last=True)
         return attempts.measured(batch, rule)
     except (PartialResult, DeadlinePassed, OutOfMemory) as error:
-        attempts.bench.lose(error)
+        attempts.probe_worker.lose(error)
         return None
 
 
@@ -276,9 +276,9 @@ def measure_all_again(attempts: Attempts) -> None:
 
 def _measure_again(attempts: Attempts, batch: int) -> None:
     make = partial(measured_outside, attempts, batch, attempts.rule_again)
-    now = attempts.bench.get_or_make(f"{batch} once more", CurvePoint, make)
+    now = attempts.probe_worker.get_or_make(f"{batch} once more", CurvePoint, make)
     if now is not None:
-        attempts.bench.watch(PointDone(attempts.bench.device, now))
+        attempts.probe_worker.watch(PointDone(attempts.probe_worker.device, now))
     point = now or attempts.points[batch]
     changes = {"steady": False, "measured_again": now is not None}
     attempts.points[batch] = point.model_copy(update=changes)
@@ -293,12 +293,12 @@ class Work(Record):
 
 def work_of_step(attempts: Attempts) -> Work | None:
     """The work as the living worker gives it, or as it was kept before; None without either."""
-    return attempts.bench.get_or_make("work", Work, partial(_measured, attempts))
+    return attempts.probe_worker.get_or_make("work", Work, partial(_measured, attempts))
 
 
 def _measured(attempts: Attempts) -> Work | None:
-    bench = attempts.bench
-    if not bench.party.alive or not attempts.points:
+    probe_worker = attempts.probe_worker
+    if not probe_worker.worker_group.alive or not attempts.points:
         return None
     short = []
     for batch, point in attempts.points.items():
@@ -306,12 +306,12 @@ def _measured(attempts: Attempts) -> Work | None:
             short.append(batch)
     batch = max(short, default=min(attempts.points))
     try:
-        with bench.worker() as worker:
+        with probe_worker.worker() as worker:
             flops = worker.ask(CountFlops(), Flops)
             update_s = _measure_update(worker, batch)
         return Work(step_flops=flops.step, update_s=update_s)
     except (PartialResult, DeadlinePassed, OutOfMemory, EnvironmentFault):
-        bench.party.drop()
+        probe_worker.worker_group.drop()
         return None
 
 

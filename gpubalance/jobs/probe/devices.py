@@ -8,11 +8,11 @@ from functools import partial
 from itertools import pairwise
 
 from gpubalance.devices.hosts import are_reached
-from gpubalance.devices.select import first_alike
+from gpubalance.devices.select import first_equal
 from gpubalance.jobs.events import Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.verdicts import KeptVerdicts
-from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import ProbedDevice, device_probe, taken_over
 from gpubalance.jobs.probe.time_left import QueuesLeft
 from gpubalance.results.common import Warning_
@@ -21,13 +21,14 @@ from gpubalance.results.run import InputPipeline
 from gpubalance.settings.code import code_key
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 
 class ProbedDevices:
     """A request's devices, each on a bench of its own, and their input pipeline.
 
-    `next_party` is the party that measures after them, if any. The caller must `end` the workers.
+    `next_group` is the worker group that measures after them, if any. The caller must `end` the
+    workers.
     """
 
     def __init__(
@@ -36,10 +37,10 @@ class ProbedDevices:
         journal: Journal,
         limit: TimeLimit,
         watch: Watch,
-        next_party: Party | None,
+        next_group: WorkerGroup | None,
     ) -> None:
         self.request = request
-        self.next_party = next_party
+        self.next_group = next_group
         # An interrupt ends it for the threads, not for the caller.
         self.limit = copy(limit)
         # Now, before the user changes the file.
@@ -48,15 +49,15 @@ class ProbedDevices:
         journal.watch = self.watch
         self.pipeline: InputPipeline | None = None
         self.pipeline_warnings: list[Warning_] = []
-        verdicts = KeptVerdicts(journal) if next_party is None else next_party.verdicts
+        verdicts = KeptVerdicts(journal) if next_group is None else next_group.verdicts
         self.all: list[ProbedDevice] = []
         self.left = QueuesLeft(queues(request), set(stand_ins(request)), self.watch)
         for number, device in enumerate(request.devices):
-            tell_left = partial(self.left.tell, number)
-            bench = Bench(
-                device, request, journal, verdicts, self.limit, self.watch, tell_left
+            report_left = partial(self.left.report, number)
+            probe_worker = ProbeWorker(
+                device, request, journal, verdicts, self.limit, self.watch, report_left
             )
-            self.all.append(ProbedDevice(number, bench))
+            self.all.append(ProbedDevice(number, probe_worker))
         self._stand_ins = [self.all[number] for number in stand_ins(request)]
         self.queues: list[list[ProbedDevice]] = []
         for numbers in queues(request):
@@ -64,13 +65,13 @@ class ProbedDevices:
         self._load_ahead()
 
     def _load_ahead(self) -> None:
-        """Says whose party loads TensorFlow while a device is measured: that of what follows it."""
+        """Says whose group loads TensorFlow while a device is measured: that of what follows it."""
         for queue in self.queues:
             measured = [probed for probed in queue if self.stand_in(probed) is probed]
             for probed, after in pairwise(measured):
-                probed.bench.next_party = after.bench.party
+                probed.probe_worker.next_group = after.probe_worker.worker_group
             if len(self.queues) == 1 and not self.request.parallel:
-                measured[-1].bench.next_party = self.next_party
+                measured[-1].probe_worker.next_group = self.next_group
 
     def stand_in(self, probed: ProbedDevice) -> ProbedDevice:
         """The device that is probed for this one: itself, or an equal one before it."""
@@ -90,20 +91,20 @@ class ProbedDevices:
     def end(self) -> None:
         """Ends all workers."""
         for probed in self.all:
-            probed.bench.party.end()
+            probed.probe_worker.worker_group.end()
 
     def kill(self) -> None:
         """Ends all workers at once, and what waits for them."""
         self.limit.end()
         for probed in self.all:
-            probed.bench.party.kill()
+            probed.probe_worker.worker_group.kill()
 
 
 def stand_ins(request: ProbeRequest) -> list[int]:
     """The number of the device that is probed for each: its own, or an equal one's before it."""
     if request.each:
         return list(range(len(request.devices)))
-    return first_alike(request.devices)
+    return first_equal(request.devices)
 
 
 def queues(request: ProbeRequest) -> list[list[int]]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpubalance.jobs.probe.attempts import Attempts
-from gpubalance.jobs.probe.bench import Bench
+from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.time_left import curve_left_s
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import Curve, Line, fit_line, measured_curve
@@ -47,14 +47,16 @@ def explore(attempts: Attempts) -> Explored:
 
     Once it predicts one, only every second octave is measured.
     """
-    bench = attempts.bench
-    size = bench.request.batch_multiple
-    if bench.max_batch is not None:
-        size = min(size, bench.max_batch)
+    probe_worker = attempts.probe_worker
+    size = probe_worker.request.batch_multiple
+    if probe_worker.max_batch is not None:
+        size = min(size, probe_worker.max_batch)
     failed = None
     plateau = None
-    while size <= (bench.max_batch or _LARGEST) and not _is_enough(attempts, size):
-        within = attempts.precision(size, _least_largest(attempts.bench))
+    while size <= (probe_worker.max_batch or _LARGEST) and not _is_enough(
+        attempts, size
+    ):
+        within = attempts.precision(size, _least_largest(attempts.probe_worker))
         attempt = attempts.try_batch(size, "for the curve", within=within)
         if not attempt.trains:
             failed = size
@@ -63,13 +65,13 @@ def explore(attempts: Attempts) -> Explored:
         if plateau is not None:
             break
         factor = _factor(attempts, size)
-        _tell_time_left(attempts, factor)
+        _report_time_left(attempts, factor)
         size *= factor
     # Up to what was asked for; wherever memory ends, if it does; else as far as was explored.
     if plateau is not None:
         max_batch = max(attempts.points)
-    elif bench.max_batch:
-        max_batch = bench.max_batch
+    elif probe_worker.max_batch:
+        max_batch = probe_worker.max_batch
     elif _predicted(attempts) or failed:
         max_batch = _LARGEST
     else:
@@ -104,7 +106,7 @@ def plateau_of(attempts: Attempts) -> int | None:
     if not smaller or curve.step_time_s(largest) < _LONG_S:
         return None
     pays_no_more = _pays_no_more(curve, largest, smaller)
-    if attempts.bench.request.for_split:
+    if attempts.probe_worker.request.for_split:
         # One flat octave is enough: rounds with longer steps would take minutes.
         best_before = max(_rate(curve, size) for size in curve.batches[:-1])
         pays_no_more |= _rate(curve, largest) <= (1 + _PLATEAU) * best_before
@@ -116,7 +118,7 @@ def plateau_of(attempts: Attempts) -> int | None:
 
 def _ends_on_plateau(attempts: Attempts) -> bool:
     """Whether exploring may end before memory does."""
-    request = attempts.bench.request
+    request = attempts.probe_worker.request
     return not request.find_limit and request.max_batch is None
 
 
@@ -136,20 +138,20 @@ def _rate(times: Line | Curve, batch: int) -> float:
     return batch / times.step_time_s(batch)
 
 
-def _tell_time_left(attempts: Attempts, factor: int) -> None:
+def _report_time_left(attempts: Attempts, factor: int) -> None:
     """Tells how long the curve still takes, unless nobody knows yet how far it goes."""
-    bench = attempts.bench
+    probe_worker = attempts.probe_worker
     largest = _predicted(attempts)
-    if bench.usable_bytes is None:
+    if probe_worker.usable_bytes is None:
         largest = _LARGEST_UNASKED
     if largest is not None:
         points = list(attempts.points.values())
-        largest = min(largest, bench.max_batch or largest)
+        largest = min(largest, probe_worker.max_batch or largest)
         if _ends_on_plateau(attempts):
             largest = min(largest, _first_on_plateau(points, factor))
         left_s = curve_left_s(points, largest, attempts.rule, factor=factor)
         slowest = max(points, key=lambda point: point.batch)
-        bench.tell_left(left_s, slowest.step_time_s.median)
+        probe_worker.report_left(left_s, slowest.step_time_s.median)
 
 
 def _first_on_plateau(points: list[CurvePoint], factor: int) -> int:
@@ -170,8 +172,8 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
     """
     if explored.plateau is not None:
         return Limit(explored.max_batch, None, ())
-    bench = attempts.bench
-    memory_bytes = bench.usable_bytes
+    probe_worker = attempts.probe_worker
+    memory_bytes = probe_worker.usable_bytes
     ran = peaks_by_batch(attempts.points.values())
     if attempts.points and not ran:
         # Without peaks memory tells nothing: it only counts which batches ran.
@@ -182,9 +184,9 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
         ran,
         memory_bytes=memory_bytes,
         max_batch=explored.max_batch,
-        multiple=bench.request.batch_multiple,
+        multiple=probe_worker.request.batch_multiple,
         failed=explored.failed,
-        why_max=_why_max(bench),
+        why_max=_why_max(probe_worker),
         within=_limit_within(attempts),
         is_enough=lambda: plateau_of(attempts) is not None,
     )
@@ -192,24 +194,24 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
 
 def _limit_within(attempts: Attempts) -> float:
     """How far what fits and what fails may be apart, as a fraction, once exactness takes long."""
-    if attempts.bench.request.find_limit:
+    if attempts.probe_worker.request.find_limit:
         return 0.0
     longest_s = max(
         (one.step_time_s.median for one in attempts.points.values()), default=0.0
     )
-    is_enough = attempts.bench.request.for_split or longest_s > _LONG_S
+    is_enough = attempts.probe_worker.request.for_split or longest_s > _LONG_S
     return _CLOSE if is_enough else 0.0
 
 
-def _why_max(bench: Bench) -> str:
+def _why_max(probe_worker: ProbeWorker) -> str:
     """Why no larger batch than the largest is tried."""
-    asked_for = bench.request.max_batch
-    if bench.max_batch is None or bench.max_batch == asked_for:
-        multiple = bench.request.batch_multiple
+    asked_for = probe_worker.request.max_batch
+    if probe_worker.max_batch is None or probe_worker.max_batch == asked_for:
+        multiple = probe_worker.request.batch_multiple
         if asked_for and asked_for > multiple and asked_for % multiple:
             return f"the largest multiple of {multiple} up to {asked_for}, which was asked for"
         return ASKED_FOR
-    return f"the data has {bench.max_batch} samples"
+    return f"the data has {probe_worker.max_batch} samples"
 
 
 def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
@@ -218,21 +220,21 @@ def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
     return TriedBatch(batch, attempt.trains, attempt.trial.memory_peak_bytes)
 
 
-def _least_largest(bench: Bench) -> float:
+def _least_largest(probe_worker: ProbeWorker) -> float:
     """The least that the largest batch will turn out to be; infinite if memory will tell.
 
     Points far below the largest batch need less precision.
     """
-    if bench.max_batch:
-        return bench.max_batch
-    if bench.facts is None or bench.usable_bytes is not None:
+    if probe_worker.max_batch:
+        return probe_worker.max_batch
+    if probe_worker.facts is None or probe_worker.usable_bytes is not None:
         return math.inf
     return 0.0
 
 
 def _predicted(attempts: Attempts) -> int | None:
     """The limit by a line through memory; None if there is none."""
-    usable_bytes = attempts.bench.usable_bytes
+    usable_bytes = attempts.probe_worker.usable_bytes
     peaks = peaks_by_batch(attempts.points.values())
     if not usable_bytes or len(peaks) < _POINTS_FOR_A_LINE:
         return None
@@ -244,12 +246,12 @@ def _is_enough(attempts: Attempts, size: int) -> bool:
     predicted = _predicted(attempts)
     if predicted is not None:
         return 2 * size > predicted
-    bench = attempts.bench
-    if bench.max_batch is not None or len(attempts.points) < _POINTS_FOR_A_LINE:
+    probe_worker = attempts.probe_worker
+    if probe_worker.max_batch is not None or len(attempts.points) < _POINTS_FOR_A_LINE:
         return False
     if size > _LARGEST_UNASKED:
         return True
-    return bench.usable_bytes is None and _is_on_plateau(attempts)
+    return probe_worker.usable_bytes is None and _is_on_plateau(attempts)
 
 
 def _is_on_plateau(attempts: Attempts) -> bool:

@@ -24,8 +24,8 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.trace import not_traced, trace
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.probe.attempts import measure_point
-from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.devices import ProbedDevices, phase_names
+from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import ProbedDevice, device_probe
 from gpubalance.jobs.probe.result import (
     nothing_fits,
@@ -40,7 +40,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.system.signals import signals_held
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 
 def probe(
@@ -48,13 +48,14 @@ def probe(
     watch: Watch,
     journal: Journal,
     limit: TimeLimit | None = None,
-    next_party: Party | None = None,
+    next_group: WorkerGroup | None = None,
 ) -> Probe:
     """Measures each of the request's devices alone, of equal ones the first.
 
     `limit` takes the place of the request's.
 
-    `next_party` is the party that measures next: it loads TensorFlow when the last device begins.
+    `next_group` is the worker group that measures next: it loads TensorFlow when the last device
+    begins.
 
     Each point and trial goes into the `journal`; those already in it are not measured again.
     Raises, with what was measured as `partial`: PartialResult if a worker died or a device failed
@@ -64,10 +65,10 @@ def probe(
     """
     check_asked(request)
     journal.watch = watch
-    journal.tell_resumed()
+    journal.report_resumed()
     try:
         limit = limit or TimeLimit(request.time_limit_s)
-        devices = ProbedDevices(request, journal, limit, watch, next_party)
+        devices = ProbedDevices(request, journal, limit, watch, next_group)
         with attach_partial(lambda: result_so_far(devices)):
             measure_all(devices)
             result = result_of(devices)
@@ -150,23 +151,23 @@ def _measure(devices: ProbedDevices, probed: ProbedDevice) -> None:
         probed.error = error
     finally:
         probed.elapsed_s = time.monotonic() - began_s
-        probed.bench.party.end()
+        probed.probe_worker.worker_group.end()
         devices.left.end(probed.number)
         devices.watch(DeviceDone(probed.device))
 
 
 def _trace(probed: ProbedDevice) -> None:
     """Traces steps at a batch that trains, if that is asked for."""
-    bench = probed.bench
-    tracing = bench.request.tracing
+    probe_worker = probed.probe_worker
+    tracing = probe_worker.request.tracing
     sensible = device_probe(probed).sensible
     if sensible is None or tracing is None:
         return
     try:
-        bench.ensure_worker(last=True)
+        probe_worker.ensure_worker(last=True)
         splits = {0: BatchSplit((sensible.batch,))}
         probed.trace_warnings = trace(
-            bench.party, splits, tracing, bench.watch, apart=True
+            probe_worker.worker_group, splits, tracing, probe_worker.watch, apart=True
         )
     # The time limit too: nothing that was asked for is missing but the trace.
     except GpubalanceError as error:
@@ -178,21 +179,21 @@ def compare_pipeline(devices: ProbedDevices) -> None:
 
     A balance that follows does so itself.
     """
-    if devices.next_party is not None or devices.request.settings.data is None:
+    if devices.next_group is not None or devices.request.settings.data is None:
         return
     bests = [
         record.solo_best for record in devices.records() if record.solo_best is not None
     ]
     if len(bests) < len(devices.all):
         return
-    bench = devices.all[-1].bench
-    party = bench.party
+    probe_worker = devices.all[-1].probe_worker
+    worker_group = probe_worker.worker_group
     global_batch = sum(best.batch for best in bests)
-    if bench.facts is not None and bench.facts.samples is not None:
-        global_batch = min(global_batch, bench.facts.samples)
+    if probe_worker.facts is not None and probe_worker.facts.samples is not None:
+        global_batch = min(global_batch, probe_worker.facts.samples)
     solo_sum = sum(best.throughput for best in bests)
     try:
-        pipeline = measure_input_pipeline(party, global_batch, devices.watch)
+        pipeline = measure_input_pipeline(worker_group, global_batch, devices.watch)
         devices.pipeline = held_against(pipeline, None, solo_sum)
     except TimeLimitPassed:
         raise
@@ -221,26 +222,28 @@ def time_with_xla(devices: ProbedDevices) -> None:
         return
     settings = request.settings.model_copy(update={"xla": True})
     asked = request.model_copy(update={"settings": settings, "for_split": False})
-    bench = replace(probed.bench, request=asked, next_party=None, deaths=[])
+    probe_worker = replace(
+        probed.probe_worker, request=asked, next_group=None, deaths=[]
+    )
     what = f"{probed.device.label} at batch {batch} with XLA, as Keras runs one GPU by itself"
     devices.watch(Doing(f"timing {what}"))
     try:
-        probed.with_xla = bench.get_or_make(
-            "with XLA", CurvePoint, partial(_measured, bench, batch)
+        probed.with_xla = probe_worker.get_or_make(
+            "with XLA", CurvePoint, partial(_measured, probe_worker, batch)
         )
     except TimeLimitPassed:
         raise
     except GpubalanceError as error:  # the devices are measured anyway
         devices.watch(Doing(f"not timed: {what}: {error.message}", stays=True))
     finally:
-        bench.party.end()
+        probe_worker.worker_group.end()
 
 
-def _measured(bench: Bench, batch: int) -> CurvePoint:
-    rule = StoppingRule.of_point(bench.request.duration_s).until(
+def _measured(probe_worker: ProbeWorker, batch: int) -> CurvePoint:
+    rule = StoppingRule.of_point(probe_worker.request.duration_s).until(
         wanted_precision(batch, batch)
     )
-    bench.ensure_worker(last=True)
-    with bench.worker() as worker:
-        point, _ = measure_point(bench, worker, batch, rule, first=False)
+    probe_worker.ensure_worker(last=True)
+    with probe_worker.worker() as worker:
+        point, _ = measure_point(probe_worker, worker, batch, rule, first=False)
     return point

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from gpubalance.devices.health import peak_flops
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.probe.attempts import Attempts
-from gpubalance.jobs.probe.bench import Bench
 from gpubalance.jobs.probe.curve import (
     Work,
     fill_curve,
@@ -18,6 +17,7 @@ from gpubalance.jobs.probe.curve import (
     work_of_step,
 )
 from gpubalance.jobs.probe.limit import explore, plateau_of, search_limit
+from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.planning.curve import best_of, sensible_of
 from gpubalance.planning.model import (
     LINE_WITHIN,
@@ -42,13 +42,13 @@ from gpubalance.system.deadlines import within_or
 
 @dataclass
 class ProbedDevice:
-    """A device that is probed on its `bench`, and what was found of it so far.
+    """A device that is probed on its `probe_worker`, and what was found of it so far.
 
     `number` is its place among the probe's devices. device_probe.py makes the record of it.
     """
 
     number: int
-    bench: Bench
+    probe_worker: ProbeWorker
     error: GpubalanceError | None = None
     # The next three are set by course.py.
     began: bool = False
@@ -67,12 +67,12 @@ class ProbedDevice:
     trace_warnings: list[Warning_] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.attempts = Attempts(self.bench)
+        self.attempts = Attempts(self.probe_worker)
 
     @property
     def device(self) -> Device:
         """The device itself."""
-        return self.bench.device
+        return self.probe_worker.device
 
     @property
     def points(self) -> dict[int, CurvePoint]:
@@ -82,7 +82,7 @@ class ProbedDevice:
     @property
     def errors(self) -> list[GpubalanceError]:
         """The error that ended its probe, if any, and the deaths of its workers."""
-        deaths = self.bench.deaths
+        deaths = self.probe_worker.deaths
         if self.error is None or self.error in deaths:
             return deaths
         return [self.error, *deaths]
@@ -166,8 +166,8 @@ def device_probe(probed: ProbedDevice) -> DeviceProbe:
         on_line=probed.on_line,
         measured_s=probed.attempts.measured_s,
         elapsed_s=probed.elapsed_s,
-        children=probed.bench.party.overhead.workers,
-        overhead=probed.bench.party.overhead,
+        children=probed.probe_worker.worker_group.overhead.workers,
+        overhead=probed.probe_worker.worker_group.overhead,
         failures=tuple(dict.fromkeys(failures)),
         complete=probed.ended and not probed.errors,
     )
@@ -204,7 +204,7 @@ def batch_limit(probed: ProbedDevice) -> BatchLimit | None:
         fails=limit.fails,
         max_batch=probed.max_batch,
         plateau=probed.plateau,
-        memory_bytes=probed.bench.usable_bytes,
+        memory_bytes=probed.probe_worker.usable_bytes,
         needed_bytes=needed_bytes,
         trials=tuple(trials),
     )
@@ -233,9 +233,9 @@ def solo_rate(rate: tuple[int, float]) -> SoloRate:
 
 def _peak_flops_per_s(probed: ProbedDevice) -> float | None:
     """What the device could do at most by its data sheet, None if it is not known."""
-    if not probed.device.told_by_nvml:
+    if not probed.device.is_local_gpu:
         return None
-    precision = probed.bench.request.settings.precision
+    precision = probed.probe_worker.request.settings.precision
     return within_or(None, lambda: peak_flops(probed.device.uuid, precision))
 
 

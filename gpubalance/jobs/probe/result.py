@@ -81,8 +81,8 @@ def result_of(devices: ProbedDevices) -> Probe:
 def _facts(devices: ProbedDevices) -> Ready | None:
     """What the first worker said of the model, None if none has."""
     for probed in devices.all:
-        if probed.bench.facts is not None:
-            return probed.bench.facts
+        if probed.probe_worker.facts is not None:
+            return probed.probe_worker.facts
     return None
 
 
@@ -148,7 +148,7 @@ def _figures_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
     late = [point for point in points if point.late_part > LATE]
     if late:
         advice = "use --model small"
-        if probed.bench.request.settings.model == "small":
+        if probed.probe_worker.request.settings.model == "small":
             advice = "use a profile with longer steps, or close other programs"
         batches = _batches(late)
         yield warning(
@@ -159,9 +159,9 @@ def _figures_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
     if skipped:
         yield warning("smaller-batch-failed", device=device, batches=_listed(skipped))
     if (
-        probed.bench.margin_bytes
-        and probed.bench.facts is not None
-        and probed.bench.usable_bytes is None
+        probed.probe_worker.margin_bytes
+        and probed.probe_worker.facts is not None
+        and probed.probe_worker.usable_bytes is None
     ):
         yield warning("margin-unknown", device=device)
 
@@ -215,10 +215,10 @@ def nothing_fits(probed: ProbedDevice) -> NothingFits | None:
     if limit.memory_bytes is not None:
         has = format_bytes(limit.memory_bytes)
     remedy = "use a smaller model, a lower --precision, or a device with more memory"
-    if probed.bench.margin_bytes:
-        has += f" beside the margin of {format_bytes(probed.bench.margin_bytes)}"
+    if probed.probe_worker.margin_bytes:
+        has += f" beside the margin of {format_bytes(probed.probe_worker.margin_bytes)}"
         remedy = f"a smaller --margin; or {remedy}"
-    model = probed.bench.request.settings.model
+    model = probed.probe_worker.request.settings.model
     return NothingFits(
         f"{probed.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, "
         f"and {has} are free",

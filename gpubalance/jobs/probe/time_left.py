@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from gpubalance.jobs.events import TimeLeft, Watch
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.subject_runner import SETTLING_STEPS
+from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS
 from gpubalance.planning.model import fit_line
 from gpubalance.results.probe import CurvePoint
 
@@ -46,7 +46,7 @@ class QueuesLeft:
         with self._lock:
             self._began_s[number] = self._clock()
 
-    def tell(self, number: int, left_s: float, step_s: float) -> None:
+    def report(self, number: int, left_s: float, step_s: float) -> None:
         """A device needs about so many seconds more, as its longest step takes `step_s`."""
         with self._lock:
             self._step_s = max(self._step_s, step_s)

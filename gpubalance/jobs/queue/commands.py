@@ -24,8 +24,8 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.queueing import QueueRequest
 from gpubalance.system.signals import signals_held
 from gpubalance.text import clean
+from gpubalance.workers.agent import GRACE_S
 from gpubalance.workers.hosts import Script
-from gpubalance.workers.keeper import GRACE_S
 
 _TAIL_LINES = 10
 _LONGEST_LINE = 300

@@ -13,7 +13,7 @@ from gpubalance.numbers.stats import interval95, median
 from gpubalance.settings.choices import Precision
 from scripts.benches.gpu_steps.place import Figure, Place
 from scripts.benches.turns import Figure as Rate
-from scripts.benches.turns import in_turns
+from scripts.benches.turns import measure_interleaved
 from tests.support.as_worker import show
 
 _BATCH = 256
@@ -63,7 +63,7 @@ def figures(place: Place) -> Iterator[Figure]:
 def compared(place: Place, name: str, ours: Rate, other: Rate) -> Figure:
     """`split.fit` over another way to train, in turns."""
     pairs = _REHEARSED_PAIRS if place.rehearsed else _PAIRS
-    ratios = list(islice(in_turns(ours, other), pairs))
+    ratios = list(islice(measure_interleaved(ours, other), pairs))
     low, high = interval95(ratios) or (None, None)
     told = f"`split.fit` over {name}: {median(ratios):.3f}" + (
         f" ({low:.3f} to {high:.3f})" if low else ""

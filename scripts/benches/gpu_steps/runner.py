@@ -1,9 +1,9 @@
 """Runs the steps one by one, each for its share of the time left, and goes on after a failure.
 
-Each has a process of its own, `python -m scripts.benches.gpu_steps.runner NAME FOLDER FIGURES SECONDS
-[--rehearse]`, which adds each figure to the file FIGURES as soon as it is found, a line of JSON
-each: a rented machine may be gone at any time, and may give only a few files back. What else a step
-writes, with its log, is in FOLDER.
+Each has a process of its own, `python -m scripts.benches.gpu_steps.runner NAME FOLDER FIGURES
+SECONDS [--rehearse]`, which adds each figure to the file FIGURES as soon as it is found, a line of
+JSON each: a rented machine may be gone at any time, and may give only a few files back. What else a
+step writes, with its log, is in FOLDER.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import psutil
 
 from gpubalance.settings.device import Device
 from gpubalance.text import clean
-from gpubalance.workers.keeper import die_with_parent
+from gpubalance.workers.agent import die_with_parent
 from scripts.benches.gpu_steps.place import Place, usable_gpus
 from tests.cli.program import ROOT, children_of
 from tests.support.gpu import parts
@@ -51,7 +51,7 @@ def run_steps(
     steps: Sequence[Step],
     campaign: Campaign,
     minutes: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Iterator[Outcome]:
     """Runs the steps and yields each outcome."""
     end_s = time.monotonic() + 60 * minutes
@@ -66,11 +66,11 @@ def run_steps(
         )
         outcome = Outcome(step.name, "not run", "the time was over", 0.0, [])
         if share_s >= _LEAST_S:
-            tell(
+            report(
                 f"… {number + 1} of {len(steps)}: {step.name}, {share_s:.0f} s at most"
             )
             outcome = _run(step, campaign, share_s)
-        tell(f"{step.name}: {outcome.outcome}, {outcome.seconds:.0f} s {outcome.why}")
+        report(f"{step.name}: {outcome.outcome}, {outcome.seconds:.0f} s {outcome.why}")
         yield outcome
 
 

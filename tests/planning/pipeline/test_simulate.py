@@ -49,10 +49,10 @@ def random_placings(seed: int) -> list[Placement]:
     problem = drawn(seed)
     n = len(problem.graph.blocks)
     devices = len(problem.loads)
-    dealt = tuple(
+    dispatched = tuple(
         Segment(i, i, (seed // 7 + i * 5 + i * i) % devices) for i in range(n)
     )
-    return list(placings_of(Cut(problem, dealt)))
+    return list(placings_of(Cut(problem, dispatched)))
 
 
 def recorded(placed: Placement) -> StepTimeline:

@@ -22,7 +22,7 @@ MEAN_AGAIN = 2  # a mean that is divided by the samples once more
 _HEAVY = ("BatchNorm", "Conv", "Einsum", "FFT", "MatMul", "Pool", "RNN", "While")
 
 
-class Decomposition(Record):
+class CombineRules(Record):
     """The powers of a step's quantities, and what is said of it.
 
     `variables` has those of metrics and of layers' states by their place among those that may
@@ -72,4 +72,4 @@ class Decomposition(Record):
         return (*counts, ("others", others))
 
 
-UNTRIED = Decomposition()
+UNTRIED = CombineRules()

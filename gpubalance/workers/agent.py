@@ -1,4 +1,4 @@
-"""Starts a process on a host, a worker or a script, and ends it: `python keeper.py [HOST]`.
+"""Starts a process on a host, a worker or a script, and ends it: `python agent.py [HOST]`.
 
 It says what is installed there and at which address the process may listen, reads from stdin what
 to start, and passes all further lines on. A worker writes its replies to the same stdout; what a
@@ -68,7 +68,7 @@ def address_of(host: str) -> str:
 
 
 def _own_addresses() -> list[str]:
-    import psutil  # here, as a keeper that has no other host needs none
+    import psutil  # here, as an agent that has no other host needs none
 
     states = psutil.net_if_stats()
     cards = psutil.net_if_addrs()

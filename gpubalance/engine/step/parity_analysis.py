@@ -13,7 +13,7 @@ from gpubalance.engine.step.runs import Runs
 from gpubalance.engine.step.state import changing_of
 from gpubalance.engine.step.traced_step import TracedStep, state_name
 from gpubalance.errors import BadInput
-from gpubalance.results.decomposition import MEAN, SUM, Decomposition
+from gpubalance.results.combine_rules import MEAN, SUM, CombineRules
 
 UNKNOWN = "so it is not known whether it takes a mean over samples, as a split needs"
 NEITHER = (
@@ -36,7 +36,7 @@ _DIVIDED = (
 )
 
 
-class Findings:
+class ParityAnalysis:
     """Finds how each quantity of a step is made from parts, and collects the warnings.
 
     `training` is what the warnings call the step; `own_code` names layers and losses with code of
@@ -52,7 +52,7 @@ class Findings:
         self._is_known = True
         self._is_neither = False  # a loss, a mean or a sum
 
-    def decomposition(self) -> Decomposition:
+    def combine_rules(self) -> CombineRules:
         """All that the runs tell. Raises BadInput for what a split can't train."""
         step = self._step
         added = enumerate(step.probing.added)
@@ -66,7 +66,7 @@ class Findings:
         if self._has_silent_metric():
             self._is_known = False
         if step.trains:
-            self._judge_gradients(added_alike=not any(exponents))
+            self._judge_gradients(added_equally=not any(exponents))
         powers = self._powers_of_metrics() | self._powers_of_layers()
         logs = {name: self._power_of_log(name) for name in step.logs}
         if not self._runs.is_finite():
@@ -77,7 +77,7 @@ class Findings:
         for place, variable in enumerate(changing_of(step.model)):
             if id(variable) in powers:
                 variables[place] = powers[id(variable)]
-        return Decomposition(
+        return CombineRules(
             variables=variables,
             logs=logs,
             exponents=exponents,
@@ -162,7 +162,7 @@ class Findings:
         """Those of the variables, each with its owner, that the step changes."""
         return [pair for pair in pairs if id(pair[0]) in self._step.changed]
 
-    def _judge_gradients(self, *, added_alike: bool) -> None:
+    def _judge_gradients(self, *, added_equally: bool) -> None:
         """Warns of gradients that are not a mean, unless there is a warning that says why.
 
         Raises BadInput for those of a sum.
@@ -179,7 +179,7 @@ class Findings:
                 f"{self._training} has no gradients for the samples tried that are more than "
                 f"rounding, {UNKNOWN}"
             )
-        elif power == SUM or (added_alike and self._takes_sum(power)):
+        elif power == SUM or (added_equally and self._takes_sum(power)):
             raise BadInput(
                 f"{self._training} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
                 remedy="take the mean over samples, or give self.optimizer.scale_loss a value for "

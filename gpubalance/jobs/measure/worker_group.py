@@ -1,4 +1,4 @@
-"""The party of workers that a request needs, and the check of the model that they have."""
+"""The worker group of workers that a request needs, and the check of the model that they have."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build, Ready
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 
-def party_for(
+def group_for(
     request: RunRequest | BalanceRequest | LayersRequest,
     watch: Watch,
     limit: TimeLimit,
     *devices: Device,
     purpose: str = "run",
     journal: Journal | None = None,
-) -> Party:
-    """A party of one worker for all of the request's devices, or for these.
+) -> WorkerGroup:
+    """A worker group of one worker for all of the request's devices, or for these.
 
     The `journal` keeps what it finds of models.
     """
     measuring = request.measuring
-    return Party(
+    return WorkerGroup(
         devices or request.devices,
         build=build_for(request),
         purpose=purpose,
         deadline_s=measuring.deadline_s,
         limit=limit,
-        tell=lambda text: watch(Starting(text)),
+        report=lambda text: watch(Starting(text)),
         verdicts=KeptVerdicts(journal) if journal else None,
     )
 

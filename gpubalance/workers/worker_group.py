@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpubalance.errors import GpubalanceError, OutOfMemory
-from gpubalance.results.decomposition import Decomposition
+from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
@@ -30,10 +30,10 @@ class Verdicts(Protocol):
     def turn(self, settings: Settings) -> AbstractContextManager[None]:
         """Within it no other worker checks the model in these settings."""
 
-    def of(self, settings: Settings) -> Decomposition | None:
+    def of(self, settings: Settings) -> CombineRules | None:
         """That of the model in these settings, if it was checked."""
 
-    def note(self, settings: Settings, verdict: Decomposition) -> None:
+    def note(self, settings: Settings, verdict: CombineRules) -> None:
         """Takes what a worker has found."""
 
 
@@ -51,15 +51,15 @@ def build_in(worker: Worker, build: Build, verdicts: Verdicts | None) -> None:
     worker.open(build.model_copy(update={"verdict": verdict}))
 
 
-class Party:
+class WorkerGroup:
     """The workers of a measurement: one for each group of devices, which sees only these devices.
 
     A joint run is one group of all its devices: TensorFlow sums the gradients within one process
     or, if they are on several hosts, between one process for each device. A probe is a group of one
     device. Several groups are several models that train at the same time.
 
-        with Party(devices, build=Build(settings=settings, joint=joint)) as party:
-            with party.worker() as worker:
+        with WorkerGroup(devices, build=Build(settings=settings, joint=joint)) as worker group:
+            with worker group.worker() as worker:
                 timings = list(worker.measure(split))
 
     What it promises:
@@ -100,13 +100,13 @@ class Party:
         purpose: str = "run",
         deadline_s: float | None = None,
         limit: TimeLimit = NO_LIMIT,
-        tell: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
         verdicts: Verdicts | None = None,
     ) -> None:
         """`build` is for all groups, or has one for each. `purpose` is part of the logs' names.
 
-        `tell` is called with what the party is doing if that takes long. A model in `verdicts` is
-        not checked again.
+        `report` is called with what the worker group is doing if that takes long. A model in
+        `verdicts` is not checked again.
         """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
@@ -120,7 +120,7 @@ class Party:
         self._purpose = purpose
         self._deadline_s = deadline_s
         self._limit = limit
-        self._tell = tell
+        self._report = report
         self._workers: dict[int, Worker] = {}
         self._ahead: dict[int, Worker] = {}  # for the next start
         self._killed = False
@@ -137,11 +137,11 @@ class Party:
         """Whether every group has a worker."""
         return len(self._workers) == len(self.groups)
 
-    def start(self, *, then: Party | None = None) -> None:
+    def start(self, *, then: WorkerGroup | None = None) -> None:
         """Starts the missing workers, which then build the model. Raises the first group's failure.
 
-        Meanwhile, as nothing is measured yet, workers of `then` load TensorFlow: the party that is
-        used next, which may be this one.
+        Meanwhile, as nothing is measured yet, workers of `then` load TensorFlow: the worker group
+        that is used next, which may be this one.
         """
         self.failures = {}
         self._start(range(len(self.groups)), then)
@@ -166,7 +166,7 @@ class Party:
         with self._noting:
             self.overhead += overhead
 
-    def _start(self, numbers: Sequence[int], then: Party | None = None) -> None:
+    def _start(self, numbers: Sequence[int], then: WorkerGroup | None = None) -> None:
         """Starts the missing workers of these groups; notes every failure."""
         missing = [number for number in numbers if number not in self._workers]
         if not missing:
@@ -196,8 +196,8 @@ class Party:
 
     def _open(self, numbers: Sequence[int]) -> None:
         """Has the workers build the model, and combines what they report of it."""
-        if self._tell is not None:
-            self._tell(self._opening(numbers))
+        if self._report is not None:
+            self._report(self._opening(numbers))
 
         def build(number: int, worker: Worker) -> None:
             build_in(worker, self._builds[number], self.verdicts)

@@ -11,7 +11,7 @@ from gpubalance.errors import EnvironmentFault, OutOfMemory
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.measure.party import build_for
+from gpubalance.jobs.measure.worker_group import build_for
 from gpubalance.results.common import Model
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.batch_split import BatchSplit
@@ -19,7 +19,7 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import SumsTimed, TimeSums
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 
 class PackSize(Record):
@@ -29,8 +29,8 @@ class PackSize(Record):
 
 
 @dataclass
-class Together:
-    """A balance's party, regrouped for each split to the devices that have samples in it.
+class JointWorkers:
+    """A balance's worker group, regrouped for each split to the devices that have samples in it.
 
     `model` is the one that was probed, None if unknown. The first worker tells what it found of a
     user's model, unless that is told. `pack_bytes` is by set of devices how they sum gradients:
@@ -40,53 +40,53 @@ class Together:
 
     request: BalanceRequest
     model: Model | None
-    party: Party
+    worker_group: WorkerGroup
     watch: Watch
     journal: Journal
-    model_is_told: bool = True
+    model_is_reported: bool = True
     probing: Overhead = field(default_factory=Overhead)
     pack_bytes: dict[tuple[int, ...], int] = field(default_factory=dict)
     _timed_sums: bool = False
 
     @property
     def overhead(self) -> Overhead:
-        """Of the balance's own probe and of all that its party did."""
-        return self.probing + self.party.overhead
+        """Of the balance's own probe and of all that its worker group did."""
+        return self.probing + self.worker_group.overhead
 
-    def gather(self, split: BatchSplit) -> Party:
-        """The party, with the devices that have samples. Raises PlanMismatch for another model.
+    def gather(self, split: BatchSplit) -> WorkerGroup:
+        """The group with the devices that have samples. Raises PlanMismatch for another model.
 
         On GPUs it is a new one after sums: what NCCL holds for each set of devices stays until the
         process ends, and a batch that fits might not fit beside that.
         """
         if self._timed_sums and not all(one.simulated for one in self.request.devices):
-            self.party.end()
+            self.worker_group.end()
         self._timed_sums = False
         return self._gathered(split)
 
-    def _gathered(self, split: BatchSplit) -> Party:
-        self.party.regroup([self.request.devices[i] for i in split.used])
-        if not self.party.alive:
+    def _gathered(self, split: BatchSplit) -> WorkerGroup:
+        self.worker_group.regroup([self.request.devices[i] for i in split.used])
+        if not self.worker_group.alive:
             key = content_key("pack size", *split.used)
             kept = self.journal.load(key, PackSize)
             if kept is not None:
                 self.pack_bytes.setdefault(split.used, kept.pack_bytes)
-            self.party.rebuild(build_for(self.run_request(split)))
-            self.party.start()
+            self.worker_group.rebuild(build_for(self.run_request(split)))
+            self.worker_group.start()
             check_model(
                 self.model,
-                self.party.facts.model,
+                self.worker_group.facts.model,
                 what="probe",
                 remedy="--fresh probes it again",
             )
-            self._tell_of_model()
+            self._report_model()
             if len(split.used) > 1 or split.accumulates:
-                raise_if_refused(self.party.facts)
+                raise_if_refused(self.worker_group.facts)
             if self.sums_may_hide(split) and split.used not in self.pack_bytes:
-                size = PackSize(pack_bytes=self.party.facts.pack_bytes or 0)
+                size = PackSize(pack_bytes=self.worker_group.facts.pack_bytes or 0)
                 self.pack_bytes[split.used] = size.pack_bytes
                 self.journal.keep(key, size)
-        return self.party
+        return self.worker_group
 
     def time_sums(
         self,
@@ -117,15 +117,15 @@ class Together:
         self, sets: Sequence[Set[int]], used: Sequence[int], doing: str
     ) -> SumsTimed:
         batches = [int(number in used) for number in range(len(self.request.devices))]
-        party = self._gathered(BatchSplit(tuple(batches)))
+        worker_group = self._gathered(BatchSplit(tuple(batches)))
         groups = []
         for devices in sets:
             groups.append(tuple(used.index(device) for device in sorted(devices)))
-        nbytes = party.facts.model.gradient_bytes
+        nbytes = worker_group.facts.model.gradient_bytes
         self.watch(Doing(doing))
         self._timed_sums = True
         try:
-            with party.worker() as worker:
+            with worker_group.worker() as worker:
                 asked = TimeSums(groups=tuple(groups), nbytes=nbytes)
                 return worker.ask(asked, SumsTimed)
         except (OutOfMemory, EnvironmentFault):
@@ -147,10 +147,10 @@ class Together:
             return False
         return all(self.request.devices[place].profile is None for place in split.used)
 
-    def _tell_of_model(self) -> None:
+    def _report_model(self) -> None:
         settings = self.request.settings
-        facts = self.party.facts
-        if not self.model_is_told and settings.model_is_code:
+        facts = self.worker_group.facts
+        if not self.model_is_reported and settings.model_is_code:
             self.watch(
                 ModelBuilt(
                     settings,
@@ -160,13 +160,13 @@ class Together:
                     facts.samples,
                 )
             )
-        self.model_is_told = True
+        self.model_is_reported = True
 
     def sum_in_packs(self, split: BatchSplit, pack_bytes: int) -> None:
         """Goes on with workers that sum the gradients of these devices in packs of that size."""
         self.pack_bytes[split.used] = pack_bytes
-        if self.party.alive and self.party.facts.pack_bytes != pack_bytes:
-            self.party.end()
+        if self.worker_group.alive and self.worker_group.facts.pack_bytes != pack_bytes:
+            self.worker_group.end()
 
     def settings_for(self, split: BatchSplit) -> Settings:
         """The settings that its devices train with."""

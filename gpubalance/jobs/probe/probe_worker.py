@@ -1,4 +1,4 @@
-"""The bench of a device under probe: its workers, one after the other, and what is kept of it."""
+"""The worker of a device under probe: its workers, one after the other, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from gpubalance.settings.record import Record
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build, Ready
-from gpubalance.workers.party import Party, Verdicts
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import Verdicts, WorkerGroup
 
 R = TypeVar("R", bound=Record)
 
 
 @dataclass
-class Bench:
+class ProbeWorker:
     """One device, alone with a worker that is asked within the `time_limit`.
 
-    Its `party` has one worker at a time; the caller must end it. `next_party` measures after that,
-    and loads TensorFlow while the last worker here builds its model. `facts` are what the first
-    worker said of the model, in this command or the interrupted one that it resumes. `deaths` are
-    the errors of workers that died or fell silent. `tell_left` takes about how many seconds the
-    device still needs, and what its longest step takes.
+    Its `worker_group` has one worker at a time; the caller must end it. `next_group` measures after
+    that, and loads TensorFlow while the last worker here builds its model. `facts` are what the
+    first worker said of the model, in this command or the interrupted one that it resumes. `deaths`
+    are the errors of workers that died or fell silent. `report_left` takes about how many seconds
+    the device still needs, and what its longest step takes.
     """
 
     device: Device
@@ -47,13 +47,13 @@ class Bench:
     verdicts: Verdicts | None
     time_limit: TimeLimit
     watch: Watch
-    tell_left: Callable[[float, float], None]
-    next_party: Party | None = None
+    report_left: Callable[[float, float], None]
+    next_group: WorkerGroup | None = None
     deaths: list[GpubalanceError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         request = self.request
-        self.party = Party(
+        self.worker_group = WorkerGroup(
             [self.device],
             build=Build(settings=request.settings, seed=request.seed),
             purpose="probe",
@@ -109,14 +109,14 @@ class Bench:
                 self.journal.keep(key, record)
         return record
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Emits what is done now, after the device's label."""
         self.watch(Doing(f"{self.device.label}: {text}"))
 
     @contextmanager
     def worker(self) -> Iterator[Worker]:
         """The worker that is there, or another in its place. Raises its failure."""
-        with raising_gpu_lost([self.device]), self.party.worker() as worker:
+        with raising_gpu_lost([self.device]), self.worker_group.worker() as worker:
             yield worker
 
     def ensure_worker(self, *, fresh: bool = False, last: bool = False) -> None:
@@ -126,21 +126,21 @@ class Bench:
         needs no other. Raises what a `Worker` does.
         """
         self.time_limit.check()
-        if self.party.alive and not fresh:
+        if self.worker_group.alive and not fresh:
             return
-        self.party.drop()
-        loads_next = self.next_party
+        self.worker_group.drop()
+        loads_next = self.next_group
         if self.fragments and not last:
             # The next try of the limit wants a fresh worker of this device.
-            loads_next = self.party
+            loads_next = self.worker_group
         if not self.request.ahead:  # by --no-ahead
             loads_next = None
         with raising_gpu_lost([self.device]):
-            self.party.start(then=loads_next)
+            self.worker_group.start(then=loads_next)
         if self.facts is None:
-            self.facts = self.party.facts
+            self.facts = self.worker_group.facts
             self.journal.keep(self.device.uuid, self.facts)
-            self._tell_of_model(self.facts)
+            self._report_model(self.facts)
         if self.request.for_split:
             raise_if_refused(self.facts)
         self._refuse_few(self.facts.samples)
@@ -160,7 +160,7 @@ class Bench:
                 remedy="give more samples, or a smaller --batch-multiple",
             )
 
-    def _tell_of_model(self, facts: Ready) -> None:
+    def _report_model(self, facts: Ready) -> None:
         """Tells of a user's own model, in a balance (`for_split`) only, and of few samples.
 
         It does so with the first device.
@@ -190,4 +190,4 @@ class Bench:
         is_death = not isinstance(error, OutOfMemory)
         if is_death:
             self.deaths.append(error)
-        self.party.drop()
+        self.worker_group.drop()

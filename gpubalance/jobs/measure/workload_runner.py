@@ -1,4 +1,4 @@
-"""Measures one subject: warms it up, has a worker train it, and makes a window of the replies."""
+"""Measures one workload: warms it up, has a worker train it, and makes a window of the replies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.window import Peaks, Sensors, Subject, Window, largest
+from gpubalance.jobs.measure.window import Peaks, Sensors, Window, Workload, largest
 from gpubalance.numbers.stats import mean, median
 from gpubalance.numbers.steady import has_trend
-from gpubalance.results.timing import Pulled, Timing
-from gpubalance.workers.messages import Measured, Pipe, Pull, PulledAll
+from gpubalance.results.timing import Prefetched, Timing
+from gpubalance.workers.messages import Measured, Pipe, PrefetchedAll, Pull
 from gpubalance.workers.worker import Worker
 
 # The part of a window in which steps are stamped: these write down when compute and update begin
@@ -60,9 +60,9 @@ def steps_per_timing(timing_s: float, step_s: float) -> int:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How a subject was warmed up, in all: by how many steps, and whether they became steady.
+    """How a workload was warmed up, in all: by how many steps, and whether they became steady.
 
-    `step_s` is the time of a step at the end, 0 if the worker had trained with the subject before;
+    `step_s` is the time of a step at the end, 0 if the worker had trained with the workload before;
     `peaks` are the largest of the devices until then. `unlike`: the batches differ in shape.
     """
 
@@ -76,8 +76,8 @@ class WarmUp:
 NOT_YET = WarmUp()
 
 
-class SubjectRunner:
-    """A worker that trains a subject now, and what it has replied so far.
+class WorkloadRunner:
+    """A worker that trains a workload now, and what it has replied so far.
 
     `timings` and `stamped` are those of the window that is measured, `peaks` the largest of all
     replies and of the warm-up before. GPUs are read by the `sensors`; `watch`, if any, gets each
@@ -87,16 +87,16 @@ class SubjectRunner:
     def __init__(
         self,
         worker: Worker,
-        subject: Subject,
+        workload: Workload,
         sensors: Sensors,
         watch: Watch | None = None,
         before: WarmUp = NOT_YET,
     ) -> None:
         self.worker = worker
-        self.subject = subject
+        self.workload = workload
         self.sensors = sensors
         self.peaks = before.peaks
-        self.are_unlike = before.unlike
+        self.vary_in_shape = before.unlike
         self.losses_are_finite = True  # so far, also of timings that do not count
         self.timings: list[Timing] = []
         self.stamped: list[Timing] = []
@@ -104,7 +104,7 @@ class SubjectRunner:
         # The part of steps that took longer than their profile says
         self._late_part = 0.0  # by the last reply
         self._late_parts: list[float] = []  # of the window
-        self._least_samples = subject.least_samples
+        self._least_samples = workload.least_samples
 
     def train(self, **how: Any) -> Iterator[Timing]:
         """Yields each timing of the worker that counts, as it comes.
@@ -112,20 +112,20 @@ class SubjectRunner:
         `how` has fields of Measure (for a cut, of Pipe) or the `until` of `Worker.measure`. Raises
         what that does.
         """
-        subject = self.subject
-        if subject.cut is not None:
-            replies = self.worker.pipe(subject.cut.model_copy(update=how))
+        workload = self.workload
+        if workload.cut is not None:
+            replies = self.worker.pipe(workload.cut.model_copy(update=how))
         else:
             replies = self.worker.measure(
-                subject.split, pipeline=subject.from_input_pipeline, **how
+                workload.split, pipeline=workload.from_input_pipeline, **how
             )
         for reply in replies:
             if isinstance(reply, Timing):
                 self.losses_are_finite &= reply.loss_is_finite
                 if not reply.counts:
                     continue
-                self.are_unlike = reply.unlike
-                self._tell(reply)
+                self.vary_in_shape = reply.unlike
+                self._report(reply)
                 yield reply
             else:
                 self._note(reply)
@@ -155,7 +155,7 @@ class SubjectRunner:
         self.stamped = []
         self._late_parts = []
         with self.sensors.watching():
-            if self.subject.wants_stamps:
+            if self.workload.wants_stamps:
                 rule = self._stamp(rule)
                 step_s = step_s or median([step_s_of(step) for step in self.stamped])
             self._until_known(rule, step_s, until_s)
@@ -179,7 +179,7 @@ class SubjectRunner:
         """
         part = STAMPED_PART
         steps = _STAMPED_STEPS_IF_SHORT
-        if self.are_unlike:
+        if self.vary_in_shape:
             part = _UNLIKE_STAMPED_PART
             steps = _UNLIKE_STAMPED_STEPS
         elif rule.least_s:
@@ -216,21 +216,21 @@ class SubjectRunner:
             # `samples` may be an estimate. Pulling counts them, once, and raises BadInput for too
             # few.
             pull = Pull(global_batch=self._least_samples, seconds=0.0)
-            list(self.worker.replies(pull, Pulled, PulledAll))
+            list(self.worker.replies(pull, Prefetched, PrefetchedAll))
             self._least_samples = 0
 
     def note_peaks(self, peaks: Peaks) -> None:
         """Takes note of each device's peak memory."""
         self.peaks = largest(self.peaks, peaks)
 
-    def _tell(self, timing: Timing) -> None:
+    def _report(self, timing: Timing) -> None:
         if self._watch is None:
             return
-        subject = self.subject
+        workload = self.workload
         event = TimingDone(
-            name=subject.name,
-            devices=subject.devices,
-            batches=subject.split.batches,
+            name=workload.name,
+            devices=workload.devices,
+            batches=workload.split.batches,
             # With the wait for data, stamped or not
             step_s=timing.seconds / timing.steps,
             compute_s=timing.compute_s,
@@ -240,7 +240,7 @@ class SubjectRunner:
         self._watch(event)
 
 
-def train_until_ready(runner: SubjectRunner, before: WarmUp) -> WarmUp:
+def train_until_ready(runner: WorkloadRunner, before: WarmUp) -> WarmUp:
     """Trains until the step time is steady; what the warm-up `before` has become by that.
 
     A worker's first split trains at least 10 steps, of which the last 10 show no trend; so does
@@ -249,20 +249,20 @@ def train_until_ready(runner: SubjectRunner, before: WarmUp) -> WarmUp:
     one for others. Raises OutOfMemory, and BadInput for a loss that is not a number from the first
     step on.
     """
-    if runner.subject.cut is not None:
-        return _warm_up_cut(runner, runner.subject.cut, before)
+    if runner.workload.cut is not None:
+        return _warm_up_cut(runner, runner.workload.cut, before)
     worker = runner.worker
-    subject = runner.subject
-    key = (subject.split, subject.from_input_pipeline)
+    workload = runner.workload
+    key = (workload.split, workload.from_input_pipeline)
     until_steady = worker.settings.xla or not worker.warm
     if key in worker.warm or (key in worker.trained and not until_steady):
         runner.note_peaks(worker.trained[key])
         return replace(before, peaks=runner.peaks)
     steps = _first_steps(runner)
     is_new = all(
-        split.accumulates != subject.split.accumulates for split, _ in worker.warm
+        split.accumulates != workload.split.accumulates for split, _ in worker.warm
     )
-    if subject.wants_stamps and (until_steady or is_new):
+    if workload.wants_stamps and (until_steady or is_new):
         steps += runner.train(at_least=_TRACED_STEPS, stamped=True)
     if until_steady:
         steps = _until_steady(runner, steps)
@@ -274,10 +274,10 @@ def train_until_ready(runner: SubjectRunner, before: WarmUp) -> WarmUp:
         steady = before.steady
     worker.warm.add(key)
     count = before.steps + len(steps)
-    return WarmUp(count, steady, step_s, runner.peaks, runner.are_unlike)
+    return WarmUp(count, steady, step_s, runner.peaks, runner.vary_in_shape)
 
 
-def _warm_up_cut(runner: SubjectRunner, cut: Pipe, before: WarmUp) -> WarmUp:
+def _warm_up_cut(runner: WorkloadRunner, cut: Pipe, before: WarmUp) -> WarmUp:
     """Trains until steps no longer get faster, unless these segments ran last in this process."""
     warmed_up = runner.worker.warm_pipeline
     key = cut.segments, cut.micro_batch
@@ -288,12 +288,12 @@ def _warm_up_cut(runner: SubjectRunner, cut: Pipe, before: WarmUp) -> WarmUp:
     warmed_up[key] = before.steps + len(steps)
     step_s = step_s_of(steps[-1])
     return WarmUp(
-        warmed_up[key], before.steady, step_s, runner.peaks, runner.are_unlike
+        warmed_up[key], before.steady, step_s, runner.peaks, runner.vary_in_shape
     )
 
 
 def train_until_settled(
-    runner: SubjectRunner, *, refuses_bad_loss: bool = True
+    runner: WorkloadRunner, *, refuses_bad_loss: bool = True
 ) -> list[Timing]:
     """The steps of a short warm-up, for a worker that has trained before.
 
@@ -308,7 +308,7 @@ def train_until_settled(
 
 
 def _first_steps(
-    runner: SubjectRunner, *, refuses_bad_loss: bool = True
+    runner: WorkloadRunner, *, refuses_bad_loss: bool = True
 ) -> list[Timing]:
     steps = list(runner.train(at_least=1))
     if refuses_bad_loss and not runner.losses_are_finite:
@@ -320,7 +320,7 @@ def _first_steps(
     return steps
 
 
-def _until_steady(runner: SubjectRunner, first: Sequence[Timing]) -> list[Timing]:
+def _until_steady(runner: WorkloadRunner, first: Sequence[Timing]) -> list[Timing]:
     """These first steps, and more until the last show no trend, or it has taken long enough."""
     end_s = time.monotonic() + _LONGEST_WARMUP_S
     steps = list(first)
@@ -336,7 +336,7 @@ def _are_steady(steps: Sequence[Timing]) -> bool:
     return len(last) == WARMUP_STEPS and not has_trend(last)
 
 
-def _until_settled(runner: SubjectRunner, first: Sequence[Timing]) -> list[Timing]:
+def _until_settled(runner: WorkloadRunner, first: Sequence[Timing]) -> list[Timing]:
     """These first steps, and more until the last is not clearly faster than the one before."""
     steps = list(first)
     while len(steps) < _LONGEST_SETTLING_STEPS:

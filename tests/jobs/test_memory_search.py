@@ -9,15 +9,15 @@ from typing import cast
 import pytest
 
 from gpubalance.errors import EnvironmentFault, NothingFits, OutOfMemory
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.rounds import lowered_limits
-from gpubalance.jobs.balance.together import Together
 from gpubalance.jobs.events import Doing, Event
-from gpubalance.jobs.measure.fitting import Fitting, _needs_and_has
+from gpubalance.jobs.measure.memory_search import JointMemorySearch, _needs_and_has
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.requests import BalanceRequest, RunRequest
-from gpubalance.workers.party import Party
-from tests.jobs.drawn import DrawnParty, DrawnWorker, nothing_kept, quiet
+from gpubalance.workers.worker_group import WorkerGroup
+from tests.jobs.drawn import DrawnGroup, DrawnWorker, nothing_kept, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -30,10 +30,10 @@ ROOMY = [
 ][:1]
 
 
-def failing(*at: int) -> type[DrawnParty]:
+def failing(*at: int) -> type[DrawnGroup]:
     """Parties that run out of memory, for no reason, when they are asked for these times."""
 
-    class Failing(DrawnParty):
+    class Failing(DrawnGroup):
         asked = 0
 
         @contextmanager
@@ -51,15 +51,15 @@ def failing(*at: int) -> type[DrawnParty]:
 def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
     """Two of them are: the second when the whole split is tried again, or measured."""
     expected = machine.rate(machine.balanced().split)
-    assert machine.rate(machine.balanced(party_of=failing(1)).split) == pytest.approx(
+    assert machine.rate(machine.balanced(group_of=failing(1)).split) == pytest.approx(
         expected, rel=0.01
     )
     for again in (3, 4):
-        found = machine.rate(machine.balanced(party_of=failing(1, again)).split)
+        found = machine.rate(machine.balanced(group_of=failing(1, again)).split)
         assert found > 0.8 * expected
 
 
-class Misblaming(DrawnParty):
+class Misblaming(DrawnGroup):
     """Parties that blame another device than the one that ran out of memory, as TensorFlow may."""
 
     @contextmanager
@@ -76,7 +76,7 @@ class Misblaming(DrawnParty):
 def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
     machine = Machine(seed, 0.0)
     expected = machine.rate(machine.balanced().split)
-    assert machine.rate(machine.balanced(party_of=Misblaming).split) == pytest.approx(
+    assert machine.rate(machine.balanced(group_of=Misblaming).split) == pytest.approx(
         expected, rel=0.01
     )
 
@@ -109,10 +109,12 @@ def test_what_does_not_fit_is_named_with_what_does(
     joint = JointProfile()
     split = BatchSplit(batches)
     asked = RunRequest(devices=devices, split=split, settings=SMALL, joint=joint)
-    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
+    worker_group = cast(
+        "WorkerGroup", DrawnGroup(devices, joint, seed=0, offset=lambda *_: 1.0)
+    )
     told: list[Event] = []
     failed = OutOfMemory("it ran out", replica=blamed)
-    error = Fitting(party, asked, told.append).error(failed)
+    error = JointMemorySearch(worker_group, asked, told.append).error(failed)
     where = "the joint run" if len(devices) > 1 else "the run"
     assert error.message == f"out of memory: {full} in {where} of {split}"
     assert error.remedy.startswith(remedy)
@@ -152,9 +154,13 @@ def limits_of(
     devices = devices_of(QUICK, *profiles)
     joint = JointProfile()
     asked = BalanceRequest(devices=devices, settings=SMALL, joint=joint)
-    party = cast("Party", DrawnParty(devices, joint, seed=0, offset=lambda *_: 1.0))
-    together = Together(asked, None, party, quiet, nothing_kept())
-    return lowered_limits(together, BatchSplit((0, *batches)), failed, believed=False)
+    worker_group = cast(
+        "WorkerGroup", DrawnGroup(devices, joint, seed=0, offset=lambda *_: 1.0)
+    )
+    joint_workers = JointWorkers(asked, None, worker_group, quiet, nothing_kept())
+    return lowered_limits(
+        joint_workers, BatchSplit((0, *batches)), failed, believed=False
+    )
 
 
 def test_a_balance_steps_back_to_what_fits_unless_it_was_chance() -> None:

@@ -11,7 +11,7 @@ from gpubalance.jobs.measure.figures import Windows
 from gpubalance.jobs.measure.input_pipeline import held_against
 from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.window import Subject
+from gpubalance.jobs.measure.window import Workload
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import (
@@ -25,7 +25,7 @@ from gpubalance.results.run import (
 from gpubalance.results.warnings import warning
 from gpubalance.settings.requests import RunRequest
 
-# What tells their step times apart, by the subjects' names
+# What tells their step times apart, by the workloads' names
 _OF_SUBJECTS = {
     "": "",
     "even": " of the even split",
@@ -34,12 +34,12 @@ _OF_SUBJECTS = {
 
 
 @dataclass
-class RunFindings:
+class RunState:
     """A run of a split, and what it is compared with as far as that has been found.
 
-    `asked` may have devices without samples; the measurer's party has none of them. `solo` is what
-    the devices gave alone. If batches come `from_input_pipeline`, the user's own, that is measured
-    alone too, and the same batches are measured while they are `held` on the devices.
+    `asked` may have devices without samples; the measurer's worker group has none of them. `solo`
+    is what the devices gave alone. If batches come `from_input_pipeline`, the user's own, that is
+    measured alone too, and the same batches are measured while they are `held` on the devices.
 
     `even` is what Keras would run: the split's global batch in equal shares. Where these do not fit
     without micro-batches, it is the largest equal shares that do. It may be the split itself; None
@@ -50,19 +50,19 @@ class RunFindings:
     measurer: Measurer
     solo: tuple[SoloBest, ...] | None = None
     from_input_pipeline: bool = False
-    even: Subject | None = None
+    even: Workload | None = None
     input_pipeline: InputPipeline | None = None
     warnings: list[Warning_] = field(default_factory=list)
     complete: bool = False
 
     def __post_init__(self) -> None:
         used = self.asked.without_idle
-        self.own = Subject(
+        self.own = Workload(
             used.split, used.devices, from_input_pipeline=self.from_input_pipeline
         )
-        self.held: Subject | None = None
+        self.held: Workload | None = None
         if self.from_input_pipeline:
-            self.held = Subject(
+            self.held = Workload(
                 used.split, used.devices, "held", is_baseline=True, shown=False
             )
 
@@ -71,13 +71,13 @@ class RunFindings:
         """Whether there is an even split that is not the split itself."""
         return self.even is not None and self.even != self.own
 
-    def subjects(self) -> list[Subject]:
+    def workloads(self) -> list[Workload]:
         """What is measured in turns."""
-        subjects = [self.own]
-        for subject in (self.even, self.held):
-            if subject is not None and subject != self.own:
-                subjects.append(subject)
-        return subjects
+        workloads = [self.own]
+        for workload in (self.even, self.held):
+            if workload is not None and workload != self.own:
+                workloads.append(workload)
+        return workloads
 
     def last(self) -> Measurement:
         """What the last window of its own split gave."""
@@ -93,7 +93,7 @@ class RunFindings:
         if not windows:
             return None
         asked = self.asked
-        facts = self.measurer.party.facts
+        facts = self.measurer.worker_group.facts
         began_s = figures.began_s(windows)
         even_windows = self._windows(self.even)
         if even_windows:  # one time axis for both
@@ -130,19 +130,19 @@ class RunFindings:
             warnings=(*self.warnings, *self._found(measured)),
         )
 
-    def _measurement(self, subject: Subject, origin_s: float) -> Measurement:
+    def _measurement(self, workload: Workload, origin_s: float) -> Measurement:
         return measurement(
-            subject.split,
-            self.measurer.windows[subject],
-            self.measurer.sensors(subject),
+            workload.split,
+            self.measurer.windows[workload],
+            self.measurer.sensors(workload),
             used_places=self.asked.split.used,
             origin_s=origin_s,
         )
 
-    def _windows(self, subject: Subject | None) -> Windows:
-        if subject is None:
+    def _windows(self, workload: Workload | None) -> Windows:
+        if workload is None:
             return []
-        return self.measurer.windows[subject]
+        return self.measurer.windows[workload]
 
     def _speedup(self, measured: Measurement, even: Measurement | None) -> Ratio | None:
         """How much faster the split is than the even split; exactly 1 if it is that itself."""
@@ -170,16 +170,18 @@ class RunFindings:
         """Warnings of what else was found, and those about the figures."""
         measurer = self.measurer
         if len(measured.batches) > 1:
-            for text in measurer.party.facts.verdict.warned:
+            for text in measurer.worker_group.facts.verdict.warned:
                 yield warning("not-exact", text=text)
         yield from warnings.resumed(measurer.resumed[(self.own,)])
-        known = [subject for subject in self.subjects() if measurer.windows[subject]]
+        known = [
+            workload for workload in self.workloads() if measurer.windows[workload]
+        ]
         yield from warnings.of_figures(
             self.asked.settings,
             figures.throttled_gpus(self.own.devices, measurer.windows[self.own]),
-            [measurer.windows[subject] for subject in known],
-            names=[_OF_SUBJECTS[subject.name] for subject in known],
-            steady=all(measurer.warm_up_of(subject).steady for subject in known),
+            [measurer.windows[workload] for workload in known],
+            names=[_OF_SUBJECTS[workload.name] for workload in known],
+            steady=all(measurer.warm_up_of(workload).steady for workload in known),
             excess_part=measured.excess_s / measured.step_time_s.median,
         )
         yield from warnings.telemetry_ended(measurer.telemetry_ended())

@@ -1,4 +1,4 @@
-"""What a party promises, with real processes and an engine that trains nothing."""
+"""What a worker group promises, with real processes and an engine that trains nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build
-from gpubalance.workers.party import Party
 from gpubalance.workers.process import Process
 from gpubalance.workers.worker import Worker
+from gpubalance.workers.worker_group import WorkerGroup
 from tests.cli.program import lives
 from tests.support.asked import asked
 from tests.support.told import refused
@@ -47,7 +47,7 @@ def step(worker: Worker) -> int:
 
 
 def numbered(work: Callable[[Worker], int]) -> Callable[[int, Worker], int]:
-    """Work for a party's `each`, which passes the worker's number too."""
+    """Work for a worker group's `each`, which passes the worker's number too."""
     return lambda _, worker: work(worker)
 
 
@@ -64,35 +64,35 @@ def interrupts() -> Iterator[None]:
 @pytest.mark.usefixtures("stand_in")
 def test_a_worker_is_asked_again_until_its_group_changes() -> None:
     """A worker is asked again and again until its group changes and one started ahead is the next."""
-    with Party(PAIR, build=BUILD) as party:
-        assert not party.alive
-        party.start(then=party)
-        first = asked(party, step)
-        party.regroup(PAIR)
-        assert asked(party, step) == first
-        assert (party.alive, party.overhead.workers) == (True, 1)
-        assert len(party.facts.memory_limit_bytes) == 2
-        party.drop()
+    with WorkerGroup(PAIR, build=BUILD) as worker_group:
+        assert not worker_group.alive
+        worker_group.start(then=worker_group)
+        first = asked(worker_group, step)
+        worker_group.regroup(PAIR)
+        assert asked(worker_group, step) == first
+        assert (worker_group.alive, worker_group.overhead.workers) == (True, 1)
+        assert len(worker_group.facts.memory_limit_bytes) == 2
+        worker_group.drop()
         assert gone(first)
-        second = asked(party, step)
-        assert party.overhead.workers == 2
-        party.regroup([SECOND])
+        second = asked(worker_group, step)
+        assert worker_group.overhead.workers == 2
+        worker_group.regroup([SECOND])
         assert gone(second)
-        assert asked(party, lambda worker: worker.devices) == (SECOND,)
+        assert asked(worker_group, lambda worker: worker.devices) == (SECOND,)
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_the_first_step_of_each_size_in_each_worker_is_overhead() -> None:
-    with Party([FIRST], [SECOND], build=BUILD) as party:
-        party.each(numbered(step))
-        started = party.overhead
+    with WorkerGroup([FIRST], [SECOND], build=BUILD) as worker_group:
+        worker_group.each(numbered(step))
+        started = worker_group.overhead
         assert (started.workers, started.traced) == (2, 2)
         assert min(started.starting_s, started.tracing_s) > 0
-        party.each(numbered(step))
-        assert party.overhead == started
-        party.each(lambda _, worker: list(worker.measure(BatchSplit((16,)))))
-        assert party.overhead.traced == 4
-        third = asked(party, pid)
+        worker_group.each(numbered(step))
+        assert worker_group.overhead == started
+        worker_group.each(lambda _, worker: list(worker.measure(BatchSplit((16,)))))
+        assert worker_group.overhead.traced == 4
+        third = asked(worker_group, pid)
         assert lives(psutil.Process(third))
     assert gone(third)
 
@@ -108,11 +108,11 @@ def test_several_workers_work_at_the_same_time_and_end_together() -> None:
         timings = [reply for reply in replies if isinstance(reply, Timing)]
         return worker.devices[0].label, len(timings)
 
-    with Party([FIRST], [SECOND], build=BUILD) as party:
-        assert party.each(measure) == {0: (FIRST.label, 5), 1: (SECOND.label, 5)}
-        assert party.failures == {}
-        assert len(party.facts.memory_limit_bytes) == 2
-        pids = party.each(numbered(pid))
+    with WorkerGroup([FIRST], [SECOND], build=BUILD) as worker_group:
+        assert worker_group.each(measure) == {0: (FIRST.label, 5), 1: (SECOND.label, 5)}
+        assert worker_group.failures == {}
+        assert len(worker_group.facts.memory_limit_bytes) == 2
+        pids = worker_group.each(numbered(pid))
     assert len(set(pids.values())) == 2
     assert all(map(gone, pids.values()))
 
@@ -133,21 +133,21 @@ def test_a_failure_is_its_devices(
             if devices[0].index == 1:
                 os.abort()
     """)
-    with Party([FIRST], [SECOND], build=BUILD) as party:
-        before = party.each(numbered(pid))
-        assert party.each(numbered(step)) == {0: before[0]}
-        assert isinstance(party.failures[1], PartialResult)
+    with WorkerGroup([FIRST], [SECOND], build=BUILD) as worker_group:
+        before = worker_group.each(numbered(pid))
+        assert worker_group.each(numbered(step)) == {0: before[0]}
+        assert isinstance(worker_group.failures[1], PartialResult)
         told = f"SIGABRT while training with batches 8 on {SECOND.label}"
-        assert told in party.failures[1].message
+        assert told in worker_group.failures[1].message
         assert gone(before[1])
         with refused("SIGABRT while building small", PartialResult):
-            party.start()
-        assert party.overhead.workers == 3
-        assert party.each(numbered(step)) == {0: before[0]}
-        assert "SIGABRT while building small" in party.failures[1].message
-        assert not party.alive
-        assert party.each(numbered(step), among=[0]) == {0: before[0]}
-        assert party.failures == {}
+            worker_group.start()
+        assert worker_group.overhead.workers == 3
+        assert worker_group.each(numbered(step)) == {0: before[0]}
+        assert "SIGABRT while building small" in worker_group.failures[1].message
+        assert not worker_group.alive
+        assert worker_group.each(numbered(step), among=[0]) == {0: before[0]}
+        assert worker_group.failures == {}
     every = [int(number) for number in pids.read_text().split()]
     assert len(every) == 4  # the second device's again whenever it was asked for
     assert all(map(gone, every))
@@ -159,48 +159,51 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
 ) -> None:
     """A simulated device's memory is only counted; a GPU's comes back when the process ends."""
     engine_that("def holds(device, size):\n    return size < 100\n")
-    with Party([device], build=BUILD) as party:
-        before = asked(party, pid)
+    with WorkerGroup([device], build=BUILD) as worker_group:
+        before = asked(worker_group, pid)
         with refused("ran out of memory with batches 100", OutOfMemory):
-            asked(party, lambda worker: list(worker.measure(BatchSplit((100,)))))
-        assert party.alive == stays
-        assert (asked(party, step) == before) == stays
+            asked(worker_group, lambda worker: list(worker.measure(BatchSplit((100,)))))
+        assert worker_group.alive == stays
+        assert (asked(worker_group, step) == before) == stays
 
 
 def test_whoever_waits_hears_of_a_kill(engine_that: Callable[[str], None]) -> None:
-    """Whoever waits hears that another thread has killed the party or an interrupt has."""
+    """Whoever waits hears that another thread has killed the worker group or an interrupt has."""
     engine_that("import time\ndef step(*_):\n    time.sleep(600)\n")
     heard: list[GpubalanceError] = []
-    with interrupts(), Party([FIRST], [SECOND], build=BUILD, deadline_s=60) as party:
-        pids = party.each(numbered(pid))
+    with (
+        interrupts(),
+        WorkerGroup([FIRST], [SECOND], build=BUILD, deadline_s=60) as worker_group,
+    ):
+        pids = worker_group.each(numbered(pid))
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            party.each(numbered(step))
+            worker_group.each(numbered(step))
     assert len(pids) == 2
     assert all(map(gone, pids.values()))
-    with Party([FIRST], build=BUILD) as party:
-        party.start()
+    with WorkerGroup([FIRST], build=BUILD) as worker_group:
+        worker_group.start()
 
         def wait() -> None:
             try:
-                asked(party, step)
+                asked(worker_group, step)
             except GpubalanceError as error:
                 heard.append(error)
 
         waiting = threading.Thread(target=wait)
         waiting.start()
         time.sleep(0.2)
-        party.kill()
+        worker_group.kill()
         waiting.join(60)
         assert isinstance(heard[0], PartialResult)
         # A worker that is started after that is killed too
         with pytest.raises(PartialResult):
-            asked(party, step)
+            asked(worker_group, step)
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
-    """Such a thread went on with its worker, while the caller ended the party.
+    """Such a thread went on with its worker, while the caller ended the worker group.
 
     The caller then made a result of what there was.
     """
@@ -217,12 +220,12 @@ def test_an_interrupt_while_threads_start_leaves_none_of_them() -> None:
         time.sleep(0.5)
         ended.append(number)
 
-    with interrupts(), Party([FIRST], [SECOND]) as party:
-        party.start()
+    with interrupts(), WorkerGroup([FIRST], [SECOND]) as worker_group:
+        worker_group.start()
         threading.settrace(interrupt)
         try:
             with pytest.raises(KeyboardInterrupt):
-                party.each(work)
+                worker_group.each(work)
         finally:
             threading.settrace(None)  # Python's own way to take it back
         assert sorted(ended) == [0, 1]

@@ -17,7 +17,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Measured
-from gpubalance.workers.party import Party
+from gpubalance.workers.worker_group import WorkerGroup
 
 # On a real device every failed try costs a worker and TensorFlow's own retries: 10 s and more.
 _TOLERANCE_ON_GPU = 0.01
@@ -25,14 +25,18 @@ _TOLERANCE_ON_GPU = 0.01
 Sizes = tuple[int, ...]
 
 
-class Fitting:
+class JointMemorySearch:
     """The search for a split that fits, in place of the request's own or of the even split."""
 
     def __init__(
-        self, party: Party, request: RunRequest, watch: Watch, peaks: Peaks = ()
+        self,
+        worker_group: WorkerGroup,
+        request: RunRequest,
+        watch: Watch,
+        peaks: Peaks = (),
     ) -> None:
         """`peaks` has the bytes that the request's split takes on each device, if that is known."""
-        self._party = party
+        self._group = worker_group
         self._split = request.split
         self._settings = request.settings
         self._devices = request.devices
@@ -208,7 +212,7 @@ class Fitting:
         full = self._full_text(error, fitting)
         message = f"out of memory: {full} in {where} of {split}"
         if fitting is None:
-            limits = self._party.facts.memory_limit_bytes
+            limits = self._group.facts.memory_limit_bytes
             message += _needs_and_has(self._refused or error, devices, limits)
             remedy = "not even one sample a device fits: use a smaller model"
         elif fitting == split:
@@ -267,7 +271,7 @@ class Fitting:
         """Trains one step: each device's peak memory, or None if one of them ran out."""
         self._watch(Doing(f"trying {split}"))
         try:
-            with self._party.worker() as worker:
+            with self._group.worker() as worker:
                 *_, last = worker.measure(split)
         except OutOfMemory as error:
             self._refused = error
