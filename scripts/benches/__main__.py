@@ -1,9 +1,9 @@
 """`scripts/bench [NAME [N [SEED]] …]`: runs these measurements, or all, and prints a line for each.
 
 The campaigns kills, fuzz, mutants, soak, decisions, rules and queue take a number of cases, and the
-seed that an earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two,
-and `changes 5` changes a split five times in place of 200. For a machine with GPUs see
-`scripts/bench gpu --help`.
+seed that an earlier one printed: `kills 30 7 fuzz`; `hosts 3` makes three hosts in place of two, and
+`changes 5` changes a split five times in place of 200.
+For a machine with GPUs see `scripts/bench gpu --help`.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from tests.support.machines import MULTIPLE, Machine, limit_of
 from tests.support.outcomes import Outcome, RoundCounts, outcome
 
 _MACHINES = 800
-# A file of {search: {card: [[batch, seconds], …]}}: how long real cards took for each batch, with
-# and without cuDNN's search for its fastest algorithms. It is not ours to pass on.
+# A file of {search: {card: [[batch, seconds], …]}}: how long real cards took for each batch, with and
+# without cuDNN's search for its fastest algorithms. It is not ours to pass on.
 RECORD = "GPUBALANCE_RECORD"
 Search = Literal["search_off", "search_on"]
 

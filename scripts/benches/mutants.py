@@ -1,11 +1,11 @@
 """`scripts/bench mutants [N [SEED]]`: puts N small bugs into the code, each alone, and tests it.
 
 Each of the 200 mutants, unless N is given, is one change of a line (mutation.py), in the rooms
-whose results are numbers, texts and decisions. In a copy of the checkout the quick tests run that
-reach its module, the nearest and fastest first, until one fails (mutant_tests.py). All mutants
-share one process. What survives in it is tried once more, from the disk, unless it is within a
-function, which that process takes over wholly. What survives that is printed. Mutants that change
-nothing that matters are named in equivalent_mutants.toml, each with the reason.
+whose results are numbers, texts and decisions. In a copy of the checkout the quick tests run that reach
+its module, the nearest and fastest first, until one fails (mutant_tests.py). All mutants share one
+process. What survives in it is tried once more, from the disk, unless it is within a function,
+which that process takes over wholly. What survives that is printed.
+Mutants that change nothing that matters are named in equivalent_mutants.toml, each with the reason.
 
 Neither mutmut nor cosmic-ray fits. mutmut 3 first runs all tests in its own process to learn which
 of them reach which function: that takes twenty minutes here, and they start processes of their own.

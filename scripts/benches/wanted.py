@@ -51,10 +51,10 @@ def _looks(first: int, most: int) -> Iterator[int]:
 def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
     """Takes up to `most` ratios until their median meets or misses what is wanted.
 
-    Difference the timings of one run, ratios of processes, or of two things in turns, are
-    independent: so the interval is that of order statistics (Conover, Practical Nonparametric
-    Statistics, 3.2). At each look it holds the median 95 times in 100 or more, for any
-    distribution: of several looks, one is off somewhat more often.
+    Difference the timings of one run, ratios of processes, or of two things in turns, are independent:
+    so the interval is that of order statistics (Conover, Practical Nonparametric Statistics, 3.2).
+    At each look it holds the median 95 times in 100 or more, for any distribution: of several
+    looks, one is off somewhat more often.
     """
     # It takes a second, and most who collect the tests do not need it.
     from scipy.stats import quantile_test

@@ -42,9 +42,9 @@ def waits(values):
     return values
 
 def samples():
-    data = tf.data.Dataset.from_tensor_slices((np.ones((300, 8), "float32"), np.ones((300, 4),
-    "float32"))) slowly = lambda x, y: (tf.ensure_shape(tf.numpy_function(waits, [x], tf.float32),
-    (None, 8)), y) return data.repeat().batch(144).map(slowly)
+    data = tf.data.Dataset.from_tensor_slices((np.ones((300, 8), "float32"), np.ones((300, 4), "float32")))
+    slowly = lambda x, y: (tf.ensure_shape(tf.numpy_function(waits, [x], tf.float32), (None, 8)), y)
+    return data.repeat().batch(144).map(slowly)
 """
 
 

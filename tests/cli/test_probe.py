@@ -51,8 +51,7 @@ L = keras.layers
 
 def small():
     return keras.Sequential([L.Input((64, 64, 3)), L.Conv2D(16, 3, activation="relu"),
-        L.Conv2D(16, 3, activation="relu"), L.GlobalAveragePooling2D(), L.Dense(10,
-        activation="softmax")])
+        L.Conv2D(16, 3, activation="relu"), L.GlobalAveragePooling2D(), L.Dense(10, activation="softmax")])
 """
 
 

@@ -22,8 +22,7 @@ from tests.support.cases import cases
 TRAIN = """
 import keras, numpy as np, tensorflow as tf
 
-samples = tf.data.Dataset.from_tensor_slices((np.zeros((48, 4), "float32"), np.zeros(48)))  # which
-uses TensorFlow
+samples = tf.data.Dataset.from_tensor_slices((np.zeros((48, 4), "float32"), np.zeros(48)))  # which uses TensorFlow
 
 def build():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

@@ -36,8 +36,7 @@ from gpubalance.cli.app import main
 try:
     main()
 finally:
-    print("loaded:", *sorted({"tensorflow", "keras", "tensorboard"} & set(sys.modules)),
-    file=sys.stderr)
+    print("loaded:", *sorted({"tensorflow", "keras", "tensorboard"} & set(sys.modules)), file=sys.stderr)
 """
 
 

@@ -31,8 +31,7 @@ class Hangs(keras.layers.Layer):
             while rank == 1 and os.path.exists({mark!r}):
                 time.sleep(0.05)
             return x
-        return x + tf.stop_gradient(tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32),
-        x.shape))
+        return x + tf.stop_gradient(tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32), x.shape))
 
 def model():
     inputs = keras.Input((8,))

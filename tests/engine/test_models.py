@@ -26,17 +26,18 @@ from beside_it import units
 @dataclass
 class Sizes:
     last: int = units
-good = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(Sizes().last,
-activation="softmax")]) unknown_shape = lambda: keras.Sequential([keras.Input((None, None, 3)),
-keras.layers.Conv2D(2, 3)]) fixed_batch = lambda: keras.Sequential([keras.Input((4,), batch_size=7),
-keras.layers.Dense(2)]) stateful = lambda: keras.Sequential(
+good = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(Sizes().last, activation="softmax")])
+unknown_shape = lambda: keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
+fixed_batch = lambda: keras.Sequential([keras.Input((4,), batch_size=7), keras.layers.Dense(2)])
+stateful = lambda: keras.Sequential(
     [keras.Input((3, 2), batch_size=7), keras.layers.LSTM(4, stateful=True, name="memory")]
 )
 no_input = lambda: keras.Sequential([keras.layers.Dense(2)])
 no_weights = lambda: keras.Sequential([keras.Input((4,)), keras.layers.Flatten()])
-text = lambda: keras.Sequential([keras.Input((1,), dtype="string"),
-keras.layers.TextVectorization(vocabulary=["a"])]) a_string = lambda: "a model" a_model =
-no_weights() of_a_size = lambda size: no_weights()
+text = lambda: keras.Sequential([keras.Input((1,), dtype="string"), keras.layers.TextVectorization(vocabulary=["a"])])
+a_string = lambda: "a model"
+a_model = no_weights()
+of_a_size = lambda size: no_weights()
 
 def breaks():
     raise RuntimeError("of the user's own")

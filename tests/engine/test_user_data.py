@@ -83,9 +83,8 @@ class Endless(keras.utils.PyDataset):
         return IMAGES, LABELS
 
 parts_without_number = lambda: Endless()
-of_unknown_shape = lambda: one_by_one().map(lambda x, y: (tf.numpy_function(lambda x: x, [x],
-tf.float32), y)) ragged = lambda: tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0],
-[1.0, 2.0]]), [0, 1]))
+of_unknown_shape = lambda: one_by_one().map(lambda x, y: (tf.numpy_function(lambda x: x, [x], tf.float32), y))
+ragged = lambda: tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1]))
 
 def padded():
     lengths = tf.data.Dataset.from_tensor_slices(np.arange(1, 25))
@@ -102,8 +101,7 @@ def one_at_a_time():
 def breaks():
     def broken(x):
         raise ValueError("bad file 7")
-    return one_by_one().map(lambda x, y: (tf.ensure_shape(tf.numpy_function(broken, [x],
-    tf.float32), (4,)), y))
+    return one_by_one().map(lambda x, y: (tf.ensure_shape(tf.numpy_function(broken, [x], tf.float32), (4,)), y))
 """
 GOOD = ["one_by_one", "in_batches", "made_by_the_import", "arrays", "with_one_weight"]
 GOOD += ["in_parts", "endless", "named"]

@@ -22,8 +22,8 @@ OF_ENVIRONMENT = ("CUDA", "KERAS", "NVIDIA", "OMP", "TF_", "XLA")
 
 def settings():
     threads, gpus = tf.config.threading, tf.config.list_physical_devices("GPU")
-    variables = {name: value for name, value in os.environ.items() if
-    name.startswith(OF_ENVIRONMENT)} return {
+    variables = {name: value for name, value in os.environ.items() if name.startswith(OF_ENVIRONMENT)}
+    return {
         "floatx": keras.config.floatx(),
         "image data format": keras.config.image_data_format(),
         "policy": keras.config.dtype_policy().name,

@@ -129,8 +129,7 @@ with split.scope():
     model = build()
 data = tf.data.Dataset.range(640).map(lambda _: (tf.zeros((32, 32, 16)), tf.zeros((4,)))).batch(64)
 split.fit(model, data, verbose=0)
-print(json.dumps([tf.config.experimental.get_memory_info(name)["peak"] for name in ("GPU:0",
-"GPU:1")]))
+print(json.dumps([tf.config.experimental.get_memory_info(name)["peak"] for name in ("GPU:0", "GPU:1")]))
 """
 
 

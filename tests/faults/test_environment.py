@@ -131,8 +131,9 @@ def test_07_08_a_worker_sees_its_gpus_by_uuid_in_nvmls_order(tmp_path: Path) -> 
     """A worker sees its GPUs by UUID in NVML's order and leaves none out."""
     steps = """
 def built(devices):
-    names = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_MIN_GPU_MULTIPROCESSOR_COUNT",
-    "TF_FORCE_GPU_ALLOW_GROWTH" print(*map(os.environ.get, names), flush=True) os.abort()
+    names = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_MIN_GPU_MULTIPROCESSOR_COUNT", "TF_FORCE_GPU_ALLOW_GROWTH"
+    print(*map(os.environ.get, names), flush=True)
+    os.abort()
 """
     machine = Machine(tmp_path, steps)
     both = ("--gpus", "1", "0"), ("--simulate", QUICK_PAIR)

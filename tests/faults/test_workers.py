@@ -53,8 +53,8 @@ import sys
 def step(devices, batches, number):
     device = devices[0].index if max(batches) > 8 else None
     if device == 0:
-        print("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
-        file=sys.stderr, flush=True) os.abort()
+        print("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", file=sys.stderr, flush=True)
+        os.abort()
     if device == 1:
         note()
         raise tf.errors.InternalError(None, None, "CUDA_ERROR_UNKNOWN")

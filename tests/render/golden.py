@@ -4,9 +4,9 @@ The results were made on simulated devices by
 
     gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o pair-balance.json
     gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --batches 820 568 -o pair-run.json
-    gpubalance independent --simulate configs/gtx1080ti-gtx1080.toml --batches 1024 512 -o
-    pair-independent.json gpubalance layers --simulate configs/gtx1080ti-gtx1080-large-model.toml -o
-    pair-layers.json gpubalance balance --simulate configs/four-unlike.toml -o four-balance.json
+    gpubalance independent --simulate configs/gtx1080ti-gtx1080.toml --batches 1024 512 -o pair-independent.json
+    gpubalance layers --simulate configs/gtx1080ti-gtx1080-large-model.toml -o pair-layers.json
+    gpubalance balance --simulate configs/four-unlike.toml -o four-balance.json
 
 and the probes, which the two `balance` made, are pair-probe.json and four-probe.json. What a report
 says of such results, and what its charts draw, is kept beside them.

@@ -5,10 +5,9 @@ It stands in the place of gpubalance.engine.pipeline.session: see session.py.
 Blocks have an eighth each of a profile's time and memory, and send a kilobyte a sample to the next.
 Steps take what the simulated schedule says, and are only counted. The script may have
 
-    slower(device, first, last)        by what factor these blocks are slower in the pipeline than
-    alone step(devices, segments, number)    called at each timing of the pipeline, counted from 1
-    in each worker held(device)                       bytes that a device holds in the pipeline
-    beside what its profile says
+    slower(device, first, last)        by what factor these blocks are slower in the pipeline than alone
+    step(devices, segments, number)    called at each timing of the pipeline, counted from 1 in each worker
+    held(device)                       bytes that a device holds in the pipeline beside what its profile says
 """
 
 from __future__ import annotations

@@ -8,24 +8,23 @@ file that ENGINE_STAND_IN_SCRIPT names, which may have
 
     built(devices)                     called when the model is built
     refused()                          message and remedy of why no split can train the model
-    packs()                            bytes of gradients, and of the packs in which several devices
-    sum them by arithmetic sync_s(pack_bytes)                 seconds of sync of several devices
-    that sum gradients in packs of that size sum_s(devices)                     seconds of a sum of
-    gradients over these, with nothing else to do step(devices, batches, number)     called at each
-    timing, counted from 1 in each worker; may return seconds a step needs(device, size)
-    bytes that a device needs for so many samples at a time holds(device, size)
-    whether so many samples at a time fit; where not, it is out of memory pulled(samples)
-    seconds in which the user's data gives a batch of so many; else 10 µs a sample
-    joined_from(global_batch)          samples in the user's own batches, where such ones are made
-    of them own_batch()                        samples in the user's own batches; else that is not
-    known own_batch_stays()                  whether `split.fit` leaves them as they are; else it
-    does not samples()                          how many samples the user's data has; else that is
-    not known epoch_samples()                    the same, as it is known before anything is
-    measured loss_is_finite()                   whether a timing's loss is a number unlike()
-    whether batches differ in shape late_part()                        the part of steps that took
-    longer than by the profile; else that is not known progress(devices)                  steps that
-    have this process's gradients took(seconds)                      called with what each timing
-    takes
+    packs()                            bytes of gradients, and of the packs in which several devices sum them by arithmetic
+    sync_s(pack_bytes)                 seconds of sync of several devices that sum gradients in packs of that size
+    sum_s(devices)                     seconds of a sum of gradients over these, with nothing else to do
+    step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
+    needs(device, size)                bytes that a device needs for so many samples at a time
+    holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
+    pulled(samples)                    seconds in which the user's data gives a batch of so many; else 10 µs a sample
+    joined_from(global_batch)          samples in the user's own batches, where such ones are made of them
+    own_batch()                        samples in the user's own batches; else that is not known
+    own_batch_stays()                  whether `split.fit` leaves them as they are; else it does not
+    samples()                          how many samples the user's data has; else that is not known
+    epoch_samples()                    the same, as it is known before anything is measured
+    loss_is_finite()                   whether a timing's loss is a number
+    unlike()                           whether batches differ in shape
+    late_part()                        the part of steps that took longer than by the profile; else that is not known
+    progress(devices)                  steps that have this process's gradients
+    took(seconds)                      called with what each timing takes
 
 What one of these leaves out, or returns None for, is as the profile says. In a cluster the devices
 are those of this process, one; each process counts the times of all, and tells of its own.

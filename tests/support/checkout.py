@@ -38,12 +38,11 @@ def build_editable(folder, settings=None, metadata=None):
     info = "gpubalance-1.dist-info"
     with zipfile.ZipFile(f"{folder}/gpubalance-1-py3-none-any.whl", "w") as wheel:
         wheel.writestr("gpubalance.pth", os.getcwd())
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: gpubalance\\nVersion:
-        1\\n"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: gpubalance\\nVersion: 1\\n"
                        "Provides-Extra: cuda\\nProvides-Extra: dev\\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag:
-        py3-none-any\\n") wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\\ngpubalance
-        = gpubalance:main\\n") wheel.writestr(f"{info}/RECORD", "")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\\ngpubalance = gpubalance:main\\n")
+        wheel.writestr(f"{info}/RECORD", "")
     return "gpubalance-1-py3-none-any.whl"
 """
 

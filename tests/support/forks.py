@@ -2,8 +2,8 @@
 
 It saves each a third of a second of processor time, and four seconds with TensorFlow.
 A fork has the files, variables, folder and words of the process that would else do its work, whose
-exit code is the fork's. What a program does before its first line, and what its imports find, is
-for processes without it: see tests/workers/test_plain_shell.py.
+exit code is the fork's. What a program does before its first line, and what its imports find, is for
+processes without it: see tests/workers/test_plain_shell.py.
 """
 
 from __future__ import annotations

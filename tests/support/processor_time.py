@@ -1,7 +1,7 @@
 """What each test takes: `scripts/test --durations` writes it for `scripts/bench tests`.
 
-Processor time counts, as wall time on a machine with other work says little. A test's is that of
-its process and of the children that ended in it, with theirs. What a fixture of a module or of the
+Processor time counts, as wall time on a machine with other work says little. A test's is that of its
+process and of the children that ended in it, with theirs. What a fixture of a module or of the
 session takes is the test's that comes first.
 """
 

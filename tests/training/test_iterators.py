@@ -28,8 +28,8 @@ def interrupt(batch, logs):
     if model.optimizer.iterations.numpy() > 2 * 10:
         raise KeyboardInterrupt
 interrupts = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
-data = tf.data.Dataset.from_tensor_slices((np.zeros((100, 6), "float32"), np.zeros((100, 3),
-"float32"))) data = data.map(lambda x, y: (x, y), num_parallel_calls=tf.data.AUTOTUNE).batch(4)
+data = tf.data.Dataset.from_tensor_slices((np.zeros((100, 6), "float32"), np.zeros((100, 3), "float32")))
+data = data.map(lambda x, y: (x, y), num_parallel_calls=tf.data.AUTOTUNE).batch(4)
 model.fit(data, validation_data=data, epochs=3, verbose=0, callbacks=[interrupts])
 """
 

@@ -51,9 +51,7 @@ def oldest_keras() -> Path:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "tests",
-    [FEW, pytest.param(MORE, marks=pytest.mark.campaign)],
-    ids=["few", "more"],
+    "tests", [FEW, pytest.param(MORE, marks=pytest.mark.campaign)], ids=["few", "more"]
 )
 def test_the_oldest_one_is_exact(oldest_keras: Path, tests: tuple[str, ...]) -> None:
     kept = [name for name in os.environ if not name.startswith("PYTEST_XDIST")]

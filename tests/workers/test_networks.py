@@ -79,9 +79,10 @@ MODEL = """
 import keras
 
 def build():
-    layers = [keras.Input((64,)), keras.layers.Dense(512), keras.layers.Dense(512),
-    keras.layers.Dense(10)] model = keras.Sequential(layers) model.compile("sgd",
-    keras.losses.SparseCategoricalCrossentropy(from_logits=True)) return model
+    layers = [keras.Input((64,)), keras.layers.Dense(512), keras.layers.Dense(512), keras.layers.Dense(10)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
 """
 TRAINS = """
 import sys

@@ -232,9 +232,9 @@ def test_a_failed_model_has_the_users_lines(opened: Worker, tmp_path: Path) -> N
 
 TOLD_AT_EVERY_START = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
-I0000 00:00:1795284274.373600   24078 cudart_stub.cc:31] Could not find cuda drivers on your
-machine. I0000 00:00:1795284274.420179   24078 cpu_feature_guard.cc:227] This TensorFlow binary is
-optimized. To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
+I0000 00:00:1795284274.373600   24078 cudart_stub.cc:31] Could not find cuda drivers on your machine.
+I0000 00:00:1795284274.420179   24078 cpu_feature_guard.cc:227] This TensorFlow binary is optimized.
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
 2026-11-21 18:00:00.000001: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
 Traceback (most recent call last):
   File "session.py", line 1, in step

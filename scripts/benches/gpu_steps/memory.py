@@ -15,8 +15,8 @@ from tests.cli.program import QUICK_PAIR
 
 # The program's own time limit ends this much earlier, so that it saves what it has.
 _AFTERWARDS_S = 25.0
-# A step of the largest batches takes seconds, and where the allocator's own pieces decide what
-# fits, only trying tells: so not every batch is looked at.
+# A step of the largest batches takes seconds, and where the allocator's own pieces decide what fits,
+# only trying tells: so not every batch is looked at.
 _MULTIPLE = ("--batch-multiple", "64")
 
 

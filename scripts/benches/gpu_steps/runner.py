@@ -1,9 +1,9 @@
 """Runs the steps one by one, each for its share of the time left, and goes on after a failure.
 
-Each has a process of its own, `python -m scripts.benches.gpu_steps.runner NAME FOLDER FIGURES
-SECONDS [--rehearse]`, which adds each figure to the file FIGURES as soon as it is found, a line of
-JSON each: a rented machine may be gone at any time, and may give only a few files back. What else a
-step writes, with its log, is in FOLDER.
+Each has a process of its own, `python -m scripts.benches.gpu_steps.runner NAME FOLDER FIGURES SECONDS
+[--rehearse]`, which adds each figure to the file FIGURES as soon as it is found, a line of JSON
+each: a rented machine may be gone at any time, and may give only a few files back. What else a step
+writes, with its log, is in FOLDER.
 """
 
 from __future__ import annotations

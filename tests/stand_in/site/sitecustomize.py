@@ -1,8 +1,8 @@
 """Gives a worker another engine, or parts of a GPU, or makes it a fork of a loaded process.
 
 Python runs this at its start if the folder is on PYTHONPATH. It loads no module until one is
-needed, as Python's start does not: what is loaded is never looked for, so that a file which hides
-it would not be noticed.
+needed, as Python's start does not: what is loaded is never looked for, so that a file which hides it
+would not be noticed.
 """
 
 import os
