@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.cli.app import ours, show_error
+from gpubalance.cli.app import show_error, to_gpubalance_error
 from gpubalance.errors import BadInput, EnvironmentFault, GpubalanceError, NothingFits
 from gpubalance.jobs.doctor.check import guarded
 from gpubalance.remedies import known_error, known_errors, match, match_log
@@ -80,10 +80,10 @@ def test_an_unforeseen_error_is_a_known_one(capsys: pytest.CaptureFixture[str]) 
     quoted = f"error: {bug}KeyError: '{full}'\n  → report what --verbose adds to this\n"
     for error, code, says in (
         (OSError(28, full), 3, known_error("disk-full").remedy),
-        (RuntimeError("of ours"), 1, f"{bug}RuntimeError: of ours"),
+        (RuntimeError("of to_gpubalance_error"), 1, f"{bug}RuntimeError: of ours"),
         (KeyError(full), 1, quoted),
     ):
-        found = ours(error, [])
+        found = to_gpubalance_error(error, [])
         assert found is not None
         assert show_error(found, verbose=False) == code
         assert says in capsys.readouterr().err

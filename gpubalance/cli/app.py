@@ -154,7 +154,7 @@ def _run() -> int:
     except Exception as error:  # noqa: BLE001  (a bug says so, and what to report)
         # Typer may not have come to --verbose before it met what it can't read.
         verbose = "--verbose" in arguments or invocation.verbose
-        our_error = ours(error, arguments)
+        our_error = to_gpubalance_error(error, arguments)
         if our_error is None:
             return UsageError.exit_code
         invocation.explain(our_error)
@@ -185,7 +185,9 @@ def _complete() -> NoReturn:
     sys.exit(0)
 
 
-def ours(error: Exception, arguments: Sequence[str]) -> GpubalanceError | None:
+def to_gpubalance_error(
+    error: Exception, arguments: Sequence[str]
+) -> GpubalanceError | None:
     """The error that stands for any: for one of Typer's, and for a bug.
 
     None for no command at all, when the help was printed.

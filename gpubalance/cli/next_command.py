@@ -108,8 +108,10 @@ def _line(*words: str) -> str:
 
 def typed(text: str) -> str:
     """The text with each of our commands as this user would type it: with the program's name."""
-    ours = f"(?:{re.escape(program())}|gpubalance) (?=(?:{'|'.join(COMMANDS)})\\b)"
-    return re.sub(rf"(?<![\w./-]){ours}", lambda _: f"{program()} ", text)
+    own_command = (
+        f"(?:{re.escape(program())}|gpubalance) (?=(?:{'|'.join(COMMANDS)})\\b)"
+    )
+    return re.sub(rf"(?<![\w./-]){own_command}", lambda _: f"{program()} ", text)
 
 
 def _simulated(simulate: str | None) -> list[str]:

@@ -94,9 +94,9 @@ def rounds(
 
 def wait_for(names: Sequence[str]) -> None:
     """Waits until every device has done all that was queued on it."""
-    marks = []
+    ends = []
     for name in names:
         with tf.device(name):
-            marks.append(tf.zeros(()) + 1.0)
-    for mark in marks:
-        mark.numpy()  # the copy to the host waits for the device's stream
+            ends.append(tf.zeros(()) + 1.0)
+    for end in ends:
+        end.numpy()  # the copy to the host waits for the device's stream

@@ -45,13 +45,13 @@ def curve_lines(points: Sequence[CurvePoint], width: int = WIDTH) -> list[str]:
     On a narrow terminal the bar takes what the other columns leave, or is left out.
     """
     best = max(point.throughput.median for point in points)
-    longest = max(len(_marks(point)) for point in points)
-    marks_width = longest + 2 if longest else 0
-    room = max(0, min(_BAR_WIDTH, width - _OTHER_COLUMNS - marks_width))
+    longest = max(len(_notes(point)) for point in points)
+    notes_width = longest + 2 if longest else 0
+    room = max(0, min(_BAR_WIDTH, width - _OTHER_COLUMNS - notes_width))
     rows = [["batch", "samples/s", "step", "memory", "", ""]]
     for point in sorted(points, key=lambda point: point.batch):
         bar = _bar(point.throughput.median / best, room)
-        rows.append([str(point.batch), *_figures(point), bar, _marks(point)])
+        rows.append([str(point.batch), *_figures(point), bar, _notes(point)])
     if not room:
         rows = [row[:4] + row[5:] for row in rows]
     return table(rows, left=(4, 5), indent="  ")
@@ -72,15 +72,15 @@ def _bar(part: float, width: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _marks(point: CurvePoint) -> str:
-    marks = []
+def _notes(point: CurvePoint) -> str:
+    notes = []
     if not point.steady:
-        marks.append("not steady")
+        notes.append("not steady")
     if not point.precise:
-        marks.append("± over 1 %")
+        notes.append("± over 1 %")
     if point.telemetry:
-        marks += point.telemetry.throttle_reasons or ()
-    return ", ".join(marks)
+        notes += point.telemetry.throttle_reasons or ()
+    return ", ".join(notes)
 
 
 def point_text(device: Device, point: CurvePoint) -> str:
@@ -89,8 +89,8 @@ def point_text(device: Device, point: CurvePoint) -> str:
     figures = [f"{rate} samples/s", step]
     if point.memory_peak_bytes is not None:
         figures.append(memory)
-    if _marks(point):
-        figures.append(_marks(point))
+    if _notes(point):
+        figures.append(_notes(point))
     return f"{device.label} batch {point.batch}: {', '.join(figures)}"
 
 

@@ -71,13 +71,13 @@ def warning_lines(
     warnings: Sequence[Warning_], width: int = WIDTH, typed: Callable[[str], str] = str
 ) -> list[str]:
     """An empty line, then each warning's code, message and remedy; those of one kind are joined."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    by_remedy: dict[tuple[str, str], list[str]] = {}
     for warning in warnings:
-        alike.setdefault((warning.code, warning.next), []).append(warning.message)
+        by_remedy.setdefault((warning.code, warning.next), []).append(warning.message)
     lines = []
-    if alike:
+    if by_remedy:
         lines.append("")
-    for (code, remedy), messages in alike.items():
+    for (code, remedy), messages in by_remedy.items():
         lines += prose(f"warning {code}: {'; '.join(messages)}", width)
         # Paths and flags stay whole, so that they can be copied.
         first, *others = prose(typed(remedy), width - 4) or [""]

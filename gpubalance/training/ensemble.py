@@ -134,7 +134,7 @@ class Ensemble:
         self._size = 0
         limits = self._limits()
         trained: list[Trained] = []
-        alike: dict[object, Trained] = {}
+        by_kind: dict[object, Trained] = {}
         for number, model in enumerate(self._models):
             layers = tuple(map(type, model._flatten_layers()))
             kind = (
@@ -143,9 +143,9 @@ class Ensemble:
                 tuple(weight.shape for weight in model.weights),
             )
             held = self._held(number)
-            if kind not in alike:
-                alike[kind] = self._measured(number, batch, size, held, limits)
-            trained.append(alike[kind]._replace(held=held))
+            if kind not in by_kind:
+                by_kind[kind] = self._measured(number, batch, size, held, limits)
+            trained.append(by_kind[kind]._replace(held=held))
             self._check(number, trained[-1], limits)
         placement = place_models(trained, limits)
         if placement.devices is None:

@@ -107,7 +107,9 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._change_cost = ChangeCost()
         self._steps_left = StepsLeft()
         self._first_batch = 0  # samples of this training's first step
-        self._told = 0  # of the changes, those in `epochs` or of an earlier training
+        self._reported = (
+            0  # of the changes, those in `epochs` or of an earlier training
+        )
         self._has_warned = False
 
     def on_train_begin(self, _: Any = None) -> None:
@@ -182,8 +184,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps_left.end_epoch()
         if not self._steps:
             return
-        times = EpochTimes.of(epoch, self._steps, self.changes[self._told :])
-        self._told = len(self.changes)
+        times = EpochTimes.of(epoch, self._steps, self.changes[self._reported :])
+        self._reported = len(self.changes)
         self._steps.clear()
         self.epochs.append(times)
         self._write(times)

@@ -28,9 +28,10 @@ def main() -> None:
         problems = threads.map(lambda other: _problem(other, until_s), others)
         _be_reached(server, len(others), until_s)
         unreached = dict(zip(others, problems, strict=True))
-    told = {address: why for address, why in unreached.items() if why}
+    reasons = {address: why for address, why in unreached.items() if why}
     sys.stdout.write(
-        json.dumps({"address": own, "clock_s": time.time(), "unreached": told}) + "\n"
+        json.dumps({"address": own, "clock_s": time.time(), "unreached": reasons})
+        + "\n"
     )
 
 

@@ -41,7 +41,7 @@ def command_in_terminal(
 
     Returns the exit status and what was seen.
     """
-    ours, theirs = pty.openpty()
+    to_gpubalance_error, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, columns, 0, 0))
     unset = {"COLUMNS", "LINES", "NO_COLOR", "CUDA_VISIBLE_DEVICES"}
     variables = {key: value for key, value in os.environ.items() if key not in unset}
@@ -58,12 +58,12 @@ def command_in_terminal(
     written = b""
     pictures = []
     until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until and (data := _read(ours)) is not None:
+    while time.monotonic() < until and (data := _read(to_gpubalance_error)) is not None:
         if data:
             written += data
             stream.feed(data)
             pictures.append(tuple(line.rstrip() for line in screen.display))
-    os.close(ours)
+    os.close(to_gpubalance_error)
     return process.wait(timeout=60), Seen(written, tuple(pictures))
 
 

@@ -15,8 +15,8 @@ from tests.stand_in import TWO_UNLIKE_GPUS, environment
 
 def test_each_version_is_on_a_line_of_its_own() -> None:
     done = gpubalance("--version", code=0)
-    ours, python, tensorflow, keras, driver = done.stdout.splitlines()
-    assert ours == f"gpubalance {package.__version__}"
+    to_gpubalance_error, python, tensorflow, keras, driver = done.stdout.splitlines()
+    assert to_gpubalance_error == f"gpubalance {package.__version__}"
     assert python == f"Python {platform.python_version()}"
     assert tensorflow.startswith(f"TensorFlow {version('tensorflow')}, built ")
     assert keras == f"Keras {software().keras}"

@@ -248,7 +248,7 @@ def _with_unequal_weights(batch: Any) -> list[Any]:
     first = len(tensors) - len(_tensors_in(weights))
     for place in range(first, len(tensors)):
         if tensors[place].dtype.is_floating:
-            tensors[place] = _unlike(tensors[place])
+            tensors[place] = _unequal(tensors[place])
     return tensors
 
 
@@ -257,7 +257,7 @@ def _tensors_in(values: Any) -> list[Any]:
     return list(map(tf.convert_to_tensor, known))
 
 
-def _unlike(weights: Any) -> Any:
+def _unequal(weights: Any) -> Any:
     """The weights times a factor for each sample: the golden ratio spreads any number of them."""
     factors = 0.5 + np.arange(int(weights.shape[0])) * 0.6180339887 % 1
     by_sample = tf.cast(tf.transpose(weights), tf.float64) * factors

@@ -92,26 +92,26 @@ class JointWorkers:
         self,
         devices: frozenset[int],
         around: frozenset[int],
-        told: Container[frozenset[int]],
+        known: Container[frozenset[int]],
     ) -> dict[frozenset[int], float]:
         """The seconds of sums of all gradients over some devices, and over all `around` them.
 
-        Those that are `told` are not timed again.
+        Those that are `known` are not timed again.
         """
-        untold = [one for one in (devices, around) if one not in told]
+        unknown_sets = [one for one in (devices, around) if one not in known]
 
         def timed() -> SumsTimed:
             without = self.labels(around - devices)
             doing = f"timing sums of gradients without {without}"
-            return self._sums_timed(untold, sorted(around), doing)
+            return self._sums_timed(unknown_sets, sorted(around), doing)
 
-        key = content_key("sums", str(list(map(sorted, untold))))
+        key = content_key("sums", str(list(map(sorted, unknown_sets))))
         seconds = self.journal.get_or_make(key, SumsTimed, timed).seconds
         if not seconds:
             # They could not be summed: for all that is known, sync may fall to nothing.
             unknown = {devices: 0.0, around: math.inf}
-            return {one: unknown[one] for one in untold}
-        return dict(zip(untold, seconds, strict=True))
+            return {one: unknown[one] for one in unknown_sets}
+        return dict(zip(unknown_sets, seconds, strict=True))
 
     def _sums_timed(
         self, sets: Sequence[Set[int]], used: Sequence[int], doing: str

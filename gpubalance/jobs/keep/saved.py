@@ -108,12 +108,12 @@ def best_joint_run(
     for plan in saved(Plan):
         if plan.run is not None:
             runs.append(plan.run)
-    alike = []
+    same_runs = []
     for run in runs:
         used = {identity(run.devices[replica.device]) for replica in run.replicas}
         # In a balance's run batches lie on the devices.
         has_data = settings.data is None or run.pipeline is not None
         same_work = run.model.is_like(model) and run.settings.alone == settings.alone
         if used == wanted and same_work and has_data:
-            alike.append(run)
-    return max(alike, key=lambda run: run.throughput.median, default=None)
+            same_runs.append(run)
+    return max(same_runs, key=lambda run: run.throughput.median, default=None)

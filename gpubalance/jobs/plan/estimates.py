@@ -113,11 +113,11 @@ class DeviceEstimates:
         """
         fitting = self._fitting(proven=proven)
         fastest = max((measured.value for measured in fitting), default=0.0)
-        alike = [
+        equal_ones = [
             measured for measured in fitting if measured.value >= (1 - _ALIKE) * fastest
         ]
         return min(
-            alike,
+            equal_ones,
             key=lambda measured: (measured.planned.split.global_batch, -measured.value),
             default=None,
         )

@@ -28,8 +28,8 @@ _MODEL_POINTS = 120
 def curves(subject: ReportSubject) -> Drawing | str:
     """The curves. Needs a probe: the result itself, or a probe of its devices."""
     if subject.probed:
-        marks = "Marks are measured, with their 95 % intervals"
-        note = f"{marks}; lines are the model that is planned with."
+        markers = "Marks are measured, with their 95 % intervals"
+        note = f"{markers}; lines are the model that is planned with."
         return note, lambda width: _draw(subject, width)
     if subject.kind == "probe":
         return "no batch size was measured"
@@ -95,9 +95,9 @@ def _draw_device(
     style = look(number)
     colour = style["color"]
     # Every other device's marks are larger and hollow, so that both of two equal ones are seen.
-    marks: dict[str, Any] = {"markersize": 5, "markerfacecolor": colour}
+    markers: dict[str, Any] = {"markersize": 5, "markerfacecolor": colour}
     if number % 2:
-        marks = {"markersize": 7, "markerfacecolor": "none"}
+        markers = {"markersize": 7, "markerfacecolor": "none"}
     limit = probe.batch_limit
     most = None
     if limit is not None and limit.fails is not None:
@@ -110,12 +110,12 @@ def _draw_device(
         known = times > 0
         line: dict[str, Any] = {"linestyle": style["linestyle"], "linewidth": 1.6}
         axes.plot(at[known], at[known] / times[known], color=colour, **line)
-    axes.plot([], [], **style, **marks, linewidth=1.6, label=name)
+    axes.plot([], [], **style, **markers, linewidth=1.6, label=name)
     intervals = [
         point.throughput.ci95 or (point.throughput.median,) * 2 for point in points
     ]
     low, high = np.transpose(intervals)
-    marks |= {
+    markers |= {
         **style,
         "linestyle": "none",
         "elinewidth": 1.2,
@@ -123,7 +123,7 @@ def _draw_device(
         "zorder": 3,
     }
     errors = np.clip([rates - low, high - rates], 0.0, None)
-    axes.errorbar(batches, rates, yerr=errors, **marks)
+    axes.errorbar(batches, rates, yerr=errors, **markers)
     if most is not None:
         axes.axvline(most, color=colour, linestyle=":", linewidth=1.8, ymax=0.97)
     if chosen:

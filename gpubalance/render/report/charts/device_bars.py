@@ -63,11 +63,11 @@ def memory(subject: ReportSubject) -> Drawing | str:
         batch = getattr(sized, "micro_batch", 0) or getattr(sized, "batch", 0)
         bars = [Bar(_PEAK, 0.0, peak / _GIB)]
         text = format_bytes(peak)
-        marks = {}
+        markers = {}
         if limit:
             text += f" of {format_bytes(limit)}, {format_percent(peak / limit)}"
-            marks[_LIMIT] = limit / _GIB
-        rows.append(Row(long_name(device, f"batch {batch}"), text, bars, marks))
+            markers[_LIMIT] = limit / _GIB
+        rows.append(Row(long_name(device, f"batch {batch}"), text, bars, markers))
     if rows:
         return rows_chart(rows, "memory, GiB")
     if subject.ran:

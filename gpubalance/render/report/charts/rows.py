@@ -48,17 +48,17 @@ class Bar(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Bars, and `marks` across the row, under a text at the left and one at the right."""
+    """Bars, and `markers` across the row, under a text at the left and one at the right."""
 
     left: str
     right: str = ""
     bars: Sequence[Bar] = ()
-    marks: Mapping[Key, float] = MappingProxyType({})
+    markers: Mapping[Key, float] = MappingProxyType({})
 
     @property
     def is_heading(self) -> bool:
         """Whether the row is only text."""
-        return not self.bars and not self.marks
+        return not self.bars and not self.markers
 
     @property
     def height(self) -> float:
@@ -92,7 +92,7 @@ def _draw(rows: Sequence[Row], width: int, label: str) -> Figure:
     keys: set[Key] = set()
     for row in rows:
         keys.update(bar.key for bar in row.bars if abs(bar.length) > _SEEN * wide)
-        keys.update(row.marks)
+        keys.update(row.markers)
     height = sum(row.height for row in rows) * _ROW_PX + _REST_PX
     figure, (axes,) = new_figure(width, height)
     left = low
@@ -124,7 +124,7 @@ def _range(rows: Sequence[Row]) -> tuple[float, float]:
     """The first and last place of a bar or mark, or 0."""
     places = [0.0]
     for row in rows:
-        places += row.marks.values()
+        places += row.markers.values()
         for bar in row.bars:
             places += [bar.start, bar.start + bar.length]
     return min(places), max(places)
@@ -165,6 +165,6 @@ def _draw_bars(
             axes.text(
                 at, middle, number, ha="center", va="center", color=PAPER, fontsize=8
             )
-    for key, value in row.marks.items():
+    for key, value in row.markers.items():
         ends = [middle - _BAR / 2 - 0.05, middle + _BAR / 2]
         axes.plot([value, value], ends, color=key.colour, linewidth=2.2, label=key.name)

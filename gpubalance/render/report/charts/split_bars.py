@@ -120,9 +120,11 @@ def rounds(subject: ReportSubject) -> Drawing | str:
         if tried.measured:
             rate = tried.measured.throughput.median
             text = format_rate(rate)
-        marks = {_PREDICTED: tried.predicted_throughput}
+        markers = {_PREDICTED: tried.predicted_throughput}
         rows.append(
-            Row(f"{tried.number}. {batches}", text, [Bar(_MEASURED, 0.0, rate)], marks)
+            Row(
+                f"{tried.number}. {batches}", text, [Bar(_MEASURED, 0.0, rate)], markers
+            )
         )
     return rows_chart(rows, "throughput, samples/s")
 
@@ -136,7 +138,7 @@ def goodput(subject: ReportSubject) -> Drawing | str:
     for split in predicted.by_goodput:
         name = f"{split.of} {'/'.join(map(str, split.batches))}"
         worth = f"a sample is worth {format_percent(split.efficiency)}"
-        marks = {_THROUGHPUT: split.throughput}
-        rows.append(Row(name, worth, [Bar(_GOODPUT, 0.0, split.goodput)], marks))
+        markers = {_THROUGHPUT: split.throughput}
+        rows.append(Row(name, worth, [Bar(_GOODPUT, 0.0, split.goodput)], markers))
     note = f"By a noise scale of {three_digits(subject.plan.predicted.noise_scale)} samples."
     return rows_chart(rows, "throughput and goodput, samples/s", note)

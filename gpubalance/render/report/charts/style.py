@@ -161,11 +161,13 @@ def new_figure(
 
 def legend(figure: Figure, columns: int) -> None:
     """What each label stands for, below the axes; the figure grows by as much."""
-    marks = {}
+    markers = {}
     for axes in figure.axes:
         for mark, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            marks[label] = mark
-    columns = min(columns, len(marks))
-    lines = math.ceil(len(marks) / columns)
+            markers[label] = mark
+    columns = min(columns, len(markers))
+    lines = math.ceil(len(markers) / columns)
     figure.set_figheight(figure.get_figheight() + lines * _LEGEND_PX / _PX_PER_INCH)
-    figure.legend(marks.values(), marks.keys(), loc="outside lower left", ncols=columns)
+    figure.legend(
+        markers.values(), markers.keys(), loc="outside lower left", ncols=columns
+    )
