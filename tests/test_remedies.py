@@ -80,7 +80,7 @@ def test_an_unforeseen_error_is_a_known_one(capsys: pytest.CaptureFixture[str]) 
     quoted = f"error: {bug}KeyError: '{full}'\n  → report what --verbose adds to this\n"
     for error, code, says in (
         (OSError(28, full), 3, known_error("disk-full").remedy),
-        (RuntimeError("of to_gpubalance_error"), 1, f"{bug}RuntimeError: of ours"),
+        (RuntimeError("of ours"), 1, f"{bug}RuntimeError: of ours"),
         (KeyError(full), 1, quoted),
     ):
         found = to_gpubalance_error(error, [])
