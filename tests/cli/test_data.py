@@ -42,7 +42,7 @@ def step(devices, batches, number):
 def samples():
     return 100 if max(sizes) >= 16 else None
 
-def pulled(asked):
+def prefetched(asked):
     if asked > 100:
         raise BadInput(f"100 samples, fewer than {asked}", remedy="give more")
 """
@@ -53,7 +53,7 @@ DATA = ("--data", "mine.py:dataset")
 @pytest.fixture
 def folder(tmp_path: Path, engine_that: Callable[[str], None]) -> Path:
     """A folder with data that comes at 100 samples/s, which no worker loads."""
-    engine_that("def pulled(samples): return samples / 100")
+    engine_that("def prefetched(samples): return samples / 100")
     (tmp_path / "mine.py").write_text(FILE)
     return tmp_path
 
@@ -61,7 +61,7 @@ def folder(tmp_path: Path, engine_that: Callable[[str], None]) -> Path:
 def test_a_balance_that_ends_before_its_pipeline_is_measured_goes_on_there(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
-    engine_that("def pulled(samples): __import__('os')._exit(9)")
+    engine_that("def prefetched(samples): __import__('os')._exit(9)")
     balanced = partial(
         here, "balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", cwd=folder
     )
@@ -69,7 +69,7 @@ def test_a_balance_that_ends_before_its_pipeline_is_measured_goes_on_there(
     assert known(
         Plan.model_validate_json((folder / "plan.json").read_text()).run
     ).complete
-    engine_that("def pulled(samples): return samples / 100")
+    engine_that("def prefetched(samples): return samples / 100")
     balanced("--resume", code=0)
     assert (
         known(
@@ -193,7 +193,7 @@ def test_a_wide_interval_names_whose_step_time_it_is_of(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
     engine_that(
-        "def pulled(samples): return 0.01\n"
+        "def prefetched(samples): return 0.01\n"
         "def step(devices, batches, number): return 0.001 * (1 + number % 7)"
     )
     asked = ("run", *PAIR, *DATA, *typed("--windows 1 --duration 20 --batches 24 16"))

@@ -64,7 +64,7 @@ def step(devices, batches, number):
 """
 
 
-@cases("times, is_told", (9, False), (10**6, True))
+@cases("times, is_told", (7, False), (10**6, True))
 def test_a_batch_that_took_longer_than_a_larger_one_is_measured_again(
     times: int, is_told: bool, engine_that: Callable[[str], None]
 ) -> None:

@@ -14,7 +14,7 @@ file that ENGINE_STAND_IN_SCRIPT names, which may have
     step(devices, batches, number)     called at each timing, counted from 1 in each worker; may return seconds a step
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
-    pulled(samples)                    seconds in which the user's data gives a batch of so many; else 10 µs a sample
+    prefetched(samples)                seconds in which the user's data gives a batch of so many; else 10 µs a sample
     joined_from(global_batch)          samples in the user's own batches, where such ones are made of them
     own_batch()                        samples in the user's own batches; else that is not known
     own_batch_stays()                  whether `split.fit` leaves them as they are; else it does not
@@ -148,7 +148,7 @@ class Session:
             busy_s = steps * told if told else sum(map(self._taken_s, computes))
             taken_s = busy_s
             if pipeline:
-                taken_s = max(busy_s, steps * self._pulled_s(split.global_batch))
+                taken_s = max(busy_s, steps * self._prefetched_s(split.global_batch))
             self._call("took", taken_s)
             spent += taken_s
             given += 1
@@ -169,9 +169,11 @@ class Session:
     def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Any:
         del seconds
         for _ in range(at_least):
-            yield Prefetched(batches=1, seconds=self._pulled_s(global_batch), cpu_s=0.0)
+            yield Prefetched(
+                batches=1, seconds=self._prefetched_s(global_batch), cpu_s=0.0
+            )
 
-    def _pulled_s(self, samples: int) -> float:
+    def _prefetched_s(self, samples: int) -> float:
         return self._call("prefetched", samples) or 1e-5 * samples
 
     @property
