@@ -45,7 +45,7 @@ class OwnModels(Record):
         from gpubalance.jobs.keep.probes import sensible_batch
         from gpubalance.settings.user_shares import shares_of
 
-        fields = request_fields(machine, gpus, settings, least=2)
+        fields = request_fields(machine, gpus, settings, minimum=2)
         devices = fields["devices"]
         common: Settings = fields["settings"]
         models = self.models or (common.model,)

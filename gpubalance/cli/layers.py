@@ -35,7 +35,7 @@ def layers(
     from gpubalance.render.layers import layers_summary
 
     machine = gpus.machine()
-    fields = request_fields(machine, gpus, settings, least=2)
+    fields = request_fields(machine, gpus, settings, minimum=2)
     request = LayersRequest(**fields, measuring=measuring, **dict(cutting))
     _check_one_host(request.devices)
 

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def request_fields(
-    machine: Machine, gpus: Devices, settings: Settings, *, least: int = 1
+    machine: Machine, gpus: Devices, settings: Settings, *, minimum: int = 1
 ) -> dict[str, Any]:
     """The fields that every request has.
 
-    Raises UsageError for fewer devices than `least`.
+    Raises UsageError for fewer devices than `minimum`.
     """
     devices = machine.select(gpus.gpus)
-    if len(devices) < least:
+    if len(devices) < minimum:
         raise UsageError(
-            f"needs at least {least} devices; only {devices[0].label} selected",
+            f"needs at least {minimum} devices; only {devices[0].label} selected",
             remedy="--gpus 0 1",
         )
     return {

@@ -38,7 +38,7 @@ def inspect() -> dict[str, Any]:
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "cuda": cuda,
-        "cudnn": versions.least_cudnn() or cudnn,
+        "cudnn": versions.min_cudnn() or cudnn,
         "capabilities": tuple(build.get("cuda_compute_capabilities", ())),
         "libraries": problems,
         "cudnn_loaded": cudnn_version,

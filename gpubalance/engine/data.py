@@ -96,8 +96,8 @@ def held(feed: Feed, source: Any, memory_bytes: Sequence[int]) -> list[Dispatche
     for memory, batch in zip(
         memory_bytes, feed.split.batches[feed.own_slice], strict=True
     ):
-        most = int(_HELD_PART * memory / (batch * sample_bytes))
-        while count > max(AT_ONCE, most):
+        maximum = int(_HELD_PART * memory / (batch * sample_bytes))
+        while count > max(AT_ONCE, maximum):
             count -= 2
     return feed.deal_all(
         as_tensors(source.make(samples, salt=number)) for number in range(count)

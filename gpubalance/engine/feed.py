@@ -65,7 +65,7 @@ class _Rule(NamedTuple):
     """How a batch is dispatched: see `Feed`."""
 
     split: BatchSplit
-    least: int
+    minimum: int
     kind: str
 
 
@@ -80,13 +80,13 @@ class _Ahead:
 class Feed:
     """Takes global batches from iterators; threads bring the next ones to the devices.
 
-    The devices are those of this process. A share has at least `least` samples, as a verdict says;
-    a batch that is too small for that is `replicated`. tf.data's own copies to several devices give
-    each one batch after another in turns, whatever its size, so they can't divide a last batch or
-    follow a split that changes.
+    The devices are those of this process. A share has at least `minimum` samples, as a verdict
+    says; a batch that is too small for that is `replicated`. tf.data's own copies to several
+    devices give each one batch after another in turns, whatever its size, so they can't divide a
+    last batch or follow a split that changes.
     """
 
-    least = 1
+    minimum = 1
     kind = "train"  # what the next batches are for: `train`, `test` or `predict`
 
     def __init__(self, replicas: Replicas, split: BatchSplit) -> None:
@@ -195,7 +195,7 @@ class Feed:
     @property
     def _rule(self) -> _Rule:
         """How batches are dispatched from now on."""
-        return _Rule(self.split, self.least, self.kind)
+        return _Rule(self.split, self.minimum, self.kind)
 
     def _arranged(self, batch: Any, rule: _Rule) -> Callable[[], Dispatched]:
         """How a batch is dispatched; calling what it returns brings it to the devices."""
@@ -206,12 +206,12 @@ class Feed:
                 remedy="leave it out of the dataset",
             )
         devices = len(rule.split.batches)
-        replicated = samples < rule.least * devices
+        replicated = samples < rule.minimum * devices
         if replicated:
             shares = BatchSplit((samples,) * devices)
             places = [(0, samples)] * devices
         else:
-            shares = _shares(samples, rule.split, rule.least)
+            shares = _shares(samples, rule.split, rule.minimum)
             places = _places(shares)
         with tf.device("/CPU:0"):
             own_places = tf.constant(places[self.own_slice], tf.int32)
@@ -288,9 +288,9 @@ def open_spec(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
-def _shares(samples: int, split: BatchSplit, least: int) -> BatchSplit:
+def _shares(samples: int, split: BatchSplit, minimum: int) -> BatchSplit:
     """So many samples in the split's proportion, each share of at least so many."""
-    batches = proportional_split(samples, split.batches, least)
+    batches = proportional_split(samples, split.batches, minimum)
     if not split.accumulates:
         return BatchSplit(batches)
     return BatchSplit(batches, tuple(map(min, batches, split.micro_batches)))

@@ -79,10 +79,10 @@ class Pool:
         """The number of samples, None if they were not read to their end."""
         return len(self._samples) if self._ended else None
 
-    def counted(self, most: int, within_s: float) -> int | None:
-        """The number of samples, by reading up to `most` of them; None if that takes longer."""
+    def counted(self, maximum: int, within_s: float) -> int | None:
+        """The number of samples, by reading up to `maximum` of them; None if that takes longer."""
         began = time.monotonic()
-        while len(self._samples) <= most and time.monotonic() - began < within_s:
+        while len(self._samples) <= maximum and time.monotonic() - began < within_s:
             if not self._next():
                 break
         return self.samples
@@ -91,9 +91,9 @@ class Pool:
         """Ends the user's pipeline, which holds buffers; more samples come from another run."""
         self._batches = islice(self._begin_epoch(), self._sizes.total(), None)
 
-    def _read(self, least: int, wanted: int, batches: int = 0) -> None:
+    def _read(self, minimum: int, wanted: int, batches: int = 0) -> None:
         """Reads at least so many samples; in the spare time those `wanted`, of so many batches."""
-        while len(self._samples) < least and self._next():
+        while len(self._samples) < minimum and self._next():
             pass
         began = time.monotonic()
         while len(self._samples) < wanted or self._sizes.total() < batches:

@@ -117,9 +117,11 @@ def _failed(scripts: Sequence[Script], codes: Sequence[Future[int]], first: int)
 
 def _behind(scripts: Sequence[Script]) -> str:
     """Which of them have come less far than the others, or how far all have come."""
-    least = min((script.progress for script in scripts), key=lambda known: known.place)
-    behind = [script for script in scripts if script.progress.place == least.place]
+    minimum = min(
+        (script.progress for script in scripts), key=lambda known: known.place
+    )
+    behind = [script for script in scripts if script.progress.place == minimum.place]
     if len(behind) == len(scripts):
-        return f", {least.place_text}"
+        return f", {minimum.place_text}"
     labels = ", ".join(script.label for script in behind)
-    return f": the others wait for {labels}, {least.place_text}"
+    return f": the others wait for {labels}, {minimum.place_text}"

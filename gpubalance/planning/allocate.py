@@ -90,7 +90,7 @@ def _of_set(problem: Problem, devices: frozenset[int]) -> Allocation | None:
     # A part that was measured takes longer than the whole: what is asked for has a device that this
     # part lacks.
     best = None
-    for device in sorted(devices - problem.sync.around(used)):
+    for device in sorted(devices - problem.sync.smallest_measured_superset(used)):
         allocation_with_it = _of_set_or_none(requiring(problem, {device}), devices)
         if allocation_with_it is None:
             continue

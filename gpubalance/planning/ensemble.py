@@ -23,7 +23,7 @@ class Trained(NamedTuple):
     working: Sequence[int]
 
     @property
-    def least_s(self) -> float:
+    def min_s(self) -> float:
         """Its time on the device that is fastest with it."""
         return min(
             (time_s for time_s in self.times_s if time_s is not None), default=0.0
@@ -55,7 +55,7 @@ def place_models(models: Sequence[Trained], memory: Sequence[int | None]) -> Pla
     every way is tried but those that can't be better than the best so far, the longest models first
     and each on the devices that end soonest.
     """
-    order = sorted(range(len(models)), key=lambda number: -models[number].least_s)
+    order = sorted(range(len(models)), key=lambda number: -models[number].min_s)
     best_s = math.inf
     best: tuple[int, ...] | None = None
     tried = 0
@@ -66,7 +66,7 @@ def place_models(models: Sequence[Trained], memory: Sequence[int | None]) -> Pla
         tried += 1
         ends_s = [load.end_s for load in loads]
         rest = order[len(chosen) :]
-        rest_s = sum(models[number].least_s for number in rest)
+        rest_s = sum(models[number].min_s for number in rest)
         mean_s = (sum(ends_s) + rest_s) / len(ends_s)
         if tried > MOST_TRIED or max(*ends_s, mean_s) >= best_s:
             return

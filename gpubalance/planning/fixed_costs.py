@@ -25,7 +25,7 @@ def fixed_samples(curve: Curve, size: int) -> float:
     """
     step_s = curve.step_time_s(size)
     slope_s = (step_s - curve.step_time_s(size / 2)) / (size / 2)
-    slope_s = max(slope_s, _least_slope_s(step_s, size))
+    slope_s = max(slope_s, _min_slope_s(step_s, size))
     return max(0.0, step_s / slope_s - size)
 
 
@@ -75,10 +75,10 @@ class FixedCosts:
                     continue
             if abs(size - old_size) > size * clearly:
                 slope_s = (size_s - old_s) / (size - old_size)
-                if slope_s >= _least_slope_s(size_s, max(size, old_size)):
+                if slope_s >= _min_slope_s(size_s, max(size, old_size)):
                     self._samples[device] = max(0.0, size_s / slope_s - size)
 
 
-def _least_slope_s(step_s: float, size: float) -> float:
+def _min_slope_s(step_s: float, size: float) -> float:
     """The least seconds that one sample more can take, of a size that takes so long."""
     return _LEAST_BY_BATCH * step_s / size

@@ -34,7 +34,7 @@ class Fleet:
     and the update: t is the device's model, which never falls; the engine takes the remainder
     first. m may be the limit, a measured batch, or one of 32 equal parts of the limit, rounded up.
     d(u) is the least time of u granules or more with any m that needs at most K micro-batches. No
-    device does more than `most` granules.
+    device does more than `maximum` granules.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Fleet:
         *,
         multiple: int = 1,
         micro_batches: int = 1,
-        most: float = np.inf,
+        maximum: float = np.inf,
     ) -> None:
         kinds = [_DeviceKind.of(load, multiple, micro_batches) for load in loads]
         different = sorted(set(kinds))
@@ -58,7 +58,7 @@ class Fleet:
         self._micro_batches = micro_batches
         self._sizes = _table([kind.sizes for kind in different], 0.0)
         self.limit: Floats = self._sizes[0]
-        self.largest: Floats = np.minimum(self.limit * micro_batches, most)
+        self.largest: Floats = np.minimum(self.limit * micro_batches, maximum)
         is_size = self._sizes.T > 0
         is_size[:, 0] = True  # a size of 0 for a device that can do nothing
         self._kind, column = np.nonzero(is_size)  # of each size, by kind
@@ -124,12 +124,12 @@ class Fleet:
         """d(u) for so many granules of each kind, up to the kind's `largest`."""
         if self._micro_batches == 1:
             return self.piece_s(units, kinds)
-        least: Floats = np.full(units.shape, np.inf)
+        minimum: Floats = np.full(units.shape, np.inf)
         for sizes in self._sizes:
             able = np.nonzero(units <= self._micro_batches * sizes[kinds])[0]
             times_s = self.pieces_s(units[able], sizes[kinds[able]], kinds[able])
-            least[able] = np.minimum(least[able], times_s)
-        return least
+            minimum[able] = np.minimum(minimum[able], times_s)
+        return minimum
 
     def pieces_s(self, units: Floats, size: Floats, kinds: Ints) -> Floats:
         """Seconds of u granules in micro-batches of that size, with the update."""
@@ -162,7 +162,7 @@ class Fleet:
             )
         return chosen, chosen_s
 
-    def most(self, deadlines_s: Floats) -> Floats:
+    def maximum(self, deadlines_s: Floats) -> Floats:
         """F(T), the most that each kind has done by a deadline, at [T, kind].
 
         That is full micro-batches and a remainder.

@@ -166,7 +166,7 @@ class Rebalancer:
         self, number: int, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
     ) -> SplitChange | None:
         now = StepTimes.of(latest)
-        if now.step_time_s < _WORTH * self._least_step_s(now):
+        if now.step_time_s < _WORTH * self._min_step_s(now):
             return None
         best = self._best(now)
         if best is None:
@@ -181,7 +181,7 @@ class Rebalancer:
         slowdown = tuple(map(truediv, now.compute_s, then.compute_s))
         if len(earlier) >= _NEAR[-1] and _has_moved(slowdown, unsure, surely=True):
             self._costs.may_try = True
-        if gain < _WORTH or _least_gain(now, best, unsure) < _WORTH:
+        if gain < _WORTH or _min_gain(now, best, unsure) < _WORTH:
             return None
         if not self._pays(number, now.step_time_s * (1 - 1 / gain)):
             return None
@@ -208,16 +208,16 @@ class Rebalancer:
             steps = number - self._since
         return saved_s * steps > self._cost_s()
 
-    def _least_step_s(self, now: StepTimes) -> float:
+    def _min_step_s(self, now: StepTimes) -> float:
         """What a step takes if all devices are equally busy, in parts of samples if need be."""
         fewest = 0 if self._accumulates else 1  # micro-batches
         samples = float(now.split.global_batch)
         rates = 0.0
         for device, update_s in enumerate(now.update_s):
             size = self._largest(now.split, device)
-            least_s = self._costs.compute_s(now, device, 0, fewest)
-            rate = size / (self._costs.compute_s(now, device, size, 1) - least_s)
-            samples += rate * (least_s + update_s)
+            min_s = self._costs.compute_s(now, device, 0, fewest)
+            rate = size / (self._costs.compute_s(now, device, size, 1) - min_s)
+            samples += rate * (min_s + update_s)
             rates += rate
         return samples / rates + now.common_s
 
@@ -254,13 +254,13 @@ class Rebalancer:
     def _load(self, now: StepTimes, device: int, size: int, multiple: int) -> Load:
         """A device for the planner: all its micro-batches, up to this size, are one batch."""
         # A device that gets more samples may need more micro-batches.
-        most = 2 * max(now.split.counts) if self._accumulates else 1
+        maximum = 2 * max(now.split.counts) if self._accumulates else 1
         times_s = {}
-        for count in range(1, most + 1):
+        for count in range(1, maximum + 1):
             for batch in ((count - 1) * size + multiple, count * size):
                 times_s[batch] = self._costs.compute_s(now, device, batch, count)
         curve = Curve(tuple(times_s), tuple(times_s.values()))
-        return Load(curve, most * size, now.update_s[device], required=True)
+        return Load(curve, maximum * size, now.update_s[device], required=True)
 
     def _unsure(
         self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
@@ -294,17 +294,17 @@ class Rebalancer:
         self._in_first_s += max(map(add, computes_s, step.update_s)) + step.common_s
 
 
-def _least_gain(now: StepTimes, best: Allocation, unsure: Sequence[float]) -> float:
+def _min_gain(now: StepTimes, best: Allocation, unsure: Sequence[float]) -> float:
     """How many times as fast the best split is at least, if times are known but for these parts."""
     gains = []
     for slowest, new_s in enumerate(best.compute_s):
         old_s = 0.0
         for device, compute_s in enumerate(now.compute_s):
             sign = 1 if device == slowest else -1
-            least_s = compute_s * math.exp(sign * unsure[device])
-            old_s = max(old_s, least_s + now.update_s[device])
-        most_s = new_s * math.exp(unsure[slowest]) + now.update_s[slowest]
-        gains.append((old_s + now.common_s) / (most_s + now.common_s))
+            min_s = compute_s * math.exp(sign * unsure[device])
+            old_s = max(old_s, min_s + now.update_s[device])
+        max_s = new_s * math.exp(unsure[slowest]) + now.update_s[slowest]
+        gains.append((old_s + now.common_s) / (max_s + now.common_s))
     return min(gains)
 
 

@@ -22,7 +22,7 @@ def next_subset_to_measure(problem: Problem, above: float) -> Devices | None:
     """The devices to look at next, as with fewer of them a split may be worth more than `above`.
 
     A set of devices promises that if what the others add is less than what sync could fall by: if
-    its best split with the least sync that it may have (`Syncs.least`) is worth more. The most
+    its best split with the least sync that it may have (`Syncs.minimum`) is worth more. The most
     valuable one is next if a sum is clearly faster over it. Otherwise it is the part of it that
     most of the promising sets have in common, and one whose sums can still tell something if there
     is one. No set takes less than its part, so on a machine with one sync this settles them all.
@@ -31,7 +31,7 @@ def next_subset_to_measure(problem: Problem, above: float) -> Devices | None:
     values = {}
     for devices in _smaller(problem, above):
         if devices not in problem.sync.measured:
-            values[devices] = _value(problem, devices, problem.sync.least(devices))
+            values[devices] = _value(problem, devices, problem.sync.minimum(devices))
     promising = [devices for devices, value in values.items() if value > above]
     if not promising:
         return None
@@ -55,8 +55,8 @@ def split_of_all(problem: Problem, devices: Devices) -> Allocation | None:
     It counts on the least sync that they may have, if sums have told of it.
     """
     sync_s = problem.sync.of(devices)
-    if problem.sync.around(devices):
-        sync_s = problem.sync.least(devices)
+    if problem.sync.smallest_measured_superset(devices):
+        sync_s = problem.sync.minimum(devices)
     allocation = _allocated(requiring(problem, devices), devices, sync_s)
     return allocation and bound_by_sync(problem, allocation, devices)
 

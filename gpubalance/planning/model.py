@@ -105,7 +105,7 @@ class Curve:
     def slower_than_larger(self) -> frozenset[int]:
         """The batches that were measured to take longer than a larger one."""
         points = zip(self.batches, self.step_times_s, self._rising_s, strict=True)
-        return frozenset(batch for batch, own_s, least_s in points if own_s > least_s)
+        return frozenset(batch for batch, own_s, min_s in points if own_s > min_s)
 
     @cached_property
     def _rising_s(self) -> tuple[float, ...]:
@@ -160,8 +160,8 @@ def slower_batches(
     for batch, time_s, half_width in points:
         faster = []
         for larger, larger_s, other_half in points:
-            least = 1 + max(_SLOWER_BY, half_width + other_half)
-            if larger > batch and time_s > larger_s * least:
+            minimum = 1 + max(_SLOWER_BY, half_width + other_half)
+            if larger > batch and time_s > larger_s * minimum:
                 faster.append((larger_s, larger))
         if faster:
             slower.append((batch, min(faster)[1]))

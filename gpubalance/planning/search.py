@@ -107,7 +107,7 @@ def find_limit(
     return search.limit()
 
 
-def _most_tries(low: int, high: int) -> int:
+def _max_tries(low: int, high: int) -> int:
     return (high - low - 1).bit_length() + _SPARE_TRIES
 
 
@@ -157,7 +157,7 @@ class _Search:
         self._rises = 0  # since it began
         self._left = 0
         if high is not None:
-            self._left = _most_tries(low, high)
+            self._left = _max_tries(low, high)
 
     @property
     def _joined(self) -> bool:
@@ -174,8 +174,8 @@ class _Search:
     def _nearest(self, wish: int) -> int:
         """The rung to try: the nearest to the wish that keeps the search short."""
         if self._high is None:
-            least = self._start + ((1 << self._rises) >> _SPARE_TRIES)
-            return max(wish, self._low + self._apart, least)
+            minimum = self._start + ((1 << self._rises) >> _SPARE_TRIES)
+            return max(wish, self._low + self._apart, minimum)
         # Ends that may be apart get closer by half of that with each try
         closer = (self._apart + 1) // 2
         widest = 1 << max(0, self._left - 1)
@@ -221,10 +221,10 @@ class _Search:
         else:
             self._high = rung
         if self._high is not None:
-            most = _most_tries(self._low, self._high)
+            maximum = _max_tries(self._low, self._high)
             if not was_open:
-                most = min(self._left - 1, most)
-            self._left = most
+                maximum = min(self._left - 1, maximum)
+            self._left = maximum
 
     def proposal(self) -> tuple[int, str] | None:
         """The batch to try now, and why; None when both ends are known."""
@@ -278,9 +278,9 @@ class _Search:
             yield from self._by_forecast(predicted)
         elif self._memory is not None and len(self._peaks) == 1:
             ((batch, peak),) = self._peaks.items()
-            least = self._grid.rung(self._memory * batch // max(1, peak))
+            minimum = self._grid.rung(self._memory * batch // max(1, peak))
             yield (
-                max(self._low + 1, least),
+                max(self._low + 1, minimum),
                 "fits even if all of the memory grows with the batch",
             )
 
@@ -290,8 +290,8 @@ class _Search:
         reason = f"the memory of {len(self._peaks)} batches predicts {self._grid.batch(best)}"
         # From afar, caution; later, progress.
         part = 2 if self._trials else 8
-        least = low + math.ceil((best - low) / part)
-        safe = min(best, max(self._grid.rung(predicted.sure), least, low + 1))
+        minimum = low + math.ceil((best - low) / part)
+        safe = min(best, max(self._grid.rung(predicted.sure), minimum, low + 1))
         if safe < best:
             yield safe, f"{reason}; a safe step towards it"
         yield best, reason

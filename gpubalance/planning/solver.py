@@ -39,25 +39,27 @@ class Solver:
         self._problem = problem
         self._sync_s = sync_s
         self._multiple = problem.multiple
-        most = math.inf
+        maximum = math.inf
         for batch in (problem.global_batch, problem.max_global_batch):
             if batch is not None:
                 # One more, to name the next possible one.
-                most = min(most, batch // self._multiple + 1)
+                maximum = min(maximum, batch // self._multiple + 1)
         self._fleet = Fleet(
             problem.loads,
             multiple=self._multiple,
             micro_batches=problem.micro_batches,
-            most=most,
+            maximum=maximum,
         )
         self._first_s = self._fleet.first_s
-        self._least = max(1.0, self._fleet.required)
-        self._most = float(self._fleet.count @ self._fleet.largest)
+        self._minimum = max(1.0, self._fleet.required)
+        self._maximum = float(self._fleet.count @ self._fleet.largest)
         if problem.max_global_batch is not None:
-            self._most = min(self._most, problem.max_global_batch // self._multiple)
+            self._maximum = min(
+                self._maximum, problem.max_global_batch // self._multiple
+            )
         self._check()
         if problem.global_batch is not None:
-            self._least = self._most = problem.global_batch / self._multiple
+            self._minimum = self._maximum = problem.global_batch / self._multiple
 
     def best(self) -> Allocation:
         """The solution; `allocate` states the problem and the method."""
@@ -98,19 +100,19 @@ class Solver:
         `alone` gives all to the first device of the first kind that can do so many.
         """
         kinds = self._fleet.kind_of
-        before, by = self._fleet.most(
+        before, by = self._fleet.maximum(
             deadline_s * np.array([1 - _ROUNDING, 1 + _ROUNDING])
         )
         if alone:
             by *= self._fleet.may_be_alone
-            total = min(self._most, by.max())
+            total = min(self._maximum, by.max())
             able = np.argmax(by >= total)
             units = np.zeros(len(kinds))
             units[np.argmax(kinds == able)] = total
             return units
         low = before[kinds]
         high = by[kinds]
-        total = min(self._most, high.sum())
+        total = min(self._maximum, high.sum())
         if low.sum() > total:
             low = self._fleet.floor[kinds]
         units = _levelled(low, high, total, kinds)
@@ -125,16 +127,16 @@ class Solver:
         None if that already holds.
         """
         kinds = self._fleet.kind_of
-        least = self._fleet.floor[kinds]
+        minimum = self._fleet.floor[kinds]
         is_found = False
         for device, load in enumerate(self._problem.loads):
             batch = int(units[device]) * self._multiple
             if batch in load.model.slower_than_larger:
                 is_found = True
                 own_s = load.model.step_time_s(batch) + load.update_s
-                in_own_s = self._fleet.most(np.array([own_s * (1 + _ROUNDING)]))
-                least[device] = min(in_own_s[0, kinds[device]], high[device])
-        return least if is_found else None
+                in_own_s = self._fleet.maximum(np.array([own_s * (1 + _ROUNDING)]))
+                minimum[device] = min(in_own_s[0, kinds[device]], high[device])
+        return minimum if is_found else None
 
     def _samples(self, granules: Floats) -> tuple[int, ...]:
         return tuple((granules * self._multiple).astype(np.int64).tolist())
@@ -158,7 +160,7 @@ class Solver:
         is_free = self._problem.global_batch is None
         all_given = not is_free
         if self._problem.max_global_batch is not None:
-            all_given |= bool(units.sum() >= self._most)
+            all_given |= bool(units.sum() >= self._maximum)
         is_full = units + 1 > k * self._fleet.limit[kinds]
         is_alone = np.count_nonzero(units) == 1
         nobody_waits = granule_in_time | (is_alone & (units > 0))
@@ -178,10 +180,10 @@ class Solver:
         """The objective of granules by a deadline; granules above the wanted number don't count."""
 
         def value(granules: Floats, deadlines_s: Floats) -> Floats:
-            counted = np.minimum(granules, self._most)
+            counted = np.minimum(granules, self._maximum)
             step_times_s = np.maximum(deadlines_s, self._first_s) + sync_s
             worth = self._problem.objective(counted * self._multiple, step_times_s)
-            return np.where(counted >= self._least, worth, 0.0)
+            return np.where(counted >= self._minimum, worth, 0.0)
 
         return value
 
@@ -189,29 +191,29 @@ class Solver:
         """Raises NoSplitError if no split meets the request."""
         problem = self._problem
         multiple = self._multiple
-        least = int(self._least) * multiple
+        minimum = int(self._minimum) * multiple
         if math.isinf(self._first_s):
             raise NoSplitError(f"no device's batch limit allows a batch of {multiple}")
-        if self._most < self._least:
+        if self._maximum < self._minimum:
             error = NoSplitError(
                 f"a global batch of at most {problem.max_global_batch} is less than the least "
-                f"batch, {least}"
+                f"batch, {minimum}"
             )
             if problem.global_batch is None:
-                error.above = least
+                error.above = minimum
             raise error
         if problem.global_batch is None:
             return
         wanted, rest = divmod(problem.global_batch, multiple)
-        if rest or not self._least <= wanted <= self._most:
+        if rest or not self._minimum <= wanted <= self._maximum:
             error = NoSplitError(
                 f"no split has a global batch of {problem.global_batch}"
             )
-            below = min(wanted, int(self._most))
-            if below >= self._least:
+            below = min(wanted, int(self._maximum))
+            if below >= self._minimum:
                 error.below = below * multiple
-            above = max(int(self._least), wanted + 1)
-            if above <= self._most:
+            above = max(int(self._minimum), wanted + 1)
+            if above <= self._maximum:
                 error.above = above * multiple
             raise error
 
@@ -311,7 +313,7 @@ def _done(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> tuple[Floats, Fl
 
 def _units(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> Floats:
     """What each kind has done by the deadlines; `alone` counts only those that may be alone."""
-    units = fleet.most(deadlines_s)
+    units = fleet.maximum(deadlines_s)
     if alone:
         units = units * fleet.may_be_alone
     return units

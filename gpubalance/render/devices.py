@@ -88,9 +88,9 @@ def _simulated_row(device: Device) -> tuple[str, ...]:
         f"{format_seconds(profile.alpha_s)} + {format_seconds(profile.beta_s)} · batch"
     )
     if profile.curve:
-        (smallest, least_s), *_, (largest, most_s) = profile.curve
-        least = f"{format_seconds(least_s)} for {smallest}"
-        takes = f"{least} to {format_seconds(most_s)} for {largest}"
+        (smallest, min_s), *_, (largest, max_s) = profile.curve
+        minimum = f"{format_seconds(min_s)} for {smallest}"
+        takes = f"{minimum} to {format_seconds(max_s)} for {largest}"
     sizes = (profile.memory, profile.base_memory, profile.memory_per_sample)
     return (device.label, name, takes, *map(format_bytes, sizes))
 

@@ -137,8 +137,8 @@ def contention_texts(result: Independent) -> Iterator[str]:
     if len(ends) < len(result.measured):
         measured += ": too few timings to tell contention from chance"
     elif not contended:
-        most = format_percent(max(0.0, *ends), 1)
-        measured += f"; no contention was found ({most} at most)"
+        maximum = format_percent(max(0.0, *ends), 1)
+        measured += f"; no contention was found ({maximum} at most)"
     yield measured
     for replica in contended:
         contention = replica.contention or 0.0

@@ -118,8 +118,8 @@ def joint_lines(splits: Mapping[str, LiveSplit], width: int, height: int) -> lis
     if "" not in splits:
         return []
     split = splits[""]
-    most_rows = max(1, height - 6)
-    lines = _table(split.rows, _JOINT, width, most_rows, partial(_bar, split))
+    max_rows = max(1, height - 6)
+    lines = _table(split.rows, _JOINT, width, max_rows, partial(_bar, split))
     lines.append(_total_line(f"total {sum(split.batches)}", split.rates, width))
     even = splits.get("even")
     if even is not None and even.rates:
@@ -150,14 +150,14 @@ def _table(
     rows: Sequence[DeviceRow],
     order: Sequence[str],
     width: int,
-    most_rows: int,
+    max_rows: int,
     bar: Callable[[DeviceRow, int], Text] | None = None,
 ) -> list[Text]:
     """The columns that fit, how many devices have no row, and which of the others are throttled.
 
     A bar takes what the other columns leave of a line.
     """
-    shown = rows[:most_rows]
+    shown = rows[:max_rows]
     left = width + 2  # no space after the last column
     if bar:
         left -= _SHORTEST_BAR + 2
@@ -205,10 +205,10 @@ def _waiting(split: LiveSplit) -> str:
     if len(split.rows) < 2 or not split.step_s:
         return ""
     by_time = sorted((row.busy_s, row.device.label) for row in split.rows)
-    (least_s, first), (most_s, last) = by_time[0], by_time[-1]
-    if most_s - least_s <= _TOGETHER * split.step_s:
+    (min_s, first), (max_s, last) = by_time[0], by_time[-1]
+    if max_s - min_s <= _TOGETHER * split.step_s:
         return "they finish together"
-    return f"{first} waits {format_seconds(most_s - least_s)} of each step for {last}"
+    return f"{first} waits {format_seconds(max_s - min_s)} of each step for {last}"
 
 
 def _total_line(name: str, rates: Sequence[float], width: int) -> Text:

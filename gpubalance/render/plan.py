@@ -148,7 +148,7 @@ def _goodput(predicted: Predicted, noise_scale: float) -> Iterator[Part]:
         batch = prediction.split.global_batch
         goodputs[batch] = prediction.throughput * efficiency(batch, noise_scale)
     if len(goodputs) > 1:
-        ticks = sparkline(list(goodputs.values()), least=0.0)
+        ticks = sparkline(list(goodputs.values()), minimum=0.0)
         yield f"goodput at global batches of {min(goodputs)} to {max(goodputs)}: {ticks}"
 
 

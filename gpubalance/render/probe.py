@@ -180,7 +180,7 @@ def _facts(device: Device, probe: DeviceProbe) -> Iterator[str]:
 
 def _curve(points: Sequence[CurvePoint]) -> str:
     """The throughputs over the batch sizes as ticks, from 0 to the best."""
-    ticks = sparkline([point.throughput.median for point in points], least=0.0)
+    ticks = sparkline([point.throughput.median for point in points], minimum=0.0)
     text = f"{ticks} samples/s at batch {points[0].batch} to {points[-1].batch}"
     widest = max(point.half_width for point in points)
     if math.isfinite(widest):

@@ -57,12 +57,12 @@ def slowed_text(settings: Settings) -> str:
     return f", at {speed} the profile's speed (--time-scale {scale:g})"
 
 
-def _unslowed_text(pipeline: InputPipeline, most: float, time_scale: float) -> str:
-    """Whether a pipeline keeps up with devices at the profile's own speed, which take `most`."""
+def _unslowed_text(pipeline: InputPipeline, maximum: float, time_scale: float) -> str:
+    """Whether a pipeline keeps up with devices at the profile's own speed, which take `maximum`."""
     verdict = "your pipeline would keep up with that too"
-    if pipeline.alone.median < most:
+    if pipeline.alone.median < maximum:
         verdict = "your pipeline would be the bottleneck"
-    takes = f"these devices could take {format_rate(most)}"
+    takes = f"these devices could take {format_rate(maximum)}"
     return f"without --time-scale {time_scale:g} {takes}: {verdict}"
 
 
@@ -130,9 +130,9 @@ def pipeline_sentences(
         held = pipeline.held.median
     rate = rate_text(pipeline.alone)
     use = f"{format_percent(pipeline.processor_use)} of the processors"
-    most = max(held, solo_sum or 0.0)
+    maximum = max(held, solo_sum or 0.0)
     if pipeline.binds:
-        takes = f"these devices could take {format_rate(most)}"
+        takes = f"these devices could take {format_rate(maximum)}"
         yield f"your input pipeline gives {rate}; {takes} (it uses {use})"
         for remedy in pipeline.remedies:
             yield f"  → {remedy.where}: what usually helps: {remedy.what}"
@@ -143,8 +143,8 @@ def pipeline_sentences(
         if in_front and held:
             without = f"; without waiting for it the split gives {format_rate(held)}"
         yield f"your input pipeline alone gives {rate}, with {use}, and keeps up{without}"
-        if time_scale > 1 and most:
-            yield _unslowed_text(pipeline, most * time_scale, time_scale)
+        if time_scale > 1 and maximum:
+            yield _unslowed_text(pipeline, maximum * time_scale, time_scale)
 
 
 def worth_sentences(
@@ -155,7 +155,7 @@ def worth_sentences(
     `epoch` is its number of samples. `pipeline` is the user's own, by default the run's; it feeds
     one device no faster than several.
     """
-    most = most_fed(pipeline or run.pipeline)
+    maximum = most_fed(pipeline or run.pipeline)
     rate = run.throughput.median
     rates = {}
     bests = run.baselines.solo_best
@@ -165,16 +165,16 @@ def worth_sentences(
         if any(one.code == TOO_SLOW for one in run.warnings):
             yield _NO_VERDICT
         else:
-            yield from _worth(run, best, most)
+            yield from _worth(run, best, maximum)
         for timed in bests:
             if text := xla_text(run.label(timed.device), timed.xla_ratio):
                 yield text
-        if max(best.throughput, rate) <= most:
+        if max(best.throughput, rate) <= maximum:
             yield from _energy(run, best)
     if epoch is not None:
         if run.baselines.even is not None:
             rates["the even split"] = run.baselines.even.throughput.median
-        yield epoch_text(epoch, {**rates, "this split": rate}, most)
+        yield epoch_text(epoch, {**rates, "this split": rate}, maximum)
 
 
 def most_fed(pipeline: InputPipeline | None) -> float:
@@ -184,7 +184,7 @@ def most_fed(pipeline: InputPipeline | None) -> float:
     return math.inf
 
 
-def _worth(run: Run, best: SoloBest, most: float) -> Iterator[str]:
+def _worth(run: Run, best: SoloBest, maximum: float) -> Iterator[str]:
     """The gain over the device that is best alone, with a verdict.
 
     Where that is better only because its batch is larger than the run's global batch, the verdict
@@ -192,15 +192,15 @@ def _worth(run: Run, best: SoloBest, most: float) -> Iterator[str]:
     """
     label = run.label(best.device)
     alone = best.throughput
-    if most <= alone:
+    if maximum <= alone:
         takes = f"{label} alone takes {format_rate(alone)} (at batch {best.batch})"
         why = "another device is not worth it until that gives more"
         yield f"{takes}, more than your input pipeline gives: {why}"
         return
     rate = run.throughput
     behind = ""
-    if most <= rate.median:
-        rate = Throughput(median=most, ci95=None)
+    if maximum <= rate.median:
+        rate = Throughput(median=maximum, ci95=None)
         behind = " behind your input pipeline"
     more, word = _gain(rate, alone)
     gain = f"{more}{behind} than {label} alone at its best"
@@ -282,16 +282,17 @@ def _energy(run: Run, best: SoloBest) -> Iterator[str]:
     yield f"energy of {_SAMPLES:,} samples: {alone} J with {label} alone, {together} J together"
 
 
-def epoch_text(epoch: int, rates: Mapping[str, float], most: float) -> str:
+def epoch_text(epoch: int, rates: Mapping[str, float], maximum: float) -> str:
     """`an epoch of 50,000 samples: 37.2 s with GPU:0 alone, 22.7 s with this split`.
 
-    `most` is the samples per second that the devices can be fed.
+    `maximum` is the samples per second that the devices can be fed.
     """
     times = [
-        f"{_time(epoch / min(rate, most))} with {name}" for name, rate in rates.items()
+        f"{_time(epoch / min(rate, maximum))} with {name}"
+        for name, rate in rates.items()
     ]
     text = f"an epoch of {epoch:,} samples: {', '.join(times)}"
-    if max(rates.values()) > most:
+    if max(rates.values()) > maximum:
         text += "; your input pipeline gives them no faster"
     return text
 

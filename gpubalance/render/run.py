@@ -99,11 +99,11 @@ def _summing(run: Run) -> Iterator[str]:
 
 def _spread_text(spread: StepSpread) -> str:
     half = format_seconds(spread.p50_s)
-    most = format_seconds(spread.p95_s)
+    maximum = format_seconds(spread.p95_s)
     text = "batches differ in shape"
-    if half == most:
+    if half == maximum:
         return f"{text}: their steps take the same time, {half}"
-    return f"{text}: half of the steps take up to {half}, 95 % up to {most}; rates use the mean"
+    return f"{text}: half of the steps take up to {half}, 95 % up to {maximum}; rates use the mean"
 
 
 def run_headline(run: Run) -> str:

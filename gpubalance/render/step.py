@@ -101,19 +101,19 @@ def all_losses(devices: Sequence[Device], gap: SoloGap) -> list[Loss]:
 
 
 def large_losses(
-    devices: Sequence[Device], gap: SoloGap, most: int | None = None
+    devices: Sequence[Device], gap: SoloGap, maximum: int | None = None
 ) -> list[Loss]:
-    """The parts of at least 0.1 % of the solo sum; with `most`, so many of them, the largest.
+    """The parts of at least 0.1 % of the solo sum; with `maximum`, so many of them, the largest.
 
     What is left stands last, as `REST`, if it adds up to that.
     """
     losses = all_losses(devices, gap)
-    least = _SHOWN * gap.solo_sum
+    minimum = _SHOWN * gap.solo_sum
     by_size = sorted(losses, key=lambda loss: -abs(loss.rate))
-    large = [loss for loss in by_size if abs(loss.rate) >= least][:most]
+    large = [loss for loss in by_size if abs(loss.rate) >= minimum][:maximum]
     rest = sum(loss.rate for loss in losses if loss not in large)
     shown = [loss for loss in losses if loss in large]
-    if abs(rest) >= least:
+    if abs(rest) >= minimum:
         shown.append(Loss(REST, rest))
     return shown
 

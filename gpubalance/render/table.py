@@ -166,17 +166,17 @@ def _row_sentence(heads: Sequence[str], row: Sequence[str]) -> str:
     return ": ".join(filter(None, parts))
 
 
-def sparkline(values: Sequence[float], *, least: float | None = None) -> str:
-    """A tick for each value, from the smallest (or `least`) to the largest; flat within 2 %."""
+def sparkline(values: Sequence[float], *, minimum: float | None = None) -> str:
+    """A tick for each value, from the smallest (or `minimum`) to the largest; flat within 2 %."""
     if not values:
         return ""
-    if least is None:
-        least = min(values)
+    if minimum is None:
+        minimum = min(values)
     top = max(values)
     highest = len(_TICKS) - 1
-    if top - least <= _FLAT * abs(top):
+    if top - minimum <= _FLAT * abs(top):
         return _TICKS[len(_TICKS) // 2] * len(values)
-    heights = [round((value - least) / (top - least) * highest) for value in values]
+    heights = [round((value - minimum) / (top - minimum) * highest) for value in values]
     return "".join(_TICKS[height] for height in heights)
 
 

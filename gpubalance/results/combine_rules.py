@@ -28,7 +28,7 @@ class CombineRules(Record):
     `variables` has those of metrics and of layers' states by their place among those that may
     change, `logs` by name; what the parts don't tell has that of a mean or a sum, and a quantity
     that is not there was not met. What layers add to the loss is multiplied by the part's weight to
-    the power of `exponents`, in order. A part of fewer samples than `least` may give what is not
+    the power of `exponents`, in order. A part of fewer samples than `minimum` may give what is not
     finite, or far beyond the whole's. `is_known`: the check could decide. `step` has the operations
     of the step by type and count.
     """
@@ -38,7 +38,7 @@ class CombineRules(Record):
     exponents: tuple[int, ...] = ()
     warned: tuple[str, ...] = ()
     refused: Refusal | None = None
-    least: int = 1
+    minimum: int = 1
     is_known: bool = True
     step: dict[str, int] = Field(default_factory=dict)
 
@@ -48,13 +48,13 @@ class CombineRules(Record):
 
     def refuse_small(self, smallest: int, model: Any) -> None:
         """Raises BadInput if the smallest part of a batch has too few samples for a finite loss."""
-        if smallest < self.least:
+        if smallest < self.minimum:
             raise BadInput(
                 f"a part of {smallest} of a batch's samples fails in the model {model.name}, or "
                 "gives gradients or a loss that is not finite, or far beyond the whole batch's: "
                 "something needs more samples at a time, or is divided by the part's variance, "
                 "count or sum",
-                remedy=f"give each device at least {self.least} samples a step",
+                remedy=f"give each device at least {self.minimum} samples a step",
             )
 
     @property

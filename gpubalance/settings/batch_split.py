@@ -158,23 +158,23 @@ def share_text(batch: int, micro_batch: int) -> str:
 
 
 def proportional_split(
-    samples: int, weights: Sequence[int], least: int = 1
+    samples: int, weights: Sequence[int], minimum: int = 1
 ) -> tuple[int, ...]:
     """Shares of `samples` in proportion to the weights, by largest remainders.
 
-    Of equals the first gets more. Every device with a weight gets at least `least` samples if there
-    are enough: an empty share is no replica.
+    Of equals the first gets more. Every device with a weight gets at least `minimum` samples if
+    there are enough: an empty share is no replica.
     """
     replicas = sum(weight > 0 for weight in weights)
-    if samples < least * replicas:
-        least = 0
+    if samples < minimum * replicas:
+        minimum = 0
     total = sum(weights)
     shares = []
     remainders = []
     for weight in weights:
         share, remainder = divmod(samples * weight, total)
         if weight:
-            share = max(share, least)
+            share = max(share, minimum)
         shares.append(share)
         remainders.append(remainder)
     by_remainder = sorted(range(len(weights)), key=remainders.__getitem__, reverse=True)

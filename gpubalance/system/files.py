@@ -24,17 +24,17 @@ _NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 _TEXTS = tuple(map(os.strerror, _NUMBERS))
 
 
-def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
+def content_of(path: Path | None, what: str, maximum: int, remedy: str) -> bytes:
     """A file's content, or stdin's for None.
 
-    Raises UsageError if it is not there, BadInput if it can't be read, or has more than `most`
+    Raises UsageError if it is not there, BadInput if it can't be read, or has more than `maximum`
     bytes: then it is not `what` it should be.
     """
     name = path or "stdin"
     try:
         with path.open("rb") if path else open(0, "rb", closefd=False) as file:
             # A limit even for what has no size, such as a device
-            content = file.read(most + 1)
+            content = file.read(maximum + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         why = getattr(error, "strerror", None) or str(error)
         if path is not None:
@@ -43,9 +43,10 @@ def content_of(path: Path | None, what: str, most: int, remedy: str) -> bytes:
         if isinstance(error, FileNotFoundError):
             raise UsageError(message, remedy=remedy) from None
         raise BadInput(message, remedy=remedy) from None
-    if len(content) > most:
+    if len(content) > maximum:
         raise BadInput(
-            f"{name} is larger than {most >> 20} MiB: that is not {what}", remedy=remedy
+            f"{name} is larger than {maximum >> 20} MiB: that is not {what}",
+            remedy=remedy,
         )
     return content
 

@@ -117,7 +117,7 @@ def sweep(folder: Path, name: str | None = None) -> None:
                 file.unlink()
 
 
-def delete_oldest(folder: Path, pattern: str, most: int) -> None:
+def delete_oldest(folder: Path, pattern: str, maximum: int) -> None:
     """Deletes all but so many of the folder's files or folders, the oldest first.
 
     Logs of living processes stay.
@@ -126,7 +126,7 @@ def delete_oldest(folder: Path, pattern: str, most: int) -> None:
         by_age = sorted(
             folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path.name)
         )
-        for old in by_age[:-most]:
+        for old in by_age[:-maximum]:
             log = _LOG.match(old.name)
             if log and _lives(log[1]):  # a gpubalance may run for a whole night
                 continue

@@ -47,7 +47,7 @@ def built_for(build: Mapping[str, Any]) -> tuple[str | None, str | None]:
     cuda, cudnn = build.get("cuda_version"), build.get("cudnn_version")
     if build.get("is_cuda_build"):
         cuda = cuda or _asked_for("nvidia-cuda-runtime-cu")
-        cudnn = cudnn or least_cudnn()
+        cudnn = cudnn or min_cudnn()
     return cuda, cudnn
 
 
@@ -76,7 +76,7 @@ def untested(tensorflow: str | None, keras: str | None) -> Untested | None:
     return None
 
 
-def least_cudnn() -> str | None:
+def min_cudnn() -> str | None:
     """The oldest cuDNN that TensorFlow says it needs, such as `9.3.0.75`; None if it does not say.
 
     Its build info has the major version only.

@@ -84,9 +84,9 @@ class CompiledSteps:
         self._report(f"… it took {took}")
         return logs, stamps, True
 
-    def most_in_a_row(self, dispatched: Dispatched) -> int:
+    def max_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on; 1 with XLA."""
-        return 1 if self.functions.xla else self.functions.most_in_a_row(dispatched)
+        return 1 if self.functions.xla else self.functions.max_in_a_row(dispatched)
 
     def trace_again(self, what: str) -> None:
         """As `Functions.trace_again`, which compiles again, too."""

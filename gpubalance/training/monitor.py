@@ -200,12 +200,12 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             warnings.warn(self._no_longer_fits(times), stacklevel=2)
 
     def _no_longer_fits(self, times: EpochTimes) -> str:
-        most_s = max(times.busy_s)
-        slowest = self._labels[times.busy_s.index(most_s)]
+        max_s = max(times.busy_s)
+        slowest = self._labels[times.busy_s.index(max_s)]
         waits = []
         for label, wait_s in zip(self._labels, times.wait_s, strict=True):
             if wait_s > 0:
-                waits.append(f"{label} waits {wait_s / most_s:.0%}")
+                waits.append(f"{label} waits {wait_s / max_s:.0%}")
         return (
             f"the split {self._split.shares} no longer fits: {', '.join(waits)} of the time "
             f"that {slowest} computes. `gpubalance balance` finds a new one; "
@@ -322,8 +322,8 @@ class EpochTimes:
 
         Times are of the largest global batch only: a last batch may be smaller.
         """
-        most = max(split.global_batch for _, split in steps)
-        last = [split for _, split in steps if split.global_batch == most][-1]
+        maximum = max(split.global_batch for _, split in steps)
+        last = [split for _, split in steps if split.global_batch == maximum][-1]
         times = [step.times for step in steps if step.split == last]
         noise = noise_scale(norms_of(steps))
         return cls(

@@ -40,14 +40,14 @@ _NEAR = 1e-4
 
 
 def check_loss(
-    model: Any, samples: int, most: int, losses: Callable[[slice], Any]
+    model: Any, samples: int, maximum: int, losses: Callable[[slice], Any]
 ) -> None:
-    """Tries the loss of up to `most` of a batch's samples, and what layers add to it, in two parts.
+    """Tries the loss of up to `maximum` samples, and what layers add to it, in two parts.
 
     `losses` gives an array of the loss and of what each layer adds, for a slice of the samples.
     Raises BadInput for one that sums over the batch; warns of neither sum nor mean.
     """
-    count = min(TRIED_SAMPLES, most, samples)
+    count = min(TRIED_SAMPLES, maximum, samples)
     if count < 2:
         return
     stride = samples // count
@@ -256,11 +256,11 @@ class PipelinedSteps(KerasFunctions):
         return self.model.compute_metrics(inputs, labels[0], outputs, weights)
 
     def _refuse_larger(self, samples: int) -> None:
-        most = self._result.global_batch
-        if samples > most:
+        maximum = self._result.global_batch
+        if samples > maximum:
             raise BadInput(
-                f"a batch of {samples}, where the layers were cut for {most} in a step",
-                remedy=f"batch_size={most}, or less",
+                f"a batch of {samples}, where the layers were cut for {maximum} in a step",
+                remedy=f"batch_size={maximum}, or less",
             )
 
     def _micro_batches(self, parts: Parts) -> list[MicroBatch]:

@@ -108,12 +108,10 @@ def change_text(change: SplitChange, labels: Sequence[str]) -> str:
     """
     text = f"step {change.step}: {change.before} → {change.after}"
     moved = [ratio - 1 for ratio in change.slowdown]
-    most = max(moved, key=abs)
-    if abs(most) > _MOVED:
-        slower = "slower" if most > 0 else "faster"
-        text += (
-            f", {labels[moved.index(most)]} became {format_percent(abs(most))} {slower}"
-        )
+    maximum = max(moved, key=abs)
+    if abs(maximum) > _MOVED:
+        slower = "slower" if maximum > 0 else "faster"
+        text += f", {labels[moved.index(maximum)]} became {format_percent(abs(maximum))} {slower}"
     return f"{text}; {change.gain:.2f} × what the old split now gives"
 
 

@@ -179,22 +179,22 @@ class Steps(KerasFunctions):
                 for dispatched in batches:
                     logs = self._train_on_dispatched(dispatched)
             if left and self._in_a_row == 1 and self._is_tried("train", batches[-1]):
-                self._in_a_row = self._most_in_a_row(iterator, batches[-1])
+                self._in_a_row = self._max_in_a_row(iterator, batches[-1])
         if logs is None:
             raise StopIteration
         return logs
 
-    def _next_ones(self, iterator: Iterator[Any], most: int) -> list[Dispatched]:
+    def _next_ones(self, iterator: Iterator[Any], maximum: int) -> list[Dispatched]:
         """So many of the next batches, fewer at the end."""
         batches: list[Dispatched] = []
         try:
-            while len(batches) < most:
+            while len(batches) < maximum:
                 batches.append(self._next(iterator, "train"))
         except StopIteration:
             pass
         return batches
 
-    def _most_in_a_row(self, iterator: Iterator[Any], dispatched: Dispatched) -> int:
+    def _max_in_a_row(self, iterator: Iterator[Any], dispatched: Dispatched) -> int:
         """How many steps one call may have, once one was traced.
 
         A generator is asked for no batches that are not needed yet. Processes train alike only as
@@ -202,19 +202,19 @@ class Steps(KerasFunctions):
         """
         if self._replicas.cluster is not None or not isinstance(iterator, Batches):
             return 1
-        return self._compiled_steps.most_in_a_row(dispatched)
+        return self._compiled_steps.max_in_a_row(dispatched)
 
     def _count_in_a_row(self, left: int) -> int:
         """How many of the steps that are left the next call has: none that is stamped beside one.
 
         A power of two, as each number takes a function of its own.
         """
-        most = min(left, self._in_a_row)
+        maximum = min(left, self._in_a_row)
         if self.monitor is not None:
             every = self.monitor.every
             until_stamped = every - self._trained_steps % every - 1
-            most = 1 if self._stamps_next else min(most, until_stamped)
-        return 1 << max(0, most.bit_length() - 1)
+            maximum = 1 if self._stamps_next else min(maximum, until_stamped)
+        return 1 << max(0, maximum.bit_length() - 1)
 
     def _train_in_a_row(self, batches: list[Dispatched]) -> Any:
         for dispatched in batches:
@@ -370,7 +370,7 @@ class Steps(KerasFunctions):
         self._tries_left[what] -= 1
         if combine_rules.is_known:
             self._tries_left[what] = 0
-        self._feed.least = max(self._feed.least, combine_rules.least)
+        self._feed.minimum = max(self._feed.minimum, combine_rules.minimum)
         for text in combine_rules.warned:
             fault = data_faults.of_class_number(text)
             if fault is not None:

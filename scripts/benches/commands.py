@@ -73,14 +73,14 @@ _FIRST_HOUR: dict[str, tuple[float, tuple[str, ...]]] = {
 def startup() -> Iterator[str]:
     """`--help` in turns with that of a bare Typer and Rich program with as many commands."""
     bare = [sys.executable, "-c", _BARE]
-    for ours, theirs, most in (
+    for ours, theirs, maximum in (
         (["--help"], ["--help"], 1.3),
         (["run", "--help"], ["one", "--help"], 1.5),
     ):
         ratios = measure_interleaved(
             partial(_seconds, [PROGRAM, *ours]), partial(_seconds, [*bare, *theirs])
         )
-        figure = judged(ratios, Wanted(most=most), 48)
+        figure = judged(ratios, Wanted(maximum=maximum), 48)
         yield f"gpubalance {' '.join(ours)} over a bare Typer and Rich program's: {figure}"
 
 

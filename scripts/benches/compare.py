@@ -27,11 +27,11 @@ from tests.support.comparisons import (
 )
 
 _MOST = 8  # times the first draws
-_CALLED = (Wanted(most=0.05), Wanted(0.9))
+_CALLED = (Wanted(maximum=0.05), Wanted(0.9))
 _SHORT = Measuring(windows=3, duration_s=3.0, baseline="none")
 _BETWEEN = (0.005, 0.01)  # which no run's own interval includes
 _SERIES = 2000
-_KEPT = (Wanted(0.92), Wanted(most=0.05), Wanted(0.9), Wanted(most=0.05))
+_KEPT = (Wanted(0.92), Wanted(maximum=0.05), Wanted(0.9), Wanted(maximum=0.05))
 _COUNTS = (5, 8, 12, 20, 36, 54)
 _CORRELATIONS = (0.0, 0.3, 0.5, 0.7, 0.9)
 _REAL_RUNS = 8

@@ -94,11 +94,11 @@ def main() -> Iterator[str]:
                 _MOST,
             )
             yield f"Split.fit over run --data, the {name} pipeline: {figure}, in processes"
-    most, keras_own = (
+    maximum, keras_own = (
         float(printed("scripts.benches.data", who)) for who in ("split", "keras")
     )
     yield (
-        f"the longest of {_EPOCHS} epochs beyond its steps: {most:.2f} s; wanted at most 0.5; "
+        f"the longest of {_EPOCHS} epochs beyond its steps: {maximum:.2f} s; wanted at most 0.5; "
         f"Keras' {keras_own:.2f}"
     )
 

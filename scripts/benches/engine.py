@@ -42,7 +42,7 @@ class Row(NamedTuple):
     loops: Callable[[], tuple[Any, Any]]
     wanted: Wanted
     pairs: int
-    most: int = 24
+    maximum: int = 24
 
     def ratio(self) -> float:
         """This process's ratio."""
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 def _judged(rows: Mapping[str, Row]) -> Iterator[str]:
     for name, row in rows.items():
-        yield f"{name}: {judged(in_processes(_HERE, name), row.wanted, row.most)}, in processes"
+        yield f"{name}: {judged(in_processes(_HERE, name), row.wanted, row.maximum)}, in processes"
 
 
 def _layers() -> list[Any]:

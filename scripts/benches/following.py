@@ -41,7 +41,7 @@ def main() -> Iterator[str]:
     noisy, _ = noisy_devices(ROOT / "configs" / f"{_CONFIG}.toml", _NOISE)
     cool = (devices[1],) * 2
     for name, pair in (("steady", cool), ("noise of 5 %", (noisy[1],) * 2)):
-        figure = judged(_costs(pair, joint), Wanted(most=0.5), 24)
+        figure = judged(_costs(pair, joint), Wanted(maximum=0.5), 24)
         yield f"what the rule takes while nothing changes, in % of a step, {name}: {figure}"
     for correlation in (0.0, _CORRELATION):
         changes = 0

@@ -25,9 +25,9 @@ _CLOCKS: dict[str, Callable[[], float]] = {
 }
 _WANTED = {
     # With arguments bound and cast anew it was 0.81 (AMD EPYC, 2026-11-28).
-    "main thread": Wanted(most=0.75),
+    "main thread": Wanted(maximum=0.75),
     # Two devices compute and sum where one computes.
-    "all threads": Wanted(most=2.5),
+    "all threads": Wanted(maximum=2.5),
 }
 
 

@@ -44,7 +44,7 @@ _NEEDED = {
     "slurmd": "slurm-wlm",
     "munged": "munge",
 }
-_OFF, _OVER_EVEN, _TOLD = Wanted(most=0.05), Wanted(1.3), Wanted(0.93, 1.07)
+_OFF, _OVER_EVEN, _TOLD = Wanted(maximum=0.05), Wanted(1.3), Wanted(0.93, 1.07)
 _ENDS_WITHIN_S = 40.0
 _TRAINS = f"""
 import sys

@@ -51,9 +51,11 @@ class RuleMachine(Machine):
 
     @cached_property
     def wanted(self) -> PlanRequest:
-        most = sum(map(limit_of, self.devices))
-        least = len(self.devices) * 8
-        batch = Random(f"batch {self.seed}").randint(least, max(least, int(0.8 * most)))
+        maximum = sum(map(limit_of, self.devices))
+        minimum = len(self.devices) * 8
+        batch = Random(f"batch {self.seed}").randint(
+            minimum, max(minimum, int(0.8 * maximum))
+        )
         return PlanRequest(accumulate=1, global_batch=batch, batch_multiple=1)
 
     @property
@@ -78,8 +80,10 @@ class AtLimits(RuleMachine):
 
     @cached_property
     def wanted(self) -> PlanRequest:
-        most = sum(map(limit_of, self.devices))
-        return PlanRequest(accumulate=1, global_batch=int(0.9 * most), batch_multiple=1)
+        maximum = sum(map(limit_of, self.devices))
+        return PlanRequest(
+            accumulate=1, global_batch=int(0.9 * maximum), batch_multiple=1
+        )
 
 
 class WithLinks(RuleMachine):
@@ -162,7 +166,7 @@ def _of_ours(machine: RuleMachine) -> tuple[int, Course]:
     return steps, course
 
 
-def _of_others(rule: Rule, machine: RuleMachine, most: int) -> Course:
+def _of_others(rule: Rule, machine: RuleMachine, maximum: int) -> Course:
     """The course of a rule that may spend so many steps."""
     times = [
         ComputeTimes(known(device.profile), seed=noise_seed(machine.seed + 1, number))
@@ -183,7 +187,7 @@ def _of_others(rule: Rule, machine: RuleMachine, most: int) -> Course:
             course.append((spent, machine.rate(BatchSplit(ask.split))))
         # One device after the other, as in our probe.
         spent += ask.steps * (len(ask.split) if ask.alone else 1)
-        if spent >= most and course:
+        if spent >= maximum and course:
             return course
         taken = [
             mean_s(number, batch, ask.steps) for number, batch in enumerate(ask.split)
@@ -215,28 +219,28 @@ def best_rate(machine: RuleMachine) -> float:
         sorted_s = times[order]
         largest = np.maximum.accumulate(sizes[order])
         all_times.append(times)
-        most_by.append(_most(sorted_s, largest))
+        most_by.append(_maximum(sorted_s, largest))
     deadlines = np.unique(np.concatenate(all_times))
-    most = np.array([of(deadlines) for of in most_by])
+    maximum = np.array([of(deadlines) for of in most_by])
     numbers = range(len(machine.devices))
     best = 0.0
     for count in range(1, len(numbers) + 1):
         for used in combinations(numbers, count):
-            enough = most[list(used)].sum(axis=0) >= batch
+            enough = maximum[list(used)].sum(axis=0) >= batch
             if enough.any():
                 deadline_s = float(deadlines[enough.argmax()])
                 best = max(best, batch / (deadline_s + machine.sync_s(used)))
     return best
 
 
-def _most(sorted_s: Any, largest: Any) -> Callable[[Any], Any]:
+def _maximum(sorted_s: Any, largest: Any) -> Callable[[Any], Any]:
     """The most samples that a device does within each of some times."""
 
-    def most(deadlines: Any) -> Any:
+    def maximum(deadlines: Any) -> Any:
         places = np.searchsorted(sorted_s, deadlines, "right")
         return np.where(places, largest[np.maximum(places - 1, 0)], 0)
 
-    return most
+    return maximum
 
 
 def _of_seed(asked: tuple[type[RuleMachine], int]) -> dict[str, End]:

@@ -59,9 +59,9 @@ class Given(NamedTuple):
                 shares[n] += change
         return tuple(shares[n] for n in range(len(wanted)))
 
-    def moved(self, split: Split, giver: int, taker: int, most: int) -> Split:
+    def moved(self, split: Split, giver: int, taker: int, maximum: int) -> Split:
         """The split with up to so many samples of one device given to another."""
-        count = min(most, split[giver] - 1, self.limits[taker] - split[taker])
+        count = min(maximum, split[giver] - 1, self.limits[taker] - split[taker])
         new = list(split)
         new[giver] -= count
         new[taker] += count
@@ -164,8 +164,8 @@ def _evened(given: Given, models: Sequence[Model]) -> Split:
     high = max(float(table[-1]) for table in tables)
     for _ in range(60):
         middle = (low + high) / 2
-        most = sum(int(np.searchsorted(table, middle, "right")) for table in tables)
-        low, high = (low, middle) if most >= given.global_batch else (middle, high)
+        maximum = sum(int(np.searchsorted(table, middle, "right")) for table in tables)
+        low, high = (low, middle) if maximum >= given.global_batch else (middle, high)
     return given.rounded(
         [max(1, int(np.searchsorted(t, high, "right"))) for t in tables]
     )

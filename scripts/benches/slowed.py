@@ -40,8 +40,8 @@ _AHEAD = 4
 # Steps of a training before, in which the last host becomes slow half-way and nothing follows
 _STILL = 120
 _LOOKS_EVERY_S = 0.05
-_STAMPED = Wanted(most=10)  # steps until the split is changed
-_OFF = Wanted(most=0.05)  # of the batch
+_STAMPED = Wanted(maximum=10)  # steps until the split is changed
+_OFF = Wanted(maximum=0.05)  # of the batch
 _TOLD = Wanted(0.9, 1.1)
 
 

@@ -44,7 +44,7 @@ def test_a_rule_keeps_the_global_batch_and_the_limits(
     for split in asked(name, Given(200, limits)):
         assert sum(split) == 200
         assert all(
-            1 <= batch <= most for batch, most in zip(split, limits, strict=True)
+            1 <= batch <= maximum for batch, maximum in zip(split, limits, strict=True)
         )
 
 
@@ -58,7 +58,9 @@ def test_shares_in_any_proportion_are_whole_and_within_the_limits(
     wanted = [data.draw(st.floats(0.01, 100)) for _ in limits]
     split = Given(batch, limits).rounded(wanted)
     assert sum(split) == batch
-    assert all(1 <= size <= most for size, most in zip(split, limits, strict=True))
+    assert all(
+        1 <= size <= maximum for size, maximum in zip(split, limits, strict=True)
+    )
 
 
 @pytest.mark.parametrize(

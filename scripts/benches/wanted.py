@@ -18,38 +18,38 @@ _LEAST = 6  # for an interval
 class Wanted(NamedTuple):
     """A lower bound, an upper one or both."""
 
-    least: float = -math.inf
-    most: float = math.inf
+    minimum: float = -math.inf
+    maximum: float = math.inf
 
     def decision(self, low: float, high: float) -> Decision:
         """Whether a figure with this interval is within the bounds or outside, or neither yet."""
-        if self.least <= low and high <= self.most:
+        if self.minimum <= low and high <= self.maximum:
             return "met"
-        return "missed" if high < self.least or low > self.most else "not decided"
+        return "missed" if high < self.minimum or low > self.maximum else "not decided"
 
     def __str__(self) -> str:
-        if self.most == math.inf:
-            return f"at least {self.least:g}"
+        if self.maximum == math.inf:
+            return f"at least {self.minimum:g}"
         return (
-            f"at most {self.most:g}"
-            if self.least == -math.inf
-            else f"{self.least:g} to {self.most:g}"
+            f"at most {self.maximum:g}"
+            if self.minimum == -math.inf
+            else f"{self.minimum:g} to {self.maximum:g}"
         )
 
 
-def _looks(first: int, most: int) -> Iterator[int]:
-    """Looks after `first`, twice as many, and so on up to `most`.
+def _looks(first: int, maximum: int) -> Iterator[int]:
+    """Looks after `first`, twice as many, and so on up to `maximum`.
 
     Who looks after each one sooner or later sees what they want to see.
     """
-    while first < most:
+    while first < maximum:
         yield first
         first *= 2
-    yield most
+    yield maximum
 
 
-def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
-    """Takes up to `most` ratios until their median meets or misses what is wanted.
+def judged(ratios: Iterator[float], wanted: Wanted, maximum: int) -> str:
+    """Takes up to `maximum` ratios until their median meets or misses what is wanted.
 
     Difference the timings of one run, ratios of processes, or of two things in turns, are independent:
     so the interval is that of order statistics (Conover, Practical Nonparametric Statistics, 3.2).
@@ -60,7 +60,7 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
     from scipy.stats import quantile_test
 
     taken: list[float] = []
-    for count in _looks(_LEAST, most):
+    for count in _looks(_LEAST, maximum):
         taken += islice(ratios, count - len(taken))
         low, high = quantile_test(taken, q=1.0, p=0.5).confidence_interval(0.95)
         decision = wanted.decision(low, high)
@@ -73,14 +73,14 @@ def judged(ratios: Iterator[float], wanted: Wanted, most: int) -> str:
 
 
 def judged_shares(
-    draw: Callable[[int], Sequence[Share]], wanted: Sequence[Wanted], most: int
+    draw: Callable[[int], Sequence[Share]], wanted: Sequence[Wanted], maximum: int
 ) -> list[str]:
-    """Adds up to `most` draws of shares until each share meets or misses what is wanted.
+    """Adds up to `maximum` draws of shares until each share meets or misses what is wanted.
 
     The draws are `draw(n)`, n = 0, 1, …
     """
     drawn: list[Sequence[Share]] = []
-    for count in _looks(1, most):
+    for count in _looks(1, maximum):
         drawn += map(draw, range(len(drawn), count))
         shares = []
         for each in zip(*drawn, strict=True):

@@ -67,7 +67,7 @@ def test_what_was_found_is_left_for_resume() -> None:
         variables={3: 1},
         logs={"loss": 1},
         exponents=(0, 1),
-        least=2,
+        minimum=2,
         step={"MatMul": 4},
     )
     with Journal("a", "a test", resume=False) as journal:

@@ -79,10 +79,10 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) 
     result, summary = _run(tmp_path, "5 3")
     pipeline = result["pipeline"]
     assert pipeline["binds"]
-    most = 125  # a sleep is never shorter, and on a busy machine longer now and then
-    assert pipeline["alone"]["median"] <= most
+    maximum = 125  # a sleep is never shorter, and on a busy machine longer now and then
+    assert pipeline["alone"]["median"] <= maximum
     assert pipeline["held"]["median"] > 1.5 * pipeline["alone"]["median"]
-    assert result["throughput"]["median"] < 1.1 * most
+    assert result["throughput"]["median"] < 1.1 * maximum
     assert result["input_wait_s"] > result["step_time_s"]["median"] / 4
     line = 1 + FILE.splitlines().index("    return data.map(decode).padded_batch(8)")
     (remedy,) = pipeline["remedies"]

@@ -18,7 +18,7 @@ from tests.support.cases import cases
 # Steps take 2.6 times as long as by the profile, at its first size or at a later one
 SLOW = """
 def step(devices, batches, number):
-    if batches[0] >= {least}:
+    if batches[0] >= {minimum}:
         return 2.6 * (devices[0].profile.compute_s(batches[0]))
 
 def late_part():
@@ -29,13 +29,13 @@ SCALED = (*TINY_PAIR, "--time-scale", "8")
 
 @cases("least, tried", (1, 0), (32, 2))
 def test_a_machine_slower_than_the_profile_is_told_at_once(
-    least: int, tried: int, engine_that: Callable[[str], None]
+    minimum: int, tried: int, engine_that: Callable[[str], None]
 ) -> None:
     """A machine that computes more slowly than the profile is told at once.
 
     Nothing larger is tried, and no other device.
     """
-    engine_that(SLOW.format(least=least))
+    engine_that(SLOW.format(minimum=minimum))
     done = here("balance", *TINY_PAIR, *SHORT, code=2)
     assert len(re.findall("(?m)^GPU:. batch ", done.stderr)) == tried
     _, _, error = done.stderr.partition("error: ")
@@ -60,7 +60,7 @@ def test_a_run_slower_than_the_profile_stops_at_its_first_window(
     command: tuple[str, ...], which: str, engine_that: Callable[[str], None]
 ) -> None:
     """As a probe does at its first batch: no figure of it is shown."""
-    engine_that(SLOW.format(least=1))
+    engine_that(SLOW.format(minimum=1))
     done = here(*command, "--windows", "3", "--duration", "0.1", code=2)
     assert len(re.findall("window 1 of 3", done.stderr)) <= 2
     assert "window 2" not in done.stderr

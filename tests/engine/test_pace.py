@@ -70,9 +70,9 @@ def test_no_part_is_shorter_than_in_the_profile() -> None:
     profiles = [first, paced(0.02, 0.001, update_s=0.2, sync_s=0.02)]
     joint = Steps(dense_model, adam, profiles, JointProfile(sync_s=0.01))
     alone = stamps_of(Steps(dense_model, adam, profiles[:1]), (5,))
-    for parts, least_s in ((None, (0.074, 0.06)), ((8, 40), (0.084, 0.06))):
+    for parts, min_s in ((None, (0.074, 0.06)), ((8, 40), (0.084, 0.06))):
         stamps = stamps_of(joint, (16, 40), parts)
-        assert (stamps[:, 1] - stamps[:, 0] >= np.array(least_s) - 1e-9).all()
+        assert (stamps[:, 1] - stamps[:, 0] >= np.array(min_s) - 1e-9).all()
         assert stamps[:, 2].min() >= stamps[:, 1].max() + 0.03 - 1e-9
         updates = [*(stamps[:, 3] - stamps[:, 2]), alone[0, 3] - alone[0, 2]]
         assert (updates >= np.array([0.04, 0.2, 0.04]) - 1e-9).all()

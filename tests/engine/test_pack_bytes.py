@@ -67,8 +67,8 @@ def test_packs_are_for_bytes_of_trained_weights(
 
     asked: list[int] = []
 
-    def link_of(_: Replicas, most_bytes: int) -> tuple[float, float]:
-        asked.append(most_bytes)
+    def link_of(_: Replicas, max_bytes: int) -> tuple[float, float]:
+        asked.append(max_bytes)
         return 1e-5, 1e9
 
     monkeypatch.setattr(pack_size, "_link_of", link_of)

@@ -22,21 +22,22 @@ WHOLES = {
 }
 
 
-def powers(
+def weight_exponents(
     whole: Any, near: float = 1e-6, rounding: Any = 0.0, parts: Any = PARTS
 ) -> Any:
-    from gpubalance.engine.step.sums import powers_of
+    from gpubalance.engine.step.sums import weight_exponents_of
 
-    return powers_of(whole, parts, near, rounding)
+    return weight_exponents_of(whole, parts, near, rounding)
 
 
 def test_the_power_is_that_with_which_parts_make_the_whole() -> None:
-    assert {power: powers(whole) for power, whole in WHOLES.items()} == {
-        power: [power] for power in WHOLES
-    }
-    assert powers(A) == []
+    assert {
+        weight_exponent: weight_exponents(whole)
+        for weight_exponent, whole in WHOLES.items()
+    } == {weight_exponent: [weight_exponent] for weight_exponent in WHOLES}
+    assert weight_exponents(A) == []
     nothing = [(0.25, np.zeros(3)), (0.75, np.zeros(3))]
-    assert powers(np.zeros(3), parts=nothing) == [1, 0, 2]
+    assert weight_exponents(np.zeros(3), parts=nothing) == [1, 0, 2]
 
 
 def test_parts_agree_within_the_largest_norm_and_rounding() -> None:
@@ -44,10 +45,10 @@ def test_parts_agree_within_the_largest_norm_and_rounding() -> None:
     mean = WHOLES[1]
     off = np.array([9.0, -0.5, 0.0])
     for near, agrees in ((0.11, True), (0.05, False)):
-        assert powers(mean + off * [0, 1, 0], near) == [1] * agrees
-    assert powers(mean + off * [0, 1, 0], 0.05, rounding=0.26) == [1]
-    assert powers(mean + off * [0, 1, 0], 0.05, rounding=0.24) == []
-    assert powers(mean + off * [1, 0, 0], 0.0) == [1]
+        assert weight_exponents(mean + off * [0, 1, 0], near) == [1] * agrees
+    assert weight_exponents(mean + off * [0, 1, 0], 0.05, rounding=0.26) == [1]
+    assert weight_exponents(mean + off * [0, 1, 0], 0.05, rounding=0.24) == []
+    assert weight_exponents(mean + off * [1, 0, 0], 0.0) == [1]
 
 
 def test_of_several_quantities_each_may_be_apart_by_a_part_of_all() -> None:
@@ -57,7 +58,7 @@ def test_of_several_quantities_each_may_be_apart_by_a_part_of_all() -> None:
     size = np.linalg.norm(whole[..., 0])
     for part, agrees in ((0.9, True), (1.1, False)):
         moved = whole + np.array([[0, 0, 0], [0, 0.001 * size * part, 0]])
-        assert powers(moved, 0.01, parts=parts) == [1] * agrees
+        assert weight_exponents(moved, 0.01, parts=parts) == [1] * agrees
 
 
 def test_marks_are_a_norm_and_products_that_add_up() -> None:
@@ -169,7 +170,10 @@ def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:
     from gpubalance.engine.step.sums import batch_of, together, weighed, wide
 
     value = tf.constant([8.0, 4.0], tf.float16)
-    shares = [weighed(value, tf.constant(0.5), power).numpy() for power in (0, 1, 2)]
+    shares = [
+        weighed(value, tf.constant(0.5), weight_exponent).numpy()
+        for weight_exponent in (0, 1, 2)
+    ]
     assert [share.tolist() for share in shares] == [[8, 4], [4, 2], [2, 1]]
     assert {share.dtype for share in shares} == {np.dtype("float16")}
     kinds = [tf.float16, tf.float32, tf.float64]

@@ -238,18 +238,18 @@ def test_on_a_busy_machine_the_median_of_three_rounds_counts() -> None:
 
     Two of these machines measure a split three times; two tell that they are not steady.
     """
-    most: list[int] = []
+    maximum: list[int] = []
     told = 0
     for seed in (1, 3, 41, 47):
         busy = Busy(seed)
         made = Machine(seed, 0.0).balanced(busy.watch, busy.offset)
         assert proof_of(made)
-        most.append(max(Counter(busy.rounds_before).values()))
+        maximum.append(max(Counter(busy.rounds_before).values()))
         assert len(busy.lines) <= 1
         told += len(busy.lines)
         for line in busy.lines:
             assert any(str(tried.split) in line for tried in known(made.balance).rounds)
             (warning,) = [one for one in made.warnings if one.code == "not-steady"]
             assert warning.message == line
-    assert max(most) == 3, most
+    assert max(maximum) == 3, maximum
     assert told

@@ -328,7 +328,7 @@ def test_a_driver_that_tensorflow_crashes_on_is_told_though_cuda_allows_it() -> 
 
 
 def test_the_installed_tensorflow_says_which_cudnn_it_needs() -> None:
-    assert numbers(versions.least_cudnn())[:1] == (9,)
+    assert numbers(versions.min_cudnn())[:1] == (9,)
 
 
 LINKS = """

@@ -226,10 +226,10 @@ def test_what_no_device_gave_alone_is_promised_of_none() -> None:
     known = knowledge()
     learn(known, (64, 40), 0.55)
     (first, _) = known.probes
-    most = 1.5 * max(point.throughput.median for point in first.curve)
+    maximum = 1.5 * max(point.throughput.median for point in first.curve)
     load = known.problem.loads[0]
     rates = [batch / load.model.step_time_s(batch) for batch in (8, 64, 72, load.limit)]
-    assert max(rates) == pytest.approx(most)
+    assert max(rates) == pytest.approx(maximum)
 
 
 @cases("batches, step_s", ((64, 0), 0.05), ((64, 0), 0.09), ((64, 32), 0.05))

@@ -39,14 +39,14 @@ def test_what_memory_does_not_hold_is_left_away() -> None:
     limits = [
         share.limit for share in plan(probe, devices, PlanRequest(sync_s=0.0)).shares
     ]
-    most = sum(limits)
-    whole = plan(probe, devices, PlanRequest(global_batch=most, sync_s=0.0))
+    maximum = sum(limits)
+    whole = plan(probe, devices, PlanRequest(global_batch=maximum, sync_s=0.0))
     for left in (0, 1):
         assert split_over(whole, {left}).batches[left] == limits[left]
     in_parts = plan(
-        probe, devices, PlanRequest(global_batch=most + 8, sync_s=0.0, accumulate=8)
+        probe, devices, PlanRequest(global_batch=maximum + 8, sync_s=0.0, accumulate=8)
     )
-    assert split_over(in_parts, {0}).batches == (min(2 * limits[0], most + 8), 0)
+    assert split_over(in_parts, {0}).batches == (min(2 * limits[0], maximum + 8), 0)
     with pytest.raises(NothingFits):
         split_over(whole, set())
     with pytest.raises(BadInput, match="step times, for --restarts"):

@@ -29,8 +29,8 @@ def card(seed: int) -> DeviceProfile:
     """A model on a card of 6 to 140 GB, whose launches, samples and bytes are drawn."""
     random = Random(seed)
 
-    def drawn(least: float, most: float) -> float:
-        return float(least * (most / least) ** random.random())
+    def drawn(minimum: float, maximum: float) -> float:
+        return float(minimum * (maximum / minimum) ** random.random())
 
     return DeviceProfile(
         name=f"card {seed}",

@@ -83,9 +83,9 @@ def test_the_solo_sum_has_the_devices_that_a_split_leaves_out() -> None:
     assert solo_bests(DEVICES, split, SMALL) == (first,)
 
 
-def limited_to(most: int, probe: Probe) -> Probe:
+def limited_to(maximum: int, probe: Probe) -> Probe:
     """The probe as it is with --max-batch."""
-    return _with_limits(altered(probe, max_batch=most), fits=most, fails=None)
+    return _with_limits(altered(probe, max_batch=maximum), fits=maximum, fails=None)
 
 
 def by_margin(probe: Probe) -> Probe:

@@ -64,9 +64,9 @@ def curves(draw: st.DrawFn) -> Curve:
     )
 
 
-def loads(largest: int, least: int = 0) -> st.SearchStrategy[Load]:
+def loads(largest: int, minimum: int = 0) -> st.SearchStrategy[Load]:
     return st.builds(
-        Load, lines() | curves(), st.integers(least, largest), st.just(0.0) | seconds
+        Load, lines() | curves(), st.integers(minimum, largest), st.just(0.0) | seconds
     )
 
 
@@ -158,13 +158,13 @@ def sync_s(problem: Problem, used: set[int]) -> float:
     if len(used) < 2:
         return 0.0
     for size in range(len(used), len(problem.loads) + 1):
-        around = [
+        superset = [
             seconds
             for some, seconds in measured.items()
             if len(some) == size and used <= some
         ]
-        if around:
-            return min(around)
+        if superset:
+            return min(superset)
     return max(measured.values(), default=problem.sync.otherwise_s)
 
 

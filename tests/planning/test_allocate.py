@@ -129,7 +129,7 @@ def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> No
         assert found.split.global_batch <= totals[together].min() * (1 + 1e-9)
 
 
-@given(st.lists(loads(500, least=1), min_size=2, max_size=12), st.data())
+@given(st.lists(loads(500, minimum=1), min_size=2, max_size=12), st.data())
 def test_never_slower_than_even_shares(of: list[Load], data: st.DataObject) -> None:
     total = data.draw(
         st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of)))
@@ -175,9 +175,9 @@ def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) ->
     """Σb/T is at most r if and only if Σb − r·T is at most 0 (Dinkelbach 1967)."""
     random = Random(seed)
     of = random_loads(random, 8 // micro, 120 // micro)
-    most = random.choice([None, random.randint(8, sum(load.limit for load in of))])
+    maximum = random.choice([None, random.randint(8, sum(load.limit for load in of))])
     sync = Syncs(otherwise_s=random.uniform(0.01, 0.05))
-    problem = Problem(of, sync, max_global_batch=most, micro_batches=micro)
+    problem = Problem(of, sync, max_global_batch=maximum, micro_batches=micro)
     found = allocate(problem)
     assert_split(problem, found)
     seen = by_integer_program(problem, found.throughput)
@@ -185,7 +185,7 @@ def test_an_integer_program_finds_no_higher_throughput(seed: int, micro: int) ->
 
 
 @given(
-    st.lists(loads(400, least=1), min_size=1, max_size=8),
+    st.lists(loads(400, minimum=1), min_size=1, max_size=8),
     st.integers(1, 4),
     st.just(0.0) | seconds,
     st.booleans(),
@@ -222,7 +222,7 @@ def test_the_most_by_a_deadline_is_exact(
     for time in times[data.draw(st.integers(0, 3)) :: 7]:
         some = data.draw(st.floats(0, 2))
         at = np.array([time * (1 + 1e-13), time * (1 - 1e-13), time * 1.5, some * time])
-        assert fleet.most(at)[:, 0].tolist() == [
+        assert fleet.maximum(at)[:, 0].tolist() == [
             (times <= deadline).sum() for deadline in at
         ]
 
@@ -238,15 +238,15 @@ def test_least_accumulation_near_the_best(
     if not values[-1]:
         return
     allowed = 1 - within if problem.global_batch is None else 1
-    least = next(
+    minimum = next(
         k
         for k, value in enumerate(values, start=1)
         if value >= allowed * values[-1] * (1 - 2e-12)
     )
     found = allocate(replace(problem, within=within))
-    assert problem.value(found) == pytest.approx(values[least - 1], rel=2e-12)
+    assert problem.value(found) == pytest.approx(values[minimum - 1], rel=2e-12)
     if problem.global_batch is None:
-        assert max(found.split.counts) <= least
+        assert max(found.split.counts) <= minimum
 
 
 @settings(max_examples=25)
@@ -267,7 +267,7 @@ def test_many_devices_reach_their_bounds(seed: int, multiple: int, micro: int) -
     fleet = Fleet(of, multiple=multiple, micro_batches=micro)
     deadlines = np.linspace(fleet.first_s, fleet.last_s, 2000)
     rates = (
-        fleet.most(deadlines)
+        fleet.maximum(deadlines)
         @ fleet.count
         * multiple
         / (deadlines + problem.sync.otherwise_s)

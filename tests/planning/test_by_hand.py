@@ -76,7 +76,9 @@ def test_curves_are_straight_between(
     assert curve.step_time_s(inside) == pytest.approx(
         np.interp(inside, batches, rising)
     )
-    off = {b for b, t, least in zip(batches, times_s, rising, strict=True) if t > least}
+    off = {
+        b for b, t, minimum in zip(batches, times_s, rising, strict=True) if t > minimum
+    }
     assert curve.slower_than_larger == off
     if len(points) > 1:
         slopes = np.diff(rising) / np.diff(batches)
@@ -527,7 +529,7 @@ def test_when_a_sum_may_tell_more() -> None:
     assert Syncs().nothing_more_to_learn({0, 1})
     assert not Syncs(measured(abc=0.2)).nothing_more_to_learn({0, 1})
     shorter = Syncs(measured(abc=0.2, abd=0.1))
-    assert shorter.around({0, 1}) == {0, 1, 3}
+    assert shorter.smallest_measured_superset({0, 1}) == {0, 1, 3}
     assert shorter.longest_s == 0.2
     assert shorter.of({0}) == 0.0
 

@@ -393,8 +393,8 @@ def test_one_that_waits_for_data_keeps_its_split(rest_s: float, follows: bool) -
             break
     assert bool(changes) == follows
     for change in changes:
-        most_s = max(0.1 * change.after.batches[0], 0.05 * change.after.batches[1])
-        after_s = most_s / 100 + 0.008 + rest_s
+        max_s = max(0.1 * change.after.batches[0], 0.05 * change.after.batches[1])
+        after_s = max_s / 100 + 0.008 + rest_s
         assert change.gain == pytest.approx((0.108 + rest_s) / after_s, rel=1e-3)
 
 

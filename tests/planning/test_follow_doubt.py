@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.follow import Rebalancer, SplitChange, _least_gain
+from gpubalance.planning.follow import Rebalancer, SplitChange, _min_gain
 from gpubalance.planning.parts import StepTimes
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.batch_split import BatchSplit
@@ -49,8 +49,8 @@ def test_no_times_in_doubt_gain_less(
     of_devices: list[tuple[float, float, float]],
 ) -> None:
     now_s, best_s, unsure = zip(*of_devices, strict=True)
-    least = _least_gain(*now_and_best(now_s, best_s, 0.0, 0.0), unsure)
-    assert least == pytest.approx(least_by_corners(now_s, best_s, unsure))
+    minimum = _min_gain(*now_and_best(now_s, best_s, 0.0, 0.0), unsure)
+    assert minimum == pytest.approx(least_by_corners(now_s, best_s, unsure))
 
 
 def test_what_a_step_has_beside_compute_is_known_and_makes_a_gain_less() -> None:
@@ -60,9 +60,9 @@ def test_what_a_step_has_beside_compute_is_known_and_makes_a_gain_less() -> None
     slow_first = (0.3 * less + 0.15) / (0.25 * more + 0.15)
     slow_second = (0.3 * more + 0.15) / (0.25 * more + 0.15)
     assert slow_first < slow_second
-    assert _least_gain(now, best, (0.1, 0.1)) == pytest.approx(slow_first)
+    assert _min_gain(now, best, (0.1, 0.1)) == pytest.approx(slow_first)
     # Whatever is known exactly does not lower it.
-    assert _least_gain(now, best, (0.0, 0.0)) == pytest.approx(0.45 / 0.40)
+    assert _min_gain(now, best, (0.0, 0.0)) == pytest.approx(0.45 / 0.40)
 
 
 def first_change(slow_s: float, noise: float, steps: int) -> SplitChange | None:

@@ -80,7 +80,7 @@ def test_a_split_of_fewer_devices_counts_on_what_sums_tell() -> None:
     assert found is not None
     assert found.split.used == (0, 1)
     assert found.binds[2] == "sync"
-    sync_s = problem.sync.least({0, 1})
+    sync_s = problem.sync.minimum({0, 1})
     assert 0 < sync_s < 0.001
     assert found.step_time_s == pytest.approx(max(found.compute_s) + sync_s)
 
@@ -145,7 +145,7 @@ def all_that_is_tried(
         if problem.sync.nothing_more_to_learn(devices):
             measured_s[devices] = true_s(devices)
         else:
-            for timed in (devices, problem.sync.around(devices)):
+            for timed in (devices, problem.sync.smallest_measured_superset(devices)):
                 sums_s[timed] = true_s(timed) + hidden_s
 
 

@@ -276,7 +276,7 @@ def test_the_ends(
     per_sample: int,
     points: tuple[int, ...],
     memory: int,
-    most: int,
+    maximum: int,
     multiple: int,
     wanted: tuple[int | None, int | None],
     tries: int | None,
@@ -290,7 +290,7 @@ def test_the_ends(
 
     of = [(batch, per_sample * batch) for batch in points]
     result = find_limit(
-        try_batch, of, memory_bytes=memory, max_batch=most, multiple=multiple
+        try_batch, of, memory_bytes=memory, max_batch=maximum, multiple=multiple
     )
     assert (result.fits, result.fails) == wanted
     assert tries in (None, len(result.trials))
@@ -388,12 +388,12 @@ def test_close_ends_will_do_once_four_tries_found_no_neighbours() -> None:
 
     Up to 156,000 samples a sample took 11,700 bytes, beyond that hardly any.
     """
-    usable, most = 1_832_910_848, 160_003
+    usable, maximum = 1_832_910_848, 160_003
     points = [(n, 33 * 10**6 + 11_700 * n) for n in (8192, 32768)]
 
     def try_batch(batch: int, _: str) -> TriedBatch:
         held = min(33 * 10**6 + 11_700 * batch, usable - 10**6)
-        return TriedBatch(batch, batch <= most, held if batch <= most else None)
+        return TriedBatch(batch, batch <= maximum, held if batch <= maximum else None)
 
     def found(within: float = 0.0) -> Limit:
         return find_limit(

@@ -26,15 +26,15 @@ def test_no_other_size_within_the_bounds_costs_less(
     link = (gradient_bytes, latency_s, bytes_per_s)
     best = best_pack_bytes(*link)
     sizes = [size for size in (*POWERS, MOST_BYTES) if size < gradient_bytes]
-    least_s = min(exposed_s(size, *link) for size in sizes)
+    min_s = min(exposed_s(size, *link) for size in sizes)
     at_once_s = exposed_s(gradient_bytes, *link)
     if best:
         assert best in sizes
         # It is a power of two.
-        assert exposed_s(best, *link) <= 1.061 * least_s
+        assert exposed_s(best, *link) <= 1.061 * min_s
         assert exposed_s(best, *link) <= at_once_s / 2
     else:
-        assert 1.061 * least_s > at_once_s / 2
+        assert 1.061 * min_s > at_once_s / 2
 
 
 VALUES = st.lists(

@@ -102,14 +102,14 @@ def drawn(
 @cases("slow", 0.0, 0.03, 0.1)
 @cases("step_s", 0.02, 0.1, 0.6)
 def test_sync_is_what_it_is_beside_rare_slow_steps(
-    step_s: float, slow: float, windows: int, timings: int, least: float
+    step_s: float, slow: float, windows: int, timings: int, minimum: float
 ) -> None:
     """Sync is within 0.03 of 0.1 in nine of ten short runs and 19 of 20 long ones.
 
     With slow steps in it, it would be up to 0.5.
     """
     syncs = [drawn(step_s, slow, seed, windows, timings).sync_s for seed in range(60)]
-    assert sum(abs(sync - SYNC) <= 0.03 for sync in syncs) >= least * 60
+    assert sum(abs(sync - SYNC) <= 0.03 for sync in syncs) >= minimum * 60
 
 
 def test_the_parts_of_a_step_add_up_beside_slow_steps() -> None:

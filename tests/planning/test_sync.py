@@ -69,7 +69,7 @@ def test_sync_falls_by_no_more_than_a_sum_over_fewer_devices_is_faster(
 ) -> None:
     sums_s = {frozenset(devices(names)): SUMS_S[names] for names in told.split()}
     syncs = replace(measured(abcd=0.2), sums_s=sums_s)
-    assert syncs.least(devices(used)) == pytest.approx(seconds)
+    assert syncs.minimum(devices(used)) == pytest.approx(seconds)
 
 
 @cases(
@@ -83,7 +83,7 @@ def test_sync_in_packs_that_is_longer_than_a_sum_falls_by_as_large_a_part(
 ) -> None:
     sums_s = {frozenset(devices("abcd")): 0.30, frozenset(devices("cd")): 0.05}
     syncs = replace(measured(abcd=sync_s), sums_s=sums_s)
-    assert syncs.least(devices("cd")) == pytest.approx(seconds)
+    assert syncs.minimum(devices("cd")) == pytest.approx(seconds)
 
 
 @cases(
@@ -95,13 +95,13 @@ def test_sync_in_packs_that_is_longer_than_a_sum_falls_by_as_large_a_part(
 )
 def test_a_set_takes_no_less_than_a_part_of_it(used: str, seconds: float) -> None:
     syncs = measured(abcd=0.1, ab=0.07, cd=0.12)
-    assert syncs.least(devices(used)) == seconds
+    assert syncs.minimum(devices(used)) == seconds
 
 
 def test_a_sum_that_is_slower_over_fewer_devices_tells_of_no_more_sync() -> None:
     noisy = {frozenset(devices("abc")): 0.29, frozenset(devices("ab")): 0.32}
     syncs = replace(measured(abc=0.1), sums_s=noisy)
-    assert syncs.least(devices("ab")) == 0.1
+    assert syncs.minimum(devices("ab")) == 0.1
 
 
 def test_of_some_devices_it_is_the_same_under_their_new_numbers() -> None:

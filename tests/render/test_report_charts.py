@@ -300,8 +300,8 @@ def test_colour_blind_readers_tell_parts_and_devices_apart(
 
 @pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
 def test_text_and_marks_stand_out_from_the_page(palette: dict[str, str]) -> None:
-    for name, least in (("--ink", 7), ("--muted", 4.5), ("--link", 4.5)):
-        assert contrast(palette[name], palette["--paper"]) >= least
-        assert contrast(palette[name], palette["--raised"]) >= least
+    for name, minimum in (("--ink", 7), ("--muted", 4.5), ("--link", 4.5)):
+        assert contrast(palette[name], palette["--paper"]) >= minimum
+        assert contrast(palette[name], palette["--raised"]) >= minimum
     for i in range(4):  # of lines and markers; bars of lighter colours have hatches
         assert contrast(palette[VARIABLES[look(i)["color"]]], palette["--paper"]) >= 3

@@ -304,8 +304,10 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     ),
     ({"a": 800.0}, 800.0, "62.5 s with a"),
 )
-def test_an_epoch_s_duration(rates: dict[str, float], most: float, text: str) -> None:
-    assert epoch_text(50_000, rates, most) == f"an epoch of 50,000 samples: {text}"
+def test_an_epoch_s_duration(
+    rates: dict[str, float], maximum: float, text: str
+) -> None:
+    assert epoch_text(50_000, rates, maximum) == f"an epoch of 50,000 samples: {text}"
 
 
 @cases(

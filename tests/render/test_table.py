@@ -55,9 +55,9 @@ def test_a_table_that_does_not_fit_becomes_sentences() -> None:
     ([3], 0, "█"),
 )
 def test_ticks_are_as_high_as_their_values(
-    values: list[float], least: float | None, ticks: str
+    values: list[float], minimum: float | None, ticks: str
 ) -> None:
-    assert sparkline(values, least=least) == ticks
+    assert sparkline(values, minimum=minimum) == ticks
 
 
 @cases(

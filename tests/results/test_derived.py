@@ -305,7 +305,7 @@ def test_a_command_of_a_queue_ended_well_if_its_last_try_did() -> None:
 def test_the_powers_of_a_step_and_its_fingerprint() -> None:
     known_step = CombineRules(
         exponents=(1, 2),
-        least=4,
+        minimum=4,
         step={"MatMul": 3, "Add": 5, "FusedBatchNormV3": 2, "Mul": 1},
     )
     assert [known_step.exponent(place) for place in range(3)] == [1, 2, 0]

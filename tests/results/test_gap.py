@@ -89,6 +89,6 @@ def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
     (batches, rest) = large_losses(devices, slow)
     assert (rest.cause, round(rest.rate, 6)) == ("the rest", 2.2)
     (largest, rest) = large_losses(
-        devices, altered(gap, sync=30.0, throughput=920.0), most=1
+        devices, altered(gap, sync=30.0, throughput=920.0), maximum=1
     )
     assert (largest, rest.cause, round(rest.rate, 6)) == (batches, "the rest", 30.0)

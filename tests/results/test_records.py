@@ -76,12 +76,14 @@ def test_a_file_that_is_too_large_for_a_result_is_not_read(tmp_path: Path) -> No
     (Size, 1, 10**9),
     ids=["number", "whole", "count", "samples", "size"],
 )
-def test_no_number_is_beyond_its_bounds(kind: Any, least: float, most: float) -> None:
+def test_no_number_is_beyond_its_bounds(
+    kind: Any, minimum: float, maximum: float
+) -> None:
     read = TypeAdapter(kind).validate_python
-    assert (read(least), read(most)) == (least, most)
-    for beyond in (least - max(1, abs(least) / 100), most + most / 100):
+    assert (read(minimum), read(maximum)) == (minimum, maximum)
+    for beyond in (minimum - max(1, abs(minimum) / 100), maximum + maximum / 100):
         with pytest.raises(ValidationError):
-            read(type(most)(beyond))
+            read(type(maximum)(beyond))
 
 
 def test_a_time_is_above_a_trillionth_of_a_second() -> None:

@@ -63,8 +63,8 @@ AB = [*gpus(1, host="a"), *gpus(1, host="b")]
 
 
 @cases("windows, most", (1, 2), (2, 4), (3, 5), (4, 7), (5, 9), (6, 10), (30, 50))
-def test_five_thirds_as_many_windows_may_follow(windows: int, most: int) -> None:
-    assert Measuring(windows=windows).max_windows == most
+def test_five_thirds_as_many_windows_may_follow(windows: int, maximum: int) -> None:
+    assert Measuring(windows=windows).max_windows == maximum
 
 
 def test_a_window_ends_early_only_without_a_duration() -> None:
@@ -132,12 +132,12 @@ def test_a_step_of_layers_has_eight_micro_batches_a_device() -> None:
     (BalanceRequest, "rounds", 1, 10_000),
 )
 def test_the_bounds_of_numbers(
-    kind: type[ProbeRequest], field: str, least: int, most: int
+    kind: type[ProbeRequest], field: str, minimum: int, maximum: int
 ) -> None:
-    for value in (least, most):
+    for value in (minimum, maximum):
         made = kind.model_validate({"devices": PAIR, "settings": SMALL, field: value})
         assert getattr(made, field) == value
-    for value in (least - 1, most + 1):
+    for value in (minimum - 1, maximum + 1):
         with pytest.raises(ValueError, match=field):
             kind.model_validate({"devices": PAIR, "settings": SMALL, field: value})
 
@@ -217,18 +217,18 @@ def test_splits_as_text() -> None:
     st.integers(0, 5),
 )
 def test_shares_are_the_nearest_to_the_proportion(
-    samples: int, weights: list[int], least: int
+    samples: int, weights: list[int], minimum: int
 ) -> None:
-    shares = proportional_split(samples, weights, least)
+    shares = proportional_split(samples, weights, minimum)
     assert sum(shares) == samples
     used = [share for share, weight in zip(shares, weights, strict=True) if weight]
     assert all(
         not share for share, weight in zip(shares, weights, strict=True) if not weight
     )
     exact = [samples * weight / sum(weights) for weight in weights]
-    if samples >= least * len(used):
-        assert min(used) >= min(least, samples)
-    if min(of for of, weight in zip(exact, weights, strict=True) if weight) >= least:
+    if samples >= minimum * len(used):
+        assert min(used) >= min(minimum, samples)
+    if min(of for of, weight in zip(exact, weights, strict=True) if weight) >= minimum:
         pairs = zip(shares, exact, strict=True)
         assert all(abs(share - of) < 1 + 1e-9 for share, of in pairs)
 

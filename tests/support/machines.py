@@ -93,8 +93,8 @@ class Machine:
         random = Random(f"wanted {self.seed}")
         kind = random.choice(["free", "free", "global batch", "accumulate"])
         if kind == "global batch":
-            most = sum(limit_of(device) for device in self.devices)
-            wanted = random.randint(8, most // 16) * MULTIPLE
+            maximum = sum(limit_of(device) for device in self.devices)
+            wanted = random.randint(8, maximum // 16) * MULTIPLE
             return PlanRequest(accumulate=1, global_batch=wanted)
         return PlanRequest(accumulate="auto" if kind == "accumulate" else 1)
 

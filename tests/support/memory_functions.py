@@ -87,11 +87,11 @@ def scratch(base: int, slope: int, limit: int, random: Random) -> Memory:
     Of an H200's part of 4 GiB a sample took 8.4 MiB up to 176 samples, and 2.3 MiB beyond.
     """
     faster = int(slope * random.uniform(2, 5))
-    most = base + slope * limit
+    maximum = base + slope * limit
 
     def memory(batch: int) -> int:
         with_scratch = base + faster * batch
-        return with_scratch if with_scratch <= most else base + slope * batch
+        return with_scratch if with_scratch <= maximum else base + slope * batch
 
     return memory
 
@@ -118,8 +118,8 @@ def case(shape: str, random: Random, *, limit: int, multiple: int, slope: int) -
 def random_case(shape: str, random: Random) -> Case:
     """A case with a limit of 10 to 100,000 samples on a device of 8 to 80 GB."""
     limit = int(10 ** random.uniform(1, 5))
-    most = int(random.choice([8, 11, 24, 80]) * 1e9 * random.uniform(0.2, 0.9))
-    slope = max(1, most // limit)
+    maximum = int(random.choice([8, 11, 24, 80]) * 1e9 * random.uniform(0.2, 0.9))
+    slope = max(1, maximum // limit)
     return case(shape, random, limit=limit, multiple=random.choice([1, 8]), slope=slope)
 
 

@@ -136,9 +136,9 @@ def _optimum(
         sets += combinations(range(len(tables)), count)
     for deadline in sorted(t for table in tables for t in table.values()):
         fitting = [[b for b, t in of.items() if t <= deadline] for of in tables]
-        most = [max(batches, default=0) for batches in fitting]
+        maximum = [max(batches, default=0) for batches in fitting]
         for used in sets:
-            total = sum(most[device] for device in used)
+            total = sum(maximum[device] for device in used)
             if total and (wanted is None or total >= wanted):
                 best = max(best, (wanted or total) / (deadline + sync_s(used)))
     return best

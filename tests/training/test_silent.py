@@ -47,7 +47,7 @@ def test_of_how_many_samples_a_loss_is_no_number_is_found(loss: Any) -> None:
     # Of two samples too this loss may be far beyond the whole's
     keras.utils.set_random_seed(1)
     found = checked(compiled([*dense()[:2], layers.Dense(1)], loss), *of_one_number())
-    assert found.least >= 2
+    assert found.minimum >= 2
     assert loss.__name__ in found.warned[0]
 
 
@@ -63,7 +63,7 @@ def test_a_first_batch_that_is_not_finite_says_nothing_of_sizes() -> None:
     """A first batch that is not finite says nothing of how many samples a device needs."""
     x, y = of_one_number()
     found = checked(compiled([*dense()[:2], layers.Dense(1)], "mse"), x, y * np.nan)
-    assert found.least == 1
+    assert found.minimum == 1
     assert "not finite" in found.warned[0]
 
 

@@ -37,7 +37,7 @@ def namespaces() -> Iterator[str]:
         pytest.skip(str(error))
 
 
-def check_best(found: Plan, profile: Path, most: int) -> None:
+def check_best(found: Plan, profile: Path, maximum: int) -> None:
     """Asserts that each device took what its profile says, and that the split is the best.
 
     Devices are within 3 % of their profiles, and no split is 2 % better with the sync that was
@@ -60,8 +60,8 @@ def check_best(found: Plan, profile: Path, most: int) -> None:
         shared_s = sync_s if len(used) > 1 else 0.0
         return sum(batches) / (max(compute_s(*one) for one in used) + shared_s)
 
-    splits = itertools.product(range(0, most + 1, 8), repeat=len(devices))
-    best = max(throughput(split) for split in splits if 0 < sum(split) <= most)
+    splits = itertools.product(range(0, maximum + 1, 8), repeat=len(devices))
+    best = max(throughput(split) for split in splits if 0 < sum(split) <= maximum)
     assert throughput(found.batches) >= 0.98 * best, (found.batches, found.sync_s)
 
 

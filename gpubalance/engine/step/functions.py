@@ -146,11 +146,11 @@ class Functions:
         logs, numbers, states, _ = outcome
         return read_later(logs, numbers, function.later, states)
 
-    def most_in_a_row(self, dispatched: Dispatched) -> int:
+    def max_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on."""
         kind = self._kind_of_training(dispatched)
         function, _ = self._of_any_size("train", dispatched, kind)
-        return function.most_for(dispatched)
+        return function.max_for(dispatched)
 
     def _kind_of_training(
         self,

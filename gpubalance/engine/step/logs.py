@@ -50,7 +50,9 @@ class Logs:
         self._values: dict[str, Any] | None = None  # of the first part, by name
         self._results: dict[int, MetricResult] = {}
         self._late: set[Any] = set()  # the operations after gradients are applied
-        self._powers: dict[str, int] = {}  # of the values that depend on samples
+        self._weight_exponents: dict[
+            str, int
+        ] = {}  # of the values that depend on samples
         # Of a part that is compiled: the graph, what the logs read in it, and that outside of it.
         self._graph: Any = None
         self._early: list[Any] = []
@@ -65,9 +67,9 @@ class Logs:
         if self._values is None:
             self.note(values, part)
         shares = []
-        for name, power in self._powers.items():
+        for name, weight_exponent in self._weight_exponents.items():
             number = tf.cast(values[name], wide(values[name].dtype))
-            shares.append(weighed(number, part.weight, power))
+            shares.append(weighed(number, part.weight, weight_exponent))
         return shares
 
     def note(self, logs: Mapping[str, Any], part: Part) -> dict[str, Any]:
@@ -83,15 +85,15 @@ class Logs:
             operations = tf.compat.v1.get_default_graph().get_operations()
             self._late = set(operations[part.operations_before :])
         for name, value in values.items():
-            power = self._power(name, value, part)
-            if power is not None:
-                self._powers[name] = power
+            weight_exponent = self._weight_exponent(name, value, part)
+            if weight_exponent is not None:
+                self._weight_exponents[name] = weight_exponent
         self._later.take(values, self._results, self._results_in)
         for change in part.changes:
             if change.late and self._reads_changed(change.value):
                 metric = change.variable.path.partition("/")[0]
                 part.warn(log_warning(self._model, metric, _LATE))
-        return {name: values[name] for name in self._powers}
+        return {name: values[name] for name in self._weight_exponents}
 
     def early_reads(self) -> list[Any]:
         """What the logs read of variables before these change; none but in the first part's graph.
@@ -102,7 +104,7 @@ class Logs:
             return []
         reads = {}
         for name, value in (self._values or {}).items():
-            if name in self._powers or not tf.is_symbolic_tensor(value):
+            if name in self._weight_exponents or not tf.is_symbolic_tensor(value):
                 continue
             for tensor in ancestors(value, self._results):
                 if tensor.op.type == "ReadVariableOp" and tensor.op not in self._late:
@@ -126,11 +128,17 @@ class Logs:
         """
         values = self._values or {}
         variables = self._later.summed
-        shapes = [values[name].shape for name in self._powers]
+        shapes = [values[name].shape for name in self._weight_exponents]
         shapes += [variable.shape for variable in variables]
         totals = parted(sums, shapes)
-        known = dict(zip(self._powers, totals[: len(self._powers)], strict=True))
-        counted = zip(variables, totals[len(self._powers) :], strict=True)
+        known = dict(
+            zip(
+                self._weight_exponents,
+                totals[: len(self._weight_exponents)],
+                strict=True,
+            )
+        )
+        counted = zip(variables, totals[len(self._weight_exponents) :], strict=True)
         logs: dict[str, Any] = {}
         numbers = []
         # Else TensorFlow would sum each variable once more, on the host.
@@ -147,10 +155,10 @@ class Logs:
             if value is not None and value.dtype.is_floating and not value.shape.rank:
                 numbers.append(value)
                 logs[name] = None
-        states = (local, totals[len(self._powers) :]) if local else ()
+        states = (local, totals[len(self._weight_exponents) :]) if local else ()
         return logs, together(numbers), states
 
-    def _power(self, name: str, value: Any, part: Part) -> int | None:
+    def _weight_exponent(self, name: str, value: Any, part: Part) -> int | None:
         """The power of a log's value; None if it depends on samples by metrics' results only."""
         if not tf.is_symbolic_tensor(value) or id(value) in self._results:
             return None

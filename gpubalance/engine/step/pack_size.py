@@ -35,18 +35,18 @@ def pack_bytes_for(model: Any, replicas: Replicas) -> int:
 
 
 @kept_with_replicas
-def _link_of(replicas: Replicas, most_bytes: int) -> tuple[float, float]:
+def _link_of(replicas: Replicas, max_bytes: int) -> tuple[float, float]:
     """The seconds of one more all-reduce of a number, and the bytes per second of larger ones.
 
-    It tries larger ones until one takes long enough to tell, up to `most_bytes`.
+    It tries larger ones until one takes long enough to tell, up to `max_bytes`.
     """
     everywhere = tuple(range(replicas.count))
     seconds_of = partial(seconds_of_sum, replicas, everywhere)
     smallest_s = seconds_of(0)
-    size = min(_FIRST_BYTES, most_bytes)
+    size = min(_FIRST_BYTES, max_bytes)
     took_s = seconds_of(size)
-    while took_s < _LONG_ENOUGH_S and size < most_bytes:
-        size = min(_TIMES_MORE * size, most_bytes)
+    while took_s < _LONG_ENOUGH_S and size < max_bytes:
+        size = min(_TIMES_MORE * size, max_bytes)
         took_s = seconds_of(size)
     bytes_per_s = math.inf
     beyond_s = took_s - smallest_s

@@ -67,22 +67,22 @@ class ParityAnalysis:
             self._is_known = False
         if step.trains:
             self._judge_gradients(added_equally=not any(exponents))
-        powers = self._powers_of_metrics() | self._powers_of_layers()
-        logs = {name: self._power_of_log(name) for name in step.logs}
+        weight_exponents = self._exponents_of_metrics() | self._exponents_of_layers()
+        logs = {name: self._exponent_of_log(name) for name in step.logs}
         if not self._runs.is_finite():
             # Then no number tells anything.
             self._warnings = [*step.probing.warnings, *self._not_finite()]
             self._is_known = False
         variables = {}
         for place, variable in enumerate(changing_of(step.model)):
-            if id(variable) in powers:
-                variables[place] = powers[id(variable)]
+            if id(variable) in weight_exponents:
+                variables[place] = weight_exponents[id(variable)]
         return CombineRules(
             variables=variables,
             logs=logs,
             exponents=exponents,
             warned=tuple(dict.fromkeys(self._warnings)),
-            least=self._runs.least(),
+            minimum=self._runs.minimum(),
             is_known=self._is_known,
             step=step.operations,
         )
@@ -106,8 +106,8 @@ class ParityAnalysis:
     def _exponent(self, name: str, added: Added) -> int:
         """The exponent for what a layer adds. Raises BadInput for a sum, taken for a mean."""
         is_number = not added.tensor.shape.rank
-        power = self._runs.power(name)
-        if power == SUM and is_number and not added.is_regularizer:
+        weight_exponent = self._runs.weight_exponent(name)
+        if weight_exponent == SUM and is_number and not added.is_regularizer:
             raise BadInput(
                 f"the layer {added.layer} adds a sum over the batch to the loss: it is taken "
                 "for a mean when a batch is divided",
@@ -119,19 +119,21 @@ class ParityAnalysis:
                 f"{UNKNOWN}"
             )
             self._is_known = False
-        if power is None:
+        if weight_exponent is None:
             return 0
-        return power - MEAN + int(added.is_divided)
+        return weight_exponent - MEAN + int(added.is_divided)
 
     def _judge_loss(self, name: str, reduced: ReducedLoss) -> None:
         """Warns of one of Keras' losses, or one that is given to it. Raises BadInput for a sum."""
         loss = f"the loss of the model {self._step.model.name} ({name_of(reduced.loss_object)})"
         is_by_sample = bool(reduced.result.shape.rank)
-        power = MEAN if is_by_sample else self._runs.power(name)
-        is_lost = power is None and self._runs.is_lost(name)
+        weight_exponent = MEAN if is_by_sample else self._runs.weight_exponent(name)
+        is_lost = weight_exponent is None and self._runs.is_lost(name)
         # Rounding may add the same twice by chance.
-        is_of_sum = power != MEAN and not is_lost and self._runs.is_of_sum(name)
-        if power == SUM or is_of_sum:
+        is_of_sum = (
+            weight_exponent != MEAN and not is_lost and self._runs.is_of_sum(name)
+        )
+        if weight_exponent == SUM or is_of_sum:
             raise BadInput(
                 f"{loss} sums over the batch and returns one number, {_IS_A_MEAN}",
                 remedy="return a value for each sample; keras.losses.Loss with reduction='sum' "
@@ -144,7 +146,7 @@ class ParityAnalysis:
                     f"{loss} is no more than rounding for the samples tried, {UNKNOWN}"
                 )
         # Else it is what the user's own code gives to it.
-        elif power != MEAN and (is_own or not self._own_code):
+        elif weight_exponent != MEAN and (is_own or not self._own_code):
             self._warnings.append(f"{loss} is {NEITHER}")
             self._is_neither = True
         elif is_own and self._runs.is_zero(name):
@@ -167,7 +169,7 @@ class ParityAnalysis:
 
         Raises BadInput for those of a sum.
         """
-        power = self._runs.power("gradient")
+        weight_exponent = self._runs.weight_exponent("gradient")
         if self._runs.has_no_gradients():
             self._is_known = False
             warning = (
@@ -179,13 +181,15 @@ class ParityAnalysis:
                 f"{self._training} has no gradients for the samples tried that are more than "
                 f"rounding, {UNKNOWN}"
             )
-        elif power == SUM or (added_equally and self._takes_sum(power)):
+        elif weight_exponent == SUM or (
+            added_equally and self._takes_sum(weight_exponent)
+        ):
             raise BadInput(
                 f"{self._training} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
                 remedy="take the mean over samples, or give self.optimizer.scale_loss a value for "
                 "each sample",
             )
-        elif power != MEAN:
+        elif weight_exponent != MEAN:
             warning = f"{self._training} {_UNLIKE}"
         elif self._is_divided():
             warning = f"the loss of the model {self._step.model.name} {_DIVIDED}"
@@ -194,12 +198,12 @@ class ParityAnalysis:
         if not self._warnings:
             self._warnings.append(warning)
 
-    def _takes_sum(self, power: int | None) -> bool:
+    def _takes_sum(self, weight_exponent: int | None) -> bool:
         """Whether copies of the samples show that gradients of this power are those of a sum.
 
         Not where a loss was found to be none: losses are known more closely than gradients.
         """
-        if power == MEAN or self._is_neither:
+        if weight_exponent == MEAN or self._is_neither:
             return False
         return self._runs.is_of_sum("gradient")
 
@@ -220,17 +224,17 @@ class ParityAnalysis:
                 return True
         return any(reaches(target, samples, results) for target in probing.targets)
 
-    def _powers_of_layers(self) -> dict[int, int]:
+    def _exponents_of_layers(self) -> dict[int, int]:
         """The powers of variables that the user's layers change; warns of what is not exact."""
-        powers = {}
+        weight_exponents = {}
         for variable, layer in self._changed(self._step.layer_variables):
             if is_keras_own(layer):
                 continue
             name = state_name(variable)
-            power = self._runs.power(name)
-            powers[id(variable)] = MEAN
-            if power is not None:
-                powers[id(variable)] = power
+            weight_exponent = self._runs.weight_exponent(name)
+            weight_exponents[id(variable)] = MEAN
+            if weight_exponent is not None:
+                weight_exponents[id(variable)] = weight_exponent
             change = None
             if self._runs.is_zero(name):
                 change = "0"
@@ -241,15 +245,15 @@ class ParityAnalysis:
                     f"the layer {layer.name} changes {variable.name} by {change} for the samples "
                     f"tried, {UNKNOWN}"
                 )
-            elif power is None:
+            elif weight_exponent is None:
                 self._warnings.append(
                     f"the layer {layer.name} updates {variable.name} from its samples to what is "
                     "neither a mean nor a sum over them: the devices' values are averaged, "
                     "weighted by samples"
                 )
-        return powers
+        return weight_exponents
 
-    def _powers_of_metrics(self) -> dict[int, int]:
+    def _exponents_of_metrics(self) -> dict[int, int]:
         """The powers of metrics' variables; warns of what is not exact.
 
         Where a variable does not tell, the metric's others do, as its count does.
@@ -257,21 +261,27 @@ class ParityAnalysis:
         has_warned = bool(self._warnings)
         adding = self._runs.adding_states()
         changed = self._changed(self._step.metric_variables)
-        powers: dict[int, int] = {}
+        weight_exponents: dict[int, int] = {}
         for variable, _ in changed:
             name = state_name(variable)
-            power = self._runs.power(name)
-            if power is not None and name in adding and not self._runs.is_zero(name):
-                powers[id(variable)] = power
+            weight_exponent = self._runs.weight_exponent(name)
+            if (
+                weight_exponent is not None
+                and name in adding
+                and not self._runs.is_zero(name)
+            ):
+                weight_exponents[id(variable)] = weight_exponent
         for variable, metric in changed:
-            if id(variable) in powers:
+            if id(variable) in weight_exponents:
                 continue
             siblings = [id(other) for other, owner in changed if owner is metric]
-            known = {powers[key] for key in siblings if key in powers}
-            power = SUM
+            known = {
+                weight_exponents[key] for key in siblings if key in weight_exponents
+            }
+            weight_exponent = SUM
             if len(known) == 1:
-                power = known.pop()
-            powers[id(variable)] = power
+                weight_exponent = known.pop()
+            weight_exponents[id(variable)] = weight_exponent
             name = state_name(variable)
             is_silent = (
                 self._runs.is_zero(name)
@@ -279,26 +289,26 @@ class ParityAnalysis:
                 or not self._runs.has_finite(name)
             )
             if not is_silent and not (has_warned and is_keras_own(metric)):
-                combined = "averaged" if power == MEAN else "summed"
+                combined = "averaged" if weight_exponent == MEAN else "summed"
                 self._warnings.append(
                     f"the metric {metric.name} does not only add to {variable.name} a mean or a "
                     f"sum over samples: the devices' values are {combined}, which is not what one "
                     "device would log"
                 )
-        return powers
+        return weight_exponents
 
-    def _power_of_log(self, name: str) -> int:
+    def _exponent_of_log(self, name: str) -> int:
         """The power of a log; warns of one that is not exact."""
         # As a count may be.
         if self._runs.is_zero(f"log {name}") or self._runs.is_lost(f"log {name}"):
             if is_sum(self._step.logs[name]):
                 return SUM
             return MEAN
-        power = self._runs.power(f"log {name}")
-        if power is None:
+        weight_exponent = self._runs.weight_exponent(f"log {name}")
+        if weight_exponent is None:
             self._warnings.append(log_warning(self._step.model, name, NOT_FROM_PARTS))
             return MEAN
-        return power
+        return weight_exponent
 
 
 def _has_own_loss_or_step(step: TracedStep) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.step.rounding import HALF, SPACINGS
-from gpubalance.engine.step.sums import OF_ALL, norms, powers_of, products
+from gpubalance.engine.step.sums import OF_ALL, norms, products, weight_exponents_of
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.combine_rules import MEAN, SUM
 
@@ -118,35 +118,37 @@ class Runs:
             states, places, divisors=divisors, exponents=self._exponents
         ).sketches
 
-    def power(self, name: str) -> int | None:
+    def weight_exponent(self, name: str) -> int | None:
         """The power with which the parts make a quantity of the whole; None if none is known."""
-        exact = self._powers(name)
+        exact = self._weight_exponents(name)
         if exact:
             return exact[0]
         if self.is_lost(name):
             return None
-        return next(iter(self._powers(name, self._rounding(name))), None)
+        return next(iter(self._weight_exponents(name, self._rounding(name))), None)
 
     def is_lost(self, name: str) -> bool:
         """Whether rounding hides which of the two a quantity is, a mean or a sum.
 
         That of gradients and losses may also be so large that they could be neither.
         """
-        if self._powers(name):
+        if self._weight_exponents(name):
             return False
         rounding = self._rounding(name)
-        powers = self._powers(name, rounding)
-        if name.startswith(("gradient", "loss")) and powers:
+        weight_exponents = self._weight_exponents(name, rounding)
+        if name.startswith(("gradient", "loss")) and weight_exponents:
             largest = _LARGEST_ROUNDING * max(self._near(name), _NEAR["gradient"])
             whole = np.linalg.norm(norms(self._whole.sketches[name]))
             return bool(np.linalg.norm(rounding) > largest * whole)
-        return {MEAN, SUM} <= set(powers)
+        return {MEAN, SUM} <= set(weight_exponents)
 
-    def _powers(self, name: str, rounding: Any = 0.0) -> list[int]:
+    def _weight_exponents(self, name: str, rounding: Any = 0.0) -> list[int]:
         parts = []
         for part in (self._first, self._rest):
             parts.append((part.weight, part.sketches[name]))
-        return powers_of(self._whole.sketches[name], parts, self._near(name), rounding)
+        return weight_exponents_of(
+            self._whole.sketches[name], parts, self._near(name), rounding
+        )
 
     def is_zero(self, name: str) -> bool:
         """Whether a quantity is 0 in the whole and in all parts."""
@@ -217,7 +219,7 @@ class Runs:
                 # It only compares: one part of weight 1 is the whole, whatever the power.
                 parts = [(1.0, anew)]
                 near = self._near(name)
-                if powers_of(sketches, parts, near) or powers_of(
+                if weight_exponents_of(sketches, parts, near) or weight_exponents_of(
                     sketches, parts, near, self._rounding(name)
                 ):
                     adding.add(name)
@@ -244,7 +246,7 @@ class Runs:
         )
         return bool(some_is_added and is_same)
 
-    def least(self) -> int:
+    def minimum(self) -> int:
         """The fewest samples, doubled from 1, with which each tried part runs and is finite.
 
         If a loss is no mean, a part may also not be far beyond the whole: then it is divided by
@@ -254,13 +256,15 @@ class Runs:
         whole = _magnitude(self._whole)
         if not self.is_finite():
             return 1
-        most = np.inf
-        is_mean = all(self.power(name) == MEAN for name in _losses(self._whole))
+        maximum = np.inf
+        is_mean = all(
+            self.weight_exponent(name) == MEAN for name in _losses(self._whole)
+        )
         if whole and not is_mean:
-            most = _BEYOND**2 * whole  # a magnitude is a squared norm
+            maximum = _BEYOND**2 * whole  # a magnitude is a squared norm
         magnitudes = self._magnitudes_alone
         samples = 1
-        while samples < count and not _are_sound(magnitudes, most):
+        while samples < count and not _are_sound(magnitudes, maximum):
             samples = min(2 * samples, count)
             last = count - samples
             starts = range(0, last + 1, max(1, last // (_STARTS - 1)))
@@ -348,8 +352,10 @@ def _losses(run: StepRun) -> list[str]:
     return [name for name in run.sketches if name.startswith(("gradient", "loss"))]
 
 
-def _are_sound(magnitudes: Sequence[float], most: float) -> bool:
-    return all(np.isfinite(magnitude) and magnitude <= most for magnitude in magnitudes)
+def _are_sound(magnitudes: Sequence[float], maximum: float) -> bool:
+    return all(
+        np.isfinite(magnitude) and magnitude <= maximum for magnitude in magnitudes
+    )
 
 
 def _magnitude(run: StepRun) -> float:

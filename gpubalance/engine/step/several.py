@@ -55,16 +55,16 @@ class StepFunction:
             self._in_a_row[count] = _in_a_row(self.once, count)
         return self._in_a_row[count]
 
-    def most_for(self, dispatched: Dispatched) -> int:
+    def max_for(self, dispatched: Dispatched) -> int:
         """How many steps on such batches one call should have."""
         tensors = tf.nest.flatten(dispatched.values)
         nbytes: int = sum(
             tensor.dtype.size * math.prod(tensor.shape) for tensor in tensors
         )
-        most = min(
+        maximum = min(
             _MOST, _MOST_OPERATIONS // self.operations, _MOST_BYTES // (2 * nbytes)
         )
-        return max(1, most)
+        return max(1, maximum)
 
 
 def are_equal(all_dispatched: list[Dispatched]) -> bool:

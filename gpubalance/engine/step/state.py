@@ -35,14 +35,14 @@ class State:
         weights too.
         """
         self._replicated = replicated
-        self._powers = powers_of(model, combine_rules)
+        self._weight_exponents = weight_exponents_of(model, combine_rules)
         self._equal_on_all = _copies(equal_on_all(model, combine_rules))
         self._weights = _copies(_weights_of(model) if micro else [])
         self._set: list[Any] = []
         self._has_begun = False
         self._weighed = []
         for variable, _ in metric_variables(model):
-            if replicated or self._power(variable, SUM) != SUM:
+            if replicated or self._weight_exponent(variable, SUM) != SUM:
                 self._weighed.append(variable)
 
     def begin(self) -> None:
@@ -88,11 +88,13 @@ class State:
         return [before.shape for _, before in self._equal_on_all]
 
     def _share(self, variable: Any, before: Any, weight: Any) -> Any:
-        power = MEAN if self._replicated else self._power(variable, MEAN)
-        return weighed(_change(before, variable), weight, power)
+        weight_exponent = (
+            MEAN if self._replicated else self._weight_exponent(variable, MEAN)
+        )
+        return weighed(_change(before, variable), weight, weight_exponent)
 
-    def _power(self, variable: Any, usual: int) -> int:
-        return self._powers.get(id(variable), usual)
+    def _weight_exponent(self, variable: Any, usual: int) -> int:
+        return self._weight_exponents.get(id(variable), usual)
 
     def _counted_once(self, variable: Any, before: Any, weight: Any) -> Any:
         """What a part adds to its own metric.
@@ -141,7 +143,7 @@ def equal_on_all(model: Any, combine_rules: CombineRules) -> list[Any]:
     They are moving averages of means in Keras' own layers, and in a user's those that the parity
     check saw change; untried, all that are not whole numbers.
     """
-    known = powers_of(model, combine_rules)
+    known = weight_exponents_of(model, combine_rules)
     is_untried = not combine_rules.step
     variables = []
     for variable, layer in layer_variables(model):
@@ -159,11 +161,12 @@ def changing_of(model: Any) -> list[Any]:
     ]
 
 
-def powers_of(model: Any, combine_rules: CombineRules) -> dict[int, int]:
+def weight_exponents_of(model: Any, combine_rules: CombineRules) -> dict[int, int]:
     """The powers that the parity check has found for variables, by the variables' ids."""
     variables = changing_of(model)
     return {
-        id(variables[place]): power for place, power in combine_rules.variables.items()
+        id(variables[place]): weight_exponent
+        for place, weight_exponent in combine_rules.variables.items()
     }
 
 

@@ -83,11 +83,11 @@ def batch_of(inputs: Any) -> Any:
     return tf.shape(tf.nest.flatten(inputs)[0])[0]
 
 
-def weighed(value: Any, weight: Any, power: Any) -> Any:
+def weighed(value: Any, weight: Any, weight_exponent: Any) -> Any:
     """A part's share of a quantity: over all parts the shares sum to the whole's."""
-    if isinstance(power, int) and power == SUM:
+    if isinstance(weight_exponent, int) and weight_exponent == SUM:
         return value
-    return value * tf.cast(weight**power, value.dtype)
+    return value * tf.cast(weight**weight_exponent, value.dtype)
 
 
 def wide(dtype: Any) -> Any:
@@ -174,7 +174,7 @@ def products(sketches: Any) -> Any:
     return sketches[..., 1:]
 
 
-def powers_of(
+def weight_exponents_of(
     whole: Any,
     parts: Sequence[tuple[float, Any]],
     near: float,
@@ -191,9 +191,9 @@ def powers_of(
     within = near * largest + rounding
     if whole.ndim > 1:
         within = within + OF_ALL * near * np.linalg.norm(norms(whole))
-    powers = []
-    for power in (MEAN, SUM, MEAN_AGAIN):
-        made = sum(weight**power * sketches for weight, sketches in parts)
+    weight_exponents = []
+    for weight_exponent in (MEAN, SUM, MEAN_AGAIN):
+        made = sum(weight**weight_exponent * sketches for weight, sketches in parts)
         if np.all(np.abs(products(made - whole)) <= within[..., None]):
-            powers.append(power)
-    return powers
+            weight_exponents.append(weight_exponent)
+    return weight_exponents

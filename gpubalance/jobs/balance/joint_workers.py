@@ -91,25 +91,25 @@ class JointWorkers:
     def time_sums(
         self,
         devices: frozenset[int],
-        around: frozenset[int],
+        superset: frozenset[int],
         known: Container[frozenset[int]],
     ) -> dict[frozenset[int], float]:
-        """The seconds of sums of all gradients over some devices, and over all `around` them.
+        """The seconds of sums of all gradients over some devices, and over a `superset` of them.
 
         Those that are `known` are not timed again.
         """
-        unknown_sets = [one for one in (devices, around) if one not in known]
+        unknown_sets = [one for one in (devices, superset) if one not in known]
 
         def timed() -> SumsTimed:
-            without = self.labels(around - devices)
+            without = self.labels(superset - devices)
             doing = f"timing sums of gradients without {without}"
-            return self._sums_timed(unknown_sets, sorted(around), doing)
+            return self._sums_timed(unknown_sets, sorted(superset), doing)
 
         key = content_key("sums", str(list(map(sorted, unknown_sets))))
         seconds = self.journal.get_or_make(key, SumsTimed, timed).seconds
         if not seconds:
             # They could not be summed: for all that is known, sync may fall to nothing.
-            unknown = {devices: 0.0, around: math.inf}
+            unknown = {devices: 0.0, superset: math.inf}
             return {one: unknown[one] for one in unknown_sets}
         return dict(zip(unknown_sets, seconds, strict=True))
 

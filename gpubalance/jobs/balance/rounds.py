@@ -105,8 +105,8 @@ class BalanceRounds:
 
     def time_sums(self, devices: frozenset[int]) -> None:
         """Learns what sums over these devices take, and over the measured set around them."""
-        around = self.known.problem.sync.around(devices)
-        sums_s = self.joint_workers.time_sums(devices, around, self.known.sums_s)
+        superset = self.known.problem.sync.smallest_measured_superset(devices)
+        sums_s = self.joint_workers.time_sums(devices, superset, self.known.sums_s)
         self.known.sums_s.update(sums_s)
 
     def warn(self, warning: Warning_) -> None:

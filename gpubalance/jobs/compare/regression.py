@@ -16,11 +16,11 @@ from gpubalance.results.comparison import (
 _OF_ANOTHER_MODEL = ("model", "the model's parameters")
 
 
-def check_regression(comparison: Comparison, most: float) -> None:
+def check_regression(comparison: Comparison, maximum: float) -> None:
     """Raises Regression if a result is significantly slower.
 
-    It must have lost more than the fraction `most` of its throughput. A gate that can't judge must
-    not pass: raises BadInput if there is no verdict or the models differ.
+    It must have lost more than the fraction `maximum` of its throughput. A gate that can't judge
+    must not pass: raises BadInput if there is no verdict or the models differ.
     """
     first = comparison.results[0]
     slower = []
@@ -33,7 +33,7 @@ def check_regression(comparison: Comparison, most: float) -> None:
                     f"{other.file}{where}: {few}",
                     "measure longer: --windows, --duration",
                 )
-            if ratio.verdict == "slower" and 1 - ratio.value > most:
+            if ratio.verdict == "slower" and 1 - ratio.value > maximum:
                 lost = format_percent(1 - ratio.value, 1)
                 low = format_percent(1 - ratio.ci95[1], 1)
                 high = format_percent(1 - ratio.ci95[0], 1)
@@ -43,7 +43,7 @@ def check_regression(comparison: Comparison, most: float) -> None:
                 )
     if slower:
         raise Regression(
-            f"{'; '.join(slower)}: more than --fail-slower {100 * most:g}%",
+            f"{'; '.join(slower)}: more than --fail-slower {100 * maximum:g}%",
             remedy="measure it once more before looking for a cause: no interval includes how much "
             "two runs of the same split differ",
         )

@@ -33,7 +33,7 @@ _FINE = ("ok", "skipped")
 class _Room(NamedTuple):
     """Below how many free bytes it fails, or is a warning; what is said then; the remedy."""
 
-    least: int
+    minimum: int
     enough: int
     why: str
     remedy: str
@@ -63,7 +63,7 @@ def host_checks(*, gpus: int) -> Iterator[Check]:
     """The checks of memory and disk, and of shared memory if several GPUs may need it."""
     looks: dict[str, Look] = {
         "host-memory": lambda: (available_memory(), None),
-        "disk": _least_free,
+        "disk": _min_free,
     }
     if gpus > 1 and _SHARED.is_dir():
         looks["shared-memory"] = lambda: _free(_SHARED)
@@ -81,7 +81,7 @@ def looked(code: str, look: Look, seconds: float = ANSWERS_WITHIN_S) -> Iterator
     if free >= room.enough:
         yield ok(code, detail)
     else:
-        status: Status = "failure" if free < room.least else "warning"
+        status: Status = "failure" if free < room.minimum else "warning"
         yield check(code, status, f"{detail}{room.why}", room.remedy.format(folder))
 
 
@@ -105,7 +105,7 @@ def _free(folder: Path) -> tuple[int, Path]:
     return shutil.disk_usage(folder).free, folder
 
 
-def _least_free() -> tuple[int, Path]:
+def _min_free() -> tuple[int, Path]:
     """That of the folders of results and logs which has the least."""
     folders = [current_folder(), state_folder("logs"), Path(tempfile.gettempdir())]
     return min(_free(folder) for folder in folders)

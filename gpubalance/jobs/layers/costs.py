@@ -74,8 +74,8 @@ class BlockCosts:
                 if not placements:
                     raise
                 break
-        least = (1 - _NEARLY) * max(placed.throughput for placed in placements)
-        best = next(placed for placed in placements if placed.throughput >= least)
+        minimum = (1 - _NEARLY) * max(placed.throughput for placed in placements)
+        best = next(placed for placed in placements if placed.throughput >= minimum)
         self._micro_batch = best.problem.micro_batch
         return best
 
@@ -83,8 +83,8 @@ class BlockCosts:
         """The micro-batches to choose from, the smallest first."""
         if self._micro_batch:
             return [self._micro_batch]
-        most = min(_LARGEST, _BEYOND * max(costs.largest for costs in self._devices))
-        return [2**power for power in range(most.bit_length())]
+        maximum = min(_LARGEST, _BEYOND * max(costs.largest for costs in self._devices))
+        return [2**power for power in range(maximum.bit_length())]
 
     def _at(self, micro_batch: int) -> Placement:
         try:

@@ -227,5 +227,5 @@ def step_spread(windows: Windows) -> StepSpread | None:
     # The host's work between steps, which stamps do not see, is about the same in all of them.
     rest_s = max(0.0, usual_s(windows) - mean(times))
     half_s = median(times) + rest_s
-    most_s = part95(times) + rest_s
-    return StepSpread(p50_s=half_s, p95_s=most_s, steps=len(times))
+    max_s = part95(times) + rest_s
+    return StepSpread(p50_s=half_s, p95_s=max_s, steps=len(times))

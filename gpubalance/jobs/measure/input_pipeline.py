@@ -57,8 +57,8 @@ def held_against(
 
 def _is_below(rate: float | None, alone: Throughput) -> bool:
     """Whether a pipeline gives less than that alone, by more than noise."""
-    most = alone.ci95[1] if alone.ci95 else alone.median
-    return rate is not None and most < rate and alone.median < _CLEARLY * rate
+    maximum = alone.ci95[1] if alone.ci95 else alone.median
+    return rate is not None and maximum < rate and alone.median < _CLEARLY * rate
 
 
 def _measured(worker: Worker, global_batch: int, round_s: float) -> InputPipeline:

@@ -266,10 +266,10 @@ def _half_width(measurer: Measurer, turns: Sequence[Turn]) -> float:
     return max(precision(measurer.windows[workload]) for workload in workloads)
 
 
-def _why_more(half_width: float, windows: int, most: int) -> str | None:
+def _why_more(half_width: float, windows: int, maximum: int) -> str | None:
     """Why one more window is worth its time, None if it is not."""
     if half_width <= PRECISE_ENOUGH or not _can_become_precise(
-        half_width, windows, most
+        half_width, windows, maximum
     ):
         return None
     return f"not yet {_KNOWN}: one more window"
@@ -328,10 +328,10 @@ def _what(turn: Turn) -> str:
     return f"{' and '.join(device.label for device in first.devices)} {first.name}"
 
 
-def _can_become_precise(half_width: float, windows: int, most: int) -> bool:
-    """Whether `most` windows could come near, if `windows` of them leave that half-width."""
-    if windows >= most:
+def _can_become_precise(half_width: float, windows: int, maximum: int) -> bool:
+    """Whether `maximum` windows could come near, if `windows` of them leave that half-width."""
+    if windows >= maximum:
         return False
     if math.isinf(half_width):  # nothing is known yet
         return True
-    return half_width * math.sqrt(windows / most) <= HOPELESS
+    return half_width * math.sqrt(windows / maximum) <= HOPELESS

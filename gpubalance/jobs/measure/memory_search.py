@@ -68,14 +68,16 @@ class JointMemorySearch:
         if lowered is None:
             return None
         sizes, peaks, halved = lowered
-        most = self._predicted(sizes, peaks)
-        suspected = [replica for replica in halved if most[replica] < wanted[replica]]
+        maximum = self._predicted(sizes, peaks)
+        suspected = [
+            replica for replica in halved if maximum[replica] < wanted[replica]
+        ]
         # What lines predict, nine tenths of it, and what is known to fit, with the other devices'
         # micro-batches as they were wanted.
         for part in (1.0, 0.9, 0.0):
             larger = list(wanted)
             for replica in suspected or halved:
-                larger[replica] = max(sizes[replica], int(part * most[replica]))
+                larger[replica] = max(sizes[replica], int(part * maximum[replica]))
             split = self._with(tuple(larger))
             is_known = split.micro_batches == sizes or (
                 believed and split == self._split
@@ -90,15 +92,15 @@ class JointMemorySearch:
         A line through memory predicts them; where there is none it is the size that fits.
         """
         limits = limits_by(self._lines_at(self._with(sizes), peaks), self._devices)
-        most = []
+        maximum = []
         for wanted, limit, fits in zip(
             self._split.micro_batches, limits, sizes, strict=True
         ):
             if limit:
-                most.append(min(wanted, limit))
+                maximum.append(min(wanted, limit))
             else:
-                most.append(fits)
-        return most
+                maximum.append(fits)
+        return maximum
 
     def _trains_at_all(self) -> bool:
         """Whether the fewest samples train: else the error is another fault."""
@@ -141,14 +143,14 @@ class JointMemorySearch:
     def device_too_small_for(self, split: BatchSplit) -> str | None:
         """The label of the device that surely does not hold its part, None if none is known."""
         label = None
-        least = 1.0
+        minimum = 1.0
         limits = limits_by(self._lines, self._devices)
         for device, limit, size in zip(
             self._devices, limits, split.micro_batches, strict=True
         ):
-            if limit and limit < size and limit / size <= least:
+            if limit and limit < size and limit / size <= minimum:
                 label = device.label
-                least = limit / size
+                minimum = limit / size
         return label
 
     def largest_even_share(self, share: int) -> int:
@@ -163,9 +165,9 @@ class JointMemorySearch:
             equal = BatchSplit((low,) * count)
             lines = self._lines_at(equal, self._tried(equal) or (None,) * count)
         limits: dict[int, int] = {}
-        for replica, most in enumerate(limits_by(lines, self._devices)):
-            if most:
-                limits[replica] = most
+        for replica, maximum in enumerate(limits_by(lines, self._devices)):
+            if maximum:
+                limits[replica] = maximum
         tightest = 0
         memory_bytes = None
         line: Points = [(low, 0)]

@@ -29,13 +29,13 @@ _LONGEST = 4  # times its usual length, at most, until a point is precise
 class StoppingRule(NamedTuple):
     """When something was measured long enough.
 
-    That is `least_s` seconds of steps and `at_least` timings, then until the step time is precise,
-    for at most `most_s`. Precise means that half the 95 % interval of the step time is `within`
+    That is `min_s` seconds of steps and `at_least` timings, then until the step time is precise,
+    for at most `max_s`. Precise means that half the 95 % interval of the step time is `within`
     that part of it. A timing is of as many steps as take about `timing_s`, at least one.
     """
 
-    least_s: float
-    most_s: float
+    min_s: float
+    max_s: float
     timing_s: float
     within: float
     at_least: int = LEAST_TIMINGS
@@ -48,11 +48,11 @@ class StoppingRule(NamedTuple):
     @classmethod
     def of_window(cls, measuring: Measuring) -> StoppingRule:
         """A window of a run: of a given length however precise, or until it is known."""
-        most_s = measuring.longest_s
+        max_s = measuring.longest_s
         within = measuring.within
         if within is None:
-            return cls(most_s, most_s, TIMING_S, math.inf, at_least=1)
-        return cls(0.0, most_s, SHORT_TIMING_S, within)
+            return cls(max_s, max_s, TIMING_S, math.inf, at_least=1)
+        return cls(0.0, max_s, SHORT_TIMING_S, within)
 
     @classmethod
     def of_round(cls, seconds: float | None) -> StoppingRule:
@@ -80,9 +80,9 @@ class StoppingRule(NamedTuple):
         nearly precise either.
         """
         taken_s = sum(timing.seconds for timing in timings)
-        if len(timings) < self.at_least or taken_s < self.least_s:
+        if len(timings) < self.at_least or taken_s < self.min_s:
             return False
-        if taken_s >= self.most_s:
+        if taken_s >= self.max_s:
             return True
         step_times_s = [timing.seconds / timing.steps for timing in timings]
         known = half_width(step_times_s)
@@ -90,14 +90,14 @@ class StoppingRule(NamedTuple):
             return False
         if known <= self.within:
             return True
-        expected = known * math.sqrt(taken_s / self.most_s)  # at the end
+        expected = known * math.sqrt(taken_s / self.max_s)  # at the end
         is_hopeless = expected > max(HOPELESS, self.within)
-        return is_hopeless and taken_s >= self.most_s / 2
+        return is_hopeless and taken_s >= self.max_s / 2
 
     def expected_s(self, step_s: float, cycle: int = 1) -> float:
         """The seconds that the fewest timings take; each has at least `cycle` steps."""
         timing_s = max(self.timing_s, cycle * step_s)
-        return max(self.least_s, self.at_least * timing_s)
+        return max(self.min_s, self.at_least * timing_s)
 
     def less(self, part: float, timings: int) -> StoppingRule:
         """What is left of a window after so many timings in that part of it.
@@ -107,7 +107,7 @@ class StoppingRule(NamedTuple):
         at_least = max(min(self.at_least, _FEWEST), self.at_least - timings)
         left = 1 - part
         return self._replace(
-            least_s=left * self.least_s, most_s=left * self.most_s, at_least=at_least
+            min_s=left * self.min_s, max_s=left * self.max_s, at_least=at_least
         )
 
     def until(self, within: float) -> StoppingRule:
@@ -120,7 +120,7 @@ class StoppingRule(NamedTuple):
             return self._replace(within=within)
         return self._replace(
             within=within,
-            most_s=self.most_s / 4,
+            max_s=self.max_s / 4,
             timing_s=self.timing_s / 3,
             at_least=_FEWEST,
         )
@@ -129,8 +129,8 @@ class StoppingRule(NamedTuple):
     def short_check(self) -> StoppingRule:
         """Half a point's usual length, precise or not: for a first impression."""
         return self._replace(
-            least_s=self.least_s / 2,
-            most_s=self.most_s / _LONGEST / 2,
+            min_s=self.min_s / 2,
+            max_s=self.max_s / _LONGEST / 2,
             timing_s=self.timing_s / 2,
         )
 

@@ -182,10 +182,10 @@ class WorkloadRunner:
         if self.vary_in_shape:
             part = _UNLIKE_STAMPED_PART
             steps = _UNLIKE_STAMPED_STEPS
-        elif rule.least_s:
+        elif rule.min_s:
             steps = STAMPED_STEPS
         # A window that ends once it is known has at least 5 timings: half a one is a tenth of them.
-        seconds = part * rule.least_s or rule.timing_s / 2
+        seconds = part * rule.min_s or rule.timing_s / 2
         for step in self.train(seconds=seconds, at_least=steps, stamped=True):
             self.stamped.append(step)
         return rule.less(part, len(self.stamped))
@@ -193,7 +193,7 @@ class WorkloadRunner:
     def _until_known(self, rule: StoppingRule, step_s: float, until_s: float) -> None:
         """Measures without stamps until the rule is content."""
         steps = steps_per_timing(rule.timing_s, step_s)
-        seconds = rule.least_s
+        seconds = rule.min_s
         at_least = max(1, rule.at_least - len(self.timings))
         while True:
             for timing in self.measure(

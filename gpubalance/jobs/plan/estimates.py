@@ -87,7 +87,7 @@ class DeviceEstimates:
         used = set(split.used)
         if len(used) < 2:
             return []
-        return sorted(self.problem.sync.around(used) - used)
+        return sorted(self.problem.sync.smallest_measured_superset(used) - used)
 
     def alone_s(self, device: int, split: BatchSplit) -> float:
         """A device's compute time in seconds for its part of a split, by its own probe."""
@@ -320,11 +320,11 @@ class DeviceEstimates:
             sizes.update([size - multiple, size + multiple])
         possible = {size for size in sizes if 0 < size <= limit}
         batches = sorted(possible | factors.keys())
-        most_rate = _BELIEVED * self._best_rate(device)
+        max_rate = _BELIEVED * self._best_rate(device)
         times_s = []
         for size in batches:
             time_s = factors.get(size, mean) * alone.measured_s(size)
-            times_s.append(max(time_s, size / most_rate))
+            times_s.append(max(time_s, size / max_rate))
         return Curve(tuple(batches), tuple(times_s))
 
     def _best_rate(self, device: int) -> float:

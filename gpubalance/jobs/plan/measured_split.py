@@ -61,8 +61,8 @@ class MeasuredSplit:
 
     def may_give(self, value: float) -> bool:
         """Whether it may turn out to have this value if it is measured once more."""
-        most = (1 + self.relative_half_width) * self.value
-        return self.may_be_measured_again and value < most
+        maximum = (1 + self.relative_half_width) * self.value
+        return self.may_be_measured_again and value < maximum
 
     @property
     def _step_times_s(self) -> list[float]:

@@ -58,11 +58,13 @@ def check_asked(request: ProbeRequest | BalanceRequest) -> None:
     _check_margin(request.plan.margin_bytes, request.devices)
     multiple = request.probe.batch_multiple
     wanted = request.plan.global_batch
-    most = request.plan.max_global_batch
+    maximum = request.plan.max_global_batch
     # One device with room for all shows what is possible.
-    load = Load(Line(1.0, 0.0, 0.0), max(wanted or 0, most or 0) + multiple)
+    load = Load(Line(1.0, 0.0, 0.0), max(wanted or 0, maximum or 0) + multiple)
     best_split(
-        Problem((load,), multiple=multiple, global_batch=wanted, max_global_batch=most)
+        Problem(
+            (load,), multiple=multiple, global_batch=wanted, max_global_batch=maximum
+        )
     )
 
 
@@ -156,7 +158,7 @@ def problem_of(
     extra_bytes = 0
     if probe.model is not None:
         together = sum(not holds_nothing(entry) for entry in probes)
-        pack_bytes = _most_pack_bytes(probe.settings)
+        pack_bytes = _max_pack_bytes(probe.settings)
         extra_bytes = joint_bytes(probe.model.gradient_bytes, together, pack_bytes)
     hosts = hosts_of(probe.devices)
     loads = []
@@ -168,7 +170,7 @@ def problem_of(
         loads=tuple(loads),
         multiple=multiple,
         global_batch=request.global_batch,
-        max_global_batch=_most_samples(probe, request),
+        max_global_batch=_max_samples(probe, request),
     )
     if request.noise_scale is not None:
         problem = replace(problem, objective=goodput(request.noise_scale))
@@ -177,7 +179,7 @@ def problem_of(
     return replace(problem, micro_batches=request.accumulate, within=_WITHIN)
 
 
-def _most_samples(probe: Probe, request: PlanRequest) -> int | None:
+def _max_samples(probe: Probe, request: PlanRequest) -> int | None:
     """The largest global batch that is asked for, or that the user's data has samples for.
 
     Raises BadInput if it has fewer than the global batch that is asked for.
@@ -191,7 +193,7 @@ def _most_samples(probe: Probe, request: PlanRequest) -> int | None:
     return min(sizes, default=None)
 
 
-def _most_pack_bytes(settings: Settings) -> int:
+def _max_pack_bytes(settings: Settings) -> int:
     """The largest packs in which gradients may be summed; 0 if they are summed all at once."""
     if settings.xla:
         return 0

@@ -244,10 +244,10 @@ def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
             return False
         factor = now.step_time_s.median / before.step_time_s.median
         half_width = factor * now.step_time_s.relative_half_width
-        least = _MOVED + half_width + before.step_time_s.relative_half_width
+        minimum = _MOVED + half_width + before.step_time_s.relative_half_width
         if looked == rule.quick_check:
-            least = _MOVED - half_width
-        if abs(factor - 1) <= least:
+            minimum = _MOVED - half_width
+        if abs(factor - 1) <= minimum:
             return False
     attempts.probe_worker.report(
         f"batch {before.batch} now takes {factor:.2f} times as long as at first: "

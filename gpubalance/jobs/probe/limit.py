@@ -56,7 +56,7 @@ def explore(attempts: Attempts) -> Explored:
     while size <= (probe_worker.max_batch or _LARGEST) and not _is_enough(
         attempts, size
     ):
-        within = attempts.precision(size, _least_largest(attempts.probe_worker))
+        within = attempts.precision(size, _min_largest(attempts.probe_worker))
         attempt = attempts.try_batch(size, "for the curve", within=within)
         if not attempt.trains:
             failed = size
@@ -220,7 +220,7 @@ def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
     return TriedBatch(batch, attempt.trains, attempt.trial.memory_peak_bytes)
 
 
-def _least_largest(probe_worker: ProbeWorker) -> float:
+def _min_largest(probe_worker: ProbeWorker) -> float:
     """The least that the largest batch will turn out to be; infinite if memory will tell.
 
     Points far below the largest batch need less precision.

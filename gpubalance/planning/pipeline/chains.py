@@ -22,14 +22,14 @@ _NO_LINK = -1.0
 class Chain(NamedTuple):
     """Segments in the blocks' order, each on a device of its own.
 
-    No order of their tasks takes less than `least_s`.
+    No order of their tasks takes less than `min_s`.
     """
 
     segments: tuple[Segment, ...]
-    least_s: float
+    min_s: float
 
 
-def chains(problem: CutProblem, below_s: float, most: int) -> list[Chain]:
+def chains(problem: CutProblem, below_s: float, maximum: int) -> list[Chain]:
     """The chains that fit in memory and may take less than `below_s`, the least bound first.
 
     Blocks 0 … n−1 are cut into segments, one on each of two or more of the devices, in any order. A
@@ -45,8 +45,8 @@ def chains(problem: CutProblem, below_s: float, most: int) -> list[Chain]:
     last can't begin before the first is back, m times, with r left over; and transfers take turns.
     A step takes at least W + the first segment's update.
 
-    Segments are put before others, from the last one on. If there are more than `most` of a number
-    of segments, those are kept that take the least from their first block on and with their
+    Segments are put before others, from the last one on. If there are more than `maximum` of a
+    number of segments, those are kept that take the least from their first block on and with their
     devices: the best for each pair first.
     """
     blocks = len(problem.graph.blocks)
@@ -60,37 +60,37 @@ def chains(problem: CutProblem, below_s: float, most: int) -> list[Chain]:
     for count in range(1, min(devices, blocks) + 1):
         by_device = [before.put(tails, device, below_s) for device in range(devices)]
         columns = zip(*by_device, strict=True)
-        tails = _Tails._make(map(np.concatenate, columns)).best(most)
+        tails = _Tails._make(map(np.concatenate, columns)).best(maximum)
         if count > 1:
             whole += tails.chains()
-    return sorted(whole, key=attrgetter("least_s"))
+    return sorted(whole, key=attrgetter("min_s"))
 
 
 class _Tails(NamedTuple):
     """Segments from some block to the last, a row each.
 
-    `least_s` bounds the whole step, with the blocks before them.
+    `min_s` bounds the whole step, with the blocks before them.
     """
 
     starts: _Numbers  # the last column is the number of blocks
     devices: _Numbers
     whole_s: _Floats  # W
     trip_s: _Floats  # R
-    least_s: _Floats
+    min_s: _Floats
 
     def rows(self, which: _Numbers) -> _Tails:
         return _Tails._make(column[which] for column in self)
 
-    def best(self, most: int) -> _Tails:
+    def best(self, maximum: int) -> _Tails:
         """At most so many: the best with each first block and devices, then the second best, …"""
         used = (1 << self.devices).sum(axis=1)  # a bit for each device
         begun = used * (self.starts.max(initial=0) + 1) + self.starts[:, 0]
-        order = np.lexsort((self.least_s, begun))
+        order = np.lexsort((self.min_s, begun))
         place = np.arange(len(order))
         is_best = np.diff(begun[order], prepend=-1) != 0
         rank = place - np.maximum.accumulate(np.where(is_best, place, 0))
-        by_rank = np.lexsort((self.least_s[order], rank))
-        return self.rows(order[by_rank[:most]])
+        by_rank = np.lexsort((self.min_s[order], rank))
+        return self.rows(order[by_rank[:maximum]])
 
     def chains(self) -> Iterator[Chain]:
         """Those that begin with the first block."""
@@ -98,9 +98,9 @@ class _Tails(NamedTuple):
         firsts = whole.starts.tolist()  # and the number of blocks, which begins none
         lasts = (whole.starts[:, 1:] - 1).tolist()
         devices = whole.devices.tolist()
-        for number, least_s in enumerate(whole.least_s.tolist()):
+        for number, min_s in enumerate(whole.min_s.tolist()):
             segments = map(Segment, firsts[number], lasts[number], devices[number])
-            yield Chain(tuple(segments), least_s)
+            yield Chain(tuple(segments), min_s)
 
 
 class _Before:
@@ -142,15 +142,15 @@ class _Before:
         spread_s = np.where(first > 0, np.inf, 0.0)
         if free:
             spread_s = count * self._shortest_s[first] / free
-        least_s = np.maximum(whole_s + update_s, spread_s)
+        min_s = np.maximum(whole_s + update_s, spread_s)
         grown = _Tails(
             starts=np.column_stack([first, old.starts]),
             devices=np.column_stack([np.full_like(first, device), old.devices]),
             whole_s=whole_s,
             trip_s=trip_s,
-            least_s=least_s,
+            min_s=min_s,
         )
-        return grown.rows(np.flatnonzero(least_s < below_s))
+        return grown.rows(np.flatnonzero(min_s < below_s))
 
     def _times_s(
         self, behind: _Tails, forward_s: _Floats, backward_s: _Floats, sent_s: _Floats

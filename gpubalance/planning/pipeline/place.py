@@ -91,8 +91,8 @@ def place(problem: CutProblem) -> Placement:
         placements += placings_of(cut)
     if not placements:
         raise _no_placement(problem)
-    most_s = _WITHIN * min(placement.step_time_s for placement in placements)
-    short = [placement for placement in placements if placement.step_time_s <= most_s]
+    max_s = _WITHIN * min(placement.step_time_s for placement in placements)
+    short = [placement for placement in placements if placement.step_time_s <= max_s]
     return min(short, key=attrgetter("cost"))
 
 
@@ -116,8 +116,8 @@ def _chained(problem: CutProblem) -> list[Placement]:
     below_s = math.inf
     for look in _LOOKS:
         left = _MOST_PASSES // (2 * problem.micro_batches * len(problem.loads))
-        for segments, least_s in chains(problem, below_s, look):
-            if least_s > below_s or left <= 0:
+        for segments, min_s in chains(problem, below_s, look):
+            if min_s > below_s or left <= 0:
                 break
             if segments in tried:
                 continue
@@ -224,13 +224,13 @@ def _depths(cut: Cut) -> Iterator[Sequence[int]]:
         return needs <= cut.problem.loads[cut.segments[number].device].memory_bytes
 
     ranges = []
-    for number, least in enumerate(plain):
-        deeper = range(least + 1, MOST_AHEAD * least + 1)
-        ranges.append([least] + [depth for depth in deeper if fits(number, depth)])
+    for number, minimum in enumerate(plain):
+        deeper = range(minimum + 1, MOST_AHEAD * minimum + 1)
+        ranges.append([minimum] + [depth for depth in deeper if fits(number, depth)])
     choices: Iterable[Sequence[int]] = product(*ranges)
     if math.prod(map(len, ranges)) > _MOST_DEPTHS:
-        most = max(map(len, ranges))
-        padded = [depths + depths[-1:] * (most - len(depths)) for depths in ranges]
+        maximum = max(map(len, ranges))
+        padded = [depths + depths[-1:] * (maximum - len(depths)) for depths in ranges]
         choices = zip(*padded, strict=True)
     for depths in choices:
         if all(depths[link.target] <= depths[link.source] for link in cut.links):

@@ -203,13 +203,13 @@ class Cut:
     def held(self, order: Sequence[Task]) -> tuple[float, int]:
         """The most bytes and the most micro-batches in flight of a device that does these tasks."""
         in_flight = Counter[int]()
-        most_in_flight = 0
-        live_bytes = most_bytes = 0.0
+        max_in_flight = 0
+        live_bytes = max_bytes = 0.0
         for number, kind, _ in order:
             change = 1 if kind == "forward" else -1
             in_flight[number] += change
             live_bytes += change * self.costs.live_bytes[number]
-            most_in_flight = max(most_in_flight, in_flight[number])
-            most_bytes = max(most_bytes, live_bytes)
+            max_in_flight = max(max_in_flight, in_flight[number])
+            max_bytes = max(max_bytes, live_bytes)
         fixed_bytes = sum(self.costs.fixed_bytes[number] for number in in_flight)
-        return fixed_bytes + most_bytes, most_in_flight
+        return fixed_bytes + max_bytes, max_in_flight

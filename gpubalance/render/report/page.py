@@ -45,7 +45,7 @@ def html_page(subjects: Sequence[ReportSubject], charts: Sequence[Charts]) -> st
         title="gpubalance: " + ", ".join(subject.name for subject in subjects),
         terms=terms(),
         formulas=list(groups()),
-        most_rows=MOST_ROWS,
+        max_rows=MOST_ROWS,
         widths={"wide": WIDE, "narrow": NARROW},
         rounded=rounded,
         tables_of=tables_of,

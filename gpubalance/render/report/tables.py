@@ -268,11 +268,11 @@ class Table(NamedTuple):
         self,
         text: Callable[[Cell, Column], str],
         heads: Sequence[str],
-        most: int | None = None,
+        maximum: int | None = None,
     ) -> TextTable:
         """The same as texts under these heads, at most so many rows, as the page asks for."""
         rows: list[Sequence[str]] = [heads]
-        rows += [list(map(text, row, self.columns)) for row in self.rows[:most]]
+        rows += [list(map(text, row, self.columns)) for row in self.rows[:maximum]]
         left = [place for place, column in enumerate(self.columns) if column.is_text]
         return TextTable(rows, left)
 

@@ -39,9 +39,9 @@ def figures(place: Place) -> Iterator[Figure]:
         part,
         f"the same run afterwards: {part:.3f} of its throughput before",
     )
-    least = min((card.memory_bytes or 0 for card in place.cards[:2]), default=0)
+    minimum = min((card.memory_bytes or 0 for card in place.cards[:2]), default=0)
     of_sample = _REHEARSED_BYTES if place.rehearsed else _BYTES_A_SAMPLE
-    batches = (str(least // of_sample or _REHEARSED_BATCH), _SMALL)
+    batches = (str(minimum // of_sample or _REHEARSED_BATCH), _SMALL)
     began = time.monotonic()
     failed = place.program(*run, "--batches", *batches, *_SHORT, codes=(5,))
     took_s = time.monotonic() - began

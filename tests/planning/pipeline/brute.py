@@ -45,11 +45,13 @@ def _steps(
     ]
     update_s = [sum(load.update_s[run]) for load, run in zip(loads, runs, strict=True)]
     behind = [len(parts) - 1 - number for number in range(len(parts))]
-    for depths in product(*(range(least, _AHEAD * least + 1) for least in behind)):
+    for depths in product(
+        *(range(minimum, _AHEAD * minimum + 1) for minimum in behind)
+    ):
         held = [min(depth + 1, count) for depth in depths]
         needs = [
-            sum(load.fixed_bytes[run]) + most * sum(load.live_bytes[run])
-            for load, run, most in zip(loads, runs, held, strict=True)
+            sum(load.fixed_bytes[run]) + maximum * sum(load.live_bytes[run])
+            for load, run, maximum in zip(loads, runs, held, strict=True)
         ]
         limits = [load.memory_bytes for load in loads]
         fits = all(need <= limit for need, limit in zip(needs, limits, strict=True))

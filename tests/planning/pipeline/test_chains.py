@@ -12,12 +12,12 @@ from gpubalance.planning.pipeline.problem import Cut
 from tests.planning.pipeline.problems import drawn
 
 
-@pytest.mark.parametrize("most", [20, 10**6])
-def test_no_step_of_a_chain_is_shorter_than_its_bound(most: int) -> None:
+@pytest.mark.parametrize("maximum", [20, 10**6])
+def test_no_step_of_a_chain_is_shorter_than_its_bound(maximum: int) -> None:
     steps = 0
     for seed in range(12):
         problem = drawn(seed)
-        found = chains(problem, math.inf, most)
+        found = chains(problem, math.inf, maximum)
         for chain in found:
             segments = chain.segments
             assert [s.first for s in segments] == [
@@ -29,7 +29,7 @@ def test_no_step_of_a_chain_is_shorter_than_its_bound(most: int) -> None:
         # From the least bound to the largest
         for chain in found[:: len(found) // 25 + 1]:
             for placed in placings_of(Cut(problem, chain.segments)):
-                assert placed.step_time_s >= chain.least_s * (1 - 1e-9), seed
+                assert placed.step_time_s >= chain.min_s * (1 - 1e-9), seed
                 steps += 1
     assert steps > 150
 
@@ -38,9 +38,9 @@ def test_only_chains_that_may_be_shorter_are_looked_at() -> None:
     for seed in range(100):
         problem = drawn(seed)
         found = chains(problem, math.inf, 10**6)
-        below_s = found[len(found) // 2].least_s if found else 1.0
+        below_s = found[len(found) // 2].min_s if found else 1.0
         assert chains(problem, below_s, 10**6) == [
-            chain for chain in found if chain.least_s < below_s
+            chain for chain in found if chain.min_s < below_s
         ]
 
 

@@ -99,12 +99,12 @@ def _draw_device(
     if number % 2:
         markers = {"markersize": 7, "markerfacecolor": "none"}
     limit = probe.batch_limit
-    most = None
+    maximum = None
     if limit is not None and limit.fails is not None:
-        most = limit.fits
+        maximum = limit.fits
     model = probe.step_time_model
     if model is not None:
-        largest = max([*batches, chosen, most or 0])
+        largest = max([*batches, chosen, maximum or 0])
         at = np.geomspace(batches[0], largest, _MODEL_POINTS)
         times = np.array([model.planned.step_time_s(float(batch)) for batch in at])
         known = times > 0
@@ -124,8 +124,8 @@ def _draw_device(
     }
     errors = np.clip([rates - low, high - rates], 0.0, None)
     axes.errorbar(batches, rates, yerr=errors, **markers)
-    if most is not None:
-        axes.axvline(most, color=colour, linestyle=":", linewidth=1.8, ymax=0.97)
+    if maximum is not None:
+        axes.axvline(maximum, color=colour, linestyle=":", linewidth=1.8, ymax=0.97)
     if chosen:
         rate = float(np.interp(chosen, batches, rates))
         if model is not None and model.planned.step_time_s(chosen) > 0:

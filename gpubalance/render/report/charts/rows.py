@@ -144,9 +144,9 @@ def _draw_text(axes: Axes, row: Row, bottom: float, letters: int) -> None:
 
 
 def _draw_bars(
-    axes: Axes, row: Row, middle: float, keys: set[Key], least: float
+    axes: Axes, row: Row, middle: float, keys: set[Key], minimum: float
 ) -> None:
-    """Bars and marks; `least` is the length of a bar that has room for its number."""
+    """Bars and marks; `minimum` is the length of a bar that has room for its number."""
     for key, start, length, number in row.bars:
         if length:
             look: dict[str, Any] = {
@@ -160,7 +160,7 @@ def _draw_bars(
                 look["hatch"] = HATCHES[key.colour]
                 look["edgecolor"] = PAPER
             axes.barh(middle, length, left=start, height=_BAR, **look)
-        if number and length >= least:
+        if number and length >= minimum:
             at = start + length / 2
             axes.text(
                 at, middle, number, ha="center", va="center", color=PAPER, fontsize=8
