@@ -27,7 +27,7 @@ def late_part():
 SCALED = (*TINY_PAIR, "--time-scale", "8")
 
 
-@cases("least, tried", (1, 0), (32, 2))
+@cases("minimum, tried", (1, 0), (32, 2))
 def test_a_machine_slower_than_the_profile_is_told_at_once(
     minimum: int, tried: int, engine_that: Callable[[str], None]
 ) -> None:

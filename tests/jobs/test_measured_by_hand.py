@@ -339,7 +339,7 @@ def test_a_warm_up_ends_where_no_step_is_clearly_faster(
     assert train_until_ready(runner, before).steps == 5 + count  # nothing more trains
 
 
-@cases("least_s, unlike, steps", (0.0, False, 2), (10.0, False, 3), (10.0, True, 14))
+@cases("min_s, unlike, steps", (0.0, False, 2), (10.0, False, 3), (10.0, True, 14))
 def test_how_many_steps_are_stamped(min_s: float, unlike: bool, steps: int) -> None:
     runner = runner_of(*[1.0] * 14, vary_in_shape=unlike, stamped=[])
     WorkloadRunner._stamp(runner, StoppingRule(min_s, 10.0, 0.2, 0.01))

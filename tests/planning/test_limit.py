@@ -261,7 +261,7 @@ def test_without_memory_one_failure_by_chance_changes_no_limit(
 
 
 @cases(
-    "fits, per_sample, points, memory, most, multiple, wanted, tries",
+    "fits, per_sample, points, memory, maximum, multiple, wanted, tries",
     (0, 900, (), 500, 100, 8, (None, 1), 1),  # nothing
     (5, 10, (), 55, 100, 8, (5, 6), None),  # below the multiple every batch counts
     # No limit up to the largest

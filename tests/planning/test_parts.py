@@ -98,7 +98,7 @@ def drawn(
     )
 
 
-@cases("windows, timings, least", (2, 5, 0.9), (3, 18, 0.95))
+@cases("windows, timings, minimum", (2, 5, 0.9), (3, 18, 0.95))
 @cases("slow", 0.0, 0.03, 0.1)
 @cases("step_s", 0.02, 0.1, 0.6)
 def test_sync_is_what_it_is_beside_rare_slow_steps(

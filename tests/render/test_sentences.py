@@ -290,7 +290,7 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
 
 
 @cases(
-    "rates, most, text",
+    "rates, maximum, text",
     ({"GPU:0 alone": 1000.0}, math.inf, "50.0 s with GPU:0 alone"),
     ({"this split": 500.0}, math.inf, "100 s with this split"),
     ({"this split": 420.0}, math.inf, "119 s with this split"),

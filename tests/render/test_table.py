@@ -43,7 +43,7 @@ def test_a_table_that_does_not_fit_becomes_sentences() -> None:
 
 
 @cases(
-    "values, least, ticks",
+    "values, minimum, ticks",
     ([], None, ""),
     ([0, 1, 2, 3, 4, 5, 6, 7], None, "▁▂▃▄▅▆▇█"),
     ([0, 10], None, "▁█"),

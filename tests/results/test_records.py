@@ -68,7 +68,7 @@ def test_a_file_that_is_too_large_for_a_result_is_not_read(tmp_path: Path) -> No
 
 
 @cases(
-    "kind, least, most",
+    "kind, minimum, maximum",
     (Number, -(10.0**18), 10.0**18),
     (Whole, -(10**18), 10**18),
     (Count, 0, 10**18),

@@ -62,7 +62,7 @@ def gpus(count: int, *, uuid: str = "GPU", host: str | None = None) -> list[Devi
 AB = [*gpus(1, host="a"), *gpus(1, host="b")]
 
 
-@cases("windows, most", (1, 2), (2, 4), (3, 5), (4, 7), (5, 9), (6, 10), (30, 50))
+@cases("windows, maximum", (1, 2), (2, 4), (3, 5), (4, 7), (5, 9), (6, 10), (30, 50))
 def test_five_thirds_as_many_windows_may_follow(windows: int, maximum: int) -> None:
     assert Measuring(windows=windows).max_windows == maximum
 
@@ -123,7 +123,7 @@ def test_a_step_of_layers_has_eight_micro_batches_a_device() -> None:
 
 
 @cases(
-    "kind, field, least, most",
+    "kind, field, minimum, maximum",
     (LayersRequest, "micro_batches", 1, 1024),
     (LayersRequest, "micro_batch", 1, 10**6),
     (ProbeRequest, "seed", 0, 2**31 - 1),
