@@ -1,4 +1,4 @@
-"""`run`: trains with a split for real, in turns with the even split."""
+"""`run`: trains with a split for real, interleaved with the even split."""
 
 from __future__ import annotations
 

@@ -138,8 +138,9 @@ def alone_in_use(
 class Baselines(Record):
     """What a run is compared with.
 
-    `even` was measured in turns with it; the solo figures come from a probe. `even` has the run's
-    global batch, or, where that does not fit in one piece, is the largest equal shares that do.
+    `even` was measured interleaved with it; the solo figures come from a probe. `even` has the
+    run's global batch, or, where that does not fit in one piece, is the largest equal shares that
+    do.
     """
 
     _of_now = model_validator(mode="before")(without_former)

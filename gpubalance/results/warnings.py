@@ -140,7 +140,7 @@ _ROWS = {
     ),
     "not-for-a-split": ("gpubalance balance will refuse this model: {why}", "{advice}"),
     "even-split-out-of-memory": (
-        "{what}, in turns with the run's split: there is no even split to compare with",
+        "{what}, interleaved with the run's split: there is no even split to compare with",
         "compare with smaller batches, or measure with --baseline none",
     ),
     "even-is-faster": (

@@ -73,7 +73,7 @@ class Measuring(Limits):
     )
     baseline: Baseline = measuring_option(
         "--baseline even|none",
-        "Measure the even split too, in turns with this one, or not.",
+        "Measure the even split too, interleaved with this one, or not.",
         "even",
     )
 

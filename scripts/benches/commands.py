@@ -71,7 +71,7 @@ _FIRST_HOUR: dict[str, tuple[float, tuple[str, ...]]] = {
 
 
 def startup() -> Iterator[str]:
-    """`--help` in turns with that of a bare Typer and Rich program with as many commands."""
+    """`--help` interleaved with that of a bare Typer and Rich program with as many commands."""
     bare = [sys.executable, "-c", _BARE]
     for ours, theirs, maximum in (
         (["--help"], ["--help"], 1.3),

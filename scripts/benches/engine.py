@@ -1,4 +1,4 @@
-"""Throughput of the product's own step and of `Split.fit`, in turns with loops of others.
+"""Throughput of the product's own step and of `Split.fit`, interleaved with loops of others.
 
 Also what `run` tells of these loops.
 

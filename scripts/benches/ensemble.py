@@ -17,7 +17,7 @@ _TIMES = 5
 def main() -> Iterator[str]:
     """Three public models on the simulated pair.
 
-    What each device does alone is timed in turns with both.
+    What each device does alone is timed interleaved with both.
     """
     from keras import applications
 

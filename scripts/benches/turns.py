@@ -1,4 +1,4 @@
-"""Two things measured in turns, and what is measured in a process of its own."""
+"""Two things measured interleaved, and what is measured in a process of its own."""
 
 from __future__ import annotations
 

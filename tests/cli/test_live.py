@@ -32,7 +32,7 @@ hot = Moment(
 
 def joint(watch):
     watch(Doing("going on with what was measured", stays=True))
-    watch(Doing("measuring 120/80/40/30, window 1 of 3, in turns with the even split"))
+    watch(Doing("measuring 120/80/40/30, window 1 of 3, interleaved with the even split"))
     watch(PhaseBegun("proof", 4, 4, 75.0, 75.0))
     for name, batches, step_s in (("even", (68, 68, 67, 67), 0.08), ("", (120, 80, 40, 30), 0.065)):
         stamps = (0.060, 0.059, 0.061, 0.040), (0.001,) * 4
@@ -113,7 +113,7 @@ def test_a_dumb_terminal_gets_plain_lines_of_its_width() -> None:
     assert lines == [
         KEPT,
         "… measuring 120/80/40/30, window 1 of 3,",
-        "  in turns with the even split",
+        "  interleaved with the even split",
         "… phase 4 of 4, proof: about 75 s; about",
         "  75 s of 75 left",
         "the result",

@@ -1,4 +1,4 @@
-"""The proof of a split: it runs in turns with the even split; and the plan that says so."""
+"""The proof of a split: it runs interleaved with the even split; and the plan that says so."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gpubalance.settings.batch_split import BatchSplit
 
 
 def prove(rounds: BalanceRounds, planned: Allocation) -> None:
-    """Runs a split in turns with the even split, then checks its devices' speed.
+    """Runs a split interleaved with the even split, then checks its devices' speed.
 
     A device may have changed its speed during the run: its present speed decides. If the even split
     is clearly faster, as on a machine whose speed comes and goes, it is proven too.
@@ -63,10 +63,10 @@ def prove(rounds: BalanceRounds, planned: Allocation) -> None:
 
 
 def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement]:
-    """The run of the split in turns with the even split, and what its devices do at its end."""
+    """The run of the split interleaved with the even split, and what its devices do at its end."""
     split = planned.split
     rounds.watch(PhaseBegun("proof"))
-    rounds.watch(Doing(f"proving {split}, in turns with the even split"))
+    rounds.watch(Doing(f"proving {split}, interleaved with the even split"))
     solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
     asked = rounds.joint_workers.run_request(split)
     worker_group = rounds.joint_workers.gather(split)

@@ -1,4 +1,4 @@
-"""`independent`: a model of its own on each device, all at once, in turns with each alone."""
+"""`independent`: a model of its own on each device, all at once, interleaved with each alone."""
 
 from __future__ import annotations
 

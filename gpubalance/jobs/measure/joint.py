@@ -1,4 +1,4 @@
-"""Measures a split in turns with its baseline, the even split, and decides whether to go on."""
+"""Measures a split interleaved with its baseline, the even split, and decides whether to go on."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class JointRun:
             # For `measure_interleaved` to fill in
             doing = f"measuring {self.request.split}, {{window}}"
             if findings.even_is_another:
-                doing += ", in turns with the even split"
+                doing += ", interleaved with the even split"
             # All workloads need the same devices, so each has a turn of its own.
             turns: list[Turn] = [(workload,) for workload in findings.workloads()]
             try:

@@ -72,7 +72,7 @@ class RunState:
         return self.even is not None and self.even != self.own
 
     def workloads(self) -> list[Workload]:
-        """What is measured in turns."""
+        """What is measured interleaved."""
         workloads = [self.own]
         for workload in (self.even, self.held):
             if workload is not None and workload != self.own:

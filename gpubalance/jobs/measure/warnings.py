@@ -42,7 +42,7 @@ def of_figures(
     steady: bool = True,
     excess_part: float = 0.0,
 ) -> list[Warning_]:
-    """The warnings about the figures of all that was measured in turns, what matters most first.
+    """The warnings about the figures of all that was measured interleaved, what matters most first.
 
     `measured` has the windows of each workload, and `names` what tells their step times apart. They
     are `steady` if every warm-up ended without a trend. `excess_part` is that of a device's compute

@@ -1,4 +1,4 @@
-"""Times `split.fit` on one card in turns with `run`'s own step and with Keras' own `fit`.
+"""Times `split.fit` on one card interleaved with `run`'s own step and with Keras' own `fit`.
 
 It does so in each precision.
 """

@@ -1,4 +1,4 @@
-"""Times `split.fit` at an even split in turns with Keras' `fit`, on images.
+"""Times `split.fit` at an even split interleaved with Keras' `fit`, on images.
 
 Each step copies its images to the devices.
 """
