@@ -140,7 +140,7 @@ def _check_written(
 
 def _share(result: Path, file: Path, *, quiet: bool) -> None:
     from gpubalance.cli.output import say
-    from gpubalance.jobs.share import shareable
+    from gpubalance.jobs.report import shareable
 
     copy, taken_out = shareable(result)
     write_file("--share", file, copy.model_dump_json(indent=2) + "\n")

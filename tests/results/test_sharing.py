@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from gpubalance.jobs.share import shareable
+from gpubalance.jobs.report import shareable
 from gpubalance.results.common import Optimizer, Warning_
 from gpubalance.results.independent import Independent
 from gpubalance.results.layers import Layers, LayersBaselines
