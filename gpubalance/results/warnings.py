@@ -220,6 +220,12 @@ _ROWS = {
         "{why}",
         "if its samples have another size now, other batches suit them: {balance}",
     ),
+    "stamps-late": (
+        "a device seems over twice as fast beside the others as alone, which can't be: timestamps "
+        "within a step came late, so its compute, wait and sync say nothing. Step times and "
+        "samples/s are measured without them",
+        "leave the processor to gpubalance, and measure again",
+    ),
     "shares-assumed": (
         "a block's part of its device's profile is assumed to be its part of the model's "
         "operations, weights and activations",

@@ -6,6 +6,7 @@ Known are their speed and the best of the splits.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -255,5 +256,6 @@ def test_stamps_that_cannot_be_right_are_not_learnt_from() -> None:
         )
         assert list(known.changed()) == []
     assert known.problem.sync.of({0, 1}) == pytest.approx(0.0, abs=1e-12)
+    assert solo_gap(known, split.split, cast("Any", told)) is None
     for load, batch in zip(known.problem.loads, (64, 32), strict=True):
         assert load.compute_s(batch, batch) == pytest.approx(2 * alone_s[0])

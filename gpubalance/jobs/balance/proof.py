@@ -30,6 +30,7 @@ from gpubalance.results.run import (
     alone_in_use,
     divide_gap,
 )
+from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
 
 
@@ -141,6 +142,8 @@ def _warnings(rounds: BalanceRounds, global_batch: int) -> list[Warning_]:
     warnings = []
     for device, change in rounds.known.changed():
         warnings.append(speed_changed(rounds.request.devices[device], change))
+    if rounds.known.stamps_are_late:
+        warnings.append(warning("stamps-late"))
     warnings += resumed(rounds.journal.reused[TriedSplit], "rounds")
     if rounds.pipeline is not None:
         warnings += batches_joined(rounds.pipeline.joined_from, global_batch)
@@ -148,7 +151,9 @@ def _warnings(rounds: BalanceRounds, global_batch: int) -> list[Warning_]:
 
 
 def solo_gap(known: DeviceEstimates, split: BatchSplit, run: Run) -> SoloGap | None:
-    """The parts of the difference; None if a device's best alone is unknown."""
+    """The parts of the difference; None if a device's best alone or time in a step is unknown."""
+    if known.stamps_are_late:
+        return None
     busy_s = {replica.device: replica.busy_s for replica in run.replicas}
     devices = []
     for device, probe in enumerate(known.probes):

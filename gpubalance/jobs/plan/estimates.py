@@ -62,7 +62,7 @@ class DeviceEstimates:
             lambda: defaultdict(list)
         )
         self._changes: dict[int, float] = {}
-        self._stamps_are_late = False
+        self.stamps_are_late = False
 
     @property
     def problem(self) -> Problem:
@@ -180,7 +180,7 @@ class DeviceEstimates:
         Their values are compute time now over then.
         """
         ratios: dict[int, float] = {}
-        is_late = self._stamps_are_late or self._is_late(measured)
+        is_late = self.stamps_are_late or self._is_late(measured)
         if not self._steady or not self.has(split) or is_late:
             return ratios
         for earlier in self._measured[split].current:
@@ -206,7 +206,7 @@ class DeviceEstimates:
 
     def _doubt_stamps(self) -> None:
         """Takes every step measured so far, and to come, as compute of each of its devices."""
-        self._stamps_are_late = True
+        self.stamps_are_late = True
         self._factors.clear()
         self._syncs_s.clear()
         for measured_split in self._measured.values():
@@ -221,7 +221,7 @@ class DeviceEstimates:
         computes_s = []
         for replica in measured.replicas:
             compute_s = replica.compute_s
-            if self._stamps_are_late:
+            if self.stamps_are_late:
                 compute_s = usual_s - replica.update_s
             factor = compute_s / self.alone_s(replica.device, split)
             self._factors[replica.device][split.micro_batches[replica.device]].append(
@@ -238,7 +238,7 @@ class DeviceEstimates:
         known = self._measured.get(split) or MeasuredSplit(
             planned, (), self._by_probe.objective
         )
-        if not self._stamps_are_late and self._is_late(measured):
+        if not self.stamps_are_late and self._is_late(measured):
             self._doubt_stamps()
         measurements = (*known.measurements, measured)
         self._measured[split] = replace(
