@@ -145,8 +145,8 @@ def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
         if problem.value(found) < bar:
             return smaller
         binds: list[Binds] = []
-        for bound in found.binds:
-            binds.append("plateau" if bound == "global batch" else bound)
+        for batch, bound in zip(found.split.batches, found.binds, strict=True):
+            binds.append("plateau" if batch and bound != "memory" else bound)
         smaller = replace(found, binds=tuple(binds))
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpubalance.planning.allocate import allocate
+from gpubalance.planning.allocate import allocate, smallest_on_plateau
 from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Allocation, Load, NoSplitError, Problem
@@ -273,3 +273,37 @@ def test_many_devices_reach_their_bounds(seed: int, multiple: int, micro: int) -
         / (deadlines + problem.sync.otherwise_s)
     )
     assert found.throughput >= rates.max() * (1 - 1e-12)
+
+
+@cases(
+    "fixed_s, sync_s, batches, binds",
+    # Half loses 0.4 %, a quarter 1.2 %.
+    (0.004, 0.0, (500, 500), "plateau"),
+    (0.0, 0.001, (250, 250), "plateau"),  # half 0.1 %, a quarter 0.3 %, an eighth 0.7 %
+    (0.006, 0.0, (1000, 1000), "memory"),  # half loses 0.6 %
+)
+def test_half_the_global_batch_is_taken_where_it_costs_hardly_anything(
+    fixed_s: float, sync_s: float, batches: tuple[int, int], binds: str
+) -> None:
+    """Each device takes fixed_s + 1 ms a sample: B samples of both take that + B / 2 ms + sync."""
+    pair = (
+        Load(Line(fixed_s, 0.001, 0.0), 1000),
+        Load(Line(fixed_s, 0.001, 0.0), 1000),
+    )
+    problem = Problem(pair, Syncs({frozenset({0, 1}): sync_s}))
+    best = allocate(problem)
+    assert best.split == BatchSplit((1000, 1000))
+    chosen = smallest_on_plateau(problem, best)
+    assert chosen.split == BatchSplit(batches)
+    assert chosen.binds == (binds, binds)
+    asked = replace(problem, global_batch=2000)
+    assert smallest_on_plateau(asked, best) is best
+
+
+def test_no_device_is_left_out_for_a_smaller_global_batch() -> None:
+    """The second one adds 0.3 %, so nearly as much is to be had with the first one alone."""
+    pair = (Load(Line(0.0, 0.001, 0.0), 1000), Load(Line(0.9, 0.001, 0.0), 103))
+    best = allocate(Problem(pair, multiple=1))
+    assert best.split.used == (0, 1)
+    chosen = smallest_on_plateau(Problem(pair, multiple=1), best)
+    assert chosen.split.used == (0, 1)

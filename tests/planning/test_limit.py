@@ -448,3 +448,22 @@ def test_any_answers_end_at_ends_that_are_close(
         rung = Grid(multiple).rung
         low, high = rung(result.fits or 0), rung(result.fails)
         assert 0 < high - low <= max(1, 0.04 * low)
+
+
+def test_a_search_ends_once_what_it_found_is_enough() -> None:
+    """Then the largest that fits has no neighbour that fails; what fails before does not end it."""
+    tried: list[int] = []
+
+    def try_batch(batch: int, _: str) -> TriedBatch:
+        tried.append(batch)
+        return TriedBatch(batch, batch <= 900, None)
+
+    found = find_limit(
+        try_batch,
+        [(64, 0)],
+        memory_bytes=None,
+        max_batch=1 << 20,
+        is_enough=lambda: len(tried) >= 2,
+    )
+    assert tried == [128, 256]
+    assert (found.fits, found.fails) == (256, None)
