@@ -107,7 +107,7 @@ CREATE_VARIABLE = Method.of_all(mirrored_strategy.MirroredExtended, "_create_var
 AVERAGE_LOSS = Method.of_all(tf.nn, "compute_average_loss")
 SCALE_REGULARIZATION = Method.of_all(tf.nn, "scale_regularization_loss")
 # Where a metric's result is computed from the values of all parts: a trace would keep these.
-FUNCTION_CALL = Method.of_all(type(tf.function(print)), "__call__")
+FUNCTION_CALL = Method.of_all(type(tf.function(lambda: None)), "__call__")
 # Gives each sum of a step its key, in Python, whenever the step is called: see `_KeysOfSums`.
 _NEXT_SUM_KEY = Method.of_all(
     cross_device_utils.CollectiveReplicaLauncher, "_next_instance_key"
