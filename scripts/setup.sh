@@ -92,6 +92,7 @@ s|^Installing collected packages: .*|gpubalance: unpacking the packages, the las
 # Makes $venv, from scratch where an install was cut off.
 make_venv() {
     set -- python3 python3.13 python3.12 python3.11 python3.10
+    [ "$versions" != oldest ] || set -- python3.10 python3.11 python3.12 python3.13 python3
     [ -z "${GPUBALANCE_PYTHON-}" ] || set -- "$GPUBALANCE_PYTHON"
     for python; do
         # The path of the file, not of a link such as /usr/bin/python3, which an upgrade of the system turns elsewhere.
