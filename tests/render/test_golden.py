@@ -48,7 +48,7 @@ def test_a_summary_is_as_it_was_looked_at_and_short(name: str, width: int) -> No
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_and_its_charts_are_as_they_were_looked_at(name: str) -> None:
     """`python -m tests.render.golden` writes the files, for the next look."""
-    if numbers(version("matplotlib")) < (3, 10):
+    if numbers(version("matplotlib")) < (3, 11):
         pytest.skip("an older matplotlib chooses other ticks")
     for file, text in report(name).items():
         assert text + "\n" == (GOLDEN / file).read_text(encoding="utf-8"), file
