@@ -90,7 +90,7 @@ def _not_dense(batch: Any, part: Any) -> BadInput:
     name = _name_in(batch, part)
     if isinstance(part, tf.RaggedTensor):
         return BadInput(
-            f"{name} is a {kind}, whose rows differ in length: it can't be dealt out",
+            f"{name} is a {kind}, whose rows differ in length: it can't be split over devices",
             remedy=f"pad it, {name}.to_tensor(): in the dataset's map after its batch, in your "
             "generator or PyDataset, or before fit if it is an array. Embedding(mask_zero=True) "
             "leaves out the zeros",
@@ -98,7 +98,9 @@ def _not_dense(batch: Any, part: Any) -> BadInput:
     dense = "make it a dense tensor"
     if isinstance(part, tf.SparseTensor):
         dense += f", tf.sparse.to_dense({name}), in the dataset's map"
-    return BadInput(f"{name} is a {kind}, which can't be dealt out", remedy=dense)
+    return BadInput(
+        f"{name} is a {kind}, which can't be split over devices", remedy=dense
+    )
 
 
 def _name_in(batch: Any, part: Any) -> str:

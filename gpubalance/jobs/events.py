@@ -16,6 +16,7 @@ from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Moment
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
+from gpubalance.workers.messages import Ready
 
 
 class Doing(NamedTuple):
@@ -130,6 +131,12 @@ class ModelBuilt(NamedTuple):
     own_batch: int | None
     warned: tuple[str, ...]
     samples: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, facts: Ready) -> ModelBuilt:
+        """The event of what the first worker found."""
+        warned = facts.verdict.warned
+        return cls(settings, facts.model, facts.own_batch, warned, facts.samples)
 
 
 class Planned(NamedTuple):

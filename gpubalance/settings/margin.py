@@ -13,7 +13,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.options import option
 from gpubalance.settings.record import Name
 
-_LEAST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
+_FEWEST_BYTES = 1 << 20  # of memory: fewer bytes mean a number without its unit
 
 
 def _sizes(typed: object) -> int | dict[str, int]:
@@ -31,7 +31,7 @@ def _bytes_of(size: object) -> int:
     if (
         isinstance(size, str)
         and size.strip().isdecimal()
-        and 0 < int(size) < _LEAST_BYTES
+        and 0 < int(size) < _FEWEST_BYTES
     ):
         number = size.strip()
         raise ValueError(

@@ -224,7 +224,7 @@ class DrawnWorker:
 
 
 class DrawnGroup:
-    """A worker group of such workers, with another one for other devices, as in a real worker group."""
+    """A group of such workers, with another one for other devices, as in a real group."""
 
     def __init__(
         self,

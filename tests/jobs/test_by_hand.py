@@ -396,7 +396,9 @@ def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     assert explored(**fast, find_limit=False)[0] == batches
 
 
-def bench_of(facts: dict[str, Any], **asked: Any) -> tuple[ProbeWorker, list[Any]]:
+def probe_worker_of(
+    facts: dict[str, Any], **asked: Any
+) -> tuple[ProbeWorker, list[Any]]:
     """A bench whose worker group does nothing but to note what is started, and for what."""
     profile = asked.pop("profile", None)
     device = altered(PAIR[0], profile=profile)
@@ -418,7 +420,9 @@ def bench_of(facts: dict[str, Any], **asked: Any) -> tuple[ProbeWorker, list[Any
 
 
 def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
-    probe_worker, started = bench_of({"memory_limit_bytes": (100,)}, margin_bytes=30)
+    probe_worker, started = probe_worker_of(
+        {"memory_limit_bytes": (100,)}, margin_bytes=30
+    )
     assert (
         probe_worker.usable_bytes,
         probe_worker.max_batch,
@@ -429,21 +433,21 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
         probe_worker.ensure_worker(**how)
     assert started == [probe_worker.worker_group, probe_worker.worker_group, "next"]
     assert probe_worker.usable_bytes == 70
-    tight, _ = bench_of({"memory_limit_bytes": (20,)}, margin_bytes=30)
+    tight, _ = probe_worker_of({"memory_limit_bytes": (20,)}, margin_bytes=30)
     tight.ensure_worker()
     assert tight.usable_bytes == 0
     own = {probe_worker.device.called: 40}
-    alone, _ = bench_of({"memory_limit_bytes": (100,)}, margin_bytes=own)
+    alone, _ = probe_worker_of({"memory_limit_bytes": (100,)}, margin_bytes=own)
     alone.ensure_worker()
     assert alone.usable_bytes == 60
-    counted, started = bench_of(
+    counted, started = probe_worker_of(
         {"samples": 500}, profile=QUICK, max_batch=600, ahead=False
     )
     counted.ensure_worker()
     assert (counted.max_batch, counted.fragments, started) == (500, False, [None])
     assert counted.usable_bytes is None
     unlimited = altered(QUICK, memory=None)
-    assert bench_of({}, profile=unlimited)[0].fragments
+    assert probe_worker_of({}, profile=unlimited)[0].fragments
 
 
 @cases(
@@ -457,7 +461,7 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
 def test_data_that_is_too_small_is_refused(
     samples: int, asked: dict[str, Any], told: str | None
 ) -> None:
-    probe_worker, _ = bench_of({"samples": samples}, **asked)
+    probe_worker, _ = probe_worker_of({"samples": samples}, **asked)
     if told is None:
         probe_worker.ensure_worker()
         return

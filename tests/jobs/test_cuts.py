@@ -154,8 +154,8 @@ def group_of(worker: CutWorker) -> WorkerGroup:
 
 def blocks_of(request: LayersRequest) -> list[MeasuredBlocks]:
     """What the real job finds of each device's blocks."""
-    parties = [group_of(CutWorker([number])) for number in (0, 1)]
-    return time_blocks(request, 4, nothing_kept(), parties, parties[0], quiet)
+    groups = [group_of(CutWorker([number])) for number in (0, 1)]
+    return time_blocks(request, 4, nothing_kept(), groups, groups[0], quiet)
 
 
 def rounds_of(worker: CutWorker, events: list[Event], **more: Any) -> CutRounds:
@@ -224,9 +224,9 @@ def test_blocks_are_timed_at_each_size_that_they_fit_at() -> None:
         yield Measured(memory_peak_bytes=(None,), late_part=None)
 
     heavy.replies = replies  # type: ignore[method-assign]
-    parties = [group_of(heavy)] * 2
+    groups = [group_of(heavy)] * 2
     request = asked(micro_batch=None)
-    found = time_blocks(request, 4, nothing_kept(), parties, parties[0], told.append)
+    found = time_blocks(request, 4, nothing_kept(), groups, groups[0], told.append)
     timed = [(point.micro_batch, point.block) for point in found[0].points]
     assert timed == [(8, 0), (8, 2), (1, 1), (32, 2)]
     assert found[0].limit_bytes is None

@@ -31,7 +31,7 @@ ROOMY = [
 
 
 def failing(*at: int) -> type[DrawnGroup]:
-    """Parties that run out of memory, for no reason, when they are asked for these times."""
+    """Groups that run out of memory, for no reason, when they are asked for these times."""
 
     class Failing(DrawnGroup):
         asked = 0
@@ -60,7 +60,7 @@ def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
 
 
 class Misblaming(DrawnGroup):
-    """Parties that blame another device than the one that ran out of memory, as TensorFlow may."""
+    """Groups that blame another device than the one that ran out of memory, as TensorFlow may."""
 
     @contextmanager
     def worker(self, number: int = 0) -> Iterator[DrawnWorker]:

@@ -75,7 +75,7 @@ class PackedGroup(DrawnGroup):
         self.alive = False
 
 
-def together_of(
+def joint_workers_of(
     worker_group: PackedGroup,
     watch: Watch = quiet,
     journal: Journal | None = None,
@@ -119,7 +119,7 @@ def test_the_fastest_of_three_sizes_is_gone_on_with(
     syncs_s = {size: ms and ms / 1e3 for size, ms in syncs_ms.items()}
     worker_group = PackedGroup(syncs_s, own)
     events: list[Event] = []
-    joint_workers = together_of(worker_group, events.append)
+    joint_workers = joint_workers_of(worker_group, events.append)
     found = chosen(joint_workers)
     assert worker_group.sizes == [own, *sorted(syncs_ms.keys() - {own})]
     assert joint_workers.pack_bytes[SPLIT.used] == fastest
@@ -162,7 +162,7 @@ def test_no_other_size_is_tried_where_it_could_not_help(
 ) -> None:
     model = settings.pop("model", LARGE)
     worker_group = PackedGroup({0: sync_ms / 1e3}, model=model)
-    joint_workers = together_of(worker_group, **settings)
+    joint_workers = joint_workers_of(worker_group, **settings)
     before = measurement_of((32, 32), (COMPUTE_S,) * 2, sync_ms / 1e3)
     assert choose_packs(joint_workers, split, before, None) is None
     assert set(worker_group.sizes) <= {0}
@@ -178,7 +178,7 @@ def test_sizes_that_were_tried_before_an_interruption_are_not_tried_again() -> N
     for sizes, resume in (([0, MIB, 4 * MIB], False), ([0], True)):
         worker_group = PackedGroup(syncs_s)
         with suppress(KeyboardInterrupt), free_journal("packs", resume) as journal:
-            joint_workers = together_of(worker_group, journal=journal)
+            joint_workers = joint_workers_of(worker_group, journal=journal)
             assert chosen(joint_workers) is not None
             raise KeyboardInterrupt
         assert worker_group.sizes == sizes
@@ -191,7 +191,7 @@ def test_an_interruption_leaves_the_size_of_what_is_known() -> None:
             raise KeyboardInterrupt
 
     worker_group = PackedGroup({0: 0.008, MIB: 0.001, 4 * MIB: 0.001})
-    joint_workers = together_of(worker_group, interrupt)
+    joint_workers = joint_workers_of(worker_group, interrupt)
     with pytest.raises(KeyboardInterrupt):
         chosen(joint_workers)
     assert joint_workers.pack_bytes[SPLIT.used] == 0
@@ -199,7 +199,7 @@ def test_an_interruption_leaves_the_size_of_what_is_known() -> None:
 
 def test_a_balance_ends_with_what_its_packs_gave() -> None:
     worker_group = PackedGroup({0: 0.008, MIB: 0.004, 4 * MIB: 0.006})
-    joint_workers = together_of(worker_group)
+    joint_workers = joint_workers_of(worker_group)
     probe = altered(probe_of(PROFILED), devices=PLAIN)
     plan = find_and_prove(BalanceRounds(joint_workers, probe))
     assert plan.batches == (32, 32)

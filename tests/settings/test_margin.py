@@ -12,24 +12,17 @@ from gpubalance.settings.margin import margin_on, margin_text, refuse_unknown
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
+from tests.jobs.probes import QUICK, devices_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 MIB = 1 << 20
 
 
-def device(index: int, host: str | None = None) -> Device:
-    return Device(
-        index=index,
-        uuid=f"GPU-{host}-{index}",
-        name="Card",
-        memory_bytes=None,
-        simulated=True,
-        host=host,
-    )
-
-
-HERE = (device(0), device(1))
-SPREAD = (device(0, "alpha"), device(0, "beta"))
+HERE = devices_of(QUICK, QUICK)
+SPREAD = tuple(
+    altered(HERE[0], host=host, uuid=f"SIM-{host}") for host in ("alpha", "beta")
+)
 
 
 @cases(

@@ -151,15 +151,7 @@ class JointWorkers:
         settings = self.request.settings
         facts = self.worker_group.facts
         if not self.model_is_reported and settings.model_is_code:
-            self.watch(
-                ModelBuilt(
-                    settings,
-                    facts.model,
-                    facts.own_batch,
-                    facts.verdict.warned,
-                    facts.samples,
-                )
-            )
+            self.watch(ModelBuilt.of(settings, facts))
         self.model_is_reported = True
 
     def sum_in_packs(self, split: BatchSplit, pack_bytes: int) -> None:

@@ -53,21 +53,21 @@ def time_blocks(
     request: LayersRequest,
     count: int,
     journal: Journal,
-    parties: Sequence[WorkerGroup],
+    groups: Sequence[WorkerGroup],
     after: WorkerGroup,
     watch: Watch,
 ) -> list[MeasuredBlocks]:
     """Each device's `count` blocks, measured or left by an interrupted command.
 
-    `worker groups` have a device each; while one measures, the next loads TensorFlow, and at last
+    `groups` have a device each; while one measures, the next loads TensorFlow, and at last
     the one `after` them. Raises what a worker does, but OutOfMemory.
     """
     measured = []
     for number, device in enumerate(request.devices):
-        is_last = number + 1 == len(parties)
-        next_group = after if is_last else parties[number + 1]
+        is_last = number + 1 == len(groups)
+        next_group = after if is_last else groups[number + 1]
         make = partial(
-            _timed, request, count, device, parties[number], next_group, watch
+            _timed, request, count, device, groups[number], next_group, watch
         )
         measured.append(
             journal.get_or_make(f"blocks of {device.uuid}", MeasuredBlocks, make)

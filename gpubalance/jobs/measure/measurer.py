@@ -46,7 +46,7 @@ class Measurer:
     interrupted command left there is not measured again. `windows` has those of each workload so
     far, `resumed` how many windows of each turn came from the journal. `overlap_s` is for how long
     the workloads of a turn were measured at once. `facts` has what workers said of their models, by
-    the number of their group in the worker group. `current` is the turn that is measured now, or
+    the number of their group. `current` is the turn that is measured now, or
     was when an error came.
     """
 

@@ -27,7 +27,7 @@ def trace(
 ) -> list[Warning_]:
     """Traces steps of splits that were measured, if asked for; a warning for each missing part.
 
-    `splits` has those of the worker group's groups, by their numbers; traced `apart` each has its
+    `splits` has those of the groups that trained them, by number; traced `apart` each has its
     device's name. Of a split over hosts the first device is traced. Tracing comes last, as a
     profiler slows steps down, even later ones. None of its errors ends the command: what was
     measured is worth more.

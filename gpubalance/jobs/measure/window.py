@@ -28,7 +28,7 @@ class Workload:
 
     The `name` tells workloads of one measurement apart: "" is a run's own split. With a baseline
     others are only compared. Batches come `from_input_pipeline`, the user's own, or lie on the
-    devices. `group` is the number of the worker group's group that trains it. Windows have stamped
+    devices. `group` is the number of the workers that train it. Windows have stamped
     steps if it `wants_stamps`, and whoever watches gets each timing if it is `shown`. A user's data
     of fewer than `least_samples` is refused.
     """

@@ -1,4 +1,4 @@
-"""The worker group of workers that a request needs, and the check of the model that they have."""
+"""The workers that a request needs, as a group, and the check of the model that they have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def group_for(
     purpose: str = "run",
     journal: Journal | None = None,
 ) -> WorkerGroup:
-    """A worker group of one worker for all of the request's devices, or for these.
+    """A group of one worker for all of the request's devices, or for these.
 
     The `journal` keeps what it finds of models.
     """

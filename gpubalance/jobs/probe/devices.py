@@ -25,7 +25,7 @@ from gpubalance.workers.worker_group import WorkerGroup
 
 
 class ProbedDevices:
-    """A request's devices, each on a bench of its own, and their input pipeline.
+    """A request's devices, each with a worker of its own, and their input pipeline.
 
     `next_group` is the worker group that measures after them, if any. The caller must `end` the
     workers.

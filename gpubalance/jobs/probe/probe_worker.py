@@ -169,15 +169,7 @@ class ProbeWorker:
         if self.device != self.request.devices[0]:
             return
         if self.request.for_split and settings.model_is_code:
-            self.watch(
-                ModelBuilt(
-                    settings,
-                    facts.model,
-                    facts.own_batch,
-                    facts.verdict.warned,
-                    facts.samples,
-                )
-            )
+            self.watch(ModelBuilt.of(settings, facts))
         elif facts.samples is not None and facts.samples <= FEW_SAMPLES:
             text = f"{settings.data} has {few_samples_text(facts.samples)}"
             self.watch(Doing(text, stays=True))
