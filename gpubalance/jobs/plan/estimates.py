@@ -180,7 +180,7 @@ class DeviceEstimates:
         Their values are compute time now over then.
         """
         ratios: dict[int, float] = {}
-        is_late = self.stamps_are_late or self._is_late(measured)
+        is_late = self.stamps_are_late or self._is_late(split, measured)
         if not self._steady or not self.has(split) or is_late:
             return ratios
         for earlier in self._measured[split].current:
@@ -192,17 +192,15 @@ class DeviceEstimates:
                     ratios[now.device] = ratio
         return ratios
 
-    def _is_late(self, measured: Measurement) -> bool:
+    def _is_late(self, split: BatchSplit, measured: Measurement) -> bool:
         """Whether a stamp came late, as on a busy machine.
 
         A device then seems to take a small part of what it took alone for the same batch.
         """
-        for replica in measured.replicas:
-            load = self._by_probe.loads[replica.device]
-            alone_s = load.compute_s(replica.batch, replica.micro_batch)
-            if alone_s > _FASTER * replica.compute_s:
-                return True
-        return False
+        return any(
+            self.alone_s(replica.device, split) > _FASTER * replica.compute_s
+            for replica in measured.replicas
+        )
 
     def _doubt_stamps(self) -> None:
         """Takes every step measured so far, and to come, as compute of each of its devices."""
@@ -238,7 +236,7 @@ class DeviceEstimates:
         known = self._measured.get(split) or MeasuredSplit(
             planned, (), self._by_probe.objective
         )
-        if not self.stamps_are_late and self._is_late(measured):
+        if not self.stamps_are_late and self._is_late(split, measured):
             self._doubt_stamps()
         measurements = (*known.measurements, measured)
         self._measured[split] = replace(
