@@ -224,7 +224,8 @@ _ROWS = {
         "a device seems over twice as fast beside the others as alone, which can't be: timestamps "
         "within a step came late, so its compute, wait and sync say nothing. Step times and "
         "samples/s are measured without them",
-        "leave the processor to gpubalance, and measure again; with --fresh if the probe was disturbed",
+        "leave the processor to gpubalance, and measure again; with --fresh if the probe was "
+        "disturbed",
     ),
     "shares-assumed": (
         "a block's part of its device's profile is assumed to be its part of the model's "
