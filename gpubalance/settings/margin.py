@@ -37,7 +37,10 @@ def _bytes_of(size: object) -> int:
         raise ValueError(
             f"{number} is {number} bytes: give a unit, {number}MiB, or {number}B if you mean it"
         )
-    return parse_bytes(size)
+    try:
+        return parse_bytes(size)
+    except ValueError as error:
+        raise ValueError(f"{error}; on some devices only: 0=2GiB,1=512MiB") from None
 
 
 def _pairs(text: str) -> dict[str, str]:
