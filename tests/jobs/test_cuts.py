@@ -365,7 +365,10 @@ def test_what_fits_is_told_with_the_margin_that_is_lacking() -> None:
     nothing = BlockCosts(asked(margin_bytes=300 * MIB), GRAPH, [first, first])
     with pytest.raises(NothingFits, match="is larger than every device") as caught:
         nothing.best()
-    assert "no smaller micro-batch fits" in caught.value.remedy
+    assert (
+        "no smaller micro-batch fits: take a smaller --margin, " in caught.value.remedy
+    )
+    assert "GPU:0 0 B, GPU:1 0 B" in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class BlockCosts:
         self._limits: list[float] = []  # in bytes, infinite if unknown
         for blocks, kept_free in zip(measured, self._kept_free, strict=True):
             limit = math.inf if blocks.limit_bytes is None else blocks.limit_bytes
-            self._limits.append(limit - kept_free - joint.extra_memory)
+            self._limits.append(max(0.0, limit - kept_free - joint.extra_memory))
             self._devices.append(DeviceCosts(blocks.points, len(graph.blocks)))
         self._first_limits = tuple(self._limits)
         self._micro_batch = request.micro_batch
@@ -177,7 +177,10 @@ class BlockCosts:
             with suppress(NoPlacementError):
                 placed = place(self._problem(smaller, limits))
                 return f"{margin}--micro-batch {smaller} fits: {', '.join(self._stages(placed))}"
-        return "no smaller micro-batch fits: take more devices, or a smaller model"
+        instead = "more devices, or a smaller model"
+        if any(self._kept_free):
+            instead = f"a smaller --margin, {instead}"
+        return f"no smaller micro-batch fits: take {instead}"
 
     def _margin_with(self, lacking: int) -> str:
         """What to type for the margin with so many bytes more."""
