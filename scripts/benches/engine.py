@@ -31,6 +31,7 @@ _ALIKE = Wanted(0.95, 1.05)
 # Memory's peak is both devices' at one moment: equally many steps are equally likely to have it.
 _STEPS = 60
 _TIMINGS = 3
+_SEVERAL = 8  # steps in one call of Keras'
 
 
 class Row(NamedTuple):
@@ -158,6 +159,17 @@ def _told_and_trained_with_xla(name: str) -> tuple[Ours, SplitFit]:
     return _told(name, xla=True), trained
 
 
+def _after_predict(loop: SplitFit) -> SplitFit:
+    """This loop, of whose model one sample was predicted before it ever trained."""
+    loop.predict_one()
+    return loop
+
+
+def _several_a_call(batches: Sequence[int]) -> SplitFit:
+    split = Split(batches=batches, simulate="2")
+    return SplitFit(split, steps_per_execution=_SEVERAL)
+
+
 ENGINE = {
     "our step over a bare MirroredStrategy loop, both 1680/1120 on plain CPU devices": Row(
         lambda: (Ours(_BATCHES), BareLoop(_BATCHES)), Wanted(0.98), 8
@@ -190,6 +202,19 @@ TRAINING = {
     ),
     "Split.fit over Keras' fit, on plain CPU devices at an even split (1400/1400)": Row(
         lambda: (_fit(_EVEN), KerasFit(sum(_EVEN))), Wanted(1.0), 6
+    ),
+    "Split.fit over run, after a first predict of one sample (1680/1120)": Row(
+        lambda: (_after_predict(_fit(_BATCHES)), Ours(_BATCHES)), Wanted(0.95), 6
+    ),
+    # Keras' own predict of one sample, or fit with several steps a call, raises over two devices.
+    "Split.fit after a first predict of one sample over Keras' fit (1400/1400)": Row(
+        lambda: (_after_predict(_fit(_EVEN)), KerasFit(sum(_EVEN))), Wanted(1.0), 6
+    ),
+    f"Split.fit over run, with steps_per_execution={_SEVERAL} (1680/1120)": Row(
+        lambda: (_several_a_call(_BATCHES), Ours(_BATCHES)), Wanted(0.95), 6
+    ),
+    f"Split.fit with steps_per_execution={_SEVERAL} over Keras' fit (1400/1400)": Row(
+        lambda: (_several_a_call(_EVEN), KerasFit(sum(_EVEN))), Wanted(1.0), 6
     ),
 }
 

@@ -20,6 +20,8 @@ _HERE = "scripts.benches.host"
 _BATCHES = (5, 3)
 _STEPS = 400
 _TURNS = 3
+_MORE_SUMS = 16
+_GRADIENTS = 340  # numbers, those of the model
 _CLOCKS: dict[str, Callable[[], float]] = {
     "main thread": time.thread_time,
     "all threads": time.process_time,
@@ -40,6 +42,7 @@ def main() -> Iterator[str]:
     for name, clock in _CLOCKS.items():
         ours, keras_own = map(statistics.median, _turns(clock))
         yield f"{name}, in this process: {ours:.0f} µs a step, Keras' fit {keras_own:.0f} µs"
+    yield f"all threads, one more sum over both devices in a function: {_sum_us():.0f} µs"
 
 
 def _ratio(clock: Callable[[], float]) -> float:
@@ -72,6 +75,28 @@ def _seconds(model: Any, clock: Callable[[], float]) -> float:
     began = clock()
     model.fit(data, steps_per_epoch=_STEPS, shuffle=False, verbose=0)
     return clock() - began
+
+
+def _sum_us() -> float:
+    """The processor time that a sum adds to a function that has others, in microseconds."""
+    from gpubalance.engine.replicas import Replicas
+    from gpubalance.engine.sum_times import sum_over
+
+    replicas = Replicas(None, ("CPU:0", "CPU:1"), ())
+    taken_us = []
+    for sums in (1, 1 + _MORE_SUMS):
+        sum_of = sum_over(replicas, (0, 1), sums)
+        turns_us = []
+        for turn in range(1 + _TURNS):
+            began_s = time.process_time()
+            for _ in range(_STEPS):
+                for total in sum_of(_GRADIENTS):
+                    total.numpy()  # waits for the device
+            if turn:  # the first one traces
+                turns_us.append(1e6 * (time.process_time() - began_s) / _STEPS)
+        taken_us.append(statistics.median(turns_us))
+    one_us, all_us = taken_us
+    return (all_us - one_us) / _MORE_SUMS
 
 
 def _model() -> Any:

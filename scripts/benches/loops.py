@@ -15,7 +15,7 @@ from gpubalance.training.split import Split
 Make = Callable[[], Any]
 WINDOW_S = 0.6
 _CPUS = ("CPU:0", "CPU:1")
-_SETS_UP = 3  # steps of a fit
+_SET_UP_EXECUTIONS = 3  # of a fit
 
 
 class Ours:
@@ -143,12 +143,15 @@ class KerasFit:
         devices: Sequence[str] = _CPUS,
         make: Make = small,
         data: Make | None = None,
+        steps_per_execution: int = 1,
     ) -> None:
         self._global_batch = global_batch
         self._devices = devices
-        self._steps = 20
+        self._per_execution = steps_per_execution
+        self._steps = 20 * steps_per_execution
         with self.scope():
             self._model = _compiled(make)
+            self._model.steps_per_execution = steps_per_execution
         self.data = data() if data else repeated(global_batch)
 
     def scope(self) -> Any:
@@ -166,9 +169,10 @@ class KerasFit:
         import keras
 
         times: list[float] = []
+        set_up_steps = _SET_UP_EXECUTIONS * self._per_execution
 
         def begins(batch: int, **_: Any) -> None:
-            if batch == _SETS_UP:
+            if batch == set_up_steps:
                 self._model.optimizer.iterations.numpy()  # waits for all that is queued
                 times.append(time.perf_counter())
 
@@ -178,7 +182,7 @@ class KerasFit:
             on_epoch_end=lambda *_, **__: times.append(time.perf_counter()),
         )
         self.fit(
-            steps_per_epoch=self._steps + _SETS_UP,
+            steps_per_epoch=self._steps + set_up_steps,
             epochs=1,
             verbose=0,
             callbacks=[clock],
@@ -186,7 +190,8 @@ class KerasFit:
         began_s, ended_s = times
         seconds = ended_s - began_s
         rate = self._global_batch * self._steps / seconds
-        self._steps = max(10, round(WINDOW_S * self._steps / seconds))
+        executions = round(WINDOW_S * self._steps / seconds / self._per_execution)
+        self._steps = max(10, executions) * self._per_execution
         return rate
 
 
@@ -215,16 +220,29 @@ class SplitFit(KerasFit):
     """
 
     def __init__(
-        self, split: Split, make: Make = small, data: Make | None = None
+        self,
+        split: Split,
+        make: Make = small,
+        data: Make | None = None,
+        steps_per_execution: int = 1,
     ) -> None:
         self._split = split
-        super().__init__(split.global_batch, make=make, data=data)
+        super().__init__(
+            split.global_batch,
+            make=make,
+            data=data,
+            steps_per_execution=steps_per_execution,
+        )
 
     def scope(self) -> Any:
         return self._split.scope()
 
     def fit(self, **options: Any) -> Any:
         return self._split.fit(self._model, self.data, **options)
+
+    def predict_one(self) -> None:
+        """Predicts one sample, which is no usual batch of a training."""
+        self._model.predict(_samples(1)[0], verbose=0)
 
 
 def _samples(count: int) -> Any:
