@@ -26,11 +26,11 @@ class BuiltModel:
         settings: Settings,
         replicas: Replicas,
         device: str,
-        verdict: CombineRules | None,
+        combine_rules: CombineRules | None,
         *,
         seed: int,
     ) -> None:
-        """`device` is the name of the one that has the samples. For `verdict` see Session."""
+        """`device` is the name of the one that has the samples. For `combine_rules` see Session."""
         self._settings = settings
         self._replicas = replicas
         with replicas.strategy.scope():
@@ -43,9 +43,9 @@ class BuiltModel:
         if settings.model_is_code and not was_compiled:
             self._compiled_with = compiled_text(self.model)
         self.functions = Functions(self.model, replicas, xla=settings.xla)
-        self.verdict = self._build(verdict)
+        self.combine_rules = self._build(combine_rules)
 
-    def _build(self, verdict: CombineRules | None) -> CombineRules:
+    def _build(self, combine_rules: CombineRules | None) -> CombineRules:
         """Builds the model, and finds out how a split would train it, if that is not known.
 
         Only user's code is tried. A single device trains what a split can't.
@@ -54,10 +54,10 @@ class BuiltModel:
         data.build(self._settings, self.model, self._replicas.strategy, batch)
         if not self._settings.model_is_code:
             return UNTRIED
-        if verdict is None:
+        if combine_rules is None:
             return self.functions.try_in_parts("train", batch)
-        self.functions.follow("train", verdict)
-        return verdict
+        self.functions.follow("train", combine_rules)
+        return combine_rules
 
     def facts(self) -> dict[str, Any]:
         """What a result records about the model."""
@@ -65,9 +65,10 @@ class BuiltModel:
         if self._replicas.count > 1:
             pack_bytes = self.functions.pack_bytes
         return {
-            "model": models.facts_of(self.model) | {"step": self.verdict.fingerprint},
+            "model": models.facts_of(self.model)
+            | {"step": self.combine_rules.fingerprint},
             "pack_bytes": pack_bytes,
-            "verdict": self.verdict,
+            "combine_rules": self.combine_rules,
             "own_batch": self.source.own_batch,
             "own_batch_stays": self.source.own_batch_stays,
             "samples": self.source.epoch_samples,
@@ -88,7 +89,7 @@ class BuiltModel:
 
     def refuse_small(self, smallest: int) -> None:
         """Raises for a split whose smallest part is too small for the model to train exactly."""
-        self.verdict.refuse_small(smallest, self.model)
+        self.combine_rules.refuse_small(smallest, self.model)
 
     def loss_is_finite(self, logs: dict[str, Any]) -> bool:
         """Whether the loss is a number: as it is logged, else as the smallest weight tells."""

@@ -80,8 +80,8 @@ class _Ahead:
 class Feed:
     """Takes global batches from iterators; threads bring the next ones to the devices.
 
-    The devices are those of this process. A share has at least `minimum` samples, as a verdict
-    says; a batch that is too small for that is `replicated`. tf.data's own copies to several
+    The devices are those of this process. A share has at least `minimum` samples, as the model's
+    rules ask; a batch that is too small for that is `replicated`. tf.data's own copies to several
     devices give each one batch after another in turns, whatever its size, so they can't divide a
     last batch or follow a split that changes.
     """

@@ -52,9 +52,9 @@ class Session:
         *,
         seed: int,
         cluster: Cluster | None = None,
-        verdict: CombineRules | None = None,
+        combine_rules: CombineRules | None = None,
     ) -> None:
-        """`verdict` is what the parity check has found in another session of this model."""
+        """`combine_rules` is what the parity check has found in another session of this model."""
         self.settings = settings
         self._joint = joint
         self._in_cluster = cluster is not None
@@ -76,7 +76,7 @@ class Session:
             clock.counts_computed_steps = self._in_cluster
         self._device_time = DeviceTime(self._clocks)
         self._built = BuiltModel(
-            settings, self._replicas, self._names[0], verdict, seed=seed
+            settings, self._replicas, self._names[0], combine_rules, seed=seed
         )
         self.source = self._built.source
         self._supply = Supply(self._replicas, self.source)

@@ -39,7 +39,7 @@ def check(request: RunRequest, watch: Watch, devices: Sequence[Device]) -> Model
         model=facts.model,
         own_batch=facts.own_batch,
         samples=facts.samples,
-        refused=facts.verdict.refused,
+        refused=facts.combine_rules.refused,
         local_layers=facts.local_layers,
         compiled_with=facts.compiled_with,
         warnings=tuple(_warnings(facts, devices)),
@@ -52,7 +52,7 @@ def check(request: RunRequest, watch: Watch, devices: Sequence[Device]) -> Model
 def _warnings(facts: Ready, devices: Sequence[Device]) -> Iterator[Warning_]:
     if facts.compiled_with is not None:
         yield warning("not-compiled", compiled_with=facts.compiled_with)
-    for text in facts.verdict.warned:
+    for text in facts.combine_rules.warned:
         yield warning("not-exact", text=text)
     local = facts.local_layers
     if local.batch_normalizations:

@@ -42,7 +42,7 @@ def attach_partial(partial: Callable[[], Any]) -> Iterator[None]:
 
 def raise_if_refused(facts: Ready) -> None:
     """Raises BadInput with what `Split.fit` would say of the model, if it would refuse it."""
-    refused = facts.verdict.refused
+    refused = facts.combine_rules.refused
     if refused is not None:
         raise BadInput(refused.message, remedy=refused.remedy)
 

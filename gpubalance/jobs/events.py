@@ -135,7 +135,7 @@ class ModelBuilt(NamedTuple):
     @classmethod
     def of(cls, settings: Settings, facts: Ready) -> ModelBuilt:
         """The event of what the first worker found."""
-        warned = facts.verdict.warned
+        warned = facts.combine_rules.warned
         return cls(settings, facts.model, facts.own_batch, warned, facts.samples)
 
 

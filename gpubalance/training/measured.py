@@ -26,7 +26,7 @@ from gpubalance.training.sizes import Simulate
 _ALIKE = 1.5
 # What a command says for code of the user's whose name is not known.
 ANY_FUNCTION = "FILE.py:FUNCTION"
-Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `Verdict.fingerprint`
+Fingerprint: TypeAlias = tuple[tuple[str, int], ...]  # see `CombineRules.fingerprint`
 
 
 def plan_mismatch_text(

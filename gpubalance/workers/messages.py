@@ -49,15 +49,15 @@ class Build(Record):
     """The model that a worker builds on its devices before it is asked anything.
 
     With `cuts` it is built in the host's memory, to be cut: no device needs to hold all of it. Its
-    blocks begin at these layers; if none are named, anywhere. `verdict` is what another worker has
-    found out about the model.
+    blocks begin at these layers; if none are named, anywhere. `combine_rules` are those that
+    another worker has found for the model.
     """
 
     settings: Settings
     joint: JointProfile = JointProfile()
     seed: int = 0
     cuts: tuple[str, ...] | None = None
-    verdict: CombineRules | None = None
+    combine_rules: CombineRules | None = None
 
 
 class Open(Build):
@@ -76,17 +76,17 @@ class Ready(Record):
     """The model is built.
 
     `memory_limit_bytes` is what TensorFlow's allocator may take on each device, None if unknown.
-    `verdict` is what a split would tell of the model. `graph` has the blocks of a model that is to
-    be cut. `own_batch` is the number of samples in the batches of the user's data, and `samples`
-    that of an epoch; None if unknown. With `own_batch_stays` these batches differ in shape, and
-    `fit` leaves them as they are. `pack_bytes` is how many bytes of gradients several devices sum
-    in one all-reduce, 0 for all, None for a device alone. `compiled_with` is the optimizer and loss
-    of a user's model that is not compiled, None of one that is.
+    `combine_rules` are those that a split would use for the model. `graph` has the blocks of a
+    model that is to be cut. `own_batch` is the number of samples in the batches of the user's
+    data, and `samples` that of an epoch; None if unknown. With `own_batch_stays` these batches
+    differ in shape, and `fit` leaves them as they are. `pack_bytes` is how many bytes of gradients
+    several devices sum in one all-reduce, 0 for all, None for a device alone. `compiled_with` is
+    the optimizer and loss of a user's model that is not compiled, None of one that is.
     """
 
     model: Model
     memory_limit_bytes: tuple[int | None, ...]
-    verdict: CombineRules = UNTRIED
+    combine_rules: CombineRules = UNTRIED
     graph: Graph | None = None
     own_batch: Annotated[int, Field(ge=1)] | None = None
     own_batch_stays: bool = False

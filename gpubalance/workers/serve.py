@@ -207,7 +207,9 @@ def _open(request: Open) -> Session | LayersSession:
         return LayersSession(*parts, seed=request.seed, cuts=request.cuts)
     from gpubalance.engine.session import Session
 
-    return Session(*parts, seed=request.seed, cluster=cluster, verdict=request.verdict)
+    return Session(
+        *parts, seed=request.seed, cluster=cluster, combine_rules=request.combine_rules
+    )
 
 
 def _load_engine() -> Failed | None:

@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Verdicts(Protocol):
+class KnownRules(Protocol):
     """What the parity check has found of models."""
 
-    def turn(self, settings: Settings) -> AbstractContextManager[None]:
+    def checking(self, settings: Settings) -> AbstractContextManager[None]:
         """Within it no other worker checks the model in these settings."""
 
     def of(self, settings: Settings) -> CombineRules | None:
         """That of the model in these settings, if it was checked."""
 
-    def note(self, settings: Settings, verdict: CombineRules) -> None:
+    def note(self, settings: Settings, combine_rules: CombineRules) -> None:
         """Takes what a worker has found."""
 
 
-def build_in(worker: Worker, build: Build, verdicts: Verdicts | None) -> None:
+def build_in(worker: Worker, build: Build, kept_rules: KnownRules | None) -> None:
     """Builds the model in a worker, which checks it unless another one does or has done so."""
-    if verdicts is None:
+    if kept_rules is None:
         worker.open(build)
         return
-    with verdicts.turn(build.settings):
-        verdict = verdicts.of(build.settings)
-        if verdict is None:
+    with kept_rules.checking(build.settings):
+        combine_rules = kept_rules.of(build.settings)
+        if combine_rules is None:
             worker.open(build)
-            verdicts.note(build.settings, worker.facts.verdict)
+            kept_rules.note(build.settings, worker.facts.combine_rules)
             return
-    worker.open(build.model_copy(update={"verdict": verdict}))
+    worker.open(build.model_copy(update={"combine_rules": combine_rules}))
 
 
 class WorkerGroup:
@@ -101,17 +101,17 @@ class WorkerGroup:
         deadline_s: float | None = None,
         limit: TimeLimit = NO_LIMIT,
         report: Callable[[str], None] | None = None,
-        verdicts: Verdicts | None = None,
+        kept_rules: KnownRules | None = None,
     ) -> None:
         """`build` is for all groups, or has one for each. `purpose` is part of the logs' names.
 
         `report` is called with what the worker group is doing if that takes long. A model in
-        `verdicts` is not checked again.
+        `kept_rules` is not checked again.
         """
         self.groups = tuple(tuple(group) for group in groups)
         self.failures: dict[int, GpubalanceError] = {}
         self.overhead = Overhead()  # of all workers that there have been
-        self.verdicts = verdicts
+        self.kept_rules = kept_rules
         self._builds: Sequence[Build] = ()  # one for each group; none: nothing is built
         if isinstance(build, Build):
             self._builds = [build] * len(groups)
@@ -200,7 +200,7 @@ class WorkerGroup:
             self._report(self._opening(numbers))
 
         def build(number: int, worker: Worker) -> None:
-            build_in(worker, self._builds[number], self.verdicts)
+            build_in(worker, self._builds[number], self.kept_rules)
 
         self._at_once(build, numbers)
         facts = [worker.facts for _, worker in sorted(self._workers.items())]

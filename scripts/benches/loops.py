@@ -143,6 +143,7 @@ class KerasFit:
         devices: Sequence[str] = _CPUS,
         make: Make = small,
         data: Make | None = None,
+        *,
         steps_per_execution: int = 1,
     ) -> None:
         self._global_batch = global_batch
@@ -224,6 +225,7 @@ class SplitFit(KerasFit):
         split: Split,
         make: Make = small,
         data: Make | None = None,
+        *,
         steps_per_execution: int = 1,
     ) -> None:
         self._split = split

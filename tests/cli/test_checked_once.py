@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.verdicts import KeptVerdicts
+from gpubalance.jobs.keep.kept_rules import KeptRules
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, gpubalance, typed
@@ -72,12 +72,12 @@ def test_what_was_found_is_left_for_resume() -> None:
     )
     with Journal("a", "a test", resume=False) as journal:
         journal.stays = True
-        verdicts = KeptVerdicts(journal)
-        verdicts.note(settings, found)
-        verdicts.note(
+        kept_rules = KeptRules(journal)
+        kept_rules.note(settings, found)
+        kept_rules.note(
             other, CombineRules(warned=("it can't be tried",), is_known=False)
         )
-        assert verdicts.of(settings) == found
-    again = KeptVerdicts(Journal("a", "a test", resume=True))
+        assert kept_rules.of(settings) == found
+    again = KeptRules(Journal("a", "a test", resume=True))
     assert again.of(settings) == found
     assert again.of(other) is None

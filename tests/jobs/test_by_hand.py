@@ -471,8 +471,8 @@ def test_data_that_is_too_small_is_refused(
 
 
 def test_a_model_of_ones_own_is_told_of_once() -> None:
-    warned = altered(ready(2).verdict, warned=("it drops",))
-    facts = altered(ready(2), own_batch=7, samples=99, verdict=warned)
+    warned = altered(ready(2).combine_rules, warned=("it drops",))
+    facts = altered(ready(2), own_batch=7, samples=99, combine_rules=warned)
     worker_group: Any = SimpleNamespace(facts=facts)
     own = Settings(model="train.py:build")
     heard = [(own, facts.model, 7, ("it drops",), 99)]

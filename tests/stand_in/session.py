@@ -57,9 +57,9 @@ class Session:
         *,
         seed: int,
         cluster: Any = None,
-        verdict: Any = None,
+        combine_rules: Any = None,
     ) -> None:
-        self._verdict = verdict
+        self._combine_rules = combine_rules
         self.settings = settings
         self.source = self
         self.in_cluster = cluster is not None
@@ -98,7 +98,8 @@ class Session:
         return {
             "model": model | {"gradient_bytes": self._gradient_bytes},
             "memory_limit_bytes": limits,
-            "verdict": self._verdict or CombineRules(refused=self._call("refused")),
+            "combine_rules": self._combine_rules
+            or CombineRules(refused=self._call("refused")),
             "pack_bytes": self._pack_bytes if len(self._devices) > 1 else None,
             "own_batch": self._call("own_batch") if self.settings.data else None,
             "own_batch_stays": bool(self._call("own_batch_stays")),

@@ -53,7 +53,7 @@ def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None
         model = make()
     given = data(200)
     told = warnings_of(lambda: split.fit(model, *given, verbose=0), __file__)
-    assert told == list(session.facts()["verdict"].warned) == []
+    assert told == list(session.facts()["combine_rules"].warned) == []
     functions: Any = split.functions_of(model)[-1]
     assert operations(session._built.functions) == operations(functions._functions)
     decomposed = functions._functions._combine_rules_of_all["train"]

@@ -19,8 +19,8 @@ from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, Watch, one_at_a_time
 from gpubalance.jobs.independent.replica import OwnReplica, replicas_of
 from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.kept_rules import KeptRules
 from gpubalance.jobs.keep.saved import best_joint_run
-from gpubalance.jobs.keep.verdicts import KeptVerdicts
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.joint import measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
@@ -249,7 +249,7 @@ def independent(
         deadline_s=measuring.deadline_s,
         limit=TimeLimit(measuring.time_limit_s),
         report=lambda text: report(Starting(text)),
-        verdicts=KeptVerdicts(journal),
+        kept_rules=KeptRules(journal),
     ) as worker_group:
         measurer = Measurer(worker_group, journal, report, workers_rest=True)
         found = Found(request, replicas_of(request), measurer)

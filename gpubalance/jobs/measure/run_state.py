@@ -170,7 +170,7 @@ class RunState:
         """Warnings of what else was found, and those about the figures."""
         measurer = self.measurer
         if len(measured.batches) > 1:
-            for text in measurer.worker_group.facts.verdict.warned:
+            for text in measurer.worker_group.facts.combine_rules.warned:
                 yield warning("not-exact", text=text)
         yield from warnings.resumed(measurer.resumed[(self.own,)])
         known = [

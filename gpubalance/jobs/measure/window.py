@@ -55,7 +55,7 @@ class Workload:
         return replace(self, name="", is_baseline=False)
 
 
-# Subjects that are measured at the same time, each by a worker of its own; mostly it is only one.
+# Workloads that are measured at the same time, each by its own worker; mostly only one.
 Turn = tuple[Workload, ...]
 
 

@@ -8,7 +8,7 @@ from gpubalance.devices.planned import check_model
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import Starting, Watch
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.verdicts import KeptVerdicts
+from gpubalance.jobs.keep.kept_rules import KeptRules
 from gpubalance.results.common import Model
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, RunRequest
@@ -37,7 +37,7 @@ def group_for(
         deadline_s=measuring.deadline_s,
         limit=limit,
         report=lambda text: watch(Starting(text)),
-        verdicts=KeptVerdicts(journal) if journal else None,
+        kept_rules=KeptRules(journal) if journal else None,
     )
 
 

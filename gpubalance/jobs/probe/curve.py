@@ -233,7 +233,7 @@ def _is_no_longer(other: CurvePoint, point: CurvePoint) -> bool:
 def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
     """Whether a step certainly takes another time now than before.
 
-    Takes a glance first, then a short look if there may be a change, then one as long as a
+    A quick check comes first, then a short one if there may be a change, then one as long as a
     point's to confirm it.
     """
     rule = attempts.rule

@@ -11,7 +11,7 @@ from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.select import first_equal
 from gpubalance.jobs.events import Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.verdicts import KeptVerdicts
+from gpubalance.jobs.keep.kept_rules import KeptRules
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import ProbedDevice, device_probe, taken_over
 from gpubalance.jobs.probe.time_left import QueuesLeft
@@ -49,13 +49,19 @@ class ProbedDevices:
         journal.watch = self.watch
         self.pipeline: InputPipeline | None = None
         self.pipeline_warnings: list[Warning_] = []
-        verdicts = KeptVerdicts(journal) if next_group is None else next_group.verdicts
+        kept_rules = KeptRules(journal) if next_group is None else next_group.kept_rules
         self.all: list[ProbedDevice] = []
         self.left = QueuesLeft(queues(request), set(stand_ins(request)), self.watch)
         for number, device in enumerate(request.devices):
             report_left = partial(self.left.report, number)
             probe_worker = ProbeWorker(
-                device, request, journal, verdicts, self.limit, self.watch, report_left
+                device,
+                request,
+                journal,
+                kept_rules,
+                self.limit,
+                self.watch,
+                report_left,
             )
             self.all.append(ProbedDevice(number, probe_worker))
         self._stand_ins = [self.all[number] for number in stand_ins(request)]

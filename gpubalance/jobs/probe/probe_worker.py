@@ -25,7 +25,7 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build, Ready
 from gpubalance.workers.worker import Worker
-from gpubalance.workers.worker_group import Verdicts, WorkerGroup
+from gpubalance.workers.worker_group import KnownRules, WorkerGroup
 
 R = TypeVar("R", bound=Record)
 
@@ -44,7 +44,7 @@ class ProbeWorker:
     device: Device
     request: ProbeRequest
     journal: Journal
-    verdicts: Verdicts | None
+    kept_rules: KnownRules | None
     time_limit: TimeLimit
     watch: Watch
     report_left: Callable[[float, float], None]
@@ -59,7 +59,7 @@ class ProbeWorker:
             purpose="probe",
             deadline_s=request.deadline_s,
             limit=self.time_limit,
-            verdicts=self.verdicts,
+            kept_rules=self.kept_rules,
         )
         self.facts = self.journal.load(self.device.uuid, Ready)
 

@@ -44,13 +44,13 @@ from gpubalance.system.deadlines import within_or
 class ProbedDevice:
     """A device that is probed on its `probe_worker`, and what was found of it so far.
 
-    `number` is its place among the probe's devices. device_probe.py makes the record of it.
+    `number` is its place among the probe's devices. `device_probe` makes the record of it.
     """
 
     number: int
     probe_worker: ProbeWorker
     error: GpubalanceError | None = None
-    # The next three are set by course.py.
+    # `ProbedDevices` sets the next three.
     began: bool = False
     ended: bool = False
     elapsed_s: float = 0.0

@@ -98,8 +98,8 @@ def probe_warnings(
         yield from telemetry_ended(_ended(probed))
     for probed in devices:
         yield from probed.trace_warnings
-    if facts is not None and facts.verdict.refused is not None:
-        refused = facts.verdict.refused
+    if facts is not None and facts.combine_rules.refused is not None:
+        refused = facts.combine_rules.refused
         yield warning("not-for-a-split", why=refused.message, advice=refused.remedy)
     if any(point.unlike for probed in devices for point in probed.points.values()):
         yield warning("batches-differ")

@@ -12,7 +12,7 @@ from gpubalance.results.combine_rules import CombineRules
 from gpubalance.settings.settings import Settings
 
 
-class KeptVerdicts:
+class KeptRules:
     """Hands what one worker has found to the next ones, and keeps it in the command's journal.
 
     Of workers that begin at the same time one checks the model, and the others wait for it. What
@@ -21,10 +21,10 @@ class KeptVerdicts:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._verdicts = journal.load_all(CombineRules)
+        self._rules = journal.load_all(CombineRules)
         self._checking = defaultdict[str, threading.Lock](threading.Lock)
 
-    def turn(self, settings: Settings) -> AbstractContextManager[Any]:
+    def checking(self, settings: Settings) -> AbstractContextManager[Any]:
         """Within it no other worker checks the model in these settings.
 
         A model without a user's code is not checked.
@@ -35,14 +35,14 @@ class KeptVerdicts:
 
     def of(self, settings: Settings) -> CombineRules | None:
         """That of the model in these settings, if it was checked."""
-        return self._verdicts.get(_key(settings))
+        return self._rules.get(_key(settings))
 
-    def note(self, settings: Settings, verdict: CombineRules) -> None:
+    def note(self, settings: Settings, combine_rules: CombineRules) -> None:
         """Takes what a worker has found, and keeps what is new."""
         key = _key(settings)
-        if key not in self._verdicts and (verdict.step or verdict.refused):
-            self._verdicts[key] = verdict
-            self._journal.add(key, verdict, helps=False)
+        if key not in self._rules and (combine_rules.step or combine_rules.refused):
+            self._rules[key] = combine_rules
+            self._journal.add(key, combine_rules, helps=False)
 
 
 def _key(settings: Settings) -> str:
