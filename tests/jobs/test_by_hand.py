@@ -17,6 +17,7 @@ from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_p
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.warnings import FIRST, too_slow, too_slow_windows
 from gpubalance.jobs.measure.window import Workload
+from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.curve import Work
 from gpubalance.jobs.probe.limit import Explored, explore
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
@@ -37,7 +38,15 @@ from gpubalance.system.deadlines import NO_LIMIT
 from gpubalance.workers.messages import PrefetchedAll, Pull
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
-from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
+from tests.jobs.probes import (
+    MIB,
+    QUICK,
+    SMALL,
+    devices_of,
+    exact_point,
+    inside,
+    point_of,
+)
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
@@ -496,10 +505,11 @@ def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:
     found = found_of(fits=64, began=True, trace_warnings=[], largest=64)
     found.device = altered(PAIR[1], simulated=False)
     found.points = {point.batch: point for point in points}
-    found.attempts.skipped = more.pop("skipped", [])
     found.probe_worker.request = ProbeRequest(
         devices=PAIR, settings=SMALL, **more.pop("asked", {})
     )
+    found.attempts = Attempts(found.probe_worker)
+    found.attempts.skipped = more.pop("skipped", [])
     margin_bytes = found.probe_worker.request.margin_bytes
     usable_bytes = more.pop("usable", 1)
     vars(found.probe_worker).update(
@@ -518,6 +528,7 @@ def changed(
     return exact_point(batch, seconds, telemetry=told, **of)
 
 
+WIDE = inside(exact_point(48, 0.48), "step_time_s", ci95=(0.47, 0.49))
 CALM = [changed(batch, 0.01 * batch) for batch in (8, 64)]
 HOT = changed(8, 0.1, ("thermal",), measured_again=True)
 CAPPED = changed(8, 0.1, ("power brake", "power cap"), steady=False)
@@ -550,7 +561,8 @@ LONGER = "a step of 8 samples took 900 ms, longer than one of 64 (640"
     ),
     (CALM, {"asked": {"margin_bytes": MIB}, "usable": None}, "margin-unknown: GPU:1"),
     (CALM, {"usable": None}, None),
-    ([*CALM, point_of(QUICK, 16, 0.2)], {}, "wide-interval: at batch 16 is not"),
+    ([*CALM, WIDE], {}, "wide-interval: at batch 48 is not"),
+    ([*CALM, WIDE], {"asked": {"for_split": True}}, None),  # its rounds measure again
     ([changed(8, 0.1, unlike=True)], {}, "batches-differ: differ in shape"),
 )
 def test_what_a_probe_warns_of(

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.jobs.keep.probes import ALL, best_probe, find_device, solo_bests
+from gpubalance.jobs.keep.probes import (
+    ALL,
+    best_probe,
+    find_device,
+    kept_probe,
+    solo_bests,
+)
 from gpubalance.jobs.keep.saved import save
 from gpubalance.render.rates import gain_sentences
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.planning import PlanRequest
+from gpubalance.settings.requests import BalanceRequest
 from tests.jobs.probes import (
     QUICK,
     SMALL,
@@ -62,6 +70,16 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one() -> None:
     assert best.at_global_batch == pytest.approx(
         40 / (QUICK.alpha_s + 40 * QUICK.beta_s)
     )
+
+
+def test_a_balance_takes_a_probe_whose_throughput_stopped_rising() -> None:
+    """It would measure no further itself, unless it is asked for a larger global batch."""
+    save(_with_limits(probe_of(DEVICES), plateau=64, fits=128, fails=None))
+    plain = BalanceRequest(devices=DEVICES, settings=SMALL)
+    assert kept_probe(plain) is not None
+    for global_batch, serves in ((128, True), (256, False)):
+        asked = altered(plain, plan=PlanRequest(global_batch=global_batch))
+        assert (kept_probe(asked) is not None) == serves
 
 
 def test_the_solo_sum_has_the_devices_that_a_split_leaves_out() -> None:

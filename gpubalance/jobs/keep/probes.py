@@ -44,12 +44,15 @@ def best_probe(
     *,
     up_to: float = 0,
     each: bool = False,
+    past_plateau: bool = False,
 ) -> Probe | None:
     """The latest probe of all these devices with these settings that had no limit, or None.
 
     If --max-batch or --margin limited all of them, it is the one that looked furthest, if it looked
     up to the batch `up_to`. A probe of the user's own model or data counts if their files have not
     changed since. With `each` it must have measured every device itself, none by an equal one.
+    A probe that ended where throughput stopped rising had no limit, as larger batches give no more;
+    if batches `past_plateau` are asked for, it looked no further than it measured.
     """
     code = code_key(settings.model, settings.data)
     best = None
@@ -62,7 +65,7 @@ def best_probe(
             entry is not None and entry.same_as is not None for entry in entries
         ):
             continue
-        reach = min(_reach(probe, entry) for entry in entries)
+        reach = min(_reach(probe, entry, past_plateau) for entry in entries)
         if reach == ALL:
             return probe
         if reach >= up_to and reach > furthest:
@@ -75,8 +78,14 @@ def kept_probe(request: BalanceRequest) -> Probe | None:
     """The probe that a balance may plan with, or None."""
     if request.fresh:
         return None
-    up_to = request.probe.max_batch or ALL
-    return best_probe(request.devices, request.settings, up_to=up_to, each=request.each)
+    max_batch = request.probe.max_batch
+    return best_probe(
+        request.devices,
+        request.settings,
+        up_to=max_batch or ALL,
+        each=request.each,
+        past_plateau=max_batch is not None,
+    )
 
 
 def probe_of(device: Device, settings: Settings) -> DeviceProbe | None:
@@ -95,10 +104,11 @@ def sensible_batch(device: Device, settings: Settings) -> int:
     return entry.sensible.batch
 
 
-def _reach(probe: Probe, entry: DeviceProbe | None) -> float:
+def _reach(probe: Probe, entry: DeviceProbe | None, past_plateau: bool) -> float:
     """The largest batch that a device's probe looked at, to the end; 0 for none.
 
-    It is `ALL` if the device, not an option, ended the search.
+    It is `ALL` if the device, not an option, ended the search: its memory, or its throughput,
+    unless batches `past_plateau` are asked for.
     """
     if entry is None:
         return 0.0
@@ -110,7 +120,7 @@ def _reach(probe: Probe, entry: DeviceProbe | None) -> float:
     if limit is None or limit.fits is None:
         return ALL
     if limit.plateau is not None:
-        return limit.fits
+        return limit.fits if past_plateau else ALL
     if limit.fails is None:
         return probe.max_batch or ALL
     if _by_margin(limit):

@@ -206,7 +206,7 @@ def measure_interleaved(
             so_far = number - 1
             half_width = _half_width(measurer, turns)
             why = _why_more(half_width, so_far, measuring.max_windows)
-            # With `duration_s` as many windows are measured as were asked for, whatever they tell.
+            # With `duration_s` none of them ended because its step time was known.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 measurer.watch(Doing(f"{_KNOWN} after {so_far} windows"))
             throttled = _throttled(measurer, turns)

@@ -17,7 +17,6 @@ from gpubalance.jobs.probe.curve import slower_warnings
 from gpubalance.jobs.probe.devices import ProbedDevices
 from gpubalance.jobs.probe.probed_device import ProbedDevice, batch_limit
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.probe import CurvePoint, Probe
 from gpubalance.results.timing import passing
@@ -141,7 +140,7 @@ def _figures_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
     device = probed.device.label
     wide = []
     for point in points:
-        if point.half_width > wanted_precision(point.batch, probed.largest):
+        if point.half_width > probed.attempts.precision(point.batch, probed.largest):
             wide.append(point)
     if wide:
         yield warning("wide-interval/points", device=device, batches=_batches(wide))
