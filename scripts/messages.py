@@ -17,7 +17,7 @@ _SOURCE = _ROOT / "gpubalance"
 _OUTPUT = _ROOT / "build" / "messages.md"
 _FEWEST_WORDS = 4
 _MESSAGE_OF_TOML = re.compile(r'(?:message|cause|remedy) = "(.*)"')
-_IGNORED_IN_TEMPLATES = re.compile(r"<style>.*?</style>|\{%.*?%\}|<[^>]*>", re.DOTALL)
+_IGNORED_IN_TEMPLATES = (r"(?s)\{%.*?%\}", r"(?s)<style>.*?</style>|<[^>]*>")
 
 
 class Message(NamedTuple):
@@ -90,8 +90,9 @@ def messages_of_toml(source: str) -> Iterator[Message]:
 
 def messages_of_template(source: str) -> Iterator[Message]:
     """The lines of a Jinja template, without tags; a value in it stands as {name}."""
-    blank = _IGNORED_IN_TEMPLATES.sub(lambda found: "\n" * found[0].count("\n"), source)
-    for number, line in enumerate(blank.splitlines(), 1):
+    for ignored in _IGNORED_IN_TEMPLATES:
+        source = re.sub(ignored, lambda found: "\n" * found[0].count("\n"), source)
+    for number, line in enumerate(source.splitlines(), 1):
         text = re.sub(r"\{\{ *(.*?) *\}\}", r"{\1}", line).strip()
         if _is_long(text):
             yield Message(number, text)
@@ -102,11 +103,10 @@ def main() -> None:
     readers[".j2"] = messages_of_template
     lines = ["# Messages"]
     for path in sorted(_SOURCE.rglob("*")):
-        read = readers.get(path.suffix)
-        if read is None or not path.is_file():
+        if path.suffix not in readers:
             continue
         place = path.relative_to(_ROOT)
-        found = sorted(read(path.read_text(encoding="utf-8")))
+        found = sorted(readers[path.suffix](path.read_text(encoding="utf-8")))
         if found:
             lines += ["", f"## {place}", ""]
         for line, text in found:
