@@ -1,4 +1,7 @@
-"""`python -m scripts.site FOLDER` builds the site in FOLDER/site, from pages in FOLDER/pages."""
+"""`python -m scripts.site FOLDER [ROOT]` builds the site of a checkout in FOLDER/site.
+
+The generator's pages are in FOLDER/pages. All three folders that it makes are cleared first.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,28 @@ from pathlib import Path
 
 from sphinx.cmd.build import main as sphinx
 
-from scripts.site.pages import SiteError, write_pages
+from scripts.site.pages import ROOT, SiteError, write_pages
 
 
-def build(folder: Path) -> int:
+def build(folder: Path, root: Path = ROOT) -> int:
     """Builds the site anew; the exit code is not 0 if there was any warning."""
     pages, cache, site = (folder / name for name in ("pages", "site-cache", "site"))
     for old in (pages, cache, site):
         shutil.rmtree(old, ignore_errors=True)
     try:
-        write_pages(pages)
+        write_pages(pages, root)
     except SiteError as error:
         print(f"gpubalance: {error}", file=sys.stderr)
         return 1
-    options = ["-W", "--keep-going", "-q", "-n", "-b", "html"]
-    places = [str(Path(__file__).parent), str(cache), str(pages), str(site)]
-    status = sphinx([*options, "-c", places[0], "-d", places[1], *places[2:]])
+    strict = ["-n", "-W", "--keep-going"]
+    here = str(Path(__file__).parent)
+    status = sphinx(
+        [*strict, "-q", "-c", here, "-d", str(cache), str(pages), str(site)]
+    )
     if status == 0:
-        print(f"{site / 'index.html'}")
+        print(site / "index.html")
     return status
 
 
 if __name__ == "__main__":
-    sys.exit(build(Path(sys.argv[1])))
+    sys.exit(build(*map(Path, sys.argv[1:])))

@@ -6,7 +6,6 @@ source. `gpubalance guide` reads the same files.
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import shutil
@@ -16,14 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 GUIDE = "gpubalance/guide/"
 PICTURE = ".github/balance.svg"
-# The pages that are no chapters, and their places on the site. README.md is the home page.
 _HOME = "README.md"
+# The pages that are no chapters: their places on the site, and their names in the navigation.
 _DEVELOPERS = {
-    "CONTRIBUTING.md": "contributing.md",
-    "gpubalance/README.md": "code.md",
-    "tests/fake_gpu/README.md": "fake-gpus.md",
-    "SECURITY.md": "security.md",
-    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": ("contributing.md", "contributing"),
+    "gpubalance/README.md": ("code.md", "map of the code"),
+    "tests/fake_gpu/README.md": ("fake-gpus.md", "fake GPUs"),
+    "SECURITY.md": ("security.md", "security"),
+    "CHANGELOG.md": ("changelog.md", "changelog"),
 }
 _ROW = re.compile(r"(?m)^\| ([^|\n]+) \| (\[[^|\n]+) \|$")
 _CHAPTER = re.compile(rf"\]\({GUIDE}(\w+)\.md\)")
@@ -63,7 +62,7 @@ def places(chapters: set[str]) -> dict[str, str]:
         _HOME: "index.md",
         PICTURE: posixpath.basename(PICTURE),
         **of_chapters,
-        **_DEVELOPERS,
+        **{source: place for source, (place, _) in _DEVELOPERS.items()},
     }
 
 
@@ -110,7 +109,9 @@ def navigation(groups: Mapping[str, list[str]]) -> str:
         name: [f"{chapter} <guide/{chapter}>" for chapter in chapters]
         for name, chapters in groups.items()
     }
-    entries["for developers"] = [place.removesuffix(".md") for place in _DEVELOPERS.values()]
+    entries["for developers"] = [
+        f"{name} <{place.removesuffix('.md')}>" for place, name in _DEVELOPERS.values()
+    ]
     return "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {name[0].upper()}{name[1:]}\n\n"
         + "\n".join(lines)
@@ -129,7 +130,8 @@ def write_pages(folder: Path, root: Path = ROOT) -> None:
         if source == PICTURE:
             shutil.copyfile(root / source, target)
             continue
-        text = page((root / source).read_text(encoding="utf-8"), source, on_site)
+        text = (root / source).read_text(encoding="utf-8")
+        made = page(text, source, on_site)
         if source == _HOME:
-            text += navigation(groups(text_of_home := (root / _HOME).read_text(encoding="utf-8"), chapters))
-        target.write_text(text, encoding="utf-8")
+            made += navigation(groups(text, chapters))
+        target.write_text(made, encoding="utf-8")
