@@ -1,7 +1,7 @@
 """The runs of a traced step, whole and in two parts; and how the parts make the whole.
 
 Quantities are compared by their sketches: a norm, and two products with fixed random vectors (see
-sketches.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
+sums.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
 quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`, `state 1234`.
 A state's quantity is its change.
 """
