@@ -9,6 +9,7 @@ import io
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
@@ -33,27 +34,18 @@ def lines() -> list[Text]:
     plan = read_record(DATA / "pair-balance.json", Plan)
     run = known(plan.run)
     even = known(run.baselines.even)
+    given = "gpubalance {} --simulate configs/gtx1080ti-gtx1080.toml {}"
+    ran = given.format("run", even.split.options)
+    balanced = given.format("balance", "-o plan.json")
+    following = given.format("run", "--plan plan.json")
     return [
-        Text(
-            f"$ gpubalance run --simulate configs/gtx1080ti-gtx1080.toml {even.split.options}",
-            "bold",
-        ),
+        Text(f"$ {ran}", "bold"),
         *_screen(run.devices, even),
         Text(),
-        Text(
-            "$ gpubalance balance --simulate configs/gtx1080ti-gtx1080.toml -o plan.json",
-            "bold",
-        ),
+        Text(f"$ {balanced}", "bold"),
         *_screen(run.devices, run),
         Text(),
-        *map(
-            Text,
-            told(
-                plan,
-                "gpubalance run --simulate configs/gtx1080ti-gtx1080.toml --plan plan.json",
-                width=_WIDTH,
-            ).splitlines(),
-        ),
+        *map(Text, told(plan, following, width=_WIDTH).splitlines()),
     ]
 
 
@@ -62,28 +54,19 @@ def _screen(devices: Sequence[Device], measured: Measurement) -> list[Text]:
     rates = deque(measured.global_batch / sample for sample in step.samples)
     course = LiveSplit(devices, measured.batches, step.median, rates)
     for row, replica in zip(course.rows, measured.replicas, strict=True):
-        row.compute_s, row.update_s, row.memory_bytes = (
-            replica.compute_s,
-            replica.update_s,
-            replica.memory_peak_bytes,
-        )
+        row.compute_s = replica.compute_s
+        row.update_s = replica.update_s
+        row.memory_bytes = replica.memory_peak_bytes
         row.rates["samples/s"] = row.batch / step.median
     doing = f"measuring {'/'.join(map(str, measured.batches))}, window 3 of 3"
-    return [
-        *header_lines(doing, "about 4 s of 73 left", _WIDTH),
-        *joint_lines({"": course}, _WIDTH, 24),
-    ]
+    header = header_lines(doing, "about 4 s of 73 left", _WIDTH)
+    return [*header, *joint_lines({"": course}, _WIDTH, 24)]
 
 
 def svg() -> str:
     """The picture."""
-    console = Console(
-        record=True,
-        width=_WIDTH,
-        file=io.StringIO(),
-        force_terminal=True,
-        color_system="truecolor",
-    )
+    drawn: Any = {"record": True, "force_terminal": True, "color_system": "truecolor"}
+    console = Console(width=_WIDTH, file=io.StringIO(), **drawn)
     for line in lines():
         console.print(line, no_wrap=True)
     return console.export_svg(
