@@ -97,21 +97,14 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
 
 
 NONE = ": there is no such"
+MEANT = "did you mean global-batch?"
 OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
 
 
 @cases(
     "text, says, remedy",
-    (
-        "[balance]\nglobal_bach = 3",
-        f": [balance] global-bach{NONE}",
-        "mean global-batch?",
-    ),
-    (
-        "windows = 1\nglobal-bach = 3",
-        f": global-bach{NONE}",
-        "did you mean global-batch?",
-    ),
+    ("[balance]\nglobal_bach = 3", f": [balance] global-bach{NONE}", MEANT),
+    ("windows = 1\nglobal-bach = 3", f": global-bach{NONE}", MEANT),
     ("[rum]\nwindows = 3", ": rum: there is no such command", "did you mean run?"),
     ("[devices]\nzzz = 3", f": [devices] zzz{NONE}", OF_DEVICES),
     ("config = 'other.toml'", f": config{NONE}", "there are: "),

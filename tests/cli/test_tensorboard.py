@@ -111,8 +111,11 @@ def probe(_state: None, trains_nothing: Engine, tmp_path_factory: Folders) -> Do
     return told(folder, "probe", *options, variables=trains_nothing)
 
 
-def test_the_parent_loads_tensorboard_and_never_tensorflow(balance: Done) -> None:
-    assert balance.err.splitlines()[-1] == "loaded: tensorboard"
+def test_the_parent_loads_tensorboard_and_never_tensorflow(
+    balance: Done, probe: Done
+) -> None:
+    for done in (balance, probe):
+        assert done.err.splitlines()[-1] == "loaded: tensorboard"
 
 
 def table(done: Done) -> tuple[list[str], dict[str, Any]]:

@@ -16,8 +16,9 @@ from tests.support.cases import cases
 from tests.support.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-DEVICE = '[[device]]\nname = "a"\nalpha_s = 0.1\nbeta_s = 0.001\n'
-CURVE = '[[device]]\nname = "a"\ncurve = '
+NAMED = '[[device]]\nname = "a"\n'
+DEVICE = f"{NAMED}alpha_s = 0.1\nbeta_s = 0.001\n"
+CURVE = f"{NAMED}curve = "
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,8 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
 @cases(
     "text, place",
     ("", "device"),
-    (
-        "[[device]]\nname = 'a'\nalpha_s = 0.1\n",
-        "device 1: alpha_s and beta_s are needed",
-    ),
-    (
-        DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n",
-        "device 1: curve: it takes the place of",
-    ),
+    (f"{NAMED}alpha_s = 0.1\n", "device 1: alpha_s and beta_s are needed"),
+    (DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n", "device 1: curve: it takes the pl"),
     (CURVE + "[[8, 0.1]]\n", "device 1: curve: it has two points or more"),
     (CURVE + "[[16, 0.1], [8, 0.2]]\n", "device 1: curve: it has two points or more"),
     (CURVE + "[[8, 0.1], [8, 0.2]]\n", "device 1: curve: it has two points or more"),
