@@ -163,13 +163,14 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
 def test_how_the_learning_rate_changes(
     plan: Plan,
     own: int | None,
-    from_batch: Any,
-    to_batch: Any,
+    from_batch: int,
+    to_batch: int,
     global_batch: int,
     text: str,
 ) -> None:
-    to: Any = {"from_batch": from_batch, "to_batch": to_batch}
-    rate = LearningRate(**to, linear=2.0, square_root=1.414) if from_batch else None
+    rate = from_batch and LearningRate(
+        from_batch=from_batch, to_batch=to_batch, linear=2.0, square_root=1.414
+    )
     made = altered(plan, own_batch=own, global_batch=global_batch, learning_rate=rate)
     assert _advice(made).startswith(text)
     assert bool(_advice(made)) == bool(text)
@@ -241,8 +242,9 @@ def test_the_least_interval_is_told_as_a_part() -> None:
 
 
 def of_steps(run: Run, **changes: Any) -> Run:
-    one: Any = {"samples": (0.2,), "at_s": (1.0,), "steps_per_sample": 1}
-    time = StepTime(median=0.2, mad=0.0, ci95=None, **one)
+    time = StepTime(
+        median=0.2, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.2,), at_s=(1.0,)
+    )
     usual = {"step_time_s": time, "sync_s": 0.03, "slow_s": 0.0, "excess_s": 0.0}
     usual |= {"input_wait_s": 0.0, "imbalance": 1.25}
     return run.model_copy(update=usual | changes)

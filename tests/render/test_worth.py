@@ -5,8 +5,6 @@ The figures are easily computed by hand.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gpubalance.render.rates import worth_sentences
@@ -29,8 +27,9 @@ def run() -> Run:
 
 
 def with_best(run: Run, rate: float, samples_per_joule: float | None = None) -> Run:
-    usual: Any = {"batch": 100, "samples_per_joule": samples_per_joule}
-    best = SoloBest(device=1, throughput=rate, **usual)
+    best = SoloBest(
+        device=1, batch=100, throughput=rate, samples_per_joule=samples_per_joule
+    )
     slower = SoloBest(device=0, batch=100, throughput=rate / 2)
     baselines = Baselines(even=None, solo_best=(slower, best), solo_sum=None)
     return altered(run, baselines=baselines)

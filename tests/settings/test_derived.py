@@ -241,10 +241,15 @@ def test_no_batch_below_a_curve_takes_negative_time() -> None:
 
 
 def test_memory_drift_and_sync_by_hand() -> None:
-    memory: Any = {"base_memory": 100, "memory_per_sample": 7}
-    times: Any = {"alpha_s": 0.0, "beta_s": 0.1, "sync_s": 0.02}
-    drift = ((2.0, 1.5), (5.0, 1.0))
-    profile = DeviceProfile(name="d", drift=drift, **times, **memory)
+    profile = DeviceProfile(
+        name="d",
+        alpha_s=0.0,
+        beta_s=0.1,
+        base_memory=100,
+        memory_per_sample=7,
+        sync_s=0.02,
+        drift=((2.0, 1.5), (5.0, 1.0)),
+    )
     assert profile.memory_at(10) == 170
     assert profile.memory_at(10, 5) == 175
     factors = [profile.drift_at(at_s) for at_s in (0.0, 1.99, 2.0, 4.99, 5.0, 99.0)]
