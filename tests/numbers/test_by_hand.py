@@ -172,20 +172,6 @@ def test_a_difference_is_more_than_half_a_percent(
     assert Ratio(1.0, interval, None).verdict == verdict
 
 
-@cases("count", 4, 5, 10, 30)
-@given(data=st.data())
-def test_a_trend_is_mann_and_kendalls_at_99(count: int, data: st.DataObject) -> None:
-    """Of distinct samples, whose slope matters."""
-    places = data.draw(st.permutations(range(count)))
-    samples = [math.exp(0.02 * place) for place in places]
-    pairs = [(a, b) for i, a in enumerate(places) for b in places[i + 1 :]]
-    score = sum(1 if b > a else -1 for a, b in pairs)
-    z = (abs(score) - 1) / math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    slope = scipy_stats.theilslopes(np.log(samples)).slope
-    clear = z >= 2.576 and abs(slope) * count > 0.01
-    assert has_trend(samples) == clear
-
-
 def test_a_trend_needs_four_samples_and_a_percent() -> None:
     assert not has_trend([1.0, 2.0, 3.0])
     for growth, matters in ((1.011, True), (1.009, False), (1 / 1.011, True)):

@@ -17,6 +17,7 @@ from gpubalance.numbers.stats import median, spread
 from gpubalance.numbers.steady import (
     _clear_cuts,
     _distances,
+    _trend,
     falling_pairs,
     has_trend,
     is_steady,
@@ -107,11 +108,13 @@ def drawn(source: random.Random, count: int) -> list[float]:
 def test_the_verdicts_are_those_of_all_pairs() -> None:
     source = random.Random(57)
     verdicts = set()
-    for _ in range(120):
-        samples = drawn(source, source.choice([4, 5, 12, 36, 36, 60]))
+    for _ in range(300):
+        samples = drawn(source, source.choice([4, 5, 12, 12, 36, 60]))
         trend = trend_of_all_pairs(samples)
         steady = steady_by_all_pairs(samples)
         assert (has_trend(samples), is_steady(samples)) == (trend, steady), samples
+        slope = slope_of_all_pairs(samples) if trend else None
+        assert _trend(samples) == pytest.approx(slope, abs=1e-9)
         verdicts.add((trend, steady))
     assert verdicts == {(True, True), (True, False), (False, True), (False, False)}
 

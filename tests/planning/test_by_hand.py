@@ -446,8 +446,8 @@ def test_what_a_device_takes_by_a_plan_and_without() -> None:
     (0.20, 0.24, 0.0),
     # Not even that
     (0.10, 0.14, 0.0),
-    # Faster with more: as a fixed cost it would be all of its step.
-    (0.12, 0.11, 0.0),
+    # Another speed: as a fixed cost it would be all of the step.
+    (0.12, 0.1201, 0.0),
 )
 def test_a_fixed_cost_is_learned_from_a_change(
     before_s: float, after_s: float, samples: float
