@@ -114,11 +114,8 @@ def welch(value: float, *spreads: Spread) -> Ratio:
     The error that is overestimated one time in twenty is by the exact quantile of χ².
     """
     variances = [each.error**2 for each in spreads]
-    weighted = [
-        variance**2 / each.freedom
-        for variance, each in zip(variances, spreads, strict=True)
-    ]
-    freedom = sum(variances) ** 2 / sum(weighted)
+    weighted = sum(each.error**4 / each.freedom for each in spreads)
+    freedom = sum(variances) ** 2 / weighted
     error = math.sqrt(sum(variances))
     t = t95(freedom)
     larger = math.sqrt(freedom / scipy_stats.chi2.ppf(0.05, freedom))
