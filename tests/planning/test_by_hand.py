@@ -191,7 +191,7 @@ def test_the_knee_by_hand(
     points: list[tuple[int, float]], multiple: int, sizes: list[int]
 ) -> None:
     off = {batch for batch, _ in points}
-    assert knee_sizes(points, multiple, off) == sizes
+    assert knee_sizes(points[::-1], multiple, off) == sizes
     if len(points) == 2:
         for end, _ in points:
             assert knee_sizes(points, multiple, {end}) == sizes
