@@ -289,6 +289,8 @@ def test_the_build_or_the_driver_has_code_for_a_gpu(
     own = f"sm_{capability.replace('.', '')}"
     built = altered(BUILD, capabilities=(*BUILD.capabilities, own))
     assert software.capabilities(built, pair).status == "ok"
+    newer = altered(BUILD, capabilities=("sm_89", "compute_50"))
+    assert software.capabilities(newer, [gpu(0, "8.6")]).status == "warning"
 
 
 def test_a_driver_that_tensorflow_crashes_on_is_told_though_cuda_allows_it() -> None:

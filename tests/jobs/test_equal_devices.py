@@ -206,8 +206,7 @@ def test_one_whose_equal_failed_is_probed(engine_that: Callable[[str], None]) ->
 def test_rounds_find_that_an_equal_holds_less(
     engine_that: Callable[[str], None],
 ) -> None:
-    engine_that(
-        "def holds(device, size): return size <= 16 if device.index == 1 else None"
-    )
+    holds = "size <= 16 if device.index == 1 else None"
+    engine_that(f"def holds(device, size): return {holds}")
     plan, _ = balanced()
     assert plan.batches == (48, 16)

@@ -232,9 +232,8 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured() -> None:
 
     _, ended = interrupted(request(baseline="none"), late)
     assert isinstance(ended.partial, Run)
-    assert str(ended) == (
-        "interrupted: the result is of an unfinished window, and --resume has nothing to continue"
-    )
+    of = "the result is of an unfinished window, and --resume has nothing to continue"
+    assert str(ended) == f"interrupted: {of}"
 
 
 def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:

@@ -135,9 +135,8 @@ def test_what_the_device_needs_that_refused(
     gpus = [altered(device, simulated=False) for device in pair]
     if told:
         real = _needs_and_has(error, gpus, (75 * MIB, 75 * MIB))
-        assert real == told.replace("needs", "held").replace(
-            ", and", " when it asked for more, and"
-        )
+        held = told.replace("needs", "held")
+        assert real == held.replace(", and", " when it asked for more, and")
 
 
 def limits_of(

@@ -110,9 +110,8 @@ def test_a_probe_without_an_update_is_planned_as_all_compute() -> None:
     )
     assert old.batches == new.batches
     assert old.predicted == new.predicted
-    assert [share.compute_s for share in old.shares] == pytest.approx(
-        [share.compute_s + (share.update_s or 0.0) for share in new.shares]
-    )
+    busy_s = [share.compute_s + known(share.update_s) for share in new.shares]
+    assert [share.compute_s for share in old.shares] == pytest.approx(busy_s)
 
 
 def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> None:

@@ -154,9 +154,8 @@ def test_windows_from_before_count_and_the_first_ones_are_looked_at() -> None:
     measurer = Scripted({OWN: [LEVEL], EVEN: [LEVEL]})
     measurer.windows[OWN] += [LEVEL, LEVEL]
     turns: list[Turn] = [(OWN,), (EVEN,)]
-    measure_interleaved(
-        measurer, turns, Measuring(windows=1), "{window}", looked.append
-    )
+    once = Measuring(windows=1)
+    measure_interleaved(measurer, turns, once, "{window}", looked.append)
     # Two of its own are there already: of the other as many are asked for.
     assert measurer.taken == ["window 1 of 2", "window 2 of 2"]
     assert looked == [(EVEN,)]

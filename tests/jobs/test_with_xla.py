@@ -81,10 +81,8 @@ def test_the_faster_of_the_two_counts_and_is_named(factor: float, ratio: float) 
 def test_a_probe_times_it_once_where_keras_would_use_xla() -> None:
     """A probe times it once where Keras would use XLA and nothing else does."""
     found, said = probed(0.8)
-    (timing,) = said
-    assert (
-        timing == "timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"
-    )
+    timing = "timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"
+    assert said == [timing]
     assert "1.25 × that" in "\n".join(str(part) for part in probe_summary(found))
     for factor, xla in ((None, False), (0.8, True)):
         found, said = probed(factor, xla=xla)

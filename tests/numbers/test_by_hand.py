@@ -141,9 +141,8 @@ def test_a_ratio_is_known_as_both_of_its_runs_are() -> None:
     assert total.error == pytest.approx(0.75 * first.error + 0.25 * second.error)
     assert total.freedom == min(first.freedom, second.freedom)
     half = t95(total.freedom) * total.error
-    assert known(interval_of_sum(sums)) == pytest.approx(
-        (400 * math.exp(-half), 400 * math.exp(half))
-    )
+    ends = (400 * math.exp(-half), 400 * math.exp(half))
+    assert known(interval_of_sum(sums)) == pytest.approx(ends)
     assert_like(ratio_of_sums(1.3, sums, [(50.0, RUN)]), welch(1.3, total, first))
 
 

@@ -17,7 +17,7 @@ from gpubalance.planning.problem import (
     TooFineError,
 )
 from gpubalance.planning.sync import Syncs
-from tests.planning.splits import assert_split
+from tests.planning.splits import assert_split, with_required
 from tests.support.cases import cases
 
 FAST = Load(Line(0.01, 0.001, 0.0), 256)
@@ -57,6 +57,17 @@ def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
     cheap = problem_of(FAST, SLOW, sync_s=0.001)
     assert gain(cheap, 1) == pytest.approx(0.25, abs=0.02)
     assert gain(Problem((FAST,)), 0) is None  # without the only one nothing is left
+    # 320 samples in 266 ms and sync are as fast as 256 in 266 ms with 66.5 ms of it.
+    for sync_s, used in ((0.066, (0, 1)), (0.067, (0,))):
+        assert best_of(FAST, SLOW, sync_s=sync_s).split.used == used
+
+
+def test_a_device_that_is_required_is_used_whatever_it_costs() -> None:
+    slow_alone = with_required(problem_of(FAST, SLOW, sync_s=9.0), 1)
+    assert allocate(slow_alone).split.batches == (0, 256)
+    with pytest.raises(NoSplitError) as error:
+        allocate(with_required(problem_of(FAST, SLOW, global_batch=1), 0, 1))
+    assert (error.value.below, error.value.above) == (None, 2)
 
 
 def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:

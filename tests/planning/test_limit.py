@@ -322,9 +322,8 @@ def test_each_try_says_why() -> None:
     assert reasons([(b, 100 + 10 * b) for b in (8, 16, 32)], 1105) == predicted
     doubted = reasons([(b, 100 + 10 * b) for b in (24, 48, 97, 98)], 1105, failed=99)
     assert doubted == ["99: once more, as memory predicts 100"]
-    assert reasons([(1, 0)], None, failed=2) == [
-        "2: once more, to be sure: 1 fits, 2 does not"
-    ]
+    unsure = "2: once more, to be sure: 1 fits, 2 does not"
+    assert reasons([(1, 0)], None, failed=2) == [unsure]
     ends = ["98: 97 fits, 103 does not", "99: 98 fits, 103 does not"]
     assert reasons([(97, 0)], None, failed=103)[:2] == ends
     afar = reasons([(40, 600), (60, 820)], 1105)
