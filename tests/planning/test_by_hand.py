@@ -51,7 +51,7 @@ from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.planning.search import Grid
 from gpubalance.planning.solver import best_deadline
-from gpubalance.planning.sync import LEAST_BYTES, MOST_BYTES, Syncs, sizes_beside
+from gpubalance.planning.sync import MAX_PACK_BYTES, MIN_PACK_BYTES, Syncs, sizes_beside
 from gpubalance.settings.batch_split import BatchSplit
 from tests.support.cases import cases
 from tests.support.known import known
@@ -405,11 +405,11 @@ def test_the_interval_of_a_noise_scale_is_fiellers() -> None:
 def test_sizes_beside_by_hand() -> None:
     mib = 1 << 20
     assert sizes_beside(4 * mib, 100 * mib) == {mib, 16 * mib}
-    assert sizes_beside(16 * mib, 100 * mib) == {4 * mib, MOST_BYTES}
-    assert sizes_beside(16 * mib, MOST_BYTES) == {4 * mib, 0}
+    assert sizes_beside(16 * mib, 100 * mib) == {4 * mib, MAX_PACK_BYTES}
+    assert sizes_beside(16 * mib, MAX_PACK_BYTES) == {4 * mib, 0}
     assert sizes_beside(0, 32 * mib) == {2 * mib, 8 * mib}
-    assert sizes_beside(0, 1000 * mib) == {MOST_BYTES}
-    assert sizes_beside(LEAST_BYTES, 100 * mib) == {4 * LEAST_BYTES}
+    assert sizes_beside(0, 1000 * mib) == {MAX_PACK_BYTES}
+    assert sizes_beside(MIN_PACK_BYTES, 100 * mib) == {4 * MIN_PACK_BYTES}
     assert sizes_beside(4 * mib, 16 * mib) == {mib, 0}
 
 

@@ -135,7 +135,7 @@ def _best_alone(problem: Problem) -> tuple[int, Allocation] | None:
 def _of_some(problem: Problem, devices: Sequence[int]) -> Problem:
     """The problem of some of its devices alone, numbered anew."""
     loads = tuple(problem.loads[device] for device in devices)
-    return replace(problem, loads=loads, sync=problem.sync.within(devices))
+    return replace(problem, loads=loads, sync=problem.sync.restricted_to(devices))
 
 
 def _predicted(split: BatchSplit, step_s: float) -> SplitPrediction:

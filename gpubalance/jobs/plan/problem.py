@@ -25,7 +25,7 @@ from gpubalance.planning.problem import (
     Problem,
     TooFineError,
 )
-from gpubalance.planning.sync import MOST_BYTES
+from gpubalance.planning.sync import MAX_PACK_BYTES
 from gpubalance.results.probe import DeviceProbe, Probe, peaks_by_batch
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.margin import (
@@ -197,7 +197,7 @@ def _max_pack_bytes(settings: Settings) -> int:
     """The largest packs in which gradients may be summed; 0 if they are summed all at once."""
     if settings.xla:
         return 0
-    return MOST_BYTES if settings.pack_bytes is None else settings.pack_bytes
+    return MAX_PACK_BYTES if settings.pack_bytes is None else settings.pack_bytes
 
 
 def best_split(problem: Problem) -> Allocation:
