@@ -243,7 +243,7 @@ def test_least_accumulation_near_the_best(
         for k, value in enumerate(values, start=1)
         if value >= allowed * values[-1] * (1 - 2e-12)
     )
-    found = allocate(replace(problem, within=within))
+    found = allocate(replace(problem, micro_batch_tolerance=within))
     assert problem.value(found) == pytest.approx(values[minimum - 1], rel=2e-12)
     if problem.global_batch is None:
         assert max(found.split.counts) <= minimum

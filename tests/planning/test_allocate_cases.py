@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.allocate import allocate, gain
+from gpubalance.planning.allocate import added_fraction, allocate
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Load, NoSplitError, Problem, TooFineError
 from gpubalance.planning.sync import Syncs
@@ -21,12 +21,20 @@ SLOW = Load(Line(0.01, 0.004, 0.0), 256)
 def test_accumulation_only_where_it_pays() -> None:
     alike = allocate(
         Problem(
-            (FAST, FAST), sync=Syncs(otherwise_s=0.001), micro_batches=8, within=0.05
+            (FAST, FAST),
+            sync=Syncs(otherwise_s=0.001),
+            micro_batches=8,
+            micro_batch_tolerance=0.05,
         )
     )
     assert alike.split.batches == alike.split.micro_batches == (256, 256)
     dear = allocate(
-        Problem((FAST, FAST), sync=Syncs(otherwise_s=0.1), micro_batches=8, within=0.05)
+        Problem(
+            (FAST, FAST),
+            sync=Syncs(otherwise_s=0.1),
+            micro_batches=8,
+            micro_batch_tolerance=0.05,
+        )
     )
     assert dear.split.global_batch > 512
     assert dear.split.micro_batches == (256, 256)
@@ -42,11 +50,12 @@ def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
     assert found.split.batches == (256, 0)
     assert found.step_time_s == found.compute_s[0]
     assert found.binds == ("memory", "sync")
-    assert (gain(problem, 1) or 0.0) < 0
-    assert gain(replace(problem, sync=Syncs(otherwise_s=0.001)), 1) == pytest.approx(
-        0.25, abs=0.02
-    )
-    assert gain(Problem((FAST,)), 0) is None  # without the only one nothing is left
+    assert (added_fraction(problem, 1) or 0.0) < 0
+    assert added_fraction(
+        replace(problem, sync=Syncs(otherwise_s=0.001)), 1
+    ) == pytest.approx(0.25, abs=0.02)
+    # Without the only one nothing is left
+    assert added_fraction(Problem((FAST,)), 0) is None
 
 
 def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:

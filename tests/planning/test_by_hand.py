@@ -42,7 +42,7 @@ from gpubalance.planning.model import (
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.planning.parts import (
     StepTimes,
-    parts_of,
+    compute_shares,
     slow_steps,
     slow_time,
     split_step,
@@ -455,8 +455,8 @@ def test_step_times_by_hand() -> None:
         step(split, (0.6, 0.2), 0.1),
         step(split, (0.2, 0.2), 0.3),
     ]
-    of = StepTimes.of(steps)
-    assert parts_of(steps[0]) == pytest.approx((0.75, 0.25))
+    of = StepTimes.median_of(steps)
+    assert compute_shares(steps[0]) == pytest.approx((0.75, 0.25))
     # 0.4 s in all, of which the first has 0.75
     assert of.compute_s == pytest.approx((0.3, 0.1))
     assert of.rest_s == 0.1
@@ -473,7 +473,7 @@ def test_what_a_device_takes_by_a_plan_and_without() -> None:
     assert planned.compute_s(now, 1, 20, 1) == pytest.approx(0.1)
     assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.4)
     assert planned.compute_s(now, 1, 100, 2) == pytest.approx(0.5)
-    planned.may_try = True
+    planned.may_add_micro_batches = True
     assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.3)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.allocate import allocate, gain
+from gpubalance.planning.allocate import added_fraction, allocate
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
@@ -151,7 +151,7 @@ def test_a_device_that_costs_more_sync_than_it_adds_is_left_out() -> None:
     found = allocate(problem)
     assert found.split.batches == (100, 100, 0)
     assert found.binds == ("memory", "memory", "sync")
-    assert (gain(problem, 2) or 0.0) < 0
+    assert (added_fraction(problem, 2) or 0.0) < 0
     assert allocate(
         replace(problem, sync=measured(abc=0.002, ab=0.001))
     ).split.used == (0, 1, 2)
