@@ -54,15 +54,14 @@ def _nothing() -> float:
 class Rebalancer:
     """Takes the stamped steps of a training, and says when its split should change, and to what.
 
-    The new split is the best one of the same global batch, by `allocate`; its times are predicted
-    by `FixedCosts`. A change is made once the latest steps show all of this:
-    - The new split is at least 2 % faster, for every combination of compute times inside twice
-      their 95 % intervals. The smallest number of steps that shows it decides, and only steps of
-      the present split count, so old times are forgotten by themselves.
-    - It saves more than the last change cost, over the steps that are left, or, if these are
-      unknown, over as many as the present split has lasted.
-    - No back-off is running. One begins when a change turns out to be wrong, and is twice as long
-      each time.
+    The new split is the best one of the same global batch, by `allocate` with the compute times
+    that `FixedCosts` predicts. It must
+    - be at least 2 % faster, for every combination of compute times inside twice their 95 %
+      intervals. Only steps of the present split count, the fewest of the latest that show it: so
+      old times are forgotten by themselves;
+    - save more than the last change cost, over the steps that are left; if these are unknown, over
+      as many as the present split has lasted;
+    - wait for the back-off, which is twice as long after each change that made steps slower.
 
     All processes of a cluster get the same steps, and come to the same splits.
     """
@@ -157,10 +156,7 @@ class Rebalancer:
         return None
 
     def _admit(self, step: StepTimes) -> bool:
-        """Returns whether the step counts as one of the present split.
-
-        Begins again if the user changed the split or the global batch has grown.
-        """
+        """Whether the step counts as one of the present split; begins anew at an unexpected one."""
         split = step.split
         seen = self._steps or self._steps_before
         if seen:
@@ -216,13 +212,8 @@ class Rebalancer:
             return None
         if not self._saves_more_than_it_costs(number, now.step_time_s * (1 - 1 / gain)):
             return None
-        if _has_other_speed(slowdown, uncertainty):
-            self._back_off = 0
-        elif self._is_slower_than_before(now):
-            # The last change was wrong. Leave this split at once, but the next one only after twice
-            # as many steps as the last time.
-            self._back_off = 2 * max(self._back_off, _WINDOWS[0])
-        elif self._steps_in_split < self._back_off:
+        is_other_speed = _has_other_speed(slowdown, uncertainty)
+        if self._must_wait(now, is_other_speed=is_other_speed):
             return None
         return SplitChange(number, now.split, best.split, gain, slowdown)
 
@@ -239,11 +230,19 @@ class Rebalancer:
         self._steps.clear()
         self._steps_in_split = 0
 
-    def _is_slower_than_before(self, now: StepTimes) -> bool:
-        """Whether a step takes longer than in the split before."""
-        if not self._steps_before:
+    def _must_wait(self, now: StepTimes, *, is_other_speed: bool) -> bool:
+        """Whether the back-off puts the change off; resets or doubles the back-off if not."""
+        if is_other_speed:
+            self._back_off = 0
             return False
-        return now.step_time_s > StepTimes.median_of(self._steps_before).step_time_s
+        if self._steps_before:
+            step_before_s = StepTimes.median_of(self._steps_before).step_time_s
+            if now.step_time_s > step_before_s:
+                # The last change was wrong. Leave this split at once, but the next one only after
+                # twice as many steps as the last time.
+                self._back_off = 2 * max(self._back_off, _WINDOWS[0])
+                return False
+        return self._steps_in_split < self._back_off
 
     def _saves_more_than_it_costs(self, number: int, saved_s: float) -> bool:
         """Whether saving so much in each step saves more than the last change cost."""
@@ -301,8 +300,7 @@ class Rebalancer:
         for batch, size in zip(best.split.batches, sizes, strict=True):
             count = _ceil_div(batch, size)
             micro_batches.append(_ceil_div(batch, count * multiple) * multiple)
-        best_split = BatchSplit(best.split.batches, tuple(micro_batches))
-        return replace(best, split=best_split)
+        return replace(best, split=BatchSplit(best.split.batches, tuple(micro_batches)))
 
     def _load(self, now: StepTimes, device: int, size: int, multiple: int) -> Load:
         """A device for the planner, in micro-batches of at most `size` samples.
@@ -317,8 +315,8 @@ class Rebalancer:
             for batch in ((count - 1) * size + multiple, count * size):
                 times_s[batch] = self._costs.compute_s(now, device, batch, count)
         curve = Curve(tuple(times_s), tuple(times_s.values()))
-        limit = most_micro_batches * size
-        return Load(curve, limit, now.update_s[device], required=True)
+        most = most_micro_batches * size
+        return Load(curve, most, now.update_s[device], required=True)
 
     def _uncertainty(
         self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
@@ -327,15 +325,11 @@ class Rebalancer:
 
         It is twice the 95 % interval's half-width. None if it is unknown.
         """
-        variations = [
-            *self._former_variations,
-            *_variations(earlier),
-            *_variations(latest),
-        ]
-        # Old instability says nothing about a card that is steady now: only the latest count.
-        recent = variations[-_WINDOWS[-1] :]
+        present = [*_variations(earlier), *_variations(latest)]
+        variations = [*self._former_variations, *present]
         uncertainty = []
-        for of_device in zip(*recent, strict=True):
+        # Only the latest: old instability says nothing about a card that is steady now.
+        for of_device in zip(*variations[-_WINDOWS[-1] :], strict=True):
             estimate = spread(of_device)
             if estimate is None:
                 return None
@@ -351,11 +345,10 @@ class Rebalancer:
         old = StepTimes.median_of(before)
         now = StepTimes.median_of(after)
         old_over_now = map(truediv, old.compute_s, now.compute_s)
-        self._ratio_first_to_present = list(
-            map(mul, self._ratio_first_to_previous, old_over_now)
-        )
+        first_over_now = list(map(mul, self._ratio_first_to_previous, old_over_now))
         if now.split == self._first_split:
-            self._ratio_first_to_present = [1.0] * len(self._limits)
+            first_over_now = [1.0] * len(self._limits)
+        self._ratio_first_to_present = first_over_now
         self._costs.learn(before, after)
 
     def _add_to_gain(self, step: StepTimes) -> None:
