@@ -14,7 +14,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
 from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.plan.plan import plan
-from gpubalance.planning.sync import MOST_BYTES
+from gpubalance.planning.sync import MAX_PACK_BYTES
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
@@ -133,7 +133,7 @@ def test_a_joint_runs_buffers_and_the_margin_are_kept_free() -> None:
     with_margin = planned(accumulate=1, margin_bytes=GIB)
     with_own = planned(accumulate=1, margin_bytes={"0": 2 * GIB})
     with_sums = planned(accumulate=1, gradient_bytes=GIB // 2)
-    summed = GIB // 2 + 2 * MOST_BYTES
+    summed = GIB // 2 + 2 * MAX_PACK_BYTES
     for extra, each in (
         (with_margin, (GIB, GIB)),
         (with_own, (2 * GIB, 0)),

@@ -221,7 +221,7 @@ def test_least_accumulation_near_the_best(
     allowed = 1 - within if problem.global_batch is None else 1
     enough = allowed * values[-1] * (1 - 2e-12)
     minimum = 1 + [value >= enough for value in values].index(True)
-    found = allocate(replace(problem, within=within))
+    found = allocate(replace(problem, micro_batch_tolerance=within))
     assert problem.value(found) == pytest.approx(values[minimum - 1], rel=2e-12)
     if problem.global_batch is None:
         assert max(found.split.counts) <= minimum

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.allocate import allocate, gain
+from gpubalance.planning.allocate import added_fraction, allocate
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import (
     Allocation,
@@ -35,7 +35,7 @@ def best_of(*loads: Load, sync_s: float = 0.0, **wanted: Any) -> Allocation:
 
 def test_accumulation_only_where_it_pays() -> None:
     alike, dear = (
-        best_of(FAST, FAST, sync_s=sync_s, micro_batches=8, within=0.05)
+        best_of(FAST, FAST, sync_s=sync_s, micro_batches=8, micro_batch_tolerance=0.05)
         for sync_s in (0.001, 0.1)
     )
     assert alike.split.batches == alike.split.micro_batches == (256, 256)
@@ -53,10 +53,12 @@ def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
     assert found.split.batches == (256, 0)
     assert found.step_time_s == found.compute_s[0]
     assert found.binds == ("memory", "sync")
-    assert (gain(problem, 1) or 0.0) < 0
+    assert (added_fraction(problem, 1) or 0.0) < 0
     cheap = problem_of(FAST, SLOW, sync_s=0.001)
-    assert gain(cheap, 1) == pytest.approx(0.25, abs=0.02)
-    assert gain(Problem((FAST,)), 0) is None  # without the only one nothing is left
+    assert added_fraction(cheap, 1) == pytest.approx(0.25, abs=0.02)
+    assert (
+        added_fraction(Problem((FAST,)), 0) is None
+    )  # without the only one nothing is left
     # 320 samples in 266 ms and sync are as fast as 256 in 266 ms with 66.5 ms of it.
     for sync_s, used in ((0.066, (0, 1)), (0.067, (0,))):
         assert best_of(FAST, SLOW, sync_s=sync_s).split.used == used

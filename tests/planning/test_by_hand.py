@@ -42,7 +42,7 @@ from gpubalance.planning.model import (
 from gpubalance.planning.noise import Norms, noise_scale
 from gpubalance.planning.parts import (
     StepTimes,
-    parts_of,
+    compute_shares,
     slow_steps,
     slow_time,
     split_step,
@@ -51,7 +51,7 @@ from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.planning.search import Grid
 from gpubalance.planning.solver import best_deadline
-from gpubalance.planning.sync import LEAST_BYTES, MOST_BYTES, Syncs, sizes_beside
+from gpubalance.planning.sync import MAX_PACK_BYTES, MIN_PACK_BYTES, Syncs, sizes_beside
 from gpubalance.settings.batch_split import BatchSplit
 from tests.planning.splits import by_set
 from tests.support.cases import cases
@@ -372,11 +372,11 @@ def test_the_interval_of_a_noise_scale_is_fiellers() -> None:
 def test_sizes_beside_by_hand() -> None:
     mib = 1 << 20
     assert sizes_beside(4 * mib, 100 * mib) == {mib, 16 * mib}
-    assert sizes_beside(16 * mib, 100 * mib) == {4 * mib, MOST_BYTES}
-    assert sizes_beside(16 * mib, MOST_BYTES) == {4 * mib, 0}
+    assert sizes_beside(16 * mib, 100 * mib) == {4 * mib, MAX_PACK_BYTES}
+    assert sizes_beside(16 * mib, MAX_PACK_BYTES) == {4 * mib, 0}
     assert sizes_beside(0, 32 * mib) == {2 * mib, 8 * mib}
-    assert sizes_beside(0, 1000 * mib) == {MOST_BYTES}
-    assert sizes_beside(LEAST_BYTES, 100 * mib) == {4 * LEAST_BYTES}
+    assert sizes_beside(0, 1000 * mib) == {MAX_PACK_BYTES}
+    assert sizes_beside(MIN_PACK_BYTES, 100 * mib) == {4 * MIN_PACK_BYTES}
     assert sizes_beside(4 * mib, 16 * mib) == {mib, 0}
 
 
@@ -416,8 +416,8 @@ def step(
 def test_step_times_by_hand() -> None:
     taken = ((0.3, 0.1), 0.0), ((0.6, 0.2), 0.1), ((0.2, 0.2), 0.3)
     steps = [step(BatchSplit((60, 40)), *one) for one in taken]
-    of = StepTimes.of(steps)
-    assert parts_of(steps[0]) == pytest.approx((0.75, 0.25))
+    of = StepTimes.median_of(steps)
+    assert compute_shares(steps[0]) == pytest.approx((0.75, 0.25))
     # 0.4 s in all, of which the first has 0.75
     assert of.compute_s == pytest.approx((0.3, 0.1))
     assert of.rest_s == 0.1
@@ -434,7 +434,7 @@ def test_what_a_device_takes_by_a_plan_and_without() -> None:
     assert planned.compute_s(now, 1, 20, 1) == pytest.approx(0.1)
     assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.4)
     assert planned.compute_s(now, 1, 100, 2) == pytest.approx(0.5)
-    planned.may_try = True
+    planned.may_add_micro_batches = True
     assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.3)
 
 

@@ -9,7 +9,11 @@ from random import Random
 import pytest
 
 from gpubalance.planning.allocate import allocate
-from gpubalance.planning.leaving import Devices, next_subset_to_measure, split_of_all
+from gpubalance.planning.leaving import (
+    Devices,
+    best_split_using_exactly,
+    next_subset_to_measure,
+)
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
@@ -71,7 +75,7 @@ def test_sums_over_their_common_part_settle_all_sets() -> None:
 def test_a_split_of_fewer_devices_counts_on_what_sums_tell() -> None:
     syncs = Syncs(ALL_12_MS, sums_s=by_set(abc=0.02, ab=0.009))
     problem = Problem((FAST, FAST, SLOWEST), syncs)
-    found = split_of_all(problem, frozenset({0, 1}))
+    found = best_split_using_exactly(problem, frozenset({0, 1}))
     assert found is not None
     assert found.split.used == (0, 1)
     assert found.binds[2] == "sync"

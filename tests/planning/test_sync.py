@@ -108,7 +108,7 @@ def test_a_sum_that_is_slower_over_fewer_devices_tells_of_no_more_sync() -> None
 
 
 def test_of_some_devices_it_is_the_same_under_their_new_numbers() -> None:
-    syncs = measured(abcd=0.1, bd=0.02).within([3, 1, 2])
+    syncs = measured(abcd=0.1, bd=0.02).restricted_to([3, 1, 2])
     assert syncs.of({0, 1}) == 0.02
     assert syncs.of({0, 1, 2}) == syncs.of({1, 2}) == 0.1
 

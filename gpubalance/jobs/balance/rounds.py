@@ -22,7 +22,11 @@ from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.numbers.units import format_rate
-from gpubalance.planning.leaving import Devices, next_subset_to_measure, split_of_all
+from gpubalance.planning.leaving import (
+    Devices,
+    best_split_using_exactly,
+    next_subset_to_measure,
+)
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Round
@@ -247,7 +251,7 @@ def _fewer_devices(
             known.problem.sync.nothing_more_to_learn(devices)
             or len(known.sums_s) > _MOST_SUMS
         ):
-            return split_of_all(known.problem, devices)
+            return best_split_using_exactly(known.problem, devices)
         time_sums(devices)
 
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
-from gpubalance.planning.allocate import allocated, as_measured
+from gpubalance.planning.allocate import allocate_or_none, as_measured
 from gpubalance.planning.model import LINE_WITHIN, Curve, Line
 from gpubalance.planning.problem import Allocation, Binds, Problem
 from gpubalance.planning.sync import Syncs
@@ -97,7 +97,7 @@ class DeviceEstimates:
             max_global_batch=None,
             micro_batches=1,
         )
-        even = allocated(only_even)
+        even = allocate_or_none(only_even)
         if even is None:
             return promised
         even = as_measured(problem, even)
