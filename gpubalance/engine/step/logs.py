@@ -24,7 +24,7 @@ from gpubalance.engine.step.state import (
     summed_of,
     with_inner,
 )
-from gpubalance.engine.step.sums import parted, together, weighed, wide
+from gpubalance.engine.step.sums import one_vector, split_vector, weighed, wide
 from gpubalance.errors import BadInput
 from gpubalance.results.combine_rules import MEAN
 
@@ -130,7 +130,7 @@ class Logs:
         variables = self._later.summed
         shapes = [values[name].shape for name in self._weight_exponents]
         shapes += [variable.shape for variable in variables]
-        totals = parted(sums, shapes)
+        totals = split_vector(sums, shapes)
         known = dict(
             zip(
                 self._weight_exponents,
@@ -156,7 +156,7 @@ class Logs:
                 numbers.append(value)
                 logs[name] = None
         states = (local, totals[len(self._weight_exponents) :]) if local else ()
-        return logs, together(numbers), states
+        return logs, one_vector(numbers), states
 
     def _weight_exponent(self, name: str, value: Any, part: Part) -> int | None:
         """The power of a log's value; None if it depends on samples by metrics' results only."""
@@ -325,7 +325,7 @@ class LaterResults:
             values = [*zip(self.summed, totals, strict=True)]
             for variable, of_replicas in zip(self.local, local, strict=True):
                 values.append((variable, tf.add_n(of_replicas)))
-            return together(self._numbers(values))
+            return one_vector(self._numbers(values))
 
     def _numbers(self, values: list[tuple[Any, Any]]) -> list[Any]:
         known: dict[int, list[Any]] = {}
