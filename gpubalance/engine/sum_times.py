@@ -36,7 +36,7 @@ def seconds_of_sum(
     *,
     repeat_for_s: float = 0.0,
 ) -> float:
-    """The seconds of a sum of `nbytes` bytes of float32 over these replicas, the fastest of several.
+    """The seconds of a sum of `nbytes` bytes of float32 over these replicas: the fastest of some.
 
     The step's gradients are summed by the same operation. `Session.time_sums` and `pack_size` call
     this. It repeats the sum for `repeat_for_s` seconds, and at least three times: on a busy machine

@@ -185,20 +185,17 @@ def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:
 
 
 def test_rows_that_all_parts_have_add_up_one_by_one() -> None:
-    from gpubalance.engine.step.gradients import Rows
+    from gpubalance.engine.step.gradients import by_rows, summable
 
-    of_words, made = tf.ones((2, 2)), Rows()
+    of_words = tf.ones((2, 2))
     positions = tf.IndexedSlices(tf.ones((3, 2)), tf.constant([1, 1, 4]), [5, 2])
-    summable = made.summable([positions, of_words])
-    assert summable[0] is positions.values
-    assert summable[1] is of_words
-    first, second = made.of_sum([2 * value for value in summable])
+    values, row_forms = summable([positions, of_words])
+    assert values[0] is positions.values
+    assert values[1] is of_words
+    first, second = by_rows([2 * value for value in values], row_forms)
     assert first.values.numpy().tolist() == [[2, 2]] * 3
     assert (first.indices, first.dense_shape) == (positions.indices, [5, 2])
     assert second.numpy().tolist() == [[2, 2]] * 2
-    places = made.places
-    made.summable([of_words, of_words])  # of the next part of a batch
-    assert made.places is places
 
 
 def test_a_replicas_samples_are_those_between_its_places() -> None:

@@ -28,7 +28,7 @@ from gpubalance.engine.step.logs import LaterResults, Logs
 from gpubalance.engine.step.part import ParityProbe, Part, PartReplacements, part_of
 from gpubalance.engine.step.rounding import perturbed, with_half_sums_in_float32
 from gpubalance.engine.step.state import layer_variables, metric_variables
-from gpubalance.engine.step.step import dividing
+from gpubalance.engine.step.step import replacements_for_parts
 from gpubalance.engine.step.sums import SKETCH_SCOPE, sketches_of
 
 _MOST = 64  # losses with divisors of their own, and losses that layers add
@@ -181,7 +181,7 @@ class TracedStep:
             lambda tensor: None if tensor is None else next(samples), self._batch
         )
         self.probing = ParityProbe(divisors, exponents, frozenset(map(id, before)))
-        replacements = dividing(self.model, trains=self.trains)
+        replacements = replacements_for_parts(self.model, trains=self.trains)
         with (
             unchanged(self.model, zip(self._states, before, strict=True)) as scope,
             part_of(weight, replacements | fixed_draws(), probing=self.probing) as part,
