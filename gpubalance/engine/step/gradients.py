@@ -42,7 +42,7 @@ class RowForm(NamedTuple):
 class PartResult(NamedTuple):
     """What a replica's part of a batch gives, traced: a micro-batch, or the batch in one piece."""
 
-    numbers: Any  # a vector that is summed too: see step.py
+    numbers: Any  # a vector, which is summed too: see `_Numbers` in step.py
     grads: list[Any]  # each is dense, IndexedSlices or None; parts' can be added up
     row_forms: list[RowForm | None]  # one for each gradient
     variables: list[Any]  # whose gradients these are; empty if the step applies none

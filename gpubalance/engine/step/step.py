@@ -92,9 +92,8 @@ class _Numbers(NamedTuple):
 
     part_squares: Any  # ‖h‖²/b of a part, a float32 scalar; 0 unless the step is noisy
     state_changes: list[Any]  # those of layers, see `State.shares`
-    log_numbers: list[
-        Any
-    ]  # the shares of logs; `Logs.with_counts` appends counts to the vector
+    # The shares of logs, see `Logs.of_part`; `Logs.with_counts` appends metrics' counts to the vector
+    log_numbers: list[Any]
 
     def packed(self) -> Any:
         """The vector, float32 or float64."""
@@ -102,7 +101,7 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def unpacked(cls, vector: Any, state_shapes: Sequence[Any]) -> _Numbers:
-        """The parts of a vector; the numbers of logs, and counts, stay one vector."""
+        """The numbers in a vector; those of logs, with the counts, stay in one piece."""
         shapes = [(), *state_shapes, (-1,)]
         part_squares, *state_changes, logs = split_vector(vector, shapes)
         return cls(part_squares, state_changes, [logs])
