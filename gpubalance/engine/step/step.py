@@ -92,7 +92,7 @@ class _Numbers(NamedTuple):
 
     part_squares: Any  # ‖h‖²/b of a part, a float32 scalar; 0 unless the step is noisy
     state_changes: list[Any]  # those of layers, see `State.shares`
-    # The shares of logs, see `Logs.of_part`; `Logs.with_counts` appends metrics' counts to the vector
+    # The shares of logs, see `Logs.of_part`; `Logs.with_counts` appends the counts of metrics
     log_numbers: list[Any]
 
     def packed(self) -> Any:
