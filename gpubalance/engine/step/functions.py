@@ -234,7 +234,7 @@ class Functions:
                 make = partial(self._for_these, dispatched.layout.signature, function)
                 self._usual[key] = SizedFunctions(make)
             sized, runs_first = self._usual[key].of(
-                dispatched.shares, awaits_lasting=self.defers_size_functions
+                dispatched.shares, defers_size_functions=self.defers_size_functions
             )
             function = sized or function
             is_new = is_new or runs_first
