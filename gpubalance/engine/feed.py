@@ -320,16 +320,18 @@ def _cut(batch: Any, place: Any) -> Any:
 def _weights(shares: BatchSplit, samples: int, *, replicated: bool) -> list[Weights]:
     """Each replica's weights.
 
-    Of a `replicated` batch only the first replica counts: else every replica
-    would add the same rows to an embedding's gradient, which optimizers square before they add.
+    Of a `replicated` batch only the first replica counts: else every replica would add the same
+    rows to an embedding's gradient, which optimizers square before they add.
     """
     if replicated:
         own = [float(replica == 0) for replica in range(len(shares.batches))]
         return [Weights(weight, weight, weight) for weight in own]
-    sizes = zip(
+    weights = []
+    for batch, first, other in zip(
         shares.batches, shares.first_micro_batches, shares.micro_batches, strict=True
-    )
-    return [Weights(*(size / samples for size in own)) for own in sizes]
+    ):
+        weights.append(Weights(batch / samples, first / samples, other / samples))
+    return weights
 
 
 def _shapes(batch: Any) -> Any:
