@@ -144,15 +144,14 @@ class Steps(KerasFunctions):
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
-        planned_shares = split.shares
-        # Without a step the first batch was too large to be dispatched.
+        # If no step has begun, the first batch was too large to be dispatched.
         failing_shares = self._last_shares or self._feed.dealing
         monitor = self.monitor
         return out_of_memory(
             error,
             self._replicas.names,
             split.devices,
-            planned_shares,
+            split.shares,
             failing_shares,
             trains=trains,
             changes=monitor.changes if monitor is not None else (),
@@ -218,15 +217,14 @@ class Steps(KerasFunctions):
         return logs
 
     def _max_steps(self, iterator: Iterator[Any], dispatched: Dispatched) -> int:
-        """How many steps on batches like this one a graph call may have; 1 until one is traced.
-
-        1 for a generator, which is asked for no batches that are not needed yet, and for a cluster,
-        whose processes must make the same calls.
-        """
-        is_single = self._replicas.cluster is not None or not isinstance(
-            iterator, Batches
-        )
-        if is_single or not self._parity_is_known("train", dispatched):
+        """How many steps on batches like this one a graph call may have."""
+        if not self._parity_is_known("train", dispatched):
+            return 1
+        # The processes of a cluster must make the same calls.
+        if self._replicas.cluster is not None:
+            return 1
+        # A generator is asked for no batches that are not needed yet.
+        if not isinstance(iterator, Batches):
             return 1
         return self._compiled_steps.max_in_a_row(dispatched)
 

@@ -30,10 +30,11 @@ _SEEDS = (1, 2)  # of the two random vectors
 def over_replicas(values: Sequence[Any], pack_bytes: int = 0) -> list[Any]:
     """The sum over all replicas of each value; None stays None.
 
-    A replica calls this while its step is traced. Each pack is one all-reduce of about `pack_bytes`
-    bytes, 0 for all at once. It holds values of one dtype, because TensorFlow makes one tensor of
-    it. The last values come first, and a pack is summed as soon as its values are computed. All
-    replicas make the same packs in the same order. An infinity on one replica reaches all.
+    It is called in each replica while a function is traced. A pack of values is one all-reduce of
+    about `pack_bytes` bytes, with 0 of all values. It has one dtype, because TensorFlow makes one
+    tensor of it. The last values come first, and a pack is summed as soon as its values are
+    computed. All replicas make the same packs in the same order. An infinity on one replica reaches
+    all.
     """
     context = tf.distribute.get_replica_context()
     present = [pair for pair in enumerate(values) if pair[1] is not None]
@@ -117,7 +118,7 @@ def one_vector(tensors: Sequence[Any]) -> Any:
 
 
 def split_vector(vector: Any, shapes: Sequence[Any]) -> list[Any]:
-    """The tensors that `one_vector` was made of, by their shapes; (-1,) takes what is left."""
+    """The tensors in a `one_vector`, in its dtype, by their shapes; (-1,) takes what is left."""
     if not shapes:  # tf.split makes at least one piece
         return []
     sizes = [math.prod(shape) for shape in shapes]
