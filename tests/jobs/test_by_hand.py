@@ -353,6 +353,7 @@ def explored(
         try_batch=try_batch,
         precision=wanted_precision,
         rule=StoppingRule.of_point(None),
+        single_steps=dict,
     )
     found = explore(attempts)
     # More than the steps of two points

@@ -19,7 +19,14 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.drawn import drawn_run
-from tests.jobs.probes import devices_of, inside, measurement_of, of_config, probe_of
+from tests.jobs.probes import (
+    QUICK,
+    devices_of,
+    inside,
+    measurement_of,
+    of_config,
+    probe_of,
+)
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known as sure
@@ -111,6 +118,36 @@ def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
         known.learn(split, altered(slowly, slow_s=slow_s))
         assert known.problem.sync.of({0, 1}) == pytest.approx(0.004)
     assert best_of(known) == (120, 80)
+
+
+@cases(
+    "slower, half_width, global_batch, batches",
+    (1.04, 0.03, 200, (100, 100)),  # 2 % to gain, of times known within ± 3 %
+    (1.04, 0.01, 200, (103, 97)),
+    (1.2, 0.03, 200, (111, 89)),
+    (1.04, 0.03, 201, (103, 98)),  # has no even split
+    (1.04, 0.03, None, (108, 108)),
+)
+def test_the_even_split_is_tried_first_if_the_probe_shows_no_better_one(
+    slower: float, half_width: float, global_batch: int | None, batches: tuple[int, int]
+) -> None:
+    probe = probe_of(devices_of(QUICK, QUICK), wrong=(1.0, slower), multiple=1)
+    probes = []
+    for one in probe.probes:
+        points = []
+        for point in one.curve:
+            time_s = point.step_time_s.median
+            ci95 = (time_s * (1 - half_width), time_s * (1 + half_width))
+            points.append(inside(point, "step_time_s", ci95=ci95))
+        probes.append(altered(one, curve=tuple(points)))
+    probe = altered(probe, probes=tuple(probes))
+    known = DeviceEstimates(
+        probe, probe.devices, PlanRequest(global_batch=global_batch)
+    )
+    tried = known.even_if_undecided(best_split(known.problem))
+    assert tried.split == BatchSplit(batches)
+    busy_s = max(known.alone_s(device, tried.split) for device in (0, 1))
+    assert tried.step_time_s == pytest.approx(busy_s)
 
 
 def test_no_device_is_slower_than_alone_for_its_update() -> None:

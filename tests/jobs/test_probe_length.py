@@ -109,3 +109,24 @@ def test_a_try_for_the_limit_that_is_long_ends_after_two_steps(seconds: Path) ->
     ]
     # Two of the last three that settle it count as timings too.
     assert len(of_limit) == 2 + SETTLING_STEPS + LEAST_TIMINGS - 2
+
+
+@cases("beta_s, stops", (1.37e-5, True), (1.0e-6, False), ids=str)
+def test_a_single_long_step_shows_that_throughput_stopped_rising(
+    beta_s: float, stops: bool, seconds: Path
+) -> None:
+    """A try of a second or more ends the search, if it gives no more than three octaves before."""
+    profile = DeviceProfile(
+        name="small card",
+        alpha_s=4e-3,
+        beta_s=beta_s,
+        memory=1_800_000_000,
+        base_memory=30_000_000,
+        memory_per_sample=11_000,
+        noise=0.002,
+    )
+    limit = known(probed(profile, for_split=True).batch_limit)
+    assert seconds.exists()
+    assert (limit.fails is None, limit.plateau is not None) == (stops, stops)
+    if stops:
+        assert [trial.outcome for trial in limit.trials] == ["fits"]

@@ -218,7 +218,7 @@ def next_split(
         else:
             raise
     if best is None:
-        return promised
+        return known.even_if_undecided(promised)
     above = (1 + WORTH_A_ROUND) * best.value
     value = known.problem.value(promised)
     promises = value > above and not known.has(promised.split)
