@@ -19,8 +19,8 @@ from gpubalance.engine.sources import SAMPLES, ancestors, sources
 from gpubalance.engine.step.part import MetricResult, Part
 from gpubalance.engine.step.rounding import computed_again
 from gpubalance.engine.step.state import (
-    counted,
     handles,
+    metric_values,
     metric_variables,
     summed_of,
     with_inner,
@@ -131,7 +131,7 @@ class Logs:
 
     def with_counts(self, numbers: Sequence[Any]) -> Any:
         """One vector of these tensors, then of what the replica's own metrics have counted."""
-        return one_vector([*numbers, *counted(self._later.summed)])
+        return one_vector([*numbers, *metric_values(self._later.summed)])
 
     def of_whole_batch(self, totals: Any, local: Any) -> StepLogs:
         """The logs of the whole batch, outside of a replica.

@@ -207,8 +207,8 @@ def with_inner(metrics: Iterable[Any]) -> list[Any]:
     return found
 
 
-def counted(variables: Iterable[Any]) -> list[Any]:
-    """What the replica's own metrics have counted by now, in such variables as `summed_of`."""
+def metric_values(variables: Iterable[Any]) -> list[Any]:
+    """What the replica's own metrics have counted by now in these of their variables."""
     return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 

@@ -42,7 +42,7 @@ from gpubalance.engine.step.gradients import (
 from gpubalance.engine.step.logs import LaterResults, Logs, StepLogs
 from gpubalance.engine.step.part import PartReplacements, part_of
 from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
-from gpubalance.engine.step.state import State, counted
+from gpubalance.engine.step.state import State, metric_values
 from gpubalance.engine.step.sums import (
     batch_of,
     cast_back,
@@ -130,7 +130,7 @@ def training(
         ) -> tuple[Any, Any, Any]:
             replica = _Replica(model, replicas, replacements, combine_rules, kind, logs)
             totals, stamps = replica.step(values, micro_batches)
-            return totals, stamps, counted(later.local)
+            return totals, stamps, metric_values(later.local)
 
         applying = (
             nullcontext() if kind.unmodified else optimizer_applies_without_summing()
@@ -300,7 +300,7 @@ def testing(
             own_logs = model.test_step(data)
         state.weigh_own_metrics(weight)
         log_numbers = logs.of_part(own_logs, part)
-        return logs.with_counts(log_numbers), counted(later.local)
+        return logs.with_counts(log_numbers), metric_values(later.local)
 
     def step(values: LocalValues, micro_batches: tf.Tensor) -> StepLogs:
         logs = Logs(model, later)
