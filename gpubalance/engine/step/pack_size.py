@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gpubalance.engine.pace import PacedClock
-from gpubalance.engine.replicas import Replicas, kept_with_replicas
+from gpubalance.engine.replicas import Replicas, cached_on_replicas
 from gpubalance.engine.sum_times import seconds_of_one_more, seconds_of_sum
 from gpubalance.planning.sync import MIN_PACK_BYTES, best_pack_bytes
 
@@ -34,7 +34,7 @@ def pack_bytes_for(model: Any, replicas: Replicas) -> int:
     return best_pack_bytes(gradient_bytes, latency_s, bytes_per_s)
 
 
-@kept_with_replicas
+@cached_on_replicas
 def _link_of(replicas: Replicas, max_bytes: int) -> tuple[float, float]:
     """The seconds of one more all-reduce of a number, and the bytes per second of larger ones.
 
