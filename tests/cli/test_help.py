@@ -35,8 +35,9 @@ def test_who_looks_for_a_command_that_trains_is_sent_to_the_script(
 ) -> None:
     done = in_process([word])
     assert (done.code, done.out) == (2, "")
-    text = f"no command '{word}': your own script trains your model"
-    assert f"{text}\n  → gpubalance guide train" in done.err
+    text = f"no command '{word}': your own script trains the model, with the split"
+    assert text in done.err
+    assert "  → gpubalance guide train" in done.err
 
 
 def test_the_programs_help_lists_the_commands(in_process: Program) -> None:
