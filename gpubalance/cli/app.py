@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gpubalance.cli import complete
-from gpubalance.cli.command import COMMANDS, Command
+from gpubalance.cli.command import COMMANDS, GROUPS, Command
 from gpubalance.cli.config import ConfigOption, HelpOption, Invocation
 from gpubalance.cli.next_command import program, resuming, typed
 from gpubalance.cli.output import say
@@ -58,7 +58,9 @@ class _Program(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         options["commands"] = {
-            name: Command(name, about) for name, about in COMMANDS.items()
+            name: Command(name, about, group)
+            for group, commands in GROUPS.items()
+            for name, about in commands.items()
         }
         super().__init__(**options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Container, Sequence
@@ -20,29 +21,32 @@ from gpubalance.errors import UsageError
 _NUMBER = re.compile(r"-\d")
 _TYPED = "gpubalance.typed"
 
-# Each fits into a line of the help of the program.
-COMMANDS = {
-    "check": "Check in seconds whether a model and its data can be measured.",
-    "probe": "Measure each device alone, at all batch sizes that fit.",
-    "balance": "Find the best split and prove it by a measurement.",
-    "plan": "Compute the best split from a probe, without any device.",
-    "run": "Train with a given split, and show where the time goes.",
-    "independent": "Train a model on each device, alone and all at once.",
-    "layers": "Cut a model that fits on no device over several of them.",
-    "launch": "Run your training script on the devices of a plan.",
-    "queue": "Run many commands, one at a time on each device.",
-    "compare": "Compare results: faster, slower, or no clear difference.",
-    "report": "Show results as a page with charts, as pictures, or as tables.",
-    "devices": "List the devices, and why any of them can't be used.",
-    "doctor": "Check driver, libraries and GPUs, and show how to fix them.",
-    "guide": "Read the manual.",
+# Each fits into a line of the program's help.
+GROUPS = {
+    "Measure": {
+        "check": "Check in seconds whether a model and its data can be measured.",
+        "probe": "Measure each device alone, at all batch sizes that fit.",
+        "balance": "Find the best split and prove it by a measurement.",
+        "plan": "Compute the best split from a probe, without any device.",
+        "run": "Train with a given split, and show where the time goes.",
+        "independent": "Train a model on each device, alone and all at once.",
+        "layers": "Cut a model that fits on no device over several of them.",
+    },
+    "Train": {
+        "launch": "Run your training script on the devices of a plan.",
+        "queue": "Run many commands, one at a time on each device.",
+    },
+    "Results": {
+        "compare": "Compare results: faster, slower, or no clear difference.",
+        "report": "Show results as a page with charts, as pictures, or as tables.",
+    },
+    "Machine and manual": {
+        "devices": "List the devices, and why any of them can't be used.",
+        "doctor": "Check driver, libraries and GPUs, and show how to fix them.",
+        "guide": "Read the manual.",
+    },
 }
-_GROUPS = {
-    "Measure": ("check", "probe", "balance", "plan", "run", "independent", "layers"),
-    "Train": ("launch", "queue"),
-    "Results": ("compare", "report"),
-    "Machine and manual": ("devices", "doctor", "guide"),
-}
+COMMANDS = tuple(itertools.chain(*GROUPS.values()))
 
 
 class Command(TyperCommand):
@@ -52,7 +56,7 @@ class Command(TyperCommand):
     lists as people write them, and completes them: Typer knows one value for an option.
     """
 
-    def __init__(self, name: str, summary: str) -> None:
+    def __init__(self, name: str, summary: str, group: str | None = None) -> None:
         super().__init__(
             name,
             # The words after the name of a script to launch are the script's own.
@@ -60,9 +64,7 @@ class Command(TyperCommand):
             short_help=summary,
             add_help_option=False,
             rich_markup_mode="rich",
-            rich_help_panel=next(
-                group for group, names in _GROUPS.items() if name in names
-            ),
+            rich_help_panel=group,
         )
         # So that __getattr__ is asked for them
         del self.params, self.callback, self.help
