@@ -10,7 +10,7 @@ import pytest
 
 from gpubalance.errors import EnvironmentFault, NothingFits, OutOfMemory
 from gpubalance.jobs.balance.joint_workers import JointWorkers
-from gpubalance.jobs.balance.rounds import lowered_limits
+from gpubalance.jobs.balance.rounds import FittingSize, fitting_sizes
 from gpubalance.jobs.events import Doing, Event
 from gpubalance.jobs.measure.memory_search import JointMemorySearch, _needs_and_has
 from gpubalance.settings.batch_split import BatchSplit
@@ -149,7 +149,7 @@ def test_what_the_device_needs_that_refused(
 
 def limits_of(
     failed: OutOfMemory, *profiles: DeviceProfile, batches: tuple[int, ...]
-) -> list[tuple[int, int]]:
+) -> list[FittingSize]:
     """What a balance plans with after that failure, of devices of which the first has no samples."""
     devices = devices_of(QUICK, *profiles)
     joint = JointProfile()
@@ -158,7 +158,7 @@ def limits_of(
         "WorkerGroup", DrawnGroup(devices, joint, seed=0, offset=lambda *_: 1.0)
     )
     joint_workers = JointWorkers(asked, None, worker_group, quiet, nothing_kept())
-    return lowered_limits(
+    return fitting_sizes(
         joint_workers, BatchSplit((0, *batches)), failed, believed=False
     )
 
