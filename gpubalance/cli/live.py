@@ -81,8 +81,8 @@ class LiveScreen:
                 self._timing(event)
             case events.WindowDone():
                 self._window(event)
-            case events.TurnDone():
-                self._turn(event)
+            case events.IndependentWindowDone():
+                self._independent_window(event)
             case events.PointDone():
                 self._curve(event.device)[event.point.batch] = event.point
             case events.TrialDone():
@@ -115,7 +115,7 @@ class LiveScreen:
         for replica in event.measurement.replicas:
             split.rows[replica.device].memory_bytes = replica.memory_peak_bytes
 
-    def _turn(self, event: events.TurnDone) -> None:
+    def _independent_window(self, event: events.IndependentWindowDone) -> None:
         for part in event.parts:
             self._own_row(part.device, part.batch).memory_bytes = part.memory_peak_bytes
 

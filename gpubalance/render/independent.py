@@ -25,7 +25,7 @@ _NAME_WIDTH = 26
 _EXACT = 0.01  # half an interval: wider ones are shown
 
 
-def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
+def window_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
     """`window 1 of 3, at once: GPU:0 [1024] 1343 samples/s; …`, and the total of several."""
     rates: dict[str, float] = {}
     for window in windows:

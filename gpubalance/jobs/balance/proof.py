@@ -74,10 +74,10 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     measurer = Measurer(worker_group, rounds.journal, rounds.watch, rounds.proofs)
     proof = JointRun(asked, measurer, solo)
     try:
-        with attach_partial(proof.findings.result):
+        with attach_partial(proof.state.result):
             proof.measure()
         # It has windows
-        return cast("Run", proof.findings.result()), proof.findings.last()
+        return cast("Run", proof.state.result()), proof.state.last()
     except GpubalanceError as error:
         if rounds.estimates.best(proven=True) is not None:
             error.partial = result_so_far(rounds)

@@ -55,8 +55,9 @@ class Workload:
         return replace(self, name="", is_baseline=False)
 
 
-# Workloads that are measured at the same time, each by its own worker; mostly only one.
-Turn = tuple[Workload, ...]
+# Workloads that are trained and measured at the same time, each by its own worker: usually one.
+# Several are devices with a model of their own.
+MeasuredTogether = tuple[Workload, ...]
 
 
 Peaks = tuple[int | None, ...]
