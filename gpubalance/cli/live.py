@@ -25,6 +25,7 @@ from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.queue import running_lines
 from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
+from gpubalance.settings.measuring import ON_HELD_BATCHES
 
 if TYPE_CHECKING:
     from gpubalance.cli.remaining import DoingNow, Remaining
@@ -137,7 +138,7 @@ class LiveScreen:
     ) -> LiveSplit:
         """What is shown of a split; a new one, or one of other devices, replaces all before it."""
         # The same split without its pipeline: the screen shows it with the pipeline.
-        if name == "held":
+        if name == ON_HELD_BATCHES:
             return LiveSplit(devices, batches)
         self._lines = lambda width, height: joint_lines(self._joint, width, height)
         split = self._joint.get(name)

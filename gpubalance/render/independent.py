@@ -11,7 +11,7 @@ from gpubalance.render.rates import half_text, per_s, rate_text, slowed_text
 from gpubalance.render.table import (
     BLANK,
     CUT_SHORT,
-    Part,
+    Paragraph,
     TextTable,
     device_table,
     names_of,
@@ -36,7 +36,7 @@ def window_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -
     return f"{window_place(number, of)}, {name}: {'; '.join(texts)}"
 
 
-def independent_summary(result: Independent) -> Iterator[Part]:
+def independent_summary(result: Independent) -> Iterator[Paragraph]:
     """The sum and its baselines, each device alone and at once, and how they shared the machine."""
     yield from _answer(result)
     yield BLANK

@@ -370,11 +370,11 @@ def test_what_an_input_pipeline_gives() -> None:
     fast = pipeline(5000.0, 800.0, binds=False)
     alone = "your input pipeline alone gives 5000 samples/s, with 55 % of the processors, and keeps up"
     assert list(pipeline_sentences(fast, 900.0)) == [alone]
-    assert list(pipeline_sentences(fast, 900.0, in_front=True)) == [
+    assert list(pipeline_sentences(fast, 900.0, fed_the_split=True)) == [
         f"{alone}; without waiting for it the split gives 800"
     ]
     unknown = pipeline(5000.0, None, binds=False)
-    assert list(pipeline_sentences(unknown, 900.0, in_front=True)) == [alone]
+    assert list(pipeline_sentences(unknown, 900.0, fed_the_split=True)) == [alone]
     assert list(pipeline_sentences(None, 900.0)) == []
     for scale, takes, verdict in (
         (8, 7200, "be the bottleneck"),

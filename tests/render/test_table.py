@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubalance.render.table import (
     BLANK,
-    Part,
+    Paragraph,
     TextTable,
     lines_of,
     prose,
@@ -86,7 +86,7 @@ def test_prose_is_wrapped_but_not_behind_a_sign_nor_within_a_word() -> None:
 
 
 def test_parts_keep_their_indent_and_empty_lines() -> None:
-    parts: list[Part] = [
+    parts: list[Paragraph] = [
         "one",
         "  two",
         "",

@@ -44,7 +44,7 @@ from gpubalance.results.run import SoloBest
 from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
-from gpubalance.settings.measuring import Measuring, window_place
+from gpubalance.settings.measuring import EVEN_SPLIT, Measuring, window_place
 from gpubalance.settings.requests import RunRequest
 
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
@@ -196,7 +196,7 @@ class JointRun:
         even = Workload(
             split,
             self.request.devices,
-            name="even",
+            name=EVEN_SPLIT,
             is_baseline=True,
             from_input_pipeline=self.state.from_input_pipeline,
         )

@@ -16,6 +16,7 @@ from gpubalance.remedies import known_error
 from gpubalance.results.timing import Moment, Telemetry, Timing, passing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
+from gpubalance.settings.measuring import OWN_SPLIT
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.messages import Peak, Pipe
 
@@ -26,7 +27,7 @@ _CHANGED_WITHIN_S = 30.0
 class Workload:
     """A split on its devices, a replica each, or with `cut` a model cut over them, in a pipeline.
 
-    The `name` tells workloads of one measurement apart: "" is a run's own split. With a baseline
+    The `name` tells workloads of one measurement apart. With a baseline
     others are only compared. Batches come `from_input_pipeline`, the user's own, or lie on the
     devices. `group` is the number of the workers that train it. Windows have stamped
     steps if it `wants_stamps`, and whoever watches gets each timing if it is `shown`. A user's data
@@ -35,7 +36,7 @@ class Workload:
 
     split: BatchSplit
     devices: tuple[Device, ...] = ()
-    name: str = ""
+    name: str = OWN_SPLIT
     is_baseline: bool = False
     from_input_pipeline: bool = False
     group: int = 0
