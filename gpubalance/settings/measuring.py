@@ -104,8 +104,8 @@ class Proof(Measuring):
     )
 
 
-# The names of what a run measures interleaved, in events and in the journal: its own split, the even
-# split, and its own split on batches that lie on the devices, without the user's input pipeline.
+# The names of what a run measures interleaved, in events and in the journal: its own split, the
+# even split, and its own split on batches that lie on the devices, without an input pipeline.
 OWN_SPLIT = ""
 EVEN_SPLIT = "even"
 ON_HELD_BATCHES = "held"

@@ -227,7 +227,7 @@ class Process:
         except EOFError:
             if self._host:
                 raise self._lost(f"the connection {self._how_it_ended()}") from None
-            # The agent died before it could report how the process ended.
+            # The agent was killed before it could report how the process ended.
             return Ended(code=self._exit_code() or 0)
         try:
             return from_line(line, kinds)
@@ -237,7 +237,8 @@ class Process:
     def greeted(self) -> Hello:
         """The agent's first message, which may follow what a shell there prints.
 
-        Raises EnvironmentFault if it does not come, and PartialResult after `request_exit`.
+        Raises EnvironmentFault if it does not come, PartialResult if another thread has requested
+        the exit, and TimeLimitPassed.
         """
         until_s = time.monotonic() + _GREETS_WITHIN_S
         while self._hello is None:
@@ -304,7 +305,7 @@ class Process:
         return self._lines.popleft()
 
     def _lost(self, how: str) -> PartialResult:
-        self._kill_after_s = 0.0
+        self._kill_after_s = 0.0  # the agent there can't be waited for
         return lost(self._host, how, self.log)
 
     def _not_reached(self, how: str, remedy: str = "") -> EnvironmentFault:

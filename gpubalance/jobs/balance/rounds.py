@@ -152,7 +152,7 @@ class BalanceRounds:
         fit, it is measured. A second failure is believed.
         """
         while True:
-            believed = split in self.splits_out_of_memory
+            believed = split in self.splits_out_of_memory  # so this loop ends
             self.splits_out_of_memory.add(split)
             fitting = fitting_sizes(self.joint_workers, split, error, believed=believed)
             if fitting:
@@ -235,7 +235,8 @@ def next_split(
     is_better = value > (1 + WORTH_A_ROUND) * best.value
     is_better = is_better and not estimates.has(planned.split)
     to_beat = value if is_better else best.value
-    fewer = _fewer_devices(estimates, time_sums, (1 + WORTH_A_ROUND) * to_beat)
+    above = (1 + WORTH_A_ROUND) * to_beat
+    fewer = _fewer_devices(estimates, time_sums, above)
     if fewer is not None:
         return fewer
     if is_better:

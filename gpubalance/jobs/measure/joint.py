@@ -211,15 +211,15 @@ def measure_interleaved(
     describe: Callable[[str, str], str] = lambda _window, _what: "",
     after_first: Callable[[MeasuredTogether], None] = lambda _: None,
 ) -> None:
-    """Measures a window of each, then a second of each, and so on: a drift affects all alike.
+    """Measures a window of each set of workloads, then a second of each: drift affects all alike.
 
     1. Each gets the windows that `measuring` asks for. Windows that the measurer already has count.
     2. One more of each follows while not all step times are known within ± 1 %, up to
        `max_windows`; none if even these would probably leave one above ± 6 %.
-    3. One more follows, once, if a GPU was throttled.
+    3. One more of each follows, once, if a GPU was throttled.
 
     `describe("window 2 of 3", "GPU:0 alone")` returns the text to report. `after_first` is called
-    after the first window of each, and raises if nothing more should be measured.
+    with each set after its first window, and raises if nothing more should be measured.
     """
     # An earlier call that ended with an error may have gone beyond the windows asked for.
     planned = max(measuring.windows, *map(measurer.window_count, interleaved))
@@ -254,7 +254,7 @@ def _measure_each(
     describe: Callable[[str, str], str],
     after_first: Callable[[MeasuredTogether], None],
 ) -> None:
-    """Measures the window of that number, from 1, of each that does not have it yet."""
+    """Measures the window of that number, from 1, of each set that does not have it yet."""
     began_at_s = time.monotonic()
     rule = StoppingRule.of_window(measuring)
     # The first and the last change places each time: as a card gets hotter, the last is slower.

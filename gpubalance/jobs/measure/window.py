@@ -27,11 +27,10 @@ _CHANGED_WITHIN_S = 30.0
 class Workload:
     """A split on its devices, a replica each, or with `cut` a model cut over them, in a pipeline.
 
-    The `name` tells workloads of one measurement apart. With a baseline
-    others are only compared. Batches come `from_input_pipeline`, the user's own, or lie on the
-    devices. `group` is the number of the workers that train it. Windows have stamped
-    steps if it `wants_stamps`, and whoever watches gets each timing if it is `shown`. A user's data
-    of fewer than `least_samples` is refused.
+    The `name` tells workloads of one measurement apart. Baselines are for comparison only. Batches
+    come `from_input_pipeline`, the user's own, or lie on the devices. `group` is the number of the
+    workers that train it. Windows have stamped steps if it `wants_stamps`, and whoever watches gets
+    each timing if it is `shown`. A user's data of fewer than `least_samples` is refused.
     """
 
     split: BatchSplit
