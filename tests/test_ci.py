@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,19 +21,8 @@ from tests.support.checkout import make_checkout
 
 FILES = ("engine/test_exact", "training/test_exact", "training/test_told")
 EXACT = [f"tests/{name}.py" for name in FILES]
-TOOLS = [
-    "bash",
-    "sh",
-    "readlink",
-    "dirname",
-    "cksum",
-    "cat",
-    "mktemp",
-    "tail",
-    "rm",
-    "grep",
-    "timeout",
-]
+TOOLS = ["bash", "sh", "readlink", "dirname", "cksum", "cat", "mktemp", "tail", "rm"]
+TOOLS += ["grep", "timeout"]
 FAILS = "echo 'E: no network' >&2; exit 100"
 INSTALLS = [
     ("0", FAILS, "Debian's chromium can't be installed (E: no network): "),
@@ -60,7 +50,10 @@ def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     system = Path("/etc/os-release")
     is_debian = system.exists() and "\nID=debian\n" in system.read_text()
-    of_pages, *others, again = re.findall("(?m)^ci: .*", done.stderr)
+    of_pages, *others, of_site, again = re.findall("(?m)^ci: .*", done.stderr)
+    assert of_site == "ci: the manual's site"
+    builds_it = "/scripts/site.py" in done.stdout
+    assert builds_it == (sys.version_info >= (3, 11))
     assert again == "ci: the tests of exactness once more, without oneDNN"
     assert '"-m", "not campaign"]' in done.stdout  # all but campaigns
     for path in EXACT:
@@ -78,6 +71,13 @@ def test_the_workflow_calls_it_on_every_python_that_is_promised() -> None:
     promised = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
     assert job["strategy"]["matrix"]["python"] == promised
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_the_sites_workflow_publishes_what_the_script_builds() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/site.yml").read_text())
+    steps = workflow["jobs"]["build"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == ["scripts/docs"]
+    assert steps[-1]["with"] == {"path": "build/site"}
 
 
 def test_a_release_has_the_changelogs_section_of_its_version() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tokenize
 
 from tests.cli.program import ROOT
 
@@ -39,6 +40,24 @@ def test_a_file_of_another_folder_is_missing() -> None:
 
 def test_each_room_is_on_it() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    table = MAP.partition("## The way of `--batches")[0]
+    table = MAP.partition("## Words")[0]
     rows = re.findall(r"(?m)^\| ([a-z, ]+) \|", table)
     assert rooms <= set(re.findall(r"[a-z]+", " ".join(rows)))
+
+
+# A user's script, and a file of TensorFlow's
+_OF_OTHERS = {"file.py", "train.py", "cross_device_utils.py"}
+
+
+def test_each_file_that_a_docstring_or_comment_names_is_there() -> None:
+    folders = [PACKAGE, ROOT / "tests", ROOT / "scripts"]
+    there = {path.name for one in folders for path in one.glob("**/*.py")} | _OF_OTHERS
+    gone = set()
+    for path in PACKAGE.glob("**/*.py"):
+        with tokenize.open(path) as file:
+            for token in tokenize.generate_tokens(file.readline):
+                is_text = token.string.startswith(("#", '"""'))
+                for name in re.findall(r"(\w+\.py)\b", token.string if is_text else ""):
+                    if name not in there:
+                        gone.add(f"{path.relative_to(ROOT)}: {name}")
+    assert gone == set()

@@ -53,7 +53,7 @@ def of_labels(error: BaseException) -> BadInput | None:
     return None
 
 
-def of_class_number(text: str) -> BadInput | None:
+def of_label_outside_classes(text: str) -> BadInput | None:
     """The error for a label that is no class of the model, by TensorFlow's text; else None."""
     found = _NO_CLASS.search(text)
     if found is None:

@@ -21,10 +21,20 @@ from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import BadInput
 from gpubalance.settings.batch_split import BatchSplit, proportional_split
 
-WEIGHTS = 3  # of a replica in a step: see `_weights`
 # Batches that are on their way while a step trains on another.
 AHEAD = 2
 AT_ONCE = 1 + AHEAD  # batches on the devices in training
+
+
+class Weights(NamedTuple):
+    """A replica's weights in the global mean loss: its samples over those of the global batch.
+
+    They are dispatched as a vector, float64 [3]. Those of all replicas' batches sum to 1.
+    """
+
+    batch: Any
+    first_micro_batch: Any
+    other_micro_batch: Any  # each one but the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +276,7 @@ class Feed:
         # One call for each batch: separate operations would cost a step more than the cutting
         # itself.
         places = tf.TensorSpec((len(self.names), 2), tf.int32)
-        weights = tf.TensorSpec((len(self.names), WEIGHTS), tf.float64)
+        weights = tf.TensorSpec((len(self.names), len(Weights._fields)), tf.float64)
         cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
             wider, places, weights
         )
@@ -307,23 +317,21 @@ def _cut(batch: Any, place: Any) -> Any:
     return tf.nest.map_structure(lambda tensor: tensor[begin:end], batch)
 
 
-def _weights(
-    shares: BatchSplit, samples: int, *, replicated: bool
-) -> list[tuple[float, ...]]:
-    """Each replica's weights in the global mean loss.
+def _weights(shares: BatchSplit, samples: int, *, replicated: bool) -> list[Weights]:
+    """Each replica's weights.
 
-    They are its own, that of its first micro-batch and that of each other one; those of all
-    replicas sum to 1. Of a `replicated` batch only the first replica counts: else every replica
-    would add the same rows to an embedding's gradient, which optimizers square before they add.
+    Of a `replicated` batch only the first replica counts: else every replica would add the same
+    rows to an embedding's gradient, which optimizers square before they add.
     """
     if replicated:
-        return [
-            (float(not replica),) * WEIGHTS for replica in range(len(shares.batches))
-        ]
-    sizes = zip(
+        own = [float(replica == 0) for replica in range(len(shares.batches))]
+        return [Weights(weight, weight, weight) for weight in own]
+    weights = []
+    for batch, first, other in zip(
         shares.batches, shares.first_micro_batches, shares.micro_batches, strict=True
-    )
-    return [tuple(size / samples for size in of_replica) for of_replica in sizes]
+    ):
+        weights.append(Weights(batch / samples, first / samples, other / samples))
+    return weights
 
 
 def _shapes(batch: Any) -> Any:

@@ -51,8 +51,8 @@ class Replicas:
     labels: tuple[str, ...] = ()
     cluster: Cluster | None = None
     summing: Summing = AS_USUAL
-    # By function and its other arguments: see `kept_with_replicas`.
-    kept: dict[Any, Any] = field(
+    # Results by function and its other arguments: see `cached_on_replicas`.
+    cached: dict[Any, Any] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -72,23 +72,20 @@ class Replicas:
         return len(self.clocks)
 
 
-def kept_with_replicas(
+def cached_on_replicas(
     function: Callable[Concatenate[Replicas, Given], T],
 ) -> Callable[Concatenate[Replicas, Given], T]:
-    """Calls a function of replicas once for the same arguments, as `functools.cache` does.
-
-    What it returned is kept with the replicas, and goes with them.
-    """
+    """As `functools.cache`, for a function of replicas: they keep its results while they live."""
 
     @functools.wraps(function)
-    def kept(replicas: Replicas, /, *given: Given.args, **named: Given.kwargs) -> T:
+    def cached(replicas: Replicas, /, *given: Given.args, **named: Given.kwargs) -> T:
         key = function, given, tuple(named.items())
-        if key not in replicas.kept:
-            replicas.kept[key] = function(replicas, *given, **named)
-        known: T = replicas.kept[key]
+        if key not in replicas.cached:
+            replicas.cached[key] = function(replicas, *given, **named)
+        known: T = replicas.cached[key]
         return known
 
-    return kept
+    return cached
 
 
 def replicas_on(

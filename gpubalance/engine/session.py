@@ -154,7 +154,7 @@ class Session:
         seconds = []
         for places in groups:
             taken_s = sum_times.seconds_of_sum(
-                self._replicas, places, nbytes, within_s=_SUMS_WITHIN_S
+                self._replicas, places, nbytes, repeat_for_s=_SUMS_WITHIN_S
             )
             paced_s = self._joint.among(self._profiles[i] for i in places).sync_s
             if self._in_cluster:

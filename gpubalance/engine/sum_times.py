@@ -11,71 +11,90 @@ import tensorflow as tf
 
 from gpubalance.engine.hosts import gather_over, implementation_of
 from gpubalance.engine.keras_patches import collective_ops, taking_keys_at_once
-from gpubalance.engine.replicas import Replicas, build_strategy, kept_with_replicas
+from gpubalance.engine.replicas import Replicas, build_strategy, cached_on_replicas
 from gpubalance.engine.runtime import rounds
 from gpubalance.engine.step.sums import over_replicas
 
-_TIMES = 3
-# Sums of one number that a function has beyond the first, to tell what each of them takes
+_MIN_TIMES = 3
+# The long function has this many sums more than the short one: latency = (long - short) / this.
 _MORE_SUMS = 16
-# Groups of a cluster's processes and their sums have numbers, which are the same in all processes,
-# and far from those of strategies.
+# By these numbers the processes of a cluster find each other in a sum: the number of their group,
+# far from those of strategies' groups, and the number of the sum, new each time. All processes must
+# draw the same ones.
 _group_numbers = itertools.count(1 << 21)
 _sum_numbers = itertools.count(1)
 
-# Sums so many numbers, and returns one of each sum that this process has
+# Sums vectors of so many float32 (an int32 scalar). Returns a scalar for each replica of this
+# process that takes part: one element of its last sum. It is there once the sum has ended.
 Sum: TypeAlias = Callable[[Any], Iterable[Any]]
 
 
 def seconds_of_sum(
-    replicas: Replicas, places: tuple[int, ...], nbytes: int, *, within_s: float = 0.0
+    replicas: Replicas,
+    replica_indices: tuple[int, ...],
+    nbytes: int,
+    *,
+    repeat_for_s: float = 0.0,
 ) -> float:
-    """The seconds of a sum of so many bytes of float32 over the replicas at these places.
+    """The seconds of a sum of `nbytes` bytes of float32 over these replicas: the fastest of some.
 
-    Gradients are summed in the same way. The fastest of all sums `within_s` counts, and of a few at
-    least, as many are slower on a busy machine. In a cluster all processes must call this together,
-    and the slowest one's time counts.
+    The step's gradients are summed by the same operation. `Session.time_sums` and `pack_size` call
+    this. It repeats the sum for `repeat_for_s` seconds, and at least three times: on a busy machine
+    many sums are slower. In a cluster all processes must call this together; the slowest process's
+    time counts.
     """
-    return _seconds_of(replicas, places, nbytes, 1, within_s)
+    return _seconds_of(replicas, replica_indices, nbytes, 1, repeat_for_s)
 
 
-def seconds_of_one_more(replicas: Replicas, places: tuple[int, ...]) -> float:
-    """The seconds by which one more sum of a number lengthens a function: its latency.
+def seconds_of_one_more(replicas: Replicas, replica_indices: tuple[int, ...]) -> float:
+    """The latency: the seconds by which one more sum of a single number lengthens a function.
 
-    A function with one sum takes several times as long, most of which a step pays once. In a
-    cluster all processes must call this together.
+    A function with one sum takes several times as long, but most of that is the cost of its start,
+    which a step pays once for all its sums. So this is the difference of 17 sums and 1, over 16. In
+    a cluster all processes must call this together.
     """
-    one_s, all_s = (
-        _seconds_of(replicas, places, 0, count, 0.0) for count in (1, 1 + _MORE_SUMS)
-    )
-    return max(0.0, all_s - one_s) / _MORE_SUMS
+    short_s = _seconds_of(replicas, replica_indices, 0, 1, 0.0)
+    long_s = _seconds_of(replicas, replica_indices, 0, 1 + _MORE_SUMS, 0.0)
+    return max(0.0, long_s - short_s) / _MORE_SUMS
 
 
 def _seconds_of(
-    replicas: Replicas, places: tuple[int, ...], nbytes: int, sums: int, within_s: float
+    replicas: Replicas,
+    replica_indices: tuple[int, ...],
+    nbytes: int,
+    sums: int,
+    repeat_for_s: float,
 ) -> float:
-    sum_of = sum_over(replicas, places, sums)
-    gather = gather_over(replicas.strategy, replicas.cluster)
+    sum_of = sum_over(replicas, replica_indices, sums)
+    exchange = gather_over(replicas.strategy, replicas.cluster)
+
+    def as_rank_0_decides(goes_on: bool) -> bool:
+        return bool(exchange(goes_on)[0])
+
     count = tf.constant(max(1, nbytes // 4))
     times_s = []
-    for _ in rounds(within_s, _TIMES, lambda goes_on: bool(gather(goes_on)[0])):
+    for _ in rounds(repeat_for_s, _MIN_TIMES, as_rank_0_decides):
         began_s = time.perf_counter()
-        for total in sum_of(count):
-            total.numpy()  # waits for the device
+        for element in sum_of(count):
+            element.numpy()  # waits for the device
         times_s.append(time.perf_counter() - began_s)
-    return max(gather(min(times_s)))
+    fastest_of_each_process_s = exchange(min(times_s))
+    return max(fastest_of_each_process_s)
 
 
-@kept_with_replicas
-def sum_over(replicas: Replicas, places: tuple[int, ...], sums: int = 1) -> Sum:
-    """A sum over the replicas at these places, or several, one after the other.
+@cached_on_replicas
+def sum_over(
+    replicas: Replicas, replica_indices: tuple[int, ...], sums: int = 1
+) -> Sum:
+    """A function that sums over these replicas `sums` times, one sum after the other.
 
-    All processes of a cluster must make and call it.
+    All processes of a cluster must make and call it, those without one of these replicas too.
     """
     if replicas.cluster is not None:
-        return _between_processes(replicas, places, sums)
-    names = tuple(replicas.names[place] for place in places)
-    # Of all replicas it is their own strategy: on GPUs each one has memory of its own.
+        return _between_processes(replicas, replica_indices, sums)
+    names = tuple(replicas.names[index] for index in replica_indices)
+    # For all replicas this is the strategy that they train with, as there is one for the same
+    # devices: on GPUs each strategy takes memory of its own.
     strategy = build_strategy(names, replicas.summing.all_reduce, replicas.cluster)
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.int32)], autograph=False)
@@ -83,7 +102,8 @@ def sum_over(replicas: Replicas, places: tuple[int, ...], sums: int = 1) -> Sum:
         def on_replica() -> Any:
             (total,) = over_replicas([tf.fill([count], 1.0)])
             for _ in range(sums - 1):
-                (total,) = over_replicas([total / len(places)])
+                # Each sum takes the result of the one before, so that they can't overlap.
+                (total,) = over_replicas([total / len(replica_indices)])
             return total[0]
 
         with taking_keys_at_once():
@@ -92,10 +112,12 @@ def sum_over(replicas: Replicas, places: tuple[int, ...], sums: int = 1) -> Sum:
     return summed  # type: ignore[no-any-return]
 
 
-def _between_processes(replicas: Replicas, places: tuple[int, ...], sums: int) -> Sum:
-    """A sum over some processes of a cluster, as only the whole cluster has a strategy.
+def _between_processes(
+    replicas: Replicas, replica_indices: tuple[int, ...], sums: int
+) -> Sum:
+    """A sum over some processes of a cluster, each of which has one replica.
 
-    It is the operation that the strategy sums with.
+    Only the whole cluster has a strategy. So this calls the operation by which that sums.
     """
     group = next(_group_numbers)
     (name,) = replicas.names
@@ -103,18 +125,19 @@ def _between_processes(replicas: Replicas, places: tuple[int, ...], sums: int) -
     hint = implementation_of(replicas.summing.all_reduce, kind).value
 
     def sum_of_own(count: Any) -> Any:
-        """This process's part in a sum; nothing if it has none."""
-        numbers = [next(_sum_numbers) for _ in range(sums)]
-        if replicas.first_own not in places:
+        """This process's part in the sums; returns [] if it has none."""
+        # Drawn by the processes that take no part too: all must draw the same numbers.
+        sum_numbers = [next(_sum_numbers) for _ in range(sums)]
+        if replicas.first_own not in replica_indices:
             return []
-        total = tf.fill([count], float(len(places)))
+        total = tf.fill([count], float(len(replica_indices)))
         with tf.device(name):
-            for number in numbers:
+            for sum_number in sum_numbers:
                 total = collective_ops.all_reduce_v2(
-                    total / len(places),
-                    len(places),
+                    total / len(replica_indices),
+                    len(replica_indices),
                     group,
-                    number,
+                    sum_number,
                     communication_hint=hint,
                 )
             return [total[0]]

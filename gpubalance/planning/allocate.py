@@ -15,11 +15,11 @@ from gpubalance.planning.problem import (
 )
 from gpubalance.planning.solver import Solver
 
-# Of a sum of times
+# Two sums of the same times, added in another order, differ by at most this fraction.
 _ROUNDING = 1e-9
-# What half a global batch may cost of the value: a larger one takes longer to measure, fills memory
-# and costs learning progress that throughput does not show.
-FLAT = 0.005
+# Halving the global batch is taken if it loses at most this fraction of the value: a larger one
+# takes longer to measure, fills memory and costs learning progress that throughput does not show.
+_MAX_HALVING_LOSS = 0.005
 
 
 def allocate(problem: Problem) -> Allocation:
@@ -27,71 +27,92 @@ def allocate(problem: Problem) -> Allocation:
 
     Raises NoSplitError and TooFineError.
 
-    Problem: a device computes b samples, a multiple of the granularity, in c(b) seconds (see
-    `Fleet`), which never fall as b grows, and updates its weights in u seconds; without samples it
-    does neither. Maximise the objective of B = Σb and T = max (c(b) + u) + s. Here s is the sync of
-    the devices that have samples, and 0 for one alone, which waits for nobody. B is the global
-    batch, or at most the largest one. A required device gets at least one granule.
+    Problem: a device computes b samples in c(b) seconds (see `Fleet`), which never fall as b grows,
+    and updates its weights in u seconds; without samples it does neither. Samples are given in
+    granules of `problem.multiple`. Maximise the objective of B = Σb and T = max (c(b) + u) + s. The
+    sync s depends on the set of devices that have samples (`Syncs.of`). B is `global_batch`, or
+    free up to `max_global_batch`. A required device gets at least one granule.
 
-    (Only the all-reduce is a barrier: a device that has updated begins its next batch. So each
-    device's own update adds to its own compute, and T has no separate max u over all devices.)
+    (The all-reduce is the only barrier. A device starts its next batch right after its own update,
+    so u adds to c, and T has no separate max u over all devices.)
 
-    Method: by a deadline T a device can have done any number of granules up to a maximum, F(T). So
-    with one s for all sets the best split belongs to the deadline at which (min(ΣF(T), largest B),
-    T + s) is worth the most, or for one device alone (max F(T), T): see `best_deadline`. A split
-    that is charged s but uses one device is no better than that device alone. With several, that
-    search runs over all devices and over each measured set: a set takes what is measured for the
-    smallest of them around it, so the best of the results is the best of all splits.
+    Method:
+    1. With one s for all sets: by a deadline D each device can have done any number of granules up
+       to a maximum F(D). So the best split belongs to the deadline at which the value of
+       (min(ΣF(D), largest B), D + s) is highest, or for one device alone, of (max F(D), D): see
+       `best_deadline`. A split that is charged s but uses one device is no better than that device
+       alone.
+    2. With several s: the search runs over all devices and over each measured set, each time with
+       that set's s. The sync of a set is that of its smallest measured superset, so the best of the
+       results is the best of all splits.
+
+    Three devices take 10 ms and 1, 1, 4 ms a sample, for at most 30 samples; s is 5 ms. By 40 ms
+    they can have done 30, 30 and 7: 67 / 45 ms = 1489 samples/s. By 38 ms it is 63 / 43 ms = 1465,
+    by 42 ms 68 / 47 ms = 1447, and without the third device 60 / 45 ms = 1333. So the best split
+    is 30/30/7.
 
     Ties, within 1e-12, are decided in this order: more devices before fewer, so that a device is
     left out only if that is better; the shorter step, which is the smaller global batch; batches as
     even as the deadline allows; the first of equal devices. A device takes the fewest micro-batches
     that keep the deadline, as even as they can be in no more time.
     """
-    best = _of_all_sets(problem)
-    if not problem.within or problem.global_batch is not None:
+    best = _best_over_all_sets(problem)
+    if not problem.micro_batch_tolerance or problem.global_batch is not None:
         return best
-    bar = problem.value(best) * (1 - problem.within)
-    low = 0
-    high = problem.micro_batches
-    # The best never falls with K: a split for K is one for K + 1 too
-    while high - low > 1:
-        middle = (low + high) // 2
-        fewer = allocated(replace(problem, micro_batches=middle, within=0.0))
-        if fewer and problem.value(fewer) >= bar:
-            high = middle
-            best = fewer
+    value_wanted = problem.value(best) * (1 - problem.micro_batch_tolerance)
+    # The best value never falls with more micro-batches allowed: bisect for the fewest.
+    too_few = 0
+    enough = problem.micro_batches
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        with_fewer = allocate_or_none(
+            replace(problem, micro_batches=middle, micro_batch_tolerance=0.0)
+        )
+        if with_fewer and problem.value(with_fewer) >= value_wanted:
+            enough = middle
+            best = with_fewer
         else:
-            low = middle
+            too_few = middle
     return best
 
 
-def _of_all_sets(problem: Problem) -> Allocation:
+def allocate_or_none(problem: Problem) -> Allocation | None:
+    """What `allocate` gives; None without a split, or if granules are too fine for the solver."""
+    try:
+        return allocate(problem)
+    except (NoSplitError, TooFineError):
+        return None
+
+
+def _best_over_all_sets(problem: Problem) -> Allocation:
     """The best split of any set of devices."""
-    best = _of_set(problem, frozenset(range(len(problem.loads))))
+    best = _best_within_set(problem, frozenset(range(len(problem.loads))))
     for devices in sorted(problem.sync.measured, key=len, reverse=True):
-        allocation = _of_set_or_none(problem, devices)
+        allocation = _best_within_set_or_none(problem, devices)
         if allocation is None:
             continue
         if best is None or problem.value(allocation) > problem.value(best) * (1 + TIE):
-            best = bound_by_sync(problem, allocation, devices)
+            best = marked_left_out_for_sync(problem, allocation, devices)
     if best is None:
         raise NoSplitError("no split has all the devices that must have samples")
     return best
 
 
-def _of_set(problem: Problem, devices: frozenset[int]) -> Allocation | None:
-    """The best split over these devices, or over a part of them that needs no more sync."""
+def _best_within_set(problem: Problem, devices: frozenset[int]) -> Allocation | None:
+    """The best split over these devices or a subset whose sync is not longer than theirs."""
     sync_s = problem.sync.of(devices)
-    allocation = Solver(only(problem, devices), sync_s).best()
+    allocation = Solver(with_only(problem, devices), sync_s).best()
     used = frozenset(allocation.split.used)
     if problem.sync.of(used) <= sync_s:
         return allocation
-    # A part that was measured takes longer than the whole: what is asked for has a device that this
-    # part lacks.
+    # `used` lies in a smaller set that was measured slower than `devices`, so that this split was
+    # charged too little. A split outside that set has a device that the set lacks: require each of
+    # these in turn. This ends, because each call requires one device more.
+    slow_set = problem.sync.smallest_measured_superset(used)
     best = None
-    for device in sorted(devices - problem.sync.smallest_measured_superset(used)):
-        allocation_with_it = _of_set_or_none(requiring(problem, {device}), devices)
+    for device in sorted(devices - slow_set):
+        requiring_it = with_required(problem, {device})
+        allocation_with_it = _best_within_set_or_none(requiring_it, devices)
         if allocation_with_it is None:
             continue
         if best is None or problem.value(allocation_with_it) > problem.value(best):
@@ -99,17 +120,20 @@ def _of_set(problem: Problem, devices: frozenset[int]) -> Allocation | None:
     return best
 
 
-def _of_set_or_none(problem: Problem, devices: frozenset[int]) -> Allocation | None:
+def _best_within_set_or_none(
+    problem: Problem, devices: frozenset[int]
+) -> Allocation | None:
     try:
-        return _of_set(problem, devices)
+        return _best_within_set(problem, devices)
     except (NoSplitError, TooFineError):
         return None
 
 
 def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
-    """The same split with the time of each device's own batch, though a larger one may take less.
+    """The same split with the measured time of each device's own batch.
 
-    The solver counts a batch as done when a larger one would be.
+    The solver uses a curve that never falls: a batch that was measured slower than a larger one
+    counts with the larger one's time. Here it counts with its own.
     """
     split = allocation.split
     computes_s = list(allocation.compute_s)
@@ -118,40 +142,41 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         own_s = load.compute_s(split.batches[device], split.micro_batches[device])
         if own_s > computes_s[device] * (1 + _ROUNDING):
             computes_s[device] = own_s
-    later_s = _busy_s(problem, computes_s) - _busy_s(problem, allocation.compute_s)
+    old_busy_s = _max_busy_s(problem, allocation.compute_s)
+    added_s = _max_busy_s(problem, computes_s) - old_busy_s
     return replace(
         allocation,
         compute_s=tuple(computes_s),
-        step_time_s=allocation.step_time_s + later_s,
+        step_time_s=allocation.step_time_s + added_s,
     )
 
 
 def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
-    """The best split of a half, a quarter … of the global batch, while the value stays.
+    """Halves the global batch of the best split as long as its value stays.
 
-    That is within `FLAT` of the best split's, with the same devices. A global batch that is asked
-    for stays.
+    It stays if at most `_MAX_HALVING_LOSS` of the best split's value is lost in all and the same
+    devices are in use. A global batch that is asked for is not halved.
     """
     if problem.global_batch is not None:
         return best
-    bar = (1 - FLAT) * problem.value(best)
-    smaller = best
+    value_wanted = (1 - _MAX_HALVING_LOSS) * problem.value(best)
+    smallest = best
     while True:
-        half = replace(problem, max_global_batch=smaller.split.global_batch // 2)
-        found = allocated(half)
-        if found is None or found.split.used != best.split.used:
-            return smaller
-        found = as_measured(half, found)
-        if problem.value(found) < bar:
-            return smaller
-        binds: list[Binds] = []
-        for batch, bound in zip(found.split.batches, found.binds, strict=True):
-            binds.append("plateau" if batch and bound != "memory" else bound)
-        smaller = replace(found, binds=tuple(binds))
+        half = replace(problem, max_global_batch=smallest.split.global_batch // 2)
+        halved = allocate_or_none(half)
+        if halved is None or halved.split.used != best.split.used:
+            return smallest
+        halved = as_measured(half, halved)
+        if problem.value(halved) < value_wanted:
+            return smallest
+        reasons: list[Binds] = []
+        for batch, reason in zip(halved.split.batches, halved.binds, strict=True):
+            reasons.append("plateau" if batch and reason != "memory" else reason)
+        smallest = replace(halved, binds=tuple(reasons))
 
 
-def _busy_s(problem: Problem, computes_s: Sequence[float]) -> float:
-    """How long the slowest device computes and updates."""
+def _max_busy_s(problem: Problem, computes_s: Sequence[float]) -> float:
+    """The longest compute plus update of a device that computes."""
     busy_s = [0.0]
     for load, compute_s in zip(problem.loads, computes_s, strict=True):
         if compute_s:
@@ -159,50 +184,45 @@ def _busy_s(problem: Problem, computes_s: Sequence[float]) -> float:
     return max(busy_s)
 
 
-def requiring(problem: Problem, devices: Set[int]) -> Problem:
-    """The problem in which these devices get samples, too."""
+def with_required(problem: Problem, devices: Set[int]) -> Problem:
+    """The problem in which these devices must get samples, besides those that must already."""
     loads = list(problem.loads)
     for device in devices:
         loads[device] = replace(loads[device], required=True)
     return replace(problem, loads=tuple(loads))
 
 
-def only(problem: Problem, devices: Set[int]) -> Problem:
-    """The problem in which the other devices can do nothing."""
+def with_only(problem: Problem, devices: Set[int]) -> Problem:
+    """The problem in which the other devices can take no samples."""
     loads = list(problem.loads)
     for device in set(range(len(loads))) - devices:
         loads[device] = replace(loads[device], limit=0)
     return replace(problem, loads=tuple(loads))
 
 
-def bound_by_sync(
+def marked_left_out_for_sync(
     problem: Problem, allocation: Allocation, devices: Set[int]
 ) -> Allocation:
-    """A split of some devices: the others have no samples only for the sync that they may cost."""
-    binds = list(allocation.binds)
+    """A split found for `devices` only, with "sync" as the reason why the others have no samples.
+
+    Devices that could take no samples at all keep their reason.
+    """
+    reasons = list(allocation.binds)
     for device, load in enumerate(problem.loads):
         if device not in devices and load.limit:
-            binds[device] = "sync"
-    return replace(allocation, binds=tuple(binds))
+            reasons[device] = "sync"
+    return replace(allocation, binds=tuple(reasons))
 
 
-def gain(problem: Problem, device: int) -> float | None:
-    """The fraction by which a device raises the objective: below 0 if it is not worth adding.
+def added_fraction(problem: Problem, device: int) -> float | None:
+    """The fraction by which a device raises the value: below 0 if it is not worth adding.
 
-    The best split with at least one granule on it, against the best without it; None if there is no
-    such split.
+    That is the best split with at least one granule on it, against the best without it. None if
+    either does not exist.
     """
     others = set(range(len(problem.loads))) - {device}
-    within = allocated(requiring(problem, {device}))
-    without = allocated(only(problem, others))
-    if within is None or without is None:
+    with_it = allocate_or_none(with_required(problem, {device}))
+    without_it = allocate_or_none(with_only(problem, others))
+    if with_it is None or without_it is None:
         return None
-    return problem.value(within) / problem.value(without) - 1
-
-
-def allocated(problem: Problem) -> Allocation | None:
-    """What `allocate` gives; None without a split, or if batches are too fine for the solver."""
-    try:
-        return allocate(problem)
-    except (NoSplitError, TooFineError):
-        return None
+    return problem.value(with_it) / problem.value(without_it) - 1

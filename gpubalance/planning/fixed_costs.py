@@ -32,15 +32,16 @@ def fixed_samples(curve: Curve, size: int) -> float:
 class FixedCosts:
     """A device takes β · (b + k·f) seconds for b samples in k micro-batches.
 
-    Its f is what a plan knows, until a change of b/k clearly shows another one. Without a plan it
-    is 0 before that, by which a split moves too little rather than too much; but unless `may_try`,
-    a further micro-batch takes as long as the others: so no split is tried that may be slower.
+    f is the samples that take as long as the fixed cost of a micro-batch: what a plan knows, until
+    a change of b/k clearly shows another one. Without a plan f is 0 before that, so that a split
+    moves too little rather than too much. But unless `may_add_micro_batches`, a further micro-batch
+    takes as long as the others: so no split is tried that may be slower.
     """
 
     def __init__(self, planned: Sequence[float | None]) -> None:
         """`planned` has each device's f by a plan, or None."""
         self._samples = list(planned)  # f
-        self.may_try = False
+        self.may_add_micro_batches = False
 
     def compute_s(self, now: StepTimes, device: int, batch: int, count: int) -> float:
         """Seconds of so many samples in so many micro-batches, by what the device takes now."""
@@ -49,7 +50,7 @@ class FixedCosts:
         fixed = self._samples[device]
         if fixed is not None:
             part = (batch + count * fixed) / (old_batch + old_count * fixed)
-        elif count > old_count and not self.may_try:
+        elif count > old_count and not self.may_add_micro_batches:
             part = max(batch / old_batch, count / old_count)
         else:
             part = batch / old_batch
@@ -57,8 +58,8 @@ class FixedCosts:
 
     def learn(self, before: Sequence[StepTimes], steps: Sequence[StepTimes]) -> None:
         """Learns each device's f from steps before and after a change of the split."""
-        old = StepTimes.of(before)
-        now = StepTimes.of(steps)
+        old = StepTimes.median_of(before)
+        now = StepTimes.median_of(steps)
         counts = zip(old.split.counts, now.split.counts, strict=True)
         for device, (old_count, count) in enumerate(counts):
             old_size = old.split.batches[device] / old_count

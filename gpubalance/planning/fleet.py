@@ -163,7 +163,7 @@ class Fleet:
         return chosen, chosen_s
 
     def maximum(self, deadlines_s: Floats) -> Floats:
-        """F(T), the most that each kind has done by a deadline, at [T, kind].
+        """F(D), the most that each kind has done by a deadline D, at [D, kind].
 
         That is full micro-batches and a remainder.
         """

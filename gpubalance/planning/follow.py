@@ -9,32 +9,34 @@ from dataclasses import dataclass, replace
 from operator import add, mul, truediv
 
 from gpubalance.numbers.stats import median, spread, t95
-from gpubalance.planning.allocate import allocated
+from gpubalance.planning.allocate import allocate_or_none
 from gpubalance.planning.fixed_costs import FixedCosts
 from gpubalance.planning.model import Curve
-from gpubalance.planning.parts import StepTimes, parts_of
+from gpubalance.planning.parts import StepTimes, compute_shares
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.settings.batch_split import BatchSplit
 
-# How many times as fast another split must surely be.
-_WORTH = 1.02
-# How many of the latest steps the rule looks at: odd numbers, as the median of an even number may
-# lie between two speeds.
+# The smallest gain worth a change, a ratio of step times: old / new.
+_WORTH_A_CHANGE = 1.02
+# Splits are compared over this many of the latest steps, each number in turn. They are odd because
+# the median of an even number of steps may lie between two speeds.
 _WINDOWS = (5, 9, 17, 33, 65, 129, 257)
-# The rule looks again and again, so a time may be off by this many half-widths of a 95 % interval.
+# Frequent looks find false alarms, so a compute time may be off by twice its 95 % interval.
 _HALF_INTERVALS = 2.0
-_FEWEST = 8  # steps that show how much a device's times vary
-# What a change made of each device's time is learnt of so many steps before and after it: those
-# further away may be of another speed.
-_NEAR = _WINDOWS[:3]
-_MOVED = 0.05  # as for `balance`, by what part a time differs at another speed
+_MIN_STEPS = 8  # that show how much a device's times vary
+# The effect of a change is learned from this many steps before and as many after it. Steps further
+# away may be at another speed.
+_LEARNED_FROM = _WINDOWS[:3]
+# A device is at another speed if its time differs by more than this fraction (as in `balance`).
+_OTHER_SPEED = 0.05
 
 
 @dataclass(frozen=True)
 class SplitChange:
-    """A split to change to after a step: `gain` times as fast as the old one, as far as is known.
+    """A split to change to after step number `step`.
 
-    `slowdown` has each device's compute time in the old split over what it took there before.
+    `gain` is the predicted ratio of step times, old / new. `slowdown` has, for each device, its
+    latest / its earlier compute time, both in the old split.
     """
 
     step: int
@@ -52,16 +54,16 @@ def _nothing() -> float:
 class Rebalancer:
     """Takes the stamped steps of a training, and says when its split should change, and to what.
 
-    A split is followed by the best one of the same global batch, by `allocate`, once the latest
-    steps show that it is at least 2 % faster, wherever the devices' times are within twice their
-    95 % intervals. Only steps of the present split count, and of these the fewest that show it: so
-    old times are forgotten by themselves. A change must save more than the last one cost, over the
-    steps that are left; if these are unknown, over as many as the present split has lasted.
+    The new split is the best one of the same global batch, by `allocate` with the compute times
+    that `FixedCosts` predicts. It must
+    - be at least 2 % faster, for every combination of compute times inside twice their 95 %
+      intervals. Only steps of the present split count, the fewest of the latest that show it: so
+      old times are forgotten by themselves;
+    - save more than the last change cost, over the steps that are left; if these are unknown, over
+      as many as the present split has lasted;
+    - wait for the back-off, which is twice as long after each change that made steps slower.
 
-    What another split would take is computed by `FixedCosts`.
-
-    `limits` are the most samples that each device takes at a time, None if unknown. All processes
-    of a cluster get the same steps, and come to the same splits.
+    All processes of a cluster get the same steps, and come to the same splits.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class Rebalancer:
     ) -> None:
         """Batches are multiples of `multiple` if the global batch is.
 
-        `fixed_samples` has each device's f of `FixedCosts` by a plan, None if unknown.
+        `limits` has the most samples that each device takes at a time. `fixed_samples` has each
+        device's f by a plan (see `FixedCosts`): the samples that take as long as the fixed cost of
+        a micro-batch. None is unknown.
         """
         self._limits = limits
         self._multiple = multiple
@@ -80,33 +84,35 @@ class Rebalancer:
         self._steps_left: int | None = None
         self._cost_s: Callable[[], float] = _nothing
         self._accumulates = False  # whether devices may take several micro-batches
-        # Each device's part of the compute over its median, in steps of former splits.
-        self._seen_variations: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
+        # Of former splits' steps, as `_variations` gives them; fewer than the longest window has.
+        self._former_variations: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
         self.begin()
 
     def begin(self) -> None:
         """Begins another training, whose batches may have another size."""
-        # Of the present split
+        # The latest steps of the present split
         self._steps: deque[StepTimes] = deque(maxlen=_WINDOWS[-1])
-        self._count = 0  # of all of these, the latest or not
-        self._since = 0  # the number of the first of these
-        # The last of the split before
-        self._before: deque[StepTimes] = deque(maxlen=_NEAR[-1])
-        self._patience = 0  # stamped steps before the next change
-        self._first: BatchSplit | None = None
-        # Each device's compute in the first split over that in the old and in the present one.
-        self._first_over_old = self._first_over_now = [1.0] * len(self._limits)
-        self._took_s = self._in_first_s = 0.0
+        self._steps_in_split = 0  # also those that `_steps` has dropped
+        self._first_step_number = 0  # of the present split
+        # The last steps of the split before
+        self._steps_before: deque[StepTimes] = deque(maxlen=_LEARNED_FROM[-1])
+        self._back_off = 0  # stamped steps in a split before it may change
+        self._first_split: BatchSplit | None = None
+        # Each device's compute time in the first split / in the previous and in the present one
+        self._ratio_first_to_previous = [1.0] * len(self._limits)
+        self._ratio_first_to_present = [1.0] * len(self._limits)
+        # Since the first change: measured seconds, and those the first split would have needed
+        self._measured_s = self._in_first_split_s = 0.0
 
     @property
     def gain(self) -> float | None:
-        """What the first split would have taken since it was changed, over what was taken.
+        """The speed-up over the first split since the first change, a ratio of times.
 
-        None if it was not changed, or too few steps were stamped since.
+        None if the split was not changed, or too few steps were stamped since.
         """
-        if not self._took_s:
+        if not self._measured_s:
             return None
-        return self._in_first_s / self._took_s
+        return self._in_first_split_s / self._measured_s
 
     def note(
         self,
@@ -122,207 +128,276 @@ class Rebalancer:
         seconds that the last change cost. It is asked in the same steps of all processes, and must
         give the same in all.
         """
-        if not self._counts(step):
+        if not self._admit(step):
             return None
         if not self._steps:
-            self._since = number
+            self._first_step_number = number
         self._steps_left = steps_left
         self._cost_s = cost_s
         self._steps.append(step)
-        self._count += 1
+        self._steps_in_split += 1
         steps = tuple(self._steps)
-        if self._before and self._count in _NEAR:
-            self._learn(tuple(self._before)[-self._count :], steps)
-        if self._before and len(steps) >= _WINDOWS[0]:
-            self._compare_with_first(step)
+        if self._steps_before:
+            # Learn at the 5th, 9th and 17th step after the change.
+            if self._steps_in_split in _LEARNED_FROM:
+                before = tuple(self._steps_before)[-self._steps_in_split :]
+                self._learn(before, steps)
+            if self._steps_in_split >= _WINDOWS[0]:
+                self._add_to_gain(step)
         for count in _WINDOWS:
-            # A long window is looked at once an eighth of it is new.
-            if self._count >= count and self._count % max(1, count // 8) == 0:
-                change = self._change(number, steps[:-count], steps[-count:])
+            # Recheck a window every count/8 new steps.
+            is_due = self._steps_in_split % max(1, count // 8) == 0
+            if self._steps_in_split >= count and is_due:
+                earlier, latest = steps[:-count], steps[-count:]
+                change = self._worthwhile_change(number, earlier, latest)
                 if change is not None:
+                    self._leave_split(earlier, latest)
                     return change
         return None
 
-    def _counts(self, step: StepTimes) -> bool:
-        """Whether a step is of the present split: not of a last, smaller batch, nor of before."""
+    def _admit(self, step: StepTimes) -> bool:
+        """Whether the step counts as one of the present split; begins anew at an unexpected one."""
         split = step.split
-        known = self._steps or self._before
-        if known and split.global_batch < known[-1].split.global_batch:
-            return False
-        if not self._steps and known and split == known[-1].split:
-            self._before.append(step)
-            return False
-        is_other = self._steps and split != self._steps[-1].split
-        has_grown = known and split.global_batch > known[-1].split.global_batch
-        if is_other or has_grown:
-            self.begin()
-        if self._first is None:
-            self._first = split
+        seen = self._steps or self._steps_before
+        if seen:
+            last = seen[-1].split
+            if split.global_batch < last.global_batch:
+                return False  # an epoch's last, smaller batch
+            if split == last and not self._steps:
+                # Of the old split: the batch was dispatched before the change.
+                self._steps_before.append(step)
+                return False
+            is_unexpected = split != last and bool(self._steps)
+            if is_unexpected or split.global_batch > last.global_batch:
+                self.begin()
+        if self._first_split is None:
+            self._first_split = split
             self._accumulates |= split.accumulates
-            self._costs.may_try = not self._accumulates
+            self._costs.may_add_micro_batches = not self._accumulates
         return True
 
-    def _change(
+    def _worthwhile_change(
         self, number: int, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
     ) -> SplitChange | None:
-        now = StepTimes.of(latest)
-        if now.step_time_s < _WORTH * self._min_step_s(now):
+        """The change that the latest steps of the split show to be worth it, or None.
+
+        `earlier` are the steps of the split before these.
+        """
+        now = StepTimes.median_of(latest)
+        # A cheap bound spares the solver in most steps.
+        if now.step_time_s < _WORTH_A_CHANGE * self._min_step_s(now):
             return None
         best = self._best(now)
         if best is None:
             return None
         gain = now.step_time_s / (best.step_time_s + now.common_s)
-        if gain < _WORTH and self._costs.may_try:
+        if gain < _WORTH_A_CHANGE and self._costs.may_add_micro_batches:
             return None
-        unsure = self._unsure(earlier, latest)
-        if unsure is None:
+        uncertainty = self._uncertainty(earlier, latest)
+        if uncertainty is None:
             return None
-        then = StepTimes.of(earlier) if len(earlier) >= _WINDOWS[0] else now
-        slowdown = tuple(map(truediv, now.compute_s, then.compute_s))
-        if len(earlier) >= _NEAR[-1] and _has_moved(slowdown, unsure, surely=True):
-            self._costs.may_try = True
-        if gain < _WORTH or _min_gain(now, best, unsure) < _WORTH:
+        earlier_times = now
+        if len(earlier) >= _WINDOWS[0]:
+            earlier_times = StepTimes.median_of(earlier)
+        slowdown = tuple(map(truediv, now.compute_s, earlier_times.compute_s))
+        if len(earlier) >= _LEARNED_FROM[-1] and _has_other_speed(
+            slowdown, uncertainty, clearly=True
+        ):
+            # From the next look on, a split may be tried whose further micro-batches cost more than
+            # is known: at another speed that is worth it.
+            self._costs.may_add_micro_batches = True
+        if gain < _WORTH_A_CHANGE:
             return None
-        if not self._pays(number, now.step_time_s * (1 - 1 / gain)):
+        if _min_gain(now, best, uncertainty) < _WORTH_A_CHANGE:
             return None
-        if _has_moved(slowdown, unsure):
-            self._patience = 0
-        # Of a size that is slower than foretold, each time twice as many steps are waited for.
-        elif self._before and now.step_time_s > StepTimes.of(self._before).step_time_s:
-            self._patience = 2 * max(self._patience, _WINDOWS[0])
-        elif self._count < self._patience:
+        if not self._saves_more_than_it_costs(number, now.step_time_s * (1 - 1 / gain)):
             return None
-        self._seen_variations += [*_variations(earlier), *_variations(latest)]
-        # The median shows another speed as soon as half of the steps have it, the latest ones.
-        self._before.clear()
-        self._before.extend(latest[len(latest) // 2 :])
-        self._first_over_old = self._first_over_now
-        self._steps.clear()
-        self._count = 0
+        is_other_speed = _has_other_speed(slowdown, uncertainty)
+        if self._must_wait(now, is_other_speed=is_other_speed):
+            return None
         return SplitChange(number, now.split, best.split, gain, slowdown)
 
-    def _pays(self, number: int, saved_s: float) -> bool:
-        """Whether a change that saves so much of each step saves more than the last one cost."""
+    def _leave_split(
+        self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
+    ) -> None:
+        """Begins with the steps of the next split."""
+        self._former_variations += [*_variations(earlier), *_variations(latest)]
+        self._steps_before.clear()
+        # Only the later half: the earlier half may be at the old speed, because a median shows a
+        # new speed as soon as half of the steps have it.
+        self._steps_before.extend(latest[len(latest) // 2 :])
+        self._ratio_first_to_previous = self._ratio_first_to_present
+        self._steps.clear()
+        self._steps_in_split = 0
+
+    def _must_wait(self, now: StepTimes, *, is_other_speed: bool) -> bool:
+        """Whether the back-off puts the change off; resets or doubles the back-off if not."""
+        if is_other_speed:
+            self._back_off = 0
+            return False
+        if self._steps_before:
+            step_before_s = StepTimes.median_of(self._steps_before).step_time_s
+            if now.step_time_s > step_before_s:
+                # The last change was wrong. Leave this split at once, but the next one only after
+                # twice as many steps as the last time.
+                self._back_off = 2 * max(self._back_off, _WINDOWS[0])
+                return False
+        return self._steps_in_split < self._back_off
+
+    def _saves_more_than_it_costs(self, number: int, saved_s: float) -> bool:
+        """Whether saving so much in each step saves more than the last change cost."""
         steps = self._steps_left
         if steps is None:
-            steps = number - self._since
+            steps = number - self._first_step_number
         return saved_s * steps > self._cost_s()
 
     def _min_step_s(self, now: StepTimes) -> float:
-        """What a step takes if all devices are equally busy, in parts of samples if need be."""
-        fewest = 0 if self._accumulates else 1  # micro-batches
-        samples = float(now.split.global_batch)
+        """Lower bound of a step: fractional samples, and every device finishes at one time T.
+
+        A device takes min_s + b/rate + update_s for b samples. From Σ rate·(T - min_s - update_s)
+        = B follows T = (B + Σ rate·(min_s + update_s)) / Σ rate.
+        """
+        # A device that may accumulate takes full micro-batches, whose rate has their fixed cost;
+        # else it has the fixed cost of one piece whatever its batch.
+        min_micro_batches = 0 if self._accumulates else 1
+        numerator = float(now.split.global_batch)
         rates = 0.0
         for device, update_s in enumerate(now.update_s):
-            size = self._largest(now.split, device)
-            min_s = self._costs.compute_s(now, device, 0, fewest)
+            size = self._max_micro_batch(now.split, device)
+            min_s = self._costs.compute_s(now, device, 0, min_micro_batches)
             rate = size / (self._costs.compute_s(now, device, size, 1) - min_s)
-            samples += rate * (min_s + update_s)
+            numerator += rate * (min_s + update_s)
             rates += rate
-        return samples / rates + now.common_s
+        return numerator / rates + now.common_s
 
-    def _largest(self, split: BatchSplit, device: int) -> int:
-        """The most samples that a device takes at a time; what trains fits."""
+    def _max_micro_batch(self, split: BatchSplit, device: int) -> int:
+        """The most samples that a device takes at a time; those that it trains with fit."""
         limit = self._limits[device] or split.global_batch
         return max(limit, split.micro_batches[device])
 
     def _best(self, now: StepTimes) -> Allocation | None:
-        """The planner's best split, without sync."""
+        """The planner's best split of the global batch, its step time without sync and rest.
+
+        None if there is none, or if a device can't take a multiple: the split then stays.
+        """
         split = now.split
         is_multiple = split.global_batch % self._multiple == 0
         multiple = self._multiple if is_multiple else 1
         sizes = []
         loads = []
         for device in range(len(split.batches)):
-            size = self._largest(split, device) // multiple * multiple
+            size = self._max_micro_batch(split, device) // multiple * multiple
             if not size:
                 return None
             sizes.append(size)
             loads.append(self._load(now, device, size, multiple))
-        best = allocated(
+        best = allocate_or_none(
             Problem(tuple(loads), multiple=multiple, global_batch=split.global_batch)
         )
         if best is None:
             return None
         micro_batches = []
         for batch, size in zip(best.split.batches, sizes, strict=True):
-            count = -(-batch // size)
-            micro_batches.append(-(-batch // (count * multiple)) * multiple)
-        whole = BatchSplit(best.split.batches, tuple(micro_batches))
-        return replace(best, split=whole)
+            count = _ceil_div(batch, size)
+            micro_batches.append(_ceil_div(batch, count * multiple) * multiple)
+        return replace(best, split=BatchSplit(best.split.batches, tuple(micro_batches)))
 
     def _load(self, now: StepTimes, device: int, size: int, multiple: int) -> Load:
-        """A device for the planner: all its micro-batches, up to this size, are one batch."""
-        # A device that gets more samples may need more micro-batches.
-        maximum = 2 * max(now.split.counts) if self._accumulates else 1
+        """A device for the planner, in micro-batches of at most `size` samples.
+
+        The planner sees all its micro-batches as one large batch. Its curve has two points for each
+        number of micro-batches: their fewest samples and their most.
+        """
+        # A device that gets more samples may take twice as many micro-batches as any does now.
+        most_micro_batches = 2 * max(now.split.counts) if self._accumulates else 1
         times_s = {}
-        for count in range(1, maximum + 1):
+        for count in range(1, most_micro_batches + 1):
             for batch in ((count - 1) * size + multiple, count * size):
                 times_s[batch] = self._costs.compute_s(now, device, batch, count)
         curve = Curve(tuple(times_s), tuple(times_s.values()))
-        return Load(curve, maximum * size, now.update_s[device], required=True)
+        most = most_micro_batches * size
+        return Load(curve, most, now.update_s[device], required=True)
 
-    def _unsure(
+    def _uncertainty(
         self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
     ) -> list[float] | None:
-        """By what part each device's time in the latest steps may be another; None if unknown."""
-        varied = [*self._seen_variations, *_variations(earlier), *_variations(latest)]
-        unsure = []
-        # What varied long ago, as a card that slowed, is no doubt of what is steady now.
-        for parts in zip(*varied[-_WINDOWS[-1] :], strict=True):
-            known = spread(parts)
-            if known is None or (known.error and len(parts) < _FEWEST):
+        """Relative uncertainty of each device's median compute time in the latest steps.
+
+        It is twice the 95 % interval's half-width. None if it is unknown.
+        """
+        present = [*_variations(earlier), *_variations(latest)]
+        variations = [*self._former_variations, *present]
+        uncertainty = []
+        # Only the latest: old instability says nothing about a card that is steady now.
+        for of_device in zip(*variations[-_WINDOWS[-1] :], strict=True):
+            estimate = spread(of_device)
+            if estimate is None:
                 return None
-            error = known.error * math.sqrt(len(parts) / len(latest))
-            unsure.append(_HALF_INTERVALS * t95(known.freedom) * error)
-        return unsure
+            # Without an error the devices are simulated: few steps are enough.
+            if estimate.error and len(of_device) < _MIN_STEPS:
+                return None
+            error = estimate.error * math.sqrt(len(of_device) / len(latest))
+            uncertainty.append(_HALF_INTERVALS * t95(estimate.freedom) * error)
+        return uncertainty
 
-    def _learn(self, before: Sequence[StepTimes], steps: Sequence[StepTimes]) -> None:
-        """Learns what the change of the split has made of each device's time."""
-        old = StepTimes.of(before)
-        now = StepTimes.of(steps)
-        changed = map(truediv, old.compute_s, now.compute_s)
-        self._first_over_now = list(map(mul, self._first_over_old, changed))
-        if now.split == self._first:
-            self._first_over_now = [1.0] * len(self._limits)
-        self._costs.learn(before, steps)
+    def _learn(self, before: Sequence[StepTimes], after: Sequence[StepTimes]) -> None:
+        """Learns what the change of the split has made of each device's compute time."""
+        old = StepTimes.median_of(before)
+        now = StepTimes.median_of(after)
+        old_over_now = map(truediv, old.compute_s, now.compute_s)
+        first_over_now = list(map(mul, self._ratio_first_to_previous, old_over_now))
+        if now.split == self._first_split:
+            first_over_now = [1.0] * len(self._limits)
+        self._ratio_first_to_present = first_over_now
+        self._costs.learn(before, after)
 
-    def _compare_with_first(self, step: StepTimes) -> None:
-        """Counts what a step takes, and what it would have taken in the first split."""
-        computes_s = map(mul, step.compute_s, self._first_over_now)
-        self._took_s += step.step_time_s
-        self._in_first_s += max(map(add, computes_s, step.update_s)) + step.common_s
+    def _add_to_gain(self, step: StepTimes) -> None:
+        """Adds a step's seconds, and what it would have taken in the first split."""
+        in_first_split_s = map(mul, step.compute_s, self._ratio_first_to_present)
+        busy_s = map(add, in_first_split_s, step.update_s)
+        self._measured_s += step.step_time_s
+        self._in_first_split_s += max(busy_s) + step.common_s
 
 
-def _min_gain(now: StepTimes, best: Allocation, unsure: Sequence[float]) -> float:
-    """How many times as fast the best split is at least, if times are known but for these parts."""
+def _ceil_div(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+def _min_gain(now: StepTimes, best: Allocation, uncertainty: Sequence[float]) -> float:
+    """The worst-case gain, old / new step time, if each compute time may be off in its way.
+
+    A time t may be from t·exp(-u) to t·exp(u) in both splits, u being its uncertainty. The gain is
+    least if the device that is slowest in the new split takes the longest, and all others the
+    shortest. Which one is slowest then is not known: each is tried, and the least gain counts.
+    """
     gains = []
     for slowest, new_s in enumerate(best.compute_s):
         old_s = 0.0
         for device, compute_s in enumerate(now.compute_s):
             sign = 1 if device == slowest else -1
-            min_s = compute_s * math.exp(sign * unsure[device])
-            old_s = max(old_s, min_s + now.update_s[device])
-        max_s = new_s * math.exp(unsure[slowest]) + now.update_s[slowest]
+            possible_s = compute_s * math.exp(sign * uncertainty[device])
+            old_s = max(old_s, possible_s + now.update_s[device])
+        max_s = new_s * math.exp(uncertainty[slowest]) + now.update_s[slowest]
         gains.append((old_s + now.common_s) / (max_s + now.common_s))
     return min(gains)
 
 
-def _has_moved(
-    slowdown: Sequence[float], unsure: Sequence[float], *, surely: bool = False
+def _has_other_speed(
+    slowdown: Sequence[float], uncertainty: Sequence[float], *, clearly: bool = False
 ) -> bool:
-    """Whether a device has another speed; `surely`, if a try may cost something."""
-    parts = 2 if surely else 1
-    pairs = zip(slowdown, unsure, strict=True)
-    return any(abs(ratio - 1) > _MOVED + parts * part for ratio, part in pairs)
+    """Whether a device's time differs by more than 5 % and its uncertainty.
+
+    `clearly` takes twice the uncertainty, where being wrong costs something.
+    """
+    factor = 2 if clearly else 1
+    for ratio, of_device in zip(slowdown, uncertainty, strict=True):
+        if abs(ratio - 1) > _OTHER_SPEED + factor * of_device:
+            return True
+    return False
 
 
 def _variations(steps: Sequence[StepTimes]) -> list[tuple[float, ...]]:
-    """In each step, each device's part of the compute over its median."""
-    parts = [parts_of(step) for step in steps]
-    usual = [median(of_device) for of_device in zip(*parts, strict=True)]
-    varied = []
-    for of_step in parts:
-        pairs = zip(of_step, usual, strict=True)
-        varied.append(tuple(part / middle for part, middle in pairs))
-    return varied
+    """For each step, each device's share of the compute, relative to its median share."""
+    shares = [compute_shares(step) for step in steps]
+    medians = [median(of_device) for of_device in zip(*shares, strict=True)]
+    return [tuple(map(truediv, of_step, medians)) for of_step in shares]

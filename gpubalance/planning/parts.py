@@ -114,16 +114,17 @@ class StepTimes:
     rest_s: float = 0.0
 
     @classmethod
-    def of(cls, steps: Sequence[StepTimes]) -> StepTimes:
+    def median_of(cls, steps: Sequence[StepTimes]) -> StepTimes:
         """The medians of some steps of one split.
 
-        Those of compute are of each device's part of it: what makes a step longer for all devices,
-        as longer samples do, changes no part.
+        A device's compute is the median total of all devices × the device's median share. What
+        makes a step longer for all devices, as longer samples do, changes no share.
         """
         totals_s = [sum(step.compute_s) for step in steps]
         total_s = median(totals_s)
         computes_s = [
-            total_s * median(parts) for parts in zip(*map(parts_of, steps), strict=True)
+            total_s * median(shares)
+            for shares in zip(*map(compute_shares, steps), strict=True)
         ]
         updates_s = map(median, zip(*(step.update_s for step in steps), strict=True))
         sync_s = median([step.sync_s for step in steps])
@@ -146,7 +147,7 @@ class StepTimes:
         return self.sync_s + self.rest_s
 
 
-def parts_of(step: StepTimes) -> tuple[float, ...]:
-    """Each device's part of the compute of all."""
+def compute_shares(step: StepTimes) -> tuple[float, ...]:
+    """Each device's compute as a fraction of all devices'."""
     total_s = sum(step.compute_s)
     return tuple(compute_s / total_s for compute_s in step.compute_s)

@@ -67,8 +67,8 @@ class Problem:
 
     Batches are multiples of `multiple`; `sync` is known by sets of devices.
     `micro_batches` is the most that a device's batch may be divided into; 1 is no accumulation.
-    With a free global batch, the plan takes the fewest micro-batches worth at least (1 − `within`)
-    of the best: the batch grows only if that clearly pays.
+    With a free global batch, the plan takes the fewest micro-batches with at least
+    (1 − `micro_batch_tolerance`) of the best value: the batch grows only if that clearly pays.
     """
 
     loads: tuple[Load, ...]
@@ -77,7 +77,7 @@ class Problem:
     global_batch: int | None = None
     max_global_batch: int | None = None
     micro_batches: int = 1
-    within: float = 0.0
+    micro_batch_tolerance: float = 0.0
     objective: Objective = throughput
 
     def value(self, allocation: Allocation) -> float:

@@ -250,12 +250,12 @@ def best_deadline(
     above: float = 0.0,
     at_once: int = _AT_ONCE,
 ) -> tuple[float, float]:
-    """The deadline T, in seconds, with the highest value of (G(T), T), and that value.
+    """The deadline D, in seconds, with the highest value of (G(D), D), and that value.
 
     Of equals it is the shortest; without a value above `above` they are (∞, 0).
 
-    G(T) is the sum of what all devices have done by T, or with `alone` the most that one has done.
-    It rises only when a granule is done, so the best T is one of these times. If they are too many
+    G(D) is the sum of what all devices have done by D, or with `alone` the most that one has done.
+    It rises only when a granule is done, so the best D is one of these times. If they are too many
     to list, time is divided: in (a, b] nothing is worth more than G(b) at a, and intervals worth
     less than the best so far are dropped until few granules remain. So the best is never left out.
     Raises TooFineError if too many granules remain.

@@ -1,4 +1,7 @@
-"""A step's sync, a function of the devices in use, and the packs in which gradients are summed."""
+"""A step's sync by the set of devices in use, and the packs in which gradients are summed.
+
+Sync is the part of the all-reduce that is not hidden behind compute, in seconds a step.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,30 @@ import math
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-# The part by which a sum may be timed too fast or too slow.
-_UNSURE = 0.03
-# What PyTorch's DistributedDataParallel takes at most, `bucket_cap_mb`.
-MOST_BYTES = 25 << 20
+# A timed sum may be off by this fraction.
+_TIMING_ERROR = 0.03
+# The usual bucket of PyTorch's DistributedDataParallel, `bucket_cap_mb`.
+MAX_PACK_BYTES = 25 << 20
 # A smaller pack is not worth its operations in the graph.
-LEAST_BYTES = 64 << 10
-# Of the first pack, as DistributedDataParallel has it: so the sums begin early.
-_FIRST_PART = 0.25
-# What packs may leave of the time of one all-reduce of everything.
-_WORTH_PACKS = 0.5
-_TIMES = 4  # the sizes to try are so many times smaller and larger
+MIN_PACK_BYTES = 64 << 10
+# The first pack is this fraction of the others, so that summing begins early.
+# (DistributedDataParallel has a smaller first bucket, too: 1 MiB.)
+_FIRST_PACK = 0.25
+# Packs are used only if their exposed time is at most this fraction of one all-reduce's.
+_MAX_EXPOSED = 0.5
+_RATIO = 4  # between a size of packs and the ones that are tried beside it
 
 
 @dataclass(frozen=True)
 class Syncs:
     """Seconds of sync by the set of devices in use; devices are the numbers of a problem's loads.
 
-    A `measured` set takes what was measured. Any other takes at most what its smallest measured
-    superset does; without one it is taken for the longest that was measured, or `otherwise_s` if
-    nothing was.
+    A set in `measured` takes what was measured. Any other set is planned with the sync of its
+    smallest measured superset, which is the most that it may take. Without such a superset it is
+    planned with the longest measured sync, or with `otherwise_s` if nothing was measured.
 
-    `sums_s` is what a sum of all gradients took over some sets, with nothing to hide it behind.
+    `sums_s` has, for some sets, the seconds of a sum of all gradients over the set. Sums are timed
+    alone, with no compute running.
     """
 
     measured: Mapping[frozenset[int], float] = field(default_factory=dict)
@@ -35,55 +40,77 @@ class Syncs:
     sums_s: Mapping[frozenset[int], float] = field(default_factory=dict)
 
     def of(self, used: Set[int]) -> float:
-        """The measured sync with these devices in use, else the most it takes; 0 for one alone."""
+        """The sync that a split over these devices is planned with; 0 for one device alone."""
         if len(used) < 2:
             return 0.0
-        return self.measured.get(self.smallest_measured_superset(used), self.longest_s)
+        superset = self.smallest_measured_superset(used)  # itself if measured
+        return self.measured.get(superset, self.longest_s)
 
     @property
     def longest_s(self) -> float:
-        """The longest that was measured."""
+        """The longest measured sync."""
         return max(self.measured.values(), default=self.otherwise_s)
 
     def minimum(self, used: Set[int]) -> float:
-        """The least sync with these devices in use: a set takes no less than any part of it.
+        """The least sync that these devices may have, by what is known; 0 if nothing is.
 
-        It is at least that of the smallest measured set around them, less what a sum over them may
-        be faster than over that set, or less by as large a part: sync in packs may be longer than
-        a sum. Hardly more can be gained. Nothing is gained on any measured part of them. If neither
-        is known, it is 0.
+        Let s be the sync of their smallest measured superset, S the sum over it, and S' the longest
+        timed sum over these devices or a subset. With the error of a timing, S counts as 1.03·S and
+        S' as 0.97·S'. Fewer devices save at most what their sum is faster:
+        1. s ≤ 1.03·S: they save at most 1.03·S - 0.97·S' seconds.
+        2. s > 1.03·S, because packs may take longer than one sum: they save at most the same
+           fraction of s, which leaves s·0.97·S' / (1.03·S).
+
+        Sums over the devices 0, 1, 2 and over 0, 1 took S = 10 ms and S' = 4 ms. If s is 8 ms, 0
+        and 1 have at least 8 - (10.3 - 3.88) = 1.6 ms of sync; if s is 20 ms, 20·3.88/10.3 = 7.5.
+
+        No set has less sync than a measured subset of it. None has more than `of` gives.
         """
-        min_s = _max_of_parts(self.measured, used)
+        min_s = _max_of_subsets(self.measured, used)
         superset = self.smallest_measured_superset(used)
         if superset in self.sums_s:
             superset_s = self.measured[superset]
-            superset_sum_s = (1 + _UNSURE) * self.sums_s[superset]
-            sum_over_them_s = (1 - _UNSURE) * _max_of_parts(self.sums_s, used)
-            left_s = superset_s - (superset_sum_s - sum_over_them_s)
+            superset_sum_s = (1 + _TIMING_ERROR) * self.sums_s[superset]
+            sum_s = (1 - _TIMING_ERROR) * _max_of_subsets(self.sums_s, used)
             if superset_s > superset_sum_s > 0:
-                left_s = superset_s * sum_over_them_s / superset_sum_s
+                left_s = superset_s * sum_s / superset_sum_s
+            else:
+                left_s = superset_s - (superset_sum_s - sum_s)
             min_s = max(min_s, left_s)
         return min(self.of(used), min_s)
 
-    def nothing_more_to_learn(self, used: Set[int]) -> bool:
-        """Whether no sum that can be timed would tell more of these devices' least sync.
+    def optimistic(self, used: Set[int]) -> float:
+        """`minimum` if a measured set contains these devices, else `of`."""
+        if self.smallest_measured_superset(used):
+            return self.minimum(used)
+        return self.of(used)
 
-        They can be timed beside a measured set around them. One over them takes between those over
-        a part of them and over that set, which may be as long.
+    def nothing_more_to_learn(self, used: Set[int]) -> bool:
+        """Whether timing sums would teach nothing more about these devices' least sync.
+
+        Sums can be timed only on devices inside a measured set. The sum over these devices takes at
+        least as long as over any timed subset, and at most as long as over the superset: if these
+        two agree, it is known.
         """
         superset = self.smallest_measured_superset(used)
+        if not superset:
+            return True
         if superset not in self.sums_s:
-            return not superset
+            return False
         return frozenset(used) in self.sums_s or not self.may_be_faster(used)
 
     def may_be_faster(self, used: Set[int]) -> bool:
-        """Whether a sum over these devices may be clearly faster than over the set around them."""
-        over_them_s = _max_of_parts(self.sums_s, used)
-        superset_s = self.sums_s.get(self.smallest_measured_superset(used), 0.0)
-        return (1 + _UNSURE) * over_them_s < (1 - _UNSURE) * superset_s
+        """Whether a sum over these devices may be clearly faster than over their superset."""
+        least_sum_s = _max_of_subsets(self.sums_s, used)
+        superset_sum_s = self.sums_s.get(self.smallest_measured_superset(used), 0.0)
+        return (1 + _TIMING_ERROR) * least_sum_s < (1 - _TIMING_ERROR) * superset_sum_s
 
-    def within(self, devices: Sequence[int]) -> Syncs:
-        """The syncs of these devices alone, numbered anew in this order."""
+    def restricted_to(self, devices: Sequence[int]) -> Syncs:
+        """The syncs of these devices' subsets; `devices[n]` gets the number n.
+
+        The set of all of them counts as measured, so `otherwise_s` is not needed. `sums_s` is left
+        out: who compares such splits times no sums.
+        """
         syncs = {frozenset(range(len(devices))): self.of(set(devices))}
         for measured, seconds in self.measured.items():
             if measured <= set(devices):
@@ -91,52 +118,58 @@ class Syncs:
         return Syncs(syncs)
 
     def smallest_measured_superset(self, used: Set[int]) -> frozenset[int]:
-        """The smallest measured set that has all these devices; an empty one if there is none."""
-        superset = [devices for devices in self.measured if devices >= used]
+        """The smallest measured set with all these devices, itself if measured; empty for none.
+
+        Of equally many devices it is the set with the least sync.
+        """
+        supersets = [devices for devices in self.measured if devices >= used]
         return min(
-            superset,
+            supersets,
             key=lambda devices: (len(devices), self.measured[devices]),
             default=frozenset(),
         )
 
 
-def _max_of_parts(seconds: Mapping[frozenset[int], float], used: Set[int]) -> float:
-    """The longest that a set takes which is a part of these devices, or all of them."""
-    parts_s = [took_s for devices, took_s in seconds.items() if devices <= used]
-    return max(parts_s, default=0.0)
+def _max_of_subsets(seconds: Mapping[frozenset[int], float], used: Set[int]) -> float:
+    """The longest time of these devices or of a subset; 0 if none has a time."""
+    of_subsets_s = [took_s for devices, took_s in seconds.items() if devices <= used]
+    return max(of_subsets_s, default=0.0)
 
 
 def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> int:
     """The size of packs with which the all-reduce ends soonest after the last gradient, or 0.
 
-    All G/p packs of a size p cost their latency l, and only the last one has nothing to hide
-    behind: it takes p/v at v bytes per second. (G/p)·l + p/v is least at p = √(G·l·v). It is
-    rounded to a power of two, which costs at most 6 % of that, so that two measurements of one link
-    give one size. Packs also take time from the compute that they hide behind: it is 0, for all
-    gradients at once, where packs would leave more than half of what that takes, l + G/v.
+    G bytes of gradients make G/p packs of p bytes. Each costs the latency l, and only the last is
+    exposed: it takes p/v at v bytes per second. (G/p)·l + p/v is least at p = √(G·l·v). That is
+    rounded to a power of two, so that two measurements of one link give one size, which costs at
+    most 6 %. At most it is MAX_PACK_BYTES, which is no power of two.
+
+    Returns 0 (one all-reduce) if packs would leave exposed more than half of its l + G/v, because
+    packing slows the compute that hides it.
     """
-    best = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
-    possible = max(1.0, min(best, 2.0 * MOST_BYTES))
-    pack_bytes = min(max(2 ** round(math.log2(possible)), LEAST_BYTES), MOST_BYTES)
+    ideal = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
+    possible = max(MIN_PACK_BYTES, min(ideal, MAX_PACK_BYTES))
+    pack_bytes = min(2 ** round(math.log2(possible)), MAX_PACK_BYTES)
     if pack_bytes >= gradient_bytes:
         return 0
     in_packs_s = gradient_bytes / pack_bytes * latency_s + pack_bytes / bytes_per_s
     at_once_s = latency_s + gradient_bytes / bytes_per_s
-    return pack_bytes if in_packs_s <= _WORTH_PACKS * at_once_s else 0
+    return pack_bytes if in_packs_s <= _MAX_EXPOSED * at_once_s else 0
 
 
 def sizes_beside(pack_bytes: int, gradient_bytes: int) -> set[int]:
-    """At most two other sizes to try, in bytes: packs that are four times smaller and larger.
+    """At most two other sizes of packs to try, in bytes: four times smaller and four times larger.
 
-    Packs as large as the gradients are 0, all at once. Beside 0 two smaller sizes are tried.
+    0 means one pack of everything: a size that is not below `gradient_bytes` becomes 0. Beside 0, a
+    sixteenth and a quarter of the gradients are tried.
     """
     if pack_bytes:
-        tried = [pack_bytes // _TIMES, pack_bytes * _TIMES]
+        tried = [pack_bytes // _RATIO, pack_bytes * _RATIO]
     else:
-        tried = [gradient_bytes // _TIMES**2, gradient_bytes // _TIMES]
+        tried = [gradient_bytes // _RATIO**2, gradient_bytes // _RATIO]
     sizes = set()
     for size in tried:
-        possible = min(max(size, LEAST_BYTES), MOST_BYTES)
+        possible = min(max(size, MIN_PACK_BYTES), MAX_PACK_BYTES)
         sizes.add(possible if possible < gradient_bytes else 0)
     return sizes - {pack_bytes}
 
@@ -144,24 +177,25 @@ def sizes_beside(pack_bytes: int, gradient_bytes: int) -> set[int]:
 def packs_of(
     values: Sequence[tuple[Hashable, int]], pack_bytes: int
 ) -> list[list[int]]:
-    """The numbers of the values in each pack, in the order in which the packs are summed.
+    """The indices of the values in each pack, in the order in which the packs are summed.
 
-    A value is its type and its bytes. The last values come first, as the backward pass begins with
-    the last layers. A pack has values of one type and ends once it has `pack_bytes`; with 0 there
-    is one for each type.
+    A value is (what it must have in common with the others of its pack: its dtype; its bytes). The
+    last values come first, because the backward pass begins with the last layers. A pack is closed
+    once it has `pack_bytes`; with 0 there is one pack for each dtype.
     """
     packs: list[list[int]] = []
-    filling: dict[Hashable, list[int]] = {}  # by type, the pack that takes more values
-    room: dict[Hashable, float] = {}  # bytes until that pack ends
-    for number in reversed(range(len(values))):
-        kind, size = values[number]
-        if room.get(kind, 0.0) <= 0:
-            has_room: float = pack_bytes or math.inf
-            if kind not in room:  # the first pack
-                has_room *= _FIRST_PART
-            room[kind] = has_room
-            filling[kind] = []
-            packs.append(filling[kind])
-        filling[kind].append(number)
-        room[kind] -= size
+    open_packs: dict[Hashable, list[int]] = {}
+    bytes_left: dict[Hashable, float] = {}  # until the open pack is closed
+    for index in reversed(range(len(values))):
+        kind, size = values[index]
+        is_first = kind not in open_packs
+        if is_first or bytes_left[kind] <= 0:
+            capacity: float = pack_bytes or math.inf
+            if is_first:
+                capacity *= _FIRST_PACK
+            bytes_left[kind] = capacity
+            open_packs[kind] = []
+            packs.append(open_packs[kind])
+        open_packs[kind].append(index)
+        bytes_left[kind] -= size
     return packs

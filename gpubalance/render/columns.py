@@ -30,7 +30,7 @@ _LEFT_OUT = {"device", *Result.model_fields}
 class Column(NamedTuple):
     """`key` is the name in the result, with its unit; `label` and `unit` are what people see.
 
-    `value` reads the cell from a row's record, in the key's unit, None if that lacks it; cells.py
+    `value` reads the cell from a row's record, in the key's unit, None if that lacks it; table.py
     shows it in `unit`. `has_ratio` is false if the ratio of two cells says nothing. `brief` is the
     head in a terminal's table of devices.
     """

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.step.compiled import NotCompiled
-from gpubalance.engine.step.functions import Functions
+from gpubalance.engine.step.functions import Functions, TrainedStep
 from gpubalance.numbers.units import format_seconds
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.measured import xla_mismatch_text
@@ -51,7 +51,7 @@ class CompiledSteps:
 
     def train(
         self, dispatched: Dispatched, *, stamped: bool = False, noisy: bool = False
-    ) -> tuple[dict[str, Any], Any, bool]:
+    ) -> TrainedStep:
         """As `Functions.train`; a step that is compiled first, or not at all, counts as traced."""
         functions = self.functions
         if not functions.xla:
@@ -60,8 +60,8 @@ class CompiledSteps:
         shapes = dispatched.shares, tuple(sizes)
         if not self._comes_often(shapes):
             self._warn_of_rare(dispatched)
-            logs, _, _ = functions.train(dispatched, compiled=False)
-            return logs, None, True
+            result = functions.train(dispatched, compiled=False)
+            return TrainedStep(result.logs, None, was_traced=True)
         kind = shapes, stamped, noisy
         if kind in self._compiled:
             return functions.train(dispatched, stamped=stamped, noisy=noisy)
@@ -74,7 +74,7 @@ class CompiledSteps:
         began_s = time.perf_counter()
         kept = self._kept()
         try:
-            logs, stamps, _ = functions.train(dispatched, stamped=stamped, noisy=noisy)
+            result = functions.train(dispatched, stamped=stamped, noisy=noisy)
         except NotCompiled as error:
             self._go_on_without(error)
             for variable, value in kept:
@@ -82,7 +82,7 @@ class CompiledSteps:
             return functions.train(dispatched, stamped=stamped, noisy=noisy)
         took = format_seconds(time.perf_counter() - began_s)
         self._report(f"… it took {took}")
-        return logs, stamps, True
+        return result._replace(was_traced=True)
 
     def max_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on; 1 with XLA."""

@@ -126,11 +126,11 @@ class KerasFunctions(ABC):
     """A model's train, test and predict functions as it is compiled now.
 
     `thread` is that in which Keras is calling them, None if it is not. `monitor` is the Monitor of
-    the `fit` that does.
-    `asks_itself` is whether it asks for a batch only when it needs it.
+    the `fit` that does. `reads_generators_ahead`: nobody else asks a generator for batches before
+    they are needed, so that a thread must.
     """
 
-    asks_itself = True
+    reads_generators_ahead = True
 
     def __init__(self, model: Any) -> None:
         from gpubalance.training.called_function import CalledFunction
@@ -193,14 +193,14 @@ class KerasFunctions(ABC):
             return Batches(epochs._distributed_dataset)
         turn = vars(epochs)[_TURN]
         batches = GeneratorBatches(data.generator(), data._output_signature, turn)
-        return ReadAhead(batches) if self.asks_itself else batches
+        return ReadAhead(batches) if self.reads_generators_ahead else batches
 
+    @abstractmethod
     def train(self, iterator: Iterator[Any]) -> Any:
         """Trains `steps_per_execution` steps and returns the last one's logs.
 
         Raises StopIteration without data.
         """
-        return self._several(iterator, self._train_on)
 
     def test(self, iterator: Iterator[Any]) -> Any:
         """Does the same for `evaluate`."""
@@ -215,16 +215,13 @@ class KerasFunctions(ABC):
         """The outputs for all samples of some batches, in their order."""
 
     @abstractmethod
-    def _train_on(self, iterator: Iterator[Any]) -> Any:
-        """Trains on the next batch and returns the logs. Raises StopIteration without one."""
-
-    @abstractmethod
     def _test_on(self, iterator: Iterator[Any]) -> Any:
-        """Does the same for `evaluate`."""
+        """Tests on the next batch and returns the logs. Raises StopIteration without one."""
 
     def _several(
         self, iterator: Iterator[Any], step: Callable[[Iterator[Any]], Any]
     ) -> Any:
+        """Calls `step` as often as `steps_per_execution` says; returns the last logs."""
         logs = None
         for _ in range(self.model.steps_per_execution):
             try:

@@ -171,6 +171,10 @@ class PipelinedSteps(KerasFunctions):
                 outputs.append(self._outputs(micro_batch)[0])
         return self._together(outputs)
 
+    def train(self, iterator: Iterator[Any]) -> Any:
+        """Trains `steps_per_execution` steps, one after the other."""
+        return self._several(iterator, self._train_on)
+
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         parts = _parts(next(iterator))
         self._refuse_larger(_samples(parts))

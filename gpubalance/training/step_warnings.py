@@ -44,39 +44,43 @@ class StepWarnings:
         self._may_begin_short = data.may_begin_short(options)
         self._short_first = None
 
-    def say(self, text: str) -> None:
+    def warn_once(self, text: str) -> None:
         """Warns of a text, unless it is empty or has been said."""
         if text and self._split.is_first and text not in self._split.warned:
             self._split.warned.add(text)
             warn_user(text)
 
-    def of_no_finite_loss(self, history: dict[str, Any]) -> None:
+    def warn_of_no_finite_loss(self, history: dict[str, Any]) -> None:
         """Warns of losses in a `fit`'s history that are no numbers, if nothing has said so."""
         if not any("not finite" in text for text in self._split.warned):
-            self.say(data.not_finite_text(history))
+            self.warn_once(data.not_finite_text(history))
 
-    def of_batch_normalisation(self, *, xla: bool) -> None:
+    def warn_of_batch_normalisation(self, *, xla: bool) -> None:
         """Warns of layers that normalise each device's samples by themselves."""
         if self._split.replicas.count > 1:
             micro = self._split.shares.accumulates
-            self.say(unsynchronised_text(self._model, micro=micro, xla=xla))
+            self.warn_once(unsynchronised_text(self._model, micro=micro, xla=xla))
 
-    def of_another_model(self, step: measured.Fingerprint | None = None) -> None:
+    def warn_if_other_than_planned(
+        self, step: measured.Fingerprint | None = None
+    ) -> None:
         """Warns of a model, its optimizer, or a step that the plan was not measured with."""
         split = self._split
         if split.plan is not None:
-            self.say(
+            self.warn_once(
                 measured.plan_mismatch_text(
                     split.plan, self._model, split.simulate, split.plan_file, step
                 )
             )
 
     @property
-    def wait_for_second_batch(self) -> bool:
-        """Whether the first batch may be the one that is not full, so that the second tells."""
+    def first_batch_may_be_short(self) -> bool:
+        """Whether the first batch may be the one that is not full: the second one tells."""
         return self._short_first is not None
 
-    def of_other_batches(self, dispatched: Dispatched, *, rebalances: bool) -> None:
+    def warn_of_other_batches(
+        self, dispatched: Dispatched, *, rebalances: bool
+    ) -> None:
         """Warns of steps that do not have the split's global batch, by the first one.
 
         By the larger of the first two where the first may be the one that is not full.
@@ -90,7 +94,7 @@ class StepWarnings:
         elif self._may_begin_short and dispatched.samples < split.global_batch:
             self._short_first = dispatched
             return
-        self.say(
+        self.warn_once(
             data.other_batches_text(
                 dispatched,
                 split.global_batch,

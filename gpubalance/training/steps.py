@@ -37,10 +37,10 @@ from gpubalance.training.processes import Processes, end_together, quiet
 from gpubalance.training.scope import refuse_another_scope
 from gpubalance.training.step_warnings import StepWarnings
 
-# The most batches on which a step is tried in parts, while they do not tell how parts make a whole.
-_TRIES = 4
-# What losses and metrics say of labels that are None.
-_OF_NOTHING = re.compile("None values not supported|'NoneType' object")
+# The parity check is tried on so many batches of a model at most, while it can't decide.
+_PARITY_TRIES = 4
+# What losses and metrics raise for labels that are None.
+_MISSING_LABELS_ERROR = re.compile("None values not supported|'NoneType' object")
 
 
 class Steps(KerasFunctions):
@@ -48,39 +48,45 @@ class Steps(KerasFunctions):
 
     def __init__(self, split: DeviceSplit, model: Any) -> None:
         super().__init__(model)
-        # Whoever calls holds it. The model holds these steps, and must not hold all its splits.
+        # Weak: the model keeps its Steps alive, and they must not keep the split alive. During a
+        # call the caller has it.
         self._split: DeviceSplit = weakref.proxy(split)
         self._replicas = split.replicas
         self._feed = Feed(self._replicas, split.shares)
         self._processes = Processes(self._replicas)
         self._warnings = StepWarnings(self._split, model)
-        self._compiled_steps = CompiledSteps(self._split, model, self._warnings.say)
+        self._compiled_steps = CompiledSteps(
+            self._split, model, self._warnings.warn_once
+        )
         self._functions = self._compiled_steps.functions
-        self._tries_left = {"train": _TRIES, "test": _TRIES}
-        self._combine_rules = UNTRIED  # of training
-        # As the optimizer counts. A monitor has every so many-th of them stamped.
+        self._parity_tries_left = {"train": _PARITY_TRIES, "test": _PARITY_TRIES}
+        self._combine_rules = UNTRIED  # of training; until its parity check has run
+        # The optimizer's iteration count. Every `monitor.every`-th of its steps is stamped.
         self._trained_steps = 0
-        self._stamps_next = False  # true if the last stamped step does not count
-        # Until a call's first batch these are as follows.
+        # The last stamped step does not count: the next one is stamped instead.
+        self._restamp = False
+        self._method = ""  # `fit`, `evaluate` or `predict`
+        # Of the latest batch: its shapes, and TensorSpecs of its inputs for an error to name.
+        self._shapes: Any = None
+        self._input_specs: Any = None
+        self._reset_call()
+
+    def _reset_call(self) -> None:
+        """Sets what is known of a call only once it has had a batch."""
         self._is_built = False
         self._has_labels = True
         self._last_shares: BatchSplit | None = None  # of the last step that began
-        self._in_a_row = 1  # steps in one call, at most
-        self._method = ""
-        self._shapes: Any = None  # of the latest batch
-        self._inputs: Any = None  # what they are of, without values
+        self._max_steps_per_graph_call = 1
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
-        self.asks_itself = name == "predict"  # Keras asks there, else the feed
+        # Keras itself takes the batches of `predict`; the feed takes the others, ahead of time.
+        self.reads_generators_ahead = name == "predict"
         self._method = name
         refuse_another_scope(self.model, self._replicas.strategy, name)
         self._prepare(name, options)
-        self._is_built = False
-        self._has_labels = True
-        self._last_shares = None
-        self._in_a_row = 1
+        self._reset_call()
         self._feed.begin()
         self._make_optimizer()
         try:
@@ -92,30 +98,21 @@ class Steps(KerasFunctions):
             ):
                 result = method(self.model, **options)
             if name == "fit":
-                self._warnings.of_no_finite_loss(getattr(result, "history", {}))
+                history = getattr(result, "history", {})
+                self._warnings.warn_of_no_finite_loss(history)
             return result
         except tf.errors.OpError as error:
             if ran_out(error):
                 raise self._out_of_memory(error, trains=name == "fit") from error
-            # An error of a graph, whose own text is a hundred lines.
+            # The text of an error that a graph raises is a hundred lines: it is replaced.
             if isinstance(error, tf.errors.InvalidArgumentError):
-                fault = data_faults.of_class_number(str(error))
-                fault = fault or self._fault_of_inputs()
-                if fault is not None:
-                    raise fault from None
-                failed = f"{name} of the model {self.model.name} failed"
-                known = match(str(error))
-                raise BadInput(
-                    f"{failed}:\n{own_traceback(error)}",
-                    cause=known.cause if known else "",
-                    remedy=known.remedy if known else "",
-                ) from None
+                raise self._fault_of_graph(error) from None
             raise
         except (AttributeError, ValueError) as error:
             fault = data_faults.of_labels(error)
             if fault is not None:
                 raise fault from None
-            if self._has_labels or not _OF_NOTHING.search(str(error)):
+            if self._has_labels or not _MISSING_LABELS_ERROR.search(str(error)):
                 raise
             raise BadInput(
                 "the data has no labels (y)",
@@ -123,35 +120,51 @@ class Steps(KerasFunctions):
             ) from error
         finally:
             self._feed.stop()
-            self.monitor = None
+            self.monitor = None  # which the Monitor set when `fit` began
+
+    def _fault_of_graph(self, error: tf.errors.InvalidArgumentError) -> BadInput:
+        """The error to raise for one that TensorFlow raised when a graph ran."""
+        text = str(error)
+        fault = data_faults.of_label_outside_classes(text) or self._fault_of_inputs()
+        if fault is not None:
+            return fault
+        known = match(text)
+        return BadInput(
+            f"{self._method} of the model {self.model.name} failed:\n{own_traceback(error)}",
+            cause=known.cause if known else "",
+            remedy=known.remedy if known else "",
+        )
 
     def _fault_of_inputs(self) -> BadInput | None:
         """The error for the inputs of the latest batch, if the model refuses their shape."""
         name = "x"
         if self._method == "fit" and self._feed.kind == "test":
             name = "x of validation_data"
-        return data_faults.of_inputs(self.model, self._inputs, name)
+        return data_faults.of_inputs(self.model, self._input_specs, name)
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
-        # No step begins if the first batch is too large to be dispatched.
-        tried = self._last_shares or self._feed.dealing
+        # If no step has begun, the first batch was too large to be dispatched.
+        failing_shares = self._last_shares or self._feed.dealing
         monitor = self.monitor
         return out_of_memory(
             error,
             self._replicas.names,
             split.devices,
             split.shares,
-            tried,
+            failing_shares,
             trains=trains,
             changes=monitor.changes if monitor is not None else (),
         )
 
     def trace_again(self, what: str) -> None:
-        """Traces and tries them again, with the layers that are trainable now."""
+        """Traces the steps of `train`, `test` or `predict` again, with what is trainable now.
+
+        Their parity check runs again, too.
+        """
         self._compiled_steps.trace_again(what)
-        if what in self._tries_left:
-            self._tries_left[what] = _TRIES
+        if what in self._parity_tries_left:
+            self._parity_tries_left[what] = _PARITY_TRIES
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
@@ -160,123 +173,142 @@ class Steps(KerasFunctions):
         outputs = []
         for batch in batches:
             dispatched = self._feed.deal(cleaned(batch))
-            self._note_inputs(batch, dispatched)
+            self._remember_input_specs(batch, dispatched)
             outputs.append(self._functions.predict(dispatched))
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
 
     def train(self, iterator: Iterator[Any]) -> Any:
-        """Trains `steps_per_execution` steps, several in one call where that is worth it."""
-        left = self.model.steps_per_execution
+        """Trains `steps_per_execution` steps, several in one graph call where that is worth it.
+
+        Keras' `fit` calls this. It returns the last step's logs, and raises StopIteration without
+        data.
+        """
         logs = None
+        left = self.model.steps_per_execution
         while left:
-            batches = self._next_ones(iterator, self._count_in_a_row(left))
+            batches = self._next_batches(iterator, self._steps_in_next_call(left))
             if not batches:
                 break
             left -= len(batches)
-            if len(batches) > 1 and are_equal(batches):
-                logs = self._train_in_a_row(batches)
-            else:
-                for dispatched in batches:
-                    logs = self._train_on_dispatched(dispatched)
-            if left and self._in_a_row == 1 and self._is_tried("train", batches[-1]):
-                self._in_a_row = self._max_in_a_row(iterator, batches[-1])
+            logs = self._train_on(batches)
+            if left and self._max_steps_per_graph_call == 1:
+                self._max_steps_per_graph_call = self._max_steps(iterator, batches[-1])
         if logs is None:
             raise StopIteration
         return logs
 
-    def _next_ones(self, iterator: Iterator[Any], maximum: int) -> list[Dispatched]:
-        """So many of the next batches, fewer at the end."""
+    def _next_batches(self, iterator: Iterator[Any], maximum: int) -> list[Dispatched]:
+        """The next `maximum` batches, fewer at the end."""
         batches: list[Dispatched] = []
         try:
             while len(batches) < maximum:
-                batches.append(self._next(iterator, "train"))
+                batches.append(self._next_batch(iterator, "train"))
         except StopIteration:
             pass
         return batches
 
-    def _max_in_a_row(self, iterator: Iterator[Any], dispatched: Dispatched) -> int:
-        """How many steps one call may have, once one was traced.
+    def _train_on(self, batches: list[Dispatched]) -> Any:
+        """Trains on batches in order, in one graph call if one function takes all of them."""
+        if len(batches) > 1 and are_equal(batches):
+            return self._train_in_one_call(batches)
+        logs = None
+        for dispatched in batches:
+            logs = self._train_on_one(dispatched)
+        return logs
 
-        A generator is asked for no batches that are not needed yet. Processes train alike only as
-        long as each step is theirs.
-        """
-        if self._replicas.cluster is not None or not isinstance(iterator, Batches):
+    def _max_steps(self, iterator: Iterator[Any], dispatched: Dispatched) -> int:
+        """How many steps on batches like this one a graph call may have."""
+        if not self._parity_is_known("train", dispatched):
+            return 1
+        # The processes of a cluster must make the same calls.
+        if self._replicas.cluster is not None:
+            return 1
+        # A generator is asked for no batches that are not needed yet.
+        if not isinstance(iterator, Batches):
             return 1
         return self._compiled_steps.max_in_a_row(dispatched)
 
-    def _count_in_a_row(self, left: int) -> int:
-        """How many of the steps that are left the next call has: none that is stamped beside one.
+    def _steps_in_next_call(self, left: int) -> int:
+        """How many of the `left` steps the next graph call has.
 
-        A power of two, as each number takes a function of its own.
+        1. A stamped step has a call of its own.
+        2. It is a power of two, because each number of steps takes a function of its own.
+
+        If a call may have 8 steps and every 6th is stamped, the first 6 take calls of 4, 1 and 1.
         """
-        maximum = min(left, self._in_a_row)
+        maximum = min(left, self._max_steps_per_graph_call)
         if self.monitor is not None:
             every = self.monitor.every
-            until_stamped = every - self._trained_steps % every - 1
-            maximum = 1 if self._stamps_next else min(maximum, until_stamped)
-        return 1 << max(0, maximum.bit_length() - 1)
+            steps_before_next_stamp = every - self._trained_steps % every - 1
+            if self._restamp:
+                steps_before_next_stamp = 0
+            maximum = max(1, min(maximum, steps_before_next_stamp))
+        return 1 << (maximum.bit_length() - 1)
 
-    def _train_in_a_row(self, batches: list[Dispatched]) -> Any:
+    def _train_in_one_call(self, batches: list[Dispatched]) -> Any:
+        """Trains on batches that are alike in one graph call, without stamps."""
         for dispatched in batches:
-            self._note_training(dispatched)
-        known = self._functions.first_steps
+            self._begin_training_step(dispatched)
+        first_steps_before = self._functions.first_steps
         began_s = time.perf_counter()
         logs = self._functions.train_in_a_row(batches)
         if self.monitor is not None:
             took_s = time.perf_counter() - began_s
-            is_first = self._functions.first_steps > known
-            # What such a function is made in is not shared out over its steps.
+            is_first = self._functions.first_steps > first_steps_before
+            # A first call takes most of its time to make the function: that counts as one step's.
             each_s = took_s if is_first else took_s / len(batches)
             self.monitor.count(self._trained_steps, each_s, is_first=is_first)
         return logs
 
-    def _train_on(self, iterator: Iterator[Any]) -> Any:
-        return self._train_on_dispatched(self._next(iterator, "train"))
-
-    def _note_training(self, dispatched: Dispatched) -> None:
+    def _begin_training_step(self, dispatched: Dispatched) -> None:
+        """Counts and reports a step. Raises BadInput for micro-batches that are too small."""
         self._last_shares = dispatched.shares
         launched.reports.note_step(trains=True)
-        # A last micro-batch may be too small.
+        # A device's first micro-batch may have fewer samples than the others.
         if self._split.shares.accumulates and not dispatched.replicated:
             self._combine_rules.refuse_small(dispatched.shares.smallest, self.model)
         self._trained_steps += 1
 
-    def _train_on_dispatched(self, dispatched: Dispatched) -> Any:
-        self._note_training(dispatched)
+    def _train_on_one(self, dispatched: Dispatched) -> Any:
+        """Trains a step, which is stamped if it is the monitor's turn."""
+        self._begin_training_step(dispatched)
         monitor = self.monitor
         if monitor is None:
-            logs, _, _ = self._compiled_steps.train(dispatched)
-            return logs
-        stamped = self._stamps_next or self._trained_steps % monitor.every == 0
-        noisy = bool(monitor.noise)  # its stamps have the gradients' norms too
-        known = self._functions.first_steps
+            return self._compiled_steps.train(dispatched).logs
+        is_stamped = self._restamp or self._trained_steps % monitor.every == 0
+        first_steps_before = self._functions.first_steps
         began_s = time.perf_counter()
-        logs, stamps, is_new = self._compiled_steps.train(
-            dispatched, stamped=stamped, noisy=noisy
+        result = self._compiled_steps.train(
+            dispatched,
+            stamped=is_stamped,
+            noisy=bool(monitor.noise),  # the stamps then have the gradients' norms too
         )
         took_s = time.perf_counter() - began_s
-        is_first = is_new or self._functions.first_steps > known
+        is_first = result.was_traced or self._functions.first_steps > first_steps_before
         monitor.count(self._trained_steps, took_s, is_first=is_first)
-        # The first run of a trace is slower: it does not count, so the next step is stamped.
-        self._stamps_next = stamped and is_new
-        if stamped and not is_new:
+        # The first run of a trace is slower, so its stamps do not count.
+        self._restamp = is_stamped and result.was_traced
+        if is_stamped and not result.was_traced:
+            stamps = result.stamps.numpy()
             monitor.note(
-                self._trained_steps, stamps.numpy(), dispatched.shares, self._processes
+                self._trained_steps, stamps, dispatched.shares, self._processes
             )
-        return logs
+        return result.logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
-        dispatched = self._next(iterator, "test")
+        dispatched = self._next_batch(iterator, "test")
         launched.reports.note_step()
-        # A test step does not accumulate
+        # A test step takes each device's batch in one piece, never in micro-batches.
         self._last_shares = BatchSplit(dispatched.shares.batches)
         return self._functions.test(dispatched)
 
-    def _next(self, iterator: Iterator[Any], what: str) -> Dispatched:
-        """The next batch to train or test on, after all that is done before a first one.
+    def _next_batch(self, iterator: Iterator[Any], what: str) -> Dispatched:
+        """The next batch to `train` or `test` on, dispatched. Raises StopIteration.
 
-        Starts to bring the ones after it, but not while the step is still tried: what that finds
-        decides how they are dispatched. Raises StopIteration.
+        1. On a call's first batch it builds the model.
+        2. It runs the parity check on the batch, unless that has decided before, and dispatches the
+           batch anew: the check may ask for larger parts.
+        3. Once the check has decided, the feed brings the next batches to the devices meanwhile.
         """
         # The feed deals by the split's shares, which a monitor may have changed.
         self._feed.split = self._split.shares
@@ -284,7 +316,7 @@ class Steps(KerasFunctions):
         try:
             batch, dispatched = self._feed.take(iterator)
         except StopIteration:
-            self._processes.compare_count(0)  # another process may go on
+            self._processes.compare_count(0)  # raises if another process has a batch
             if not self._is_built:
                 raise BadInput(
                     "the data has no samples",
@@ -294,129 +326,139 @@ class Steps(KerasFunctions):
             raise
         self._processes.compare_count(dispatched.samples)
         self._processes.compare_batch(batch, self.model)
-        self._note_inputs(batch, dispatched)
+        self._remember_input_specs(batch, dispatched)
         if not self._is_built:
             self._build(batch, dispatched, trains=what == "train")
-        elif what == "train" and self._warnings.wait_for_second_batch:
-            self._warnings.of_other_batches(dispatched, rebalances=self._rebalances)
-        if not self._is_tried(what, dispatched):
-            if self._may_warn(what):
-                self._try(what, batch, dispatched.shares)
-                return self._feed.deal(batch)  # once more, by what that found
+        elif what == "train" and self._warnings.first_batch_may_be_short:
+            self._warn_of_other_batches(dispatched)
+        if self._parity_is_known(what, dispatched):
+            ahead = max(AHEAD, self._max_steps_per_graph_call)
+            self._feed.look_ahead(iterator, ahead)
             return dispatched
-        self._feed.look_ahead(iterator, max(AHEAD, self._in_a_row))
+        if self._try_can_tell(what):
+            self._check_parity(what, batch, dispatched.shares)
+            return self._feed.deal(batch)
         return dispatched
 
-    def _note_inputs(self, batch: Any, dispatched: Dispatched) -> None:
-        """Keeps what inputs of another shape than those before are like, for an error to name."""
+    def _remember_input_specs(self, batch: Any, dispatched: Dispatched) -> None:
+        """Remembers the TensorSpecs of inputs of a new shape: an error may have to name them."""
         if dispatched.shapes != self._shapes:
             self._shapes = dispatched.shapes
-            self._inputs = tf.nest.map_structure(
+            self._input_specs = tf.nest.map_structure(
                 lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
                 keras.utils.unpack_x_y_sample_weight(batch)[0],
             )
 
-    def _is_tried(self, what: str, dispatched: Dispatched) -> bool:
+    def _parity_is_known(self, what: str, dispatched: Dispatched) -> bool:
         """Whether it is known how parts make a whole, or there is but one part."""
         has_parts = self._replicas.count > 1 or dispatched.shares.accumulates
-        return not (has_parts and self._tries_left[what])
+        return not (has_parts and self._parity_tries_left[what])
 
-    def _may_warn(self, what: str) -> bool:
-        """Whether trying the step may tell anything: not once the loss has made its weights NaN.
+    def _try_can_tell(self, what: str) -> bool:
+        """Whether one more parity check may decide: not once the loss has made the weights NaN.
 
-        Each try takes as long as the first step.
+        Each check takes as long as the first step.
         """
-        is_first = self._tries_left[what] == _TRIES
+        is_first = self._parity_tries_left[what] == _PARITY_TRIES
         return is_first or built.weights_are_finite(self.model)
 
     def _build(self, batch: Any, dispatched: Dispatched, *, trains: bool) -> None:
-        """Does what Keras leaves to the first batch."""
+        """Does what Keras leaves to the first batch, and warns of what is known with it."""
         self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
         if self._has_labels:
             data_faults.refuse_text(self.model, *batch[:2])
         built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
-        self._functions.awaits_lasting = self._rebalances
+        self._functions.defers_size_functions = self._rebalances
         if trains:
             # A checkpoint may have been restored.
             self._trained_steps = int(self.model.optimizer.iterations.numpy())
-            self._warnings.of_another_model()
-            self._warnings.of_batch_normalisation(xla=self._functions.xla)
+            self._warnings.warn_if_other_than_planned()
+            self._warnings.warn_of_batch_normalisation(xla=self._functions.xla)
             if self.monitor is not None:
                 self.monitor.begin_with(dispatched.samples, self._trained_steps)
-            self._warnings.of_other_batches(dispatched, rebalances=self._rebalances)
+            self._warn_of_other_batches(dispatched)
 
     @property
     def _rebalances(self) -> bool:
         """Whether the split may change while this call trains."""
         return self.monitor is not None and self.monitor.rebalances
 
-    def _try(self, what: str, batch: Any, shares: BatchSplit) -> None:
-        """Tries the step in parts on a batch, and on a few later ones while that does not tell.
+    def _warn_of_other_batches(self, dispatched: Dispatched) -> None:
+        self._warnings.warn_of_other_batches(dispatched, rebalances=self._rebalances)
+
+    def _check_parity(self, what: str, batch: Any, shares: BatchSplit) -> None:
+        """Runs the parity check on a batch; while it can't decide, later batches are tried too.
 
         Raises BadInput for what a split can't train.
         """
-        # Not the first device's share, which may be one sample: of so few a sum looks like a mean.
+        # The largest share: a part of one sample does not tell a sum from a mean.
         largest = max(shares.micro_batches)
         combine_rules = self._functions.try_in_parts(what, batch, share=largest)
         if combine_rules.refused is not None:
             raise BadInput(
                 combine_rules.refused.message, remedy=combine_rules.refused.remedy
             )
-        if combine_rules.warned and not combine_rules.is_known:
+        check_failed = combine_rules.warned and not combine_rules.is_known
+        if check_failed:
             fault = self._fault_of_inputs()
             if fault is not None:
                 raise fault
-        self._tries_left[what] -= 1
+        self._parity_tries_left[what] -= 1
         if combine_rules.is_known:
-            self._tries_left[what] = 0
+            self._parity_tries_left[what] = 0
         self._feed.minimum = max(self._feed.minimum, combine_rules.minimum)
         for text in combine_rules.warned:
-            fault = data_faults.of_class_number(text)
+            fault = data_faults.of_label_outside_classes(text)
             if fault is not None:
                 raise fault
-            self._warnings.say(text)
+            self._warnings.warn_once(text)
         if what == "train":
             self._combine_rules = combine_rules
             combine_rules.refuse_small(shares.smallest, self.model)
-            self._warnings.of_another_model(combine_rules.fingerprint)
+            self._warnings.warn_if_other_than_planned(combine_rules.fingerprint)
 
     def _prepare(self, method: str, options: dict[str, Any]) -> None:
-        """Checks model and data, brings the data into the split's batches, and warns of changes."""
+        """Checks model and data, and replaces the data in `options` by batches of the split.
+
+        Warns of what differs from the plan and of what is changed.
+        """
         split = self._split
         trains = method == "fit"
+        warn = self._warnings.warn_once
         for text in built.check(self.model, trains=trains):
-            self._warnings.say(text)
+            warn(text)
         if not split.is_first:
             quiet(options)
         data.check(options, self.model, devices=len(split.devices), trains=trains)
         if trains:
-            self._warnings.say(
-                measured.precision_mismatch_text(self.model, split.precision)
-            )
-            self._warnings.say(set_before_text(self.model))
+            warn(measured.precision_mismatch_text(self.model, split.precision))
+            warn(set_before_text(self.model))
             self._compiled_steps.begin(options)
             if self._has_weights():
-                self._warnings.of_another_model()
+                self._warnings.warn_if_other_than_planned()
         users_data = options["x"]
         self._warnings.begin(options)
-        wanted = None if split.takes_any_batch else split.global_batch
-        data.bring_into_batches(options, wanted, self.model)
+        global_batch = None if split.takes_any_batch else split.global_batch
+        data.bring_into_batches(options, global_batch, self.model)
         if trains and options["x"] is not users_data:
             steps = options.get("steps_per_epoch")
             size = split.global_batch
-            self._warnings.say(data.regrouped_text(users_data, self.model, size, steps))
+            warn(data.regrouped_text(users_data, self.model, size, steps))
         if self._replicas.cluster is not None:
             # Otherwise a process would wait for ever for those that ended.
             end_together(method, options, self._processes)
 
     def _has_weights(self) -> bool:
-        # The model's own `built` does not tell: build(shape) of a subclass sets it without creating
-        # variables.
+        """Whether all layers are built.
+
+        The model's own `built` does not tell: a subclass' build(shape) sets it without creating
+        variables.
+        """
         return all(layer.built for layer in self.model._flatten_layers())
 
     def _make_optimizer(self) -> None:
-        """Creates the optimizer's variables in the scope.
+        """Creates the optimizer's variables in the strategy's scope.
 
         A callback that restores them would create them outside it.
         """

@@ -10,9 +10,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+from pydantic import BaseModel
 
 from gpubalance.results.run import Run
 from tests.stand_in import loaded
@@ -26,6 +27,7 @@ TINY = f"{ROOT / 'tests' / 'support' / 'tiny.py'}:net"
 # So the model is traced at once, and windows are short.
 TINY_PAIR = ("--simulate", QUICK_PAIR, "--model", TINY)
 SHORT = ("--windows", "1", "--duration", "0.5")
+R = TypeVar("R", bound=BaseModel)
 
 
 def broken(
@@ -38,11 +40,8 @@ def broken(
     package = folder / "broken" / name
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(f"raise {error}\n")
-    return {
-        "PYTHONPATH": os.pathsep.join(
-            [str(package.parent), os.environ.get("PYTHONPATH", "")]
-        )
-    }
+    path = [str(package.parent), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def typed(line: str) -> tuple[str, ...]:
@@ -60,12 +59,11 @@ def heed_signals() -> None:
 
 
 def start(
-    line: str,
-    *more: str,
-    environment: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
+    line: str, *more: str, environment: Mapping[str, str] = {}, cwd: Path | None = None
 ) -> subprocess.Popen[str]:
     """The program with the words of this line, and more that may have spaces in them."""
+    # The test process hides GPUs from its own TensorFlow; a user has not.
+    shown = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
     return subprocess.Popen(
         [PROGRAM, *line.split(), *more],
         stdin=subprocess.DEVNULL,
@@ -74,36 +72,29 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        # The test process hides GPUs from its own TensorFlow; a user has not.
-        env={
-            **{k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"},
-            "COLUMNS": "80",
-            **(environment or {}),
-        },
+        env={**shown, "COLUMNS": "80", **environment},
     )
 
 
-def gpubalance(
-    line: str,
-    *more: str,
-    code: int | None = None,
-    environment: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> subprocess.CompletedProcess[str]:
-    process = start(line, *more, environment=environment, cwd=cwd)
+Ended = subprocess.CompletedProcess[str]
+
+
+def gpubalance(line: str, *more: str, code: int | None = None, **how: Any) -> Ended:
+    """The program in a process of its own, which must end with that code, if one is given."""
+    process = start(line, *more, **how)
     out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert "Traceback" not in own(err), err
     assert code in (None, process.returncode), err
-    return subprocess.CompletedProcess([line, *more], process.returncode, out, err)
+    return Ended([line, *more], process.returncode, out, err)
 
 
 def here(
     line: str,
     *more: str,
     code: int | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = {},
     cwd: Path | None = None,
-) -> subprocess.CompletedProcess[str]:
+) -> Ended:
     """Runs a command in this process, which has already loaded the program.
 
     Workers are still real processes. The command must end with that exit code, if one is given.
@@ -111,14 +102,23 @@ def here(
     Not for anything that the program meets at its start: libraries, closed streams, a broken
     TensorFlow, signals.
     """
-    variables = environment or {}
-    with placed(cwd or Path.cwd(), variables), loaded(variables):
-        if "CUDA_VISIBLE_DEVICES" not in variables:
+    with placed(cwd or Path.cwd(), environment), loaded(environment):
+        if "CUDA_VISIBLE_DEVICES" not in environment:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         done = program([*line.split(), *more])
     assert "Traceback" not in own(done.err), done.err
     assert code in (None, done.code), done.err
-    return subprocess.CompletedProcess([line, *more], done.code, done.out, done.err)
+    return Ended([line, *more], done.code, done.out, done.err)
+
+
+def result_of(kind: type[R], line: str, *more: str, **how: Any) -> R:
+    """The result that a command in this process prints, which must end well."""
+    return kind.model_validate_json(here(line, *more, "--json", code=0, **how).stdout)
+
+
+def one_line(text: str) -> str:
+    """The text with a space for each line end, as a line may be wrapped anywhere."""
+    return " ".join(text.split())
 
 
 def lines_until(process: subprocess.Popen[str], pattern: str) -> list[str]:
@@ -165,9 +165,8 @@ def interrupted(
 
 def own(err: str) -> str:
     """The program's own lines, without the lines of a worker's log that it quotes."""
-    return "\n".join(
-        line for line in err.splitlines() if not line.lstrip().startswith("| ")
-    )
+    lines = [line for line in err.splitlines() if not line.lstrip().startswith("| ")]
+    return "\n".join(lines)
 
 
 def run_json(*arguments: str) -> dict[str, Any]:

@@ -16,15 +16,19 @@ from dataclasses import dataclass
 import pyte
 
 PATIENCE_S = 240.0
-_LINES = 24
+_ROWS = 24
 
 
 @dataclass(frozen=True)
 class Seen:
-    """All that was written to the terminal, and the screen after each write."""
+    """All that was written to the terminal, and the screen after each write.
+
+    `moments` has for each write the seconds since the start and how much was written by then.
+    """
 
     written: bytes
     pictures: tuple[tuple[str, ...], ...]
+    moments: tuple[tuple[float, int], ...]
 
     def ever(self, text: str) -> bool:
         """Whether a line of any screen has the text."""
@@ -36,13 +40,14 @@ def command_in_terminal(
     columns: int,
     *,
     environment: Mapping[str, str] | None = None,
+    rows: int = _ROWS,
 ) -> tuple[int, Seen]:
-    """Runs any command with its three streams on a terminal of 24 lines.
+    """Runs any command with its three streams on a terminal, of 24 rows if not said otherwise.
 
     Returns the exit status and what was seen.
     """
     to_gpubalance_error, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     unset = {"COLUMNS", "LINES", "NO_COLOR", "CUDA_VISIBLE_DEVICES"}
     variables = {key: value for key, value in os.environ.items() if key not in unset}
     process = subprocess.Popen(
@@ -53,18 +58,22 @@ def command_in_terminal(
         env={**variables, "TERM": "xterm", **(environment or {})},
     )
     os.close(theirs)
-    screen = pyte.Screen(columns, _LINES)
+    screen = pyte.Screen(columns, rows)
     stream = pyte.ByteStream(screen)
     written = b""
     pictures = []
-    until = time.monotonic() + PATIENCE_S
+    moments = []
+    began_s = time.monotonic()
+    until = began_s + PATIENCE_S
     while time.monotonic() < until and (data := _read(to_gpubalance_error)) is not None:
         if data:
             written += data
             stream.feed(data)
             pictures.append(tuple(line.rstrip() for line in screen.display))
+            moments.append((time.monotonic() - began_s, len(written)))
     os.close(to_gpubalance_error)
-    return process.wait(timeout=60), Seen(written, tuple(pictures))
+    seen = Seen(written, tuple(pictures), tuple(moments))
+    return process.wait(timeout=60), seen
 
 
 def _read(descriptor: int) -> bytes | None:

@@ -13,7 +13,8 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, here, typed
+from gpubalance.results.records import read_record
+from tests.cli.program import QUICK_PAIR, here, one_line, result_of
 from tests.jobs.probes import probe_of, proof_of
 from tests.support.cases import cases
 from tests.support.known import known
@@ -26,13 +27,9 @@ SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
     (
         "--global-batch 128 --max-global-batch 64",
         2,
-        "batch of 128\n  → the nearest that is possible: 64",
+        "128\n  → the nearest that is poss",
     ),
-    (
-        "--global-batch 100",
-        2,
-        "(--batch-multiple)\n  → --batch-multiple 4 takes it; or the nearest that is possible: 96 or 104",
-    ),
+    ("--global-batch 100", 2, "→ --batch-multiple 4 takes it; or the nearest that is "),
     ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
     ("--global-batch 100000", 2, "a global batch of 100,000 is too large: at most "),
 )
@@ -46,24 +43,20 @@ def test_what_is_not_possible_is_told_first(wanted: str, code: int, told: str) -
 
 @cases(
     "command, told",
-    (("run", "--batches", "8", "8"), "about 40 s in all; nothing was run"),
-    (("independent", "--batches", "8", "8"), "s in all; nothing was run"),
-    (("queue",), "2 commands, one at a time on GPU:0 Quick 3, GPU:1 Quick 2"),
-    (("probe",), "\n  GPU:1 alone "),
-    (("layers",), "in all; nothing was run"),
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+    ("run --batches 8 8", "about 40 s in all; nothing was run"),
+    ("independent --batches 8 8", "s in all; nothing was run"),
+    ("queue trials.txt", "2 commands, one at a time on GPU:0 Quick 3, GPU:1 Quick 2"),
+    ("probe", "\n  GPU:1 alone "),
+    ("layers", "in all; nothing was run"),
 )
 def test_a_dry_run_runs_nothing(
-    command: tuple[str, ...], told: str, tmp_path: Path, own_state: Path
+    command: str, told: str, tmp_path: Path, own_state: Path
 ) -> None:
     (tmp_path / "trials.txt").write_text("touch ran\ntouch ran\n")
-    names = ("trials.txt",) if command == ("queue",) else ()
-    asked = (*command, "--simulate", QUICK_PAIR, "--dry-run", "-o", "out.json", *names)
-    done = here(*asked, cwd=tmp_path, code=0)
-    assert told in done.stdout
-    assert json.loads((tmp_path / "out.json").read_text())["kind"] == (
-        f"{command[0]}-estimate"
-    )
+    asked = f"{command} --simulate {QUICK_PAIR} --dry-run -o out.json"
+    assert told in here(asked, cwd=tmp_path, code=0).stdout
+    estimate = json.loads((tmp_path / "out.json").read_text())
+    assert estimate["kind"] == f"{command.split()[0]}-estimate"
     assert not (tmp_path / "ran").exists()
     assert not list(own_state.rglob("*.*"))
 
@@ -72,38 +65,36 @@ def test_a_dry_run_runs_nothing(
 def test_a_dry_run_says_the_phases_of_a_balance(
     tmp_path: Path, own_state: Path
 ) -> None:
-    command = ("balance", "--simulate", QUICK_PAIR, "--max-global-batch", "32")
-    dry = here(*command, "--dry-run", "-o", str(tmp_path / "expected.json"))
-    assert (dry.returncode, dry.stderr) == (0, "")
-    expected = json.loads((tmp_path / "expected.json").read_text())
+    command = f"balance --simulate {QUICK_PAIR} --max-global-batch 32"
+    path = tmp_path / "expected.json"
+    dry = here(f"{command} --dry-run -o {path}", code=0).stdout
+    expected = json.loads(path.read_text())
     assert expected["seconds"] == sum(phase["seconds"] for phase in expected["phases"])
     names = [phase["name"] for phase in expected["phases"]]
-    assert re.findall(r"(?m)^  (.+?) +about \d+ s", dry.stdout) == names
-    assert re.search(
-        r"(?m)^about \d+ s in all; nothing was run; this estimate is in .*expected\.json$",
-        dry.stdout,
+    assert re.findall(r"(?m)^  (.+?) +about \d+ s", dry) == names
+    in_all = (
+        r"about \d+ s in all; nothing was run; this estimate is in .*expected\.json"
     )
-    assert "these times are guesses" in dry.stdout
-    assert "Nothing like it was measured" in " ".join(dry.stdout.split())
+    assert re.search(rf"(?m)^{in_all}$", dry)
+    assert "these times are guesses" in dry
+    assert "Nothing like it was measured" in one_line(dry)
     assert {phase["guessed"] for phase in expected["phases"]} == {True}
     assert not list(own_state.rglob("*.*"))
 
     # What was measured may replace the estimate, which nobody would miss.
-    done = here(*command, *SHORT, "-o", str(tmp_path / "expected.json"), code=0)
-    assert json.loads((tmp_path / "expected.json").read_text())["kind"] == "plan"
-    told = re.findall(
-        r"(?m)^… phase (\d) of 4, (.+?): about \d+ s; about \d+ s.* (?:in all|left)$",
-        done.stderr,
-    )
+    err = here(f"{command} -o {path}", *SHORT, code=0).stderr
+    assert json.loads(path.read_text())["kind"] == "plan"
+    left = r"about \d+ s; about \d+ s.* (?:in all|left)"
+    told = re.findall(rf"(?m)^… phase (\d) of 4, (.+?): {left}$", err)
     assert told == [(str(number), name) for number, name in enumerate(names, 1)]
 
-    again = here(*command, "--dry-run")
-    assert "GPU:0 alone" not in again.stdout
-    assert "planned with the probe of " in again.stdout
-    assert "Only the probe of it was measured" in " ".join(again.stdout.split())
-    assert "these times are guesses" in again.stdout
-    assert "guess" not in here(*command, *SHORT, "--dry-run").stdout
-    longer = here(*command, *SHORT, "--windows", "2", "--fresh", "--dry-run").stdout
+    again = here(command, "--dry-run").stdout
+    assert "GPU:0 alone" not in again
+    assert "planned with the probe of " in again
+    assert "Only the probe of it was measured" in one_line(again)
+    assert "these times are guesses" in again
+    assert "guess" not in here(command, *SHORT, "--dry-run").stdout
+    longer = here(command, *SHORT, "--windows", "2", "--fresh", "--dry-run").stdout
     assert "rounds, proof: guesses, as is usual for small models" in longer
 
 
@@ -120,36 +111,38 @@ def test_a_plan_after_a_balance_knows_what_it_found(tmp_path: Path) -> None:
     save(probe)
     file.write_text(probe.model_dump_json())
     command = f"plan --simulate {QUICK_PAIR}"
-    before = " ".join(here(command).stdout.split())
+    before = one_line(here(command).stdout)
     assert "sync-unknown" in before
     assert "gpubalance balance measures it" in before
     asked = (f"balance --simulate {QUICK_PAIR}", *SHORT)
-    balance = plan_of(*asked)
+    balance = result_of(Plan, *asked)
     assert known(balance.balance).rounds[0].outcome == "oom"
     assert known(balance.run).batches == balance.batches
 
-    told = " ".join(here(command).stdout.split())
+    told = one_line(here(command).stdout)
     based = f"based on what the balance of {balance.created} measured of these devices together"
     assert based in told
     assert "sync-unknown" not in told
     assert "learning rate: if yours was tuned for batch " in told
-    assert plan_of(f"plan {file}").batches == plan_of(command).batches
-    (second,) = plan_of(f"plan {file} --gpus 1").devices
+    of_file = result_of(Plan, f"plan {file}")
+    assert of_file.batches == result_of(Plan, command).batches
+    (second,) = result_of(Plan, f"plan {file} --gpus 1").devices
     assert second.index == 1
-    uncut = plan_of(command, "--accumulate", "auto")
+    uncut = result_of(Plan, f"{command} --accumulate auto")
     rate = format_rate(uncut.predicted.throughput)
     says = f"batch split {uncut.split} {rate} by prediction"
     assert says in here(f"layers --simulate {QUICK_PAIR}", code=2).stderr
-    fewer = plan_of(f"{command} --max-global-batch 160 --sync 0.02")
+    fewer = result_of(Plan, f"{command} --max-global-batch 160 --sync 0.02")
     assert (fewer.global_batch, fewer.sync_s) == (160, 0.02)
     # A later balance that had no use for the second device has found nothing.
     # No balance says anything of other devices.
     here(*asked, "--max-global-batch", "8", code=0)
-    assert plan_of(command).balanced == fewer.balanced == balance.created
-    assert plan_of(command, "--gpus", "0").balanced is None
+    same = result_of(Plan, command)
+    assert same.balanced == fewer.balanced == balance.created
+    assert result_of(Plan, f"{command} --gpus 0").balanced is None
     # A plan has no --all-reduce of its own: it is for the one whose sync was measured.
     here(*asked, "--all-reduce", "hierarchical", code=0)
-    plans = [plan_of(command), plan_of(f"plan {file}")]
+    plans = [result_of(Plan, line) for line in (command, f"plan {file}")]
     assert [plan.settings.all_reduce for plan in plans] == ["hierarchical"] * 2
 
 
@@ -157,50 +150,34 @@ def test_a_plan_after_a_balance_knows_what_it_found(tmp_path: Path) -> None:
 def test_with_a_noise_scale_what_learns_fastest_is_proven(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     scale = 60
-    done = here(
-        f"balance --simulate {QUICK_PAIR}",
-        *SHORT,
-        *typed(f"--noise-scale {scale} -o {file}"),
-        code=0,
-    )
-    plan = Plan.model_validate_json(file.read_text())
-    assert plan.run is not None
-    measured = {
-        r.split: r.measured.throughput.median
-        for r in known(plan.balance).rounds
-        if r.measured
-    }
-    best = max(
-        rate / (1 + split.global_batch / scale) for split, rate in measured.items()
-    )
-    assert measured[plan.split] / (1 + plan.global_batch / scale) > 0.97 * best
-    fastest = next(
-        one for one in plan.predicted.by_goodput if one.of == "most samples/s"
-    )
-    assert plan.global_batch < fastest.global_batch
-    assert "goodput at global batches of " in done.stdout
+    asked = f"balance --simulate {QUICK_PAIR} --noise-scale {scale} -o {file}"
+    out = here(asked, *SHORT, code=0).stdout
+    plan = read_record(file, Plan)
+    goodput = {}
+    for tried in known(plan.balance).rounds:
+        if tried.measured:
+            worth = 1 + tried.split.global_batch / scale
+            goodput[tried.split] = tried.measured.throughput.median / worth
+    assert goodput[plan.split] > 0.97 * max(goodput.values())
+    by_rate = [one for one in plan.predicted.by_goodput if one.of == "most samples/s"]
+    assert plan.global_batch < by_rate[0].global_batch
+    assert "goodput at global batches of " in out
     page = tmp_path / "page.html"
-    assert here("report", str(file), "--html", str(page)).returncode == 0
-    assert (
-        "what a sample is worth, and goodput over the global batch" in page.read_text()
-    )
+    here(f"report {file} --html {page}", code=0)
+    words = "what a sample is worth, and goodput over the global batch"
+    assert words in page.read_text()
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_the_lines_of_a_script_train_as_was_measured() -> None:
     """A plan in a file says it itself."""
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
-    summed = (*typed("--all-reduce one-device --pack-bytes 4MiB --gradients bf16"),)
-    unusual = ("--precision", "mixed_float16", *summed)
-    done = here("balance", "--simulate", QUICK_PAIR, *SHORT, *unusual, code=0)
-    told = " ".join(done.stdout.split())
+    summed = "--all-reduce one-device --pack-bytes 4MiB --gradients bf16"
+    unusual = f"--precision mixed_float16 {summed}"
+    done = here(f"balance --simulate {QUICK_PAIR} {unusual}", *SHORT, code=0)
     of_sums = "all_reduce='one-device', pack_bytes=4194304, gradients='bf16'"
-    assert f"], {of_sums}, precision='mixed_float16', simulate={QUICK_PAIR!r})" in told
-
-
-def plan_of(line: str, *more: str) -> Plan:
-    done = here(line, *more, "--json", code=0)
-    return Plan.model_validate_json(done.stdout)
+    line = f"], {of_sums}, precision='mixed_float16', simulate={QUICK_PAIR!r})"
+    assert line in one_line(done.stdout)
 
 
 PACKS = """
@@ -231,18 +208,13 @@ def test_other_packs_are_tried_where_sync_is_much_of_a_step(
 ) -> None:
     engine_that(PACKS.format(gradients=MIB8, usual=usual, sync_s=sync_s))
     path = tmp_path / "plan.json"
-    done = here(
-        *typed("balance --simulate 2 --max-global-batch 256"),
-        *SHORT,
-        "-o",
-        str(path),
-        code=0,
-    )
-    plan = Plan.model_validate_json(path.read_text())
+    asked = f"balance --simulate 2 --max-global-batch 256 -o {path}"
+    err = here(asked, *SHORT, code=0).stderr
+    plan = read_record(path, Plan)
     assert all(plan.batches)
     assert plan.settings.pack_bytes == chosen
     assert proof_of(plan).pack_bytes == chosen
-    assert f"trying {said}" in " ".join(done.stderr.split())
+    assert f"trying {said}" in one_line(err)
     # A run of the plan, and a training with it, have the same.
     run = here(f"run --simulate 2 --plan {path}", *SHORT[:4], "--json", code=0)
     assert json.loads(run.stdout)["pack_bytes"] == chosen
@@ -271,5 +243,5 @@ def test_a_host_behind_a_slow_link_is_left_out(
     What packs add goes with that host too: two devices are faster than one alone.
     """
     engine_that(SLOW_LINK)
-    plan = plan_of("balance", "--simulate", "3", "--max-global-batch", "256", *SHORT)
-    assert sorted(plan.batches) == [0, 128, 128]
+    asked = "balance --simulate 3 --max-global-batch 256"
+    assert sorted(result_of(Plan, asked, *SHORT).batches) == [0, 128, 128]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.results.checkup import ModelCheck
-from tests.cli.program import QUICK_PAIR, SHORT, TINY, gpubalance, here
+from tests.cli.program import QUICK_PAIR, SHORT, TINY, gpubalance, here, one_line
 from tests.support.cases import cases
 
 forked = pytest.mark.usefixtures("forked")
@@ -92,10 +92,11 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
     own = ("check", "--data", "train.py:arrays", "--model")
     done = gpubalance(*own, "train.py:build", "-q", cwd=tmp_path, code=0)
     assert done.stdout.startswith("train.py:build can be measured; a split trains it\n")
-    assert (
-        "mine: 21 parameters to train, gradients of 84 B; train.py:arrays gives 64 samples in all, "
-        "so a global batch has at most 64 " in " ".join(done.stdout.split())
+    mine = "mine: 21 parameters to train, gradients of 84 B"
+    samples = (
+        "train.py:arrays gives 64 samples in all, so a global batch has at most 64 "
     )
+    assert f"{mine}; {samples}" in one_line(done.stdout)
     says = "next: gpubalance balance --simulate 2 --model train.py:build --data train.py:arrays"
     assert says in done.stdout
 
@@ -113,7 +114,7 @@ def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     asked = ("--model", "train.py:normalised", "--data", "train.py:batches", "-q")
     done = gpubalance("check", *asked, "--simulate", "2", cwd=tmp_path, code=0)
-    told = " ".join(done.stdout.split())
+    told = one_line(done.stdout)
     assert "a split trains it, not all of it exactly" in told
     # Neither the synchronised one nor the frozen one.
     assert "1 BatchNormalization layer is not synchronised: each device" in told
@@ -137,7 +138,7 @@ def test_it_says_what_an_uncompiled_model_is_measured_with(tmp_path: Path) -> No
     model = ("check", "-q", "--model")
     data = ("--data", "train.py:arrays")
     done = gpubalance(*model, "train.py:open_loop", *data, cwd=tmp_path, code=0)
-    told = " ".join(done.stdout.split())
+    told = one_line(done.stdout)
     assert "a split trains it once it is compiled" in told
     assert "measured with Adam and SparseCategoricalCrossentropy" in told
     assert "a training loop of your own belongs into the model's train_step" in told

@@ -6,6 +6,7 @@ With --resume it is never checked again.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.kept_rules import KeptRules
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.settings.settings import Settings
-from tests.cli.program import QUICK_PAIR, gpubalance, typed
+from tests.cli.program import QUICK_PAIR, gpubalance
+from tests.support.cases import cases
 
 # It notes the processes that check it.
 _MODEL = """
@@ -37,46 +39,40 @@ def net():
 """
 
 
+_FEW = (
+    "--max-global-batch 64 --duration 0.2 --windows 1 --rounds 1 --round-duration 0.2"
+)
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("forked")
-def test_the_workers_of_a_balance_check_the_model_once(tmp_path: Path) -> None:
+@cases(
+    "command",
+    f"balance {_FEW}",
+    "probe --max-batch 8 --duration 0.2 --parallel",
+    ids=str,
+)
+def test_the_workers_of_a_command_check_the_model_once(
+    command: str, tmp_path: Path
+) -> None:
+    """Whether they begin one after another or at once."""
     file = tmp_path / "model.py"
     file.write_text(_MODEL)
-    few = (
-        *typed("--max-global-batch 64 --duration 0.2 --windows 1"),
-        *typed("--rounds 1 --round-duration 0.2"),
-    )
-    gpubalance(f"balance --simulate {QUICK_PAIR} --model {file}:net", *few, code=0)
-    assert len(set((tmp_path / "checked").read_text().split())) == 1
-
-
-@pytest.mark.full  # see the balance above
-@pytest.mark.usefixtures("forked")
-def test_of_workers_that_begin_at_once_one_checks_the_model(tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text(_MODEL)
-    few = ("--max-batch", "8", "--duration", "0.2", "--parallel")
-    gpubalance(f"probe --simulate {QUICK_PAIR} --model {file}:net", *few, code=0)
+    gpubalance(f"{command} --simulate {QUICK_PAIR} --model {file}:net", code=0)
     assert len(set((tmp_path / "checked").read_text().split())) == 1
 
 
 def test_what_was_found_is_left_for_resume() -> None:
     """What was found is left for resume and what could not be tried is not."""
     settings, other = (Settings(model=f"model.py:{name}") for name in ("net", "other"))
-    found = CombineRules(
-        variables={3: 1},
-        logs={"loss": 1},
-        exponents=(0, 1),
-        minimum=2,
-        step={"MatMul": 4},
-    )
+    counts: Any = {"variables": {3: 1}, "logs": {"loss": 1}, "step": {"MatMul": 4}}
+    found = CombineRules(exponents=(0, 1), minimum=2, **counts)
     with Journal("a", "a test", resume=False) as journal:
         journal.stays = True
         kept_rules = KeptRules(journal)
         kept_rules.note(settings, found)
-        kept_rules.note(
-            other, CombineRules(warned=("it can't be tried",), is_known=False)
-        )
+        untried = CombineRules(warned=("it can't be tried",), is_known=False)
+        kept_rules.note(other, untried)
         assert kept_rules.of(settings) == found
     again = KeptRules(Journal("a", "a test", resume=True))
     assert again.of(settings) == found

@@ -6,7 +6,7 @@ import inspect
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +49,16 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def variables(more: dict[str, str]) -> dict[str, str]:
-    without = {
+def said(command: list[str], more: dict[str, str]) -> str:
+    """The stdout of a process that must say nothing on stderr."""
+    own = {
         name: value
         for name, value in os.environ.items()
         if name != "CUDA_VISIBLE_DEVICES"
     }
-    return without | {"PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}"} | more
-
-
-def said(command: list[str], more: dict[str, str]) -> str:
-    """The stdout of a process that must say nothing on stderr."""
+    own["PATH"] = f"{Path(PROGRAM).parent}:{own['PATH']}"
     done = subprocess.run(
-        command, env=variables(more), capture_output=True, text=True, timeout=60
+        command, env=own | more, capture_output=True, text=True, timeout=60
     )
     assert done.stderr == ""
     return done.stdout
@@ -71,12 +68,10 @@ def ask_program(instruction: str, **more: str) -> str:
     return said([PROGRAM], {"_GPUBALANCE_COMPLETE": instruction, **more})
 
 
-def completed(
-    script: Path, *words: str, more: dict[str, str] | None = None
-) -> list[str]:
+def completed(script: Path, *words: str, more: Mapping[str, str] = {}) -> list[str]:
     """What bash offers for the last word."""
     asked = [BASH, "--norc", "-c", ASK, "bash", "gpubalance", *words]
-    return said(asked, {"SCRIPT": str(script), **(more or {})}).splitlines()
+    return said(asked, {"SCRIPT": str(script), **more}).splitlines()
 
 
 @cases(
@@ -108,9 +103,8 @@ def test_what_bash_offers(
 
 def test_commands_and_flags_where_nothing_is_typed_yet(script: Path) -> None:
     assert {"devices", "probe", "balance", "plan", "run"} <= set(completed(script, ""))
-    assert {"--gpus", "--batches", "--config", "--help"} <= set(
-        completed(script, "run", "")
-    )
+    flags = {"--gpus", "--batches", "--config", "--help"}
+    assert flags <= set(completed(script, "run", ""))
     assert {"probe", "train"} <= set(completed(script, "guide", ""))
 
 
@@ -120,11 +114,8 @@ def test_gpus_are_those_of_nvml_with_their_names(script: Path, tmp_path: Path) -
     assert completed(script, "run", "--gpus", "", more=gpus) == ["0", "1"]
     assert completed(script, "run", "--hosts", "alpha", "--gpus", "", more=gpus) == []
     line = "gpubalance run --gpus 0 "
-    asked = {
-        "_TYPER_COMPLETE_ARGS": line,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-        **gpus,
-    }
+    asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    asked |= gpus
     assert ask_program("complete_fish", **asked) == "1\tNVIDIA GeForce GTX 1080\n"
     assert '"1":"NVIDIA GeForce GTX 1080"' in ask_program("complete_zsh", **asked)
 
@@ -135,30 +126,23 @@ def test_nothing_is_said_of_a_line_that_makes_no_sense(shell: str) -> None:
     asked = {
         "_TYPER_COMPLETE_ARGS": line,
         "COMP_WORDS": line,
-        "COMP_CWORD": "not a number",
+        "COMP_CWORD": "no number",
     }
     assert "rror" not in ask_program(f"complete_{shell}", **asked)
 
 
 def test_each_word_that_fish_is_told_is_on_one_line() -> None:
     """Each word that fish is told is on one line in a narrow terminal too."""
-    asked = {
-        "_TYPER_COMPLETE_ARGS": "gpubalance run --",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-        "COLUMNS": "30",
-    }
-    assert all(
-        line.startswith("-")
-        for line in ask_program("complete_fish", **asked).splitlines()
-    )
+    asked = {"_TYPER_COMPLETE_ARGS": "gpubalance run --", "COLUMNS": "30"}
+    asked["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+    told = ask_program("complete_fish", **asked).splitlines()
+    assert {line[0] for line in told} == {"-"}
 
 
 def test_it_installs_itself(tmp_path: Path) -> None:
     """In a home of the test's. The shell is the one that the program is called from."""
-    installed = said(
-        [BASH, "--norc", "-c", f"{PROGRAM} --install-completion; true"],
-        {"HOME": str(tmp_path)},
-    )
+    installs = f"{PROGRAM} --install-completion; true"
+    installed = said([BASH, "--norc", "-c", installs], {"HOME": str(tmp_path)})
     assert "bash completion installed in" in installed
     assert ".bash_completions/gpubalance.sh" in (tmp_path / ".bashrc").read_text()
     assert completed(tmp_path / ".bash_completions" / "gpubalance.sh", "pl") == ["plan"]
@@ -166,10 +150,8 @@ def test_it_installs_itself(tmp_path: Path) -> None:
 
 @cases("flag", "--install-completion", "--show-completion")
 def test_a_word_beside_it_changes_nothing(flag: str, tmp_path: Path) -> None:
-    refused = said(
-        [BASH, "--norc", "-c", f"{PROGRAM} {flag} false 2>&1; true"],
-        {"HOME": str(tmp_path)},
-    )
+    installs = f"{PROGRAM} {flag} false 2>&1; true"
+    refused = said([BASH, "--norc", "-c", installs], {"HOME": str(tmp_path)})
     assert f"error: {flag} takes no arguments" in refused
     assert not list(tmp_path.iterdir())
 
@@ -178,9 +160,6 @@ def test_the_models_are_those_of_keras(tensorflow: Any) -> None:
     """Their names are read in its package, as Keras takes seconds to load."""
     import keras
 
-    models = {
-        name
-        for name, model in vars(keras.applications).items()
-        if inspect.isfunction(model)
-    }
+    found = vars(keras.applications).items()
+    models = {name for name, model in found if inspect.isfunction(model)}
     assert models | {"probe", "small"} == set(known(offers("--model", str))())

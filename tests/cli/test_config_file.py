@@ -15,6 +15,7 @@ from gpubalance.cli.config import defaults, options_of
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
 from tests.cli.program import QUICK_PAIR, here, start
 from tests.guide.documents import COMMANDS, PROGRAM
 from tests.jobs.probes import probe_of
@@ -32,15 +33,11 @@ FLAGS = [
 def parsed(name: str, arguments: list[str]) -> dict[str, Any]:
     """The parameters with which a command is called."""
     command = COMMANDS[name]
-    needed = [
-        __file__
-        for param in command.params
-        if isinstance(param, TyperArgument) and param.required
-    ]
+    arguments_of = [one for one in command.params if isinstance(one, TyperArgument)]
+    needed = [__file__ for one in arguments_of if one.required]
     with PROGRAM.make_context("gpubalance", [name]) as root:
-        return command.make_context(
-            name, [*arguments, "--", *needed], parent=root
-        ).params
+        words = [*arguments, "--", *needed]
+        return command.make_context(name, words, parent=root).params
 
 
 def value_of(option: TyperOption) -> tuple[str, Any]:
@@ -52,11 +49,9 @@ def value_of(option: TyperOption) -> tuple[str, Any]:
         return json.dumps(choice), choice
     number = max(2, int(option.min or 0))
     number += str(number) == option.default
-    return (
-        (f"[{number}, {number + 1}]", f"{number},{number + 1}")
-        if option.multiple
-        else (str(number), str(number))
-    )
+    if option.multiple:
+        return f"[{number}, {number + 1}]", f"{number},{number + 1}"
+    return str(number), str(number)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +71,8 @@ def test_each_flag_of_each_command_means_the_same_in_a_file(
     by_hand = parsed(name, arguments)
     assert by_hand != parsed(name, [])
     path = tmp_path / "config.toml"
-    texts = [
-        f"[{name}]\n{flag} = {written}\n",
-        f"{flag.replace('-', '_')} = {written}\n",
-    ]
-    for text in texts:
+    of_all = f"{flag.replace('-', '_')} = {written}\n"
+    for text in (f"[{name}]\n{flag} = {written}\n", of_all):
         path.write_text(text)
         assert parsed(name, ["--config", str(path)]) == by_hand
 
@@ -88,16 +80,11 @@ def test_each_flag_of_each_command_means_the_same_in_a_file(
 def test_the_command_line_is_above_it_and_a_commands_own_table(tmp_path: Path) -> None:
     """The command line is above it and a command's own table above all commands."""
     path = tmp_path / "config.toml"
-    path.write_text(
-        "model = 'probe'\nseed = 3\n[run]\nmodel = 'small'\ngpus = [0, 1]\nxla = true\n"
-    )
+    of_run = "[run]\nmodel = 'small'\ngpus = [0, 1]\nxla = true\n"
+    path.write_text(f"model = 'probe'\nseed = 3\n{of_run}")
     run = parsed("run", ["--config", str(path), "--gpus", "1", "--no-xla"])
-    assert (run["model"], run["seed"], run["gpus"], run["xla"]) == (
-        "small",
-        "3",
-        ["1"],
-        False,
-    )
+    assert (run["model"], run["seed"]) == ("small", "3")
+    assert (run["gpus"], run["xla"]) == (["1"], False)
     assert parsed("probe", ["--config", str(path)])["model"] == "probe"
 
 
@@ -110,21 +97,14 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
 
 
 NONE = ": there is no such"
+MEANT = "did you mean global-batch?"
 OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
 
 
 @cases(
     "text, says, remedy",
-    (
-        "[balance]\nglobal_bach = 3",
-        f": [balance] global-bach{NONE}",
-        "mean global-batch?",
-    ),
-    (
-        "windows = 1\nglobal-bach = 3",
-        f": global-bach{NONE}",
-        "did you mean global-batch?",
-    ),
+    ("[balance]\nglobal_bach = 3", f": [balance] global-bach{NONE}", MEANT),
+    ("windows = 1\nglobal-bach = 3", f": global-bach{NONE}", MEANT),
     ("[rum]\nwindows = 3", ": rum: there is no such command", "did you mean run?"),
     ("[devices]\nzzz = 3", f": [devices] zzz{NONE}", OF_DEVICES),
     ("config = 'other.toml'", f": config{NONE}", "there are: "),
@@ -162,19 +142,16 @@ def test_a_plan_with_the_flags_of_a_file(tmp_path: Path, before: bool) -> None:
     """Paths in it are what they would be on the command line: relative to the folder one is in."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    (tmp_path / "probe.json").write_text(
-        probe_of(simulated_devices(QUICK_PAIR)[0]).model_dump_json()
-    )
+    probe = probe_of(simulated_devices(QUICK_PAIR)[0])
+    (tmp_path / "probe.json").write_text(probe.model_dump_json())
     path = folder / "mine.toml"
-    path.write_text(
-        "quiet = true\nbatch_multiple = 16\n[plan]\nsync = 0.006\noutput = 'plan.json'\n"
-    )
+    of_plan = "[plan]\nsync = 0.006\noutput = 'plan.json'\n"
+    path.write_text(f"quiet = true\nbatch_multiple = 16\n{of_plan}")
     config = ("--config", str(path))
-    words = (
-        [*config, "plan", "probe.json"] if before else ["plan", "probe.json", *config]
-    )
+    words = ["plan", "probe.json"]
+    words = [*config, *words] if before else [*words, *config]
     here(*words, "--global-batch", "256", code=0, cwd=tmp_path)
-    plan = Plan.model_validate_json((tmp_path / "plan.json").read_text())
+    plan = read_record(tmp_path / "plan.json", Plan)
     assert (plan.batch_multiple, plan.sync_s, plan.global_batch) == (16, 0.006, 256)
 
 
@@ -210,9 +187,10 @@ def test_verbose_may_be_in_it_too(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("verbose = true\nsimulate = 65\n")
     process = start("devices", "--config", "mine.toml", cwd=tmp_path)
     _, err = process.communicate(timeout=60)
-    assert err.startswith(
-        "error: --simulate 65: from 1 to 64 devices\n  → from mine.toml: --simulate\nTraceback"
+    refused = (
+        "error: --simulate 65: from 1 to 64 devices\n  → from mine.toml: --simulate"
     )
+    assert err.startswith(f"{refused}\nTraceback")
 
 
 def test_the_help_shows_its_values_as_defaults(tmp_path: Path) -> None:

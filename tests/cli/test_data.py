@@ -16,7 +16,8 @@ import pytest
 from gpubalance.render.plan import own_batch_text
 from gpubalance.render.report.words import answer_of
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, SHORT, here, typed
+from gpubalance.results.records import read_record
+from tests.cli.program import QUICK_PAIR, SHORT, here, one_line, result_of
 from tests.render.samples import subject
 from tests.support.altered import altered
 from tests.support.known import known
@@ -62,41 +63,27 @@ def test_a_balance_that_ends_before_its_pipeline_is_measured_goes_on_there(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
     engine_that("def prefetched(samples): __import__('os')._exit(9)")
-    balanced = partial(
-        here, "balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", cwd=folder
-    )
+    asked = ("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json")
+    balanced = partial(here, *asked, cwd=folder)
     assert "--resume continues it" in balanced().stderr
-    assert known(
-        Plan.model_validate_json((folder / "plan.json").read_text()).run
-    ).complete
+    path = folder / "plan.json"
+    assert known(read_record(path, Plan).run).complete
     engine_that("def prefetched(samples): return samples / 100")
     balanced("--resume", code=0)
-    assert (
-        known(
-            Plan.model_validate_json((folder / "plan.json").read_text()).pipeline
-        ).held
-        is not None
-    )
+    assert known(read_record(path, Plan).pipeline).held is not None
     assert "plan.json exists" in balanced("--resume", code=2).stderr
 
 
 def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> None:
-    made = here(
-        "balance",
-        *PAIR,
-        *DATA,
-        *SHORT,
-        *typed("--epoch 1000 -o plan.json"),
-        code=0,
-        cwd=folder,
-    )
-    plan = Plan.model_validate_json((folder / "plan.json").read_text())
+    asked = ("balance", *PAIR, *DATA, *SHORT, "--epoch", "1000", "-o", "plan.json")
+    made = here(*asked, code=0, cwd=folder)
+    plan = read_record(folder / "plan.json", Plan)
     pipeline = known(plan.pipeline)
     assert pipeline.binds
     assert pipeline.alone.median == pytest.approx(100)
     assert pipeline.held is not None
     assert "samples/s" in made.stdout
-    assert "on batches held on the devices" in " ".join(made.stdout.split())
+    assert "on batches held on the devices" in one_line(made.stdout)
     again = here("plan", *PAIR, *DATA, "--epoch", "1000", cwd=folder)
     binds = "your input pipeline gives 100 samples/s"
     page = answer_of(subject(folder / "plan.json").result)
@@ -106,15 +93,13 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
         assert done.stdout.startswith(binds)
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
         says = "10.0 s with this split; your input pipeline gives them no faster"
-        assert says in " ".join(done.stdout.split())
-    assert "another device is not worth it until that gives more" in " ".join(
-        made.stdout.split()
-    )
+        assert says in one_line(done.stdout)
+    waits = "another device is not worth it until that gives more"
+    assert waits in one_line(made.stdout)
 
     path = folder / "mine.py"
-    path.write_text(
-        FILE.replace("    dataset()\n", "    pass\n    dataset()  # to train\n")
-    )
+    moved = FILE.replace("    dataset()\n", "    pass\n    dataset()  # to train\n")
+    path.write_text(moved)
     assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = here("plan", *PAIR, *DATA, code=4, cwd=folder)
@@ -126,9 +111,8 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert "  → name what it is for: --data mine.py:dataset\n" in unnamed.stderr
     assert here(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
     warned = here(*run, *DATA, *SHORT, "--json", code=0, cwd=folder)
-    assert [load["code"] for load in json.loads(warned.stdout)["warnings"]].count(
-        "data-changed"
-    ) == 1
+    codes = [one["code"] for one in json.loads(warned.stdout)["warnings"]]
+    assert codes.count("data-changed") == 1
 
 
 def test_own_batches_are_told_of(
@@ -137,31 +121,25 @@ def test_own_batches_are_told_of(
     """What becomes of one's own batches is told before a split is tried and after."""
     engine_that("def own_batch(): return 64")
     done = here("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", code=0, cwd=folder)
-    made = Plan.model_validate_json((folder / "plan.json").read_text())
+    made = read_record(folder / "plan.json", Plan)
     kept = known(made.predicted.best_at_own)
     rate = known(made.learning_rate)
     assert (made.own_batch, kept.split.global_batch, rate.from_batch) == (64, 64, 64)
     assert rate.linear == pytest.approx(made.global_batch / 64)
-    told = (
-        f"your batch of 64 → {made.global_batch}: {made.global_batch / 64:.3g} × fewer steps an "
-        "epoch, learning rate × "
-    )
-    assert (
-        f"{told}{rate.linear:.3g} (SGD with warm-up) or {rate.square_root:.3g} (Adam); "
-        "--global-batch 64 keeps it"
-    ) in (" ".join(done.stdout.split()))
+    fewer = f"{made.global_batch}: {made.global_batch / 64:.3g} × fewer steps an epoch"
+    rates = f"{rate.linear:.3g} (SGD with warm-up) or {rate.square_root:.3g} (Adam)"
+    told = f"your batch of 64 → {fewer}, learning rate × {rates}"
+    assert f"{told}; --global-batch 64 keeps it" in one_line(done.stdout)
     first = "first plan, which the rounds may change: your batch of 64 → "
     assert done.stderr.index(first) < done.stderr.index("round 1")
-    same = here(
-        "balance", *PAIR, *DATA, *SHORT, "--global-batch", "64", code=0, cwd=folder
-    )
+    as_before = ("--global-batch", "64")
+    same = here("balance", *PAIR, *DATA, *SHORT, *as_before, code=0, cwd=folder)
     assert "your batch of 64" not in same.stderr
     assert "global batch 64, as before: the learning rate stays" in same.stdout
     asked = here("plan", *PAIR, *DATA, "--from-batch", "100", code=0, cwd=folder)
-    text = " ".join(asked.stdout.split())
-    assert (
-        "steps an epoch; --global-batch 64 keeps it and is predicted to give " in text
-    )
+    text = one_line(asked.stdout)
+    says = "steps an epoch; --global-batch 64 keeps it and is predicted to give "
+    assert says in text
     assert "learning rate: if yours was tuned for batch 100, multiply by " in text
 
 
@@ -171,7 +149,7 @@ def test_a_batch_that_is_no_multiple_is_kept_with_a_smaller_multiple(
     engine_that("def own_batch(): return 20")
     done = here("balance", *PAIR, *DATA, *SHORT, code=0, cwd=folder)
     keeping = "--global-batch 20 --batch-multiple 4"
-    assert f"{keeping} keeps it" in " ".join(done.stdout.split())
+    assert f"{keeping} keeps it" in one_line(done.stdout)
     kept = here("balance", *PAIR, *DATA, *SHORT, *keeping.split(), code=0, cwd=folder)
     assert "global batch 20, as before" in kept.stdout
 
@@ -180,8 +158,7 @@ def test_a_plan_with_ones_own_batch_names_the_devices_that_it_leaves(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
     engine_that("def own_batch(): return 64")
-    done = here("balance", *PAIR, *DATA, *SHORT, "--json", code=0, cwd=folder)
-    made = Plan.model_validate_json(done.stdout)
+    made = result_of(Plan, "balance", *PAIR, *DATA, *SHORT, cwd=folder)
     predicted = made.predicted
     assert own_batch_text(made).endswith(" samples/s on GPU:0 alone")
     both = altered(known(predicted.best_at_own), batches=(40, 24))
@@ -192,13 +169,11 @@ def test_a_plan_with_ones_own_batch_names_the_devices_that_it_leaves(
 def test_a_wide_interval_names_whose_step_time_it_is_of(
     folder: Path, engine_that: Callable[[str], None]
 ) -> None:
-    engine_that(
-        "def prefetched(samples): return 0.01\n"
-        "def step(devices, batches, number): return 0.001 * (1 + number % 7)"
-    )
-    asked = ("run", *PAIR, *DATA, *typed("--windows 1 --duration 20 --batches 24 16"))
-    done = here(*asked, code=0, cwd=folder)
-    text = " ".join(done.stdout.split())
+    step = "def step(devices, batches, number): return 0.001 * (1 + number % 7)"
+    engine_that(f"def prefetched(samples): return 0.01\n{step}")
+    asked = f"run --simulate {QUICK_PAIR} --windows 1 --duration 20 --batches 24 16"
+    done = here(asked, *DATA, code=0, cwd=folder)
+    text = one_line(done.stdout)
     of = "on batches held on the devices, without the input pipeline,"
     assert f"the 95 % interval of a step time {of} is ± " in text
 
@@ -209,7 +184,7 @@ def test_data_with_few_samples_limits_the_probe_and_the_global_batch(
     """Data with fewer samples than a batch limits what is probed and the global batch."""
     engine_that("def epoch_samples(): return 200")
     done = here("balance", *PAIR, *DATA, *SHORT, "-o", "plan.json", code=0, cwd=folder)
-    made = Plan.model_validate_json((folder / "plan.json").read_text())
+    made = read_record(folder / "plan.json", Plan)
     assert made.global_batch == 200
     assert made.balance is not None
     assert {tried.split.global_batch for tried in made.balance.rounds} == {200}
@@ -234,10 +209,8 @@ def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples(
     engine_that("def loss_is_finite(): return False")
     told = here("run", *PAIR, *DATA, *SHORT, code=4, cwd=folder).stderr
     assert "random" not in told
-    assert (
-        "the first samples of --data mine.py:dataset have no NaN, but a later one may: read all of "
-        "it once and" in " ".join(told.split())
-    )
+    later = "dataset have no NaN, but a later one may: read all of it once and"
+    assert f"the first samples of --data mine.py:{later}" in one_line(told)
     words = "inputs are random numbers from 0 to 1"
     assert words in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr
 
@@ -250,28 +223,20 @@ def test_batches_that_fit_keeps_get_no_learning_rate(
     own = ("--model", "mine.py:other", *DATA, "--script", "new.py")
     asked = ("balance", *PAIR, *own, *SHORT, "-o", "plan.json")
     done = here(*asked, code=0, cwd=folder)
-    size = Plan.model_validate_json((folder / "plan.json").read_text()).global_batch
-    told = (
-        "your batches of 64 differ in shape, so split.fit uses them as they are. To train with "
-        f"{size}, let the dataset make those (batch or padded_batch)"
-    )
-    assert told in " ".join(done.stdout.split())
+    size = read_record(folder / "plan.json", Plan).global_batch
+    differ = "your batches of 64 differ in shape, so"
+    told = f"{differ} split.fit uses them as they are. To train with {size}, let the "
+    assert f"{told}dataset make those (batch or padded_batch)" in one_line(done.stdout)
     # The split of the first round may be of another size.
-    assert "your batches of 64 differ in shape, so" in " ".join(done.stderr.split())
+    assert differ in one_line(done.stderr)
     assert "SGD" not in done.stdout + done.stderr
     line = f"    # Make batches of {size} there (batch or"
     assert line in (folder / "new.py").read_text()
 
 
 def test_probe_holds_the_pipeline_against_the_devices_in_sum(folder: Path) -> None:
-    done = here(
-        "probe",
-        *PAIR,
-        *DATA,
-        *typed("--max-batch 32 -o probe.json"),
-        code=0,
-        cwd=folder,
-    )
+    asked = ("probe", *PAIR, *DATA, "--max-batch", "32", "-o", "probe.json")
+    done = here(*asked, code=0, cwd=folder)
     probe = json.loads((folder / "probe.json").read_text())
     assert probe["pipeline"]["binds"]
     assert done.stdout.startswith("your input pipeline gives 100 samples/s")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,14 +23,11 @@ from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import probe_of
 from tests.support.altered import altered
 from tests.support.cases import cases
+from tests.support.python import python
 from tests.support.tiny import net
 
-BRIEF: dict[str, Any] = {
-    "windows": 1,
-    "duration": 0.5,
-    "round_duration": 0.5,
-    "global_batch": 64,
-}
+BRIEF: dict[str, Any] = {"windows": 1, "duration": 0.5, "round_duration": 0.5}
+BRIEF["global_batch"] = 64
 SCRIPT = f"""
 import sys
 import time
@@ -73,10 +68,7 @@ def test_a_script_balances_its_functions_and_trains_by_the_plan(tmp_path: Path) 
     code = code_key(f"{script}:build", f"{script}:dataset")
     devices = simulated_devices(QUICK_PAIR)[0]
     save(altered(probe_of(devices), settings=settings, model=None, code=code))
-    command = [sys.executable, str(script), QUICK_PAIR]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
-    )
+    done = python(str(script), QUICK_PAIR, cwd=tmp_path, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "planning with the probe of" in done.stderr
     assert "next: gpubalance run --simulate" in done.stdout
@@ -132,32 +124,12 @@ def typed() -> Callable[[], Any]:
     (typed(), {}, BadInput, "and build is not"),
     (net, {"data": 3}, BadInput, "a value of type int is not"),
     (net, {"gpus": {0: 1}}, UsageError, "there is no device"),
-    (
-        net,
-        {"windows": 0},
-        UsageError,
-        "windows='0' should be greater than or equal to 1",
-    ),
+    (net, {"windows": 0}, UsageError, "windows='0' should be greater than or "),
     (net, {"margin": "x"}, UsageError, "'x' is not a size"),
-    (
-        net,
-        {"global_batch": 20},
-        UsageError,
-        "(batch_multiple=)\n  → batch_multiple=4 takes it",
-    ),
-    (
-        net,
-        {"output": __file__},
-        UsageError,
-        "→ give another output=, or overwrite=True",
-    ),
+    (net, {"global_batch": 20}, UsageError, "(batch_multiple=)\n  → batch_multiple=4 "),
+    (net, {"output": __file__}, UsageError, "give another output=, or overwrite=True"),
     (net, {"globalbatch": 8}, TypeError, "did you mean global_batch?"),
-    (
-        net,
-        {"windoes": 3},
-        TypeError,
-        "windoes: there is no such command or option: did you mean windows?",
-    ),
+    (net, {"windoes": 3}, TypeError, "command or option: did you mean windows?"),
 )
 def test_what_can_not_be_balanced_is_said_in_a_sentence(
     build: Any, options: dict[str, Any], kind: type[Exception], says: str

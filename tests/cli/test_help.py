@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from tests.guide.documents import COMMANDS
 from tests.support.cases import cases
 from tests.support.in_process import Program
+from tests.support.python import python
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -21,12 +20,9 @@ def test_the_help_of_a_command_has_each_of_its_options_and_an_example(
     done = in_process([name, "--help"])
     assert (done.code, done.err) == (0, "")
     for param in COMMANDS[name].params:
-        for flag in (
-            (*param.opts, *param.secondary_opts)
-            if param.param_type_name == "option"
-            else ()
-        ):
-            assert f" {flag} " in done.out
+        if param.param_type_name == "option":
+            for flag in (*param.opts, *param.secondary_opts):
+                assert f" {flag} " in done.out
     assert f"Example: gpubalance {name}" in done.out
     assert "<" not in re.sub(r"\d<=x<=\d+|<x<?", "", done.out), "a Python type"
     assert max(map(len, done.out.splitlines())) <= 80
@@ -84,13 +80,7 @@ def test_the_programs_help_loads_no_command_and_no_request() -> None:
     """They would take as long as the rest of the program."""
     code = "import sys; from gpubalance.cli.app import main; sys.argv[1:] = ['--help']\ntry: main()\n"
     code += "finally: print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    loaded = set(done.stderr.split())
+    loaded = set(python("-c", code, check=True).stderr.split())
     assert "gpubalance.cli.app" in loaded
-    assert not loaded & {
-        "pydantic",
-        "gpubalance.settings.requests",
-        *(f"gpubalance.cli.{name}" for name in COMMANDS),
-    }
+    commands = {f"gpubalance.cli.{name}" for name in COMMANDS}
+    assert not loaded & {"pydantic", "gpubalance.settings.requests", *commands}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -16,9 +15,20 @@ from gpubalance.cli.next_command import uses
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.checkup import Checkups
+from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_record
 from gpubalance.results.run import Run
 from gpubalance.settings.planning import PlanRequest
-from tests.cli.program import ROOT, SHORT, TINY, children_of, here, start, typed
+from tests.cli.program import (
+    ROOT,
+    SHORT,
+    TINY,
+    children_of,
+    here,
+    result_of,
+    start,
+    typed,
+)
 from tests.faults.machine import PLAIN, TI
 from tests.jobs.probes import probe_of
 from tests.stand_in import environment
@@ -57,28 +67,23 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
     """
     path = tmp_path / "run.json"
     (tmp_path / "mine.py").write_text(DATA)
-    split = (
-        *typed(f"--gpus alpha:0 beta:0 --batches 120 24 --baseline none -o {path}"),
-    )
+    split = typed(f"--gpus alpha:0 beta:0 --batches 120 24 --baseline none -o {path}")
     own = ("--model", TINY, "--data", f"{tmp_path}/mine.py:samples")
     reached = ("--hosts", "alpha,beta", "--via", "env ON={host}")
     done = here("run", "--simulate", TWO_HOSTS, *reached, *own, *split, *SHORT, code=0)
     labels = ["alpha:0", "beta:0"]
-    assert [
-        label for label in LABELS if re.search(rf"^{label} ", done.stdout, re.MULTILINE)
-    ] == labels
+    rows = [one for one in LABELS if re.search(rf"(?m)^{one} ", done.stdout)]
+    assert rows == labels
     assert "building" in done.stderr
     assert done.stdout.startswith("your input pipeline alone gives ")  # and keeps up
-    run = Run.model_validate_json(path.read_text())
+    run = read_record(path, Run)
     assert [device.host for device in run.devices] == ["alpha", "beta"]
     for device, replica in zip(run.devices, run.replicas, strict=True):
         profile = known(device.profile)
-        assert (
-            replica.compute_s >= profile.alpha_s + profile.beta_s * replica.batch - 1e-6
-        )
-        assert replica.memory_peak_bytes == profile.memory_at(
-            replica.batch, JOINT.extra_memory
-        )
+        alone_s = profile.alpha_s + profile.beta_s * replica.batch
+        assert replica.compute_s >= alone_s - 1e-6
+        held = profile.memory_at(replica.batch, JOINT.extra_memory)
+        assert replica.memory_peak_bytes == held
     # It is what medians of other parts leave of a step
     assert run.sync_s >= 0.8 * JOINT.sync_s
     assert run.complete
@@ -94,42 +99,29 @@ def test_a_run_over_two_hosts_is_measured_compared_and_reported(tmp_path: Path) 
 def test_plain_devices_on_hosts() -> None:
     hosts = ("--simulate", "1", "--hosts", "alpha,beta", "--via", "env ON={host}")
     listed = here("devices", *hosts, code=0)
-    assert re.findall(r"^(\w+:\d) +CPU", listed.stdout, re.MULTILINE) == [
-        "alpha:0",
-        "beta:0",
-    ]
-    done = here("run", *hosts, "--batches", "8", "4", *SHORT, "--json", code=0)
-    run = Run.model_validate_json(done.stdout)
-    assert [(device.host, device.profile) for device in run.devices] == [
-        ("alpha", None),
-        ("beta", None),
-    ]
+    rows = re.findall(r"(?m)^(\w+:\d) +CPU", listed.stdout)
+    assert rows == ["alpha:0", "beta:0"]
+    run = result_of(Run, "run", *hosts, "--batches", "8", "4", *SHORT)
+    found = [(device.host, device.profile) for device in run.devices]
+    assert found == [("alpha", None), ("beta", None)]
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_some_devices_of_some_hosts() -> None:
     two = ("--gpus", "beta:0", "alpha:1", "--batches", "8", "8")
-    done = here("run", "--simulate", TWO_HOSTS, *two, *SHORT, "--json", code=0)
-    assert [(d["host"], d["index"]) for d in json.loads(done.stdout)["devices"]] == [
-        ("beta", 0),
-        ("alpha", 1),
-    ]
-    probe = here(
-        f"probe --simulate {TWO_HOSTS} --gpus beta:0 --max-batch 16 --json", code=0
-    )
-    assert json.loads(probe.stdout)["probes"][0]["device"] == 0
+    run = result_of(Run, "run", "--simulate", TWO_HOSTS, *two, *SHORT)
+    found = [(device.host, device.index) for device in run.devices]
+    assert found == [("beta", 0), ("alpha", 1)]
+    probe = f"probe --simulate {TWO_HOSTS} --gpus beta:0 --max-batch 16"
+    assert result_of(Probe, probe).probes[0].device == 0
 
 
 @pytest.mark.usefixtures("forked")
 def test_a_split_on_one_host_trains_with_the_ring_asked_for_all() -> None:
     """A split that leaves all but one host out trains with the ring that was asked for all."""
-    run = (
-        *typed(
-            f"run --simulate {TWO_HOSTS} --all-reduce ring --model {TINY} --baseline none"
-        ),
-    )
-    done = here(*run, "--batches", "16", "8", "0", *SHORT, "--json", code=0)
-    assert json.loads(done.stdout)["batches"] == [16, 8, 0]
+    run = f"run --simulate {TWO_HOSTS} --all-reduce ring --model {TINY} --baseline none"
+    split = ("--batches", "16", "8", "0")
+    assert result_of(Run, run, *split, *SHORT).batches == (16, 8, 0)
 
 
 @pytest.mark.parametrize("gpus", ["gamma:0", "alpha:2", "alpha", "0"])
@@ -148,21 +140,17 @@ def three_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, .
     """
     for host, uuid in (("alpha", TI), ("beta", PLAIN)):
         (tmp_path / host).mkdir()
-        variables = environment(
-            tmp_path / host, f"driver 550.54.14\ngpu 0 uuid {uuid}\n"
-        )
-    (tmp_path / "tensorflow.py").write_text(
-        "raise ImportError('what it says of them is not asked here')"
-    )
+        own = f"driver 550.54.14\ngpu 0 uuid {uuid}\n"
+        variables = environment(tmp_path / host, own)
+    fails = "raise ImportError('what it says of them is not asked here')"
+    (tmp_path / "tensorflow.py").write_text(fails)
     monkeypatch.setenv("LD_LIBRARY_PATH", variables["LD_LIBRARY_PATH"])
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     script = Path(variables["NVML_STAND_IN"])
     prefix = tmp_path / "prefix"
     named = script.parent.parent / "$1" / script.name
-    greets = (
-        f'echo "Hello {{$1}} {{}}"; export NVML_STAND_IN={named}; shift; "$@"; code=$?; echo "bye '
-        f'}}"; exit $code'
-    )
+    greets = f'echo "Hello {{$1}} {{}}"; export NVML_STAND_IN={named}; shift; '
+    greets += '"$@"; code=$?; echo "bye }"; exit $code'
     prefix.write_text(f"[ $1 = gamma ] && exit 255; {greets}\n")
     return "--hosts", "alpha,beta,gamma", "--via", f"sh {prefix} {{host}}"
 
@@ -183,19 +171,15 @@ def test_hosts_check_themselves_at_the_same_time(three_hosts: tuple[str, ...]) -
     assert "error: this failed on alpha: TensorFlow\n" in done.stderr
     found = Checkups.model_validate_json(done.stdout)
     assert [host.host for host in found.hosts] == ["alpha", "gamma"]
-    assert [
-        check.status for check in found.hosts[0].checks if check.code == "driver"
-    ] == ["ok"]
-    assert [(check.code, check.status) for check in found.hosts[1].checks] == [
-        ("host", "failure")
-    ]
-    assert "gamma can't be reached" in found.hosts[1].checks[0].detail
+    here_, there = (host.checks for host in found.hosts)
+    assert [check.status for check in here_ if check.code == "driver"] == ["ok"]
+    assert [(check.code, check.status) for check in there] == [("host", "failure")]
+    assert "gamma can't be reached" in there[0].detail
 
 
 def test_an_interrupt_waits_for_no_host() -> None:
-    process = start(
-        "devices", "--hosts", "alpha,beta", "--via", "sh -c 'sleep 600; true' {host}"
-    )
+    via = ("--via", "sh -c 'sleep 600; true' {host}")
+    process = start("devices --hosts alpha,beta", *via)
     while len(children_of(process.pid)) < 4:
         time.sleep(0.05)
     there = children_of(process.pid)
@@ -209,9 +193,8 @@ def test_a_probe_of_other_hosts_is_refused(in_process: Program) -> None:
     Path("probe.json").write_text(probe_of(DEVICES).model_dump_json())
     code, _, err = in_process(["plan", "probe.json", "--hosts", "alpha"])
     assert code == 2
-    assert err.startswith(
-        "error: --hosts has no beta, which the probe's devices are on"
-    )
+    says = "error: --hosts has no beta, which the probe's devices are on"
+    assert err.startswith(says)
 
 
 def test_the_printed_lines_are_for_the_device_that_was_planned() -> None:
@@ -223,17 +206,14 @@ def test_the_printed_lines_are_for_the_device_that_was_planned() -> None:
     assert [device.label for device in split.devices] == ["alpha:1"]
     elsewhere = altered(made, devices=(altered(DEVICES[1], simulated=False),))
     assert uses(elsewhere, None, None)[1] == ()
-    assert (
-        uses(elsewhere, None, Path("plan.json"))[1][-1]
-        == "# gpubalance launch plan.json train.py"
-    )
+    (*_, line) = uses(elsewhere, None, Path("plan.json"))[1]
+    assert line == "# gpubalance launch plan.json train.py"
 
 
 def test_the_printed_lines_name_the_hosts_of_plain_devices(tmp_path: Path) -> None:
     plain, _ = simulated_devices("1", ("alpha", "beta"))
-    of_a_profile = plan(
-        probe_of(DEVICES), DEVICES[2:], PlanRequest(sync_s=0.0, accumulate=1)
-    )
+    asked = PlanRequest(sync_s=0.0, accumulate=1)
+    of_a_profile = plan(probe_of(DEVICES), DEVICES[2:], asked)
     made = altered(of_a_profile, devices=plain[1:])
     file = tmp_path / "plan.json"
     file.write_text(made.model_dump_json())

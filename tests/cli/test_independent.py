@@ -6,6 +6,7 @@ Their engine takes as long as profiles say.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from tests.cli.program import (
     here,
     interrupted,
     lines_until,
+    one_line,
     start,
-    typed,
 )
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
@@ -44,22 +45,19 @@ def took(seconds):
 """
 
 
-def result_of(
-    *arguments: str, environment: dict[str, str] | None = None
-) -> dict[str, Any]:
+def result_of(*arguments: str, environment: Mapping[str, str] = {}) -> dict[str, Any]:
     done = here(*arguments, "--json", "--quiet", code=0, environment=environment)
     Independent.model_validate_json(done.stdout)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
-def contended(folder: Path, factor: float) -> str:
-    """The published pair, whose devices take that many times as long while both compute."""
+def contended(folder: Path, factor: float, name: str = "gtx1080ti-gtx1080") -> str:
+    """That pair, whose devices take that many times as long while both compute."""
     profile = folder / "contended.toml"
-    text = (ROOT / "configs" / "gtx1080ti-gtx1080.toml").read_text(encoding="utf-8")
-    profile.write_text(
-        text.replace("[joint]", f"[joint]\ncontention = {factor}"), encoding="utf-8"
-    )
+    text = (ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8")
+    slower = text.replace("[joint]", f"[joint]\ncontention = {factor}")
+    profile.write_text(slower, encoding="utf-8")
     return str(profile)
 
 
@@ -68,15 +66,10 @@ def test_each_device_gives_at_once_what_contention_leaves(tmp_path: Path) -> Non
     alone = [1024 / (0.04898 + 0.00069634 * 1024), 512 / (0.0212 + 0.00107 * 512)]
     told = []
     for factor in (1.0, 1.1):
-        asked = (
-            "independent",
-            "--simulate",
-            contended(tmp_path, factor),
-            *typed("--batches 1024 512"),
-            *LONG,
-        )
+        pair = contended(tmp_path, factor)
+        asked = ("independent", "--simulate", pair, "--batches", "1024", "512", *LONG)
         done = here(*asked, "-o", f"{factor}.json", "--quiet", code=0, cwd=tmp_path)
-        told.append(" ".join(done.stdout.split()))
+        told.append(one_line(done.stdout))
         result = json.loads((tmp_path / f"{factor}.json").read_text())
         for replica, rate in zip(result["replicas"], alone, strict=True):
             assert replica["solo_throughput"] == pytest.approx(rate)
@@ -84,27 +77,20 @@ def test_each_device_gives_at_once_what_contention_leaves(tmp_path: Path) -> Non
             assert replica["contention"] == pytest.approx(1 - 1 / factor, abs=1e-6)
         assert result["solo_sum"] == pytest.approx(sum(alone))
         assert result["throughput"]["median"] == pytest.approx(sum(alone) / factor)
-        assert (result["kind"], result["complete"], result["joint"]) == (
-            "independent",
-            True,
-            None,
-        )
+        assert (result["kind"], result["complete"]) == ("independent", True)
+        assert result["joint"] is None
         # 1.26 GiB and 9.1 MiB a sample, without what a joint run takes more.
-        memory = [
-            replica["memory_peak_bytes"] / 2**30 for replica in result["replicas"]
-        ]
-        assert memory == pytest.approx(
-            [1.26 + 1024 * 9.1 / 1024, 1.26 + 512 * 9.1 / 1024]
-        )
+        memory = [one["memory_peak_bytes"] / 2**30 for one in result["replicas"]]
+        sizes = [1.26 + batch * 9.1 / 1024 for batch in (1024, 512)]
+        assert memory == pytest.approx(sizes)
     assert ["no contention was found" in line for line in told] == [True, False]
     longer = "gives 9.1 % less than alone (9.1 to 9.1): its steps take 10.0 % longer"
     assert [line.count(longer) for line in told] == [0, 2]
 
     compared = here("compare 1.0.json 1.1.json --fail-slower 5%", code=9, cwd=tmp_path)
     assert "1.1.json is slower than 1.0.json" in compared.stdout
-    csv = here(
-        *typed("report 1.0.json 1.1.json --html page.html --csv"), code=0, cwd=tmp_path
-    ).stdout
+    report = "report 1.0.json 1.1.json --html page.html --csv"
+    csv = here(report, code=0, cwd=tmp_path).stdout
     assert "2 devices at once: " in (tmp_path / "page.html").read_text()
     assert '"1.1.json","independent"' in csv
 
@@ -135,18 +121,15 @@ def test_without_batches_each_takes_its_smallest_within_5_percent() -> None:
     probe = probe_of(devices[:1])
     save(probe)
     sensible = known(probe.probes[0].sensible)
-    assert [one["batch"] for one in result_of(*asked)["replicas"]] == [
-        sensible.batch,
-        64,
-    ]
+    found = [one["batch"] for one in result_of(*asked)["replicas"]]
+    assert found == [sensible.batch, 64]
 
 
 def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("def net(): ...")
     other = f"{tmp_path / 'other.py'}:net"
-    done = here(
-        f"independent --simulate 2 --model {TINY} {other}", *SHORT, "--json", code=0
-    )
+    asked = f"independent --simulate 2 --model {TINY} {other}"
+    done = here(asked, *SHORT, "--json", code=0)
     result = json.loads(done.stdout)
     assert [one["model"] for one in result["replicas"]] == [TINY, other]
     assert result["settings"]["model"] == f"{TINY} {other}"
@@ -156,21 +139,17 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
 
 def test_it_is_held_against_the_best_joint_run_of_these_devices(tmp_path: Path) -> None:
     for split in ("120 80", "60 40"):
-        found = here(
-            "run", "--simulate", QUICK_PAIR, "--batches", *split.split(), *SHORT
-        ).returncode
-        assert found == 0
+        batches = ("--batches", *split.split())
+        here("run", "--simulate", QUICK_PAIR, *batches, *SHORT, code=0)
     path = tmp_path / "result.json"
-    told = " ".join(here(*PAIR, *SHORT, "-o", str(path), code=0).stdout.split())
+    told = one_line(here(*PAIR, *SHORT, "-o", str(path), code=0).stdout)
     result = json.loads(path.read_text())
     assert result["joint"]["batches"] == [120, 80]
     # Both compute for 32 ms, and the joint run shares gradients for 6 ms more.
     assert result["joint"]["throughput"]["median"] == pytest.approx(200 / 0.038)
     assert result["throughput"]["median"] == pytest.approx(200 / 0.032)
-    assert (
-        "one model on all of them, split 120/80: 5263 samples/s (of unknown precision: that "
-        "run was short)"
-    ) in told
+    joint = "one model on all of them, split 120/80: 5263 samples/s"
+    assert f"{joint} (of unknown precision: that run was short)" in told
     assert "short), 15.8 % less: sync and waiting" in told
     assert result_of(*PAIR, *SHORT, "--precision", "float32")["joint"] is None
 

@@ -7,22 +7,17 @@ from pathlib import Path
 import pytest
 
 from gpubalance.results.independent import Independent
-from tests.cli.program import ROOT, TINY, here, typed
+from tests.cli.program import TINY, here, typed
+from tests.cli.test_independent import contended
 from tests.support.known import known
 
 
 @pytest.mark.usefixtures("forked")
 def test_contention_of_the_profile_is_found_in_real_steps(tmp_path: Path) -> None:
-    profile = tmp_path / "contended.toml"
+    profile = contended(tmp_path, 3, "quick-pair")
     path = tmp_path / "result.json"
-    text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
-    profile.write_text(
-        text.replace("[joint]", "[joint]\ncontention = 3"), encoding="utf-8"
-    )
-    asked = (
-        *typed(f"independent --simulate {profile} --batches 120 80 --model {TINY}"),
-    )
-    done = here(*asked, "--windows", "2", "--duration", "0.5", "-o", str(path), code=0)
+    asked = f"independent --simulate {profile} --batches 120 80 --model {TINY}"
+    done = here(asked, *typed("--windows 2 --duration 0.5 -o"), str(path), code=0)
     result = Independent.model_validate_json(path.read_text())
     for replica in result.measured:
         # This machine may be late, alone or at once, but by no means three times.

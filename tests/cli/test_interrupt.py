@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from tests.cli.program import ROOT, heed_signals
+from tests.cli.program import heed_signals
 from tests.support.cases import cases
+from tests.support.python import python
 
 # It is sent when that module is loaded.
 CODE = """
@@ -30,14 +29,8 @@ def interrupted(
     module: str, number: str, before: str = "signal.default_int_handler"
 ) -> tuple[int, str]:
     """(exit code, stderr)."""
-    command = [
-        sys.executable,
-        "-c",
-        CODE.format(module=module, number=number, before=before),
-    ]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=heed_signals
-    )
+    code = CODE.format(module=module, number=number, before=before)
+    done = python("-c", code, preexec_fn=heed_signals)
     return done.returncode, done.stderr
 
 

@@ -24,9 +24,10 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.cluster import Cluster
 from gpubalance.training.split import load_plan
 from gpubalance.workers.lines import lines_of
-from tests.cli.program import ROOT, children_of, here, lines_until, start, typed
+from tests.cli.program import ROOT, children_of, here, lines_until, start
 from tests.support.cases import cases
 from tests.support.in_process import Program
+from tests.support.told import refused
 from tests.training.test_hosts import TWO_HOSTS, write_plan
 from tests.workers.test_process import gone
 
@@ -64,9 +65,8 @@ def test_dry_runs_start_nothing(
     assert "given" not in done.out
     hosts = str(write_plan(tmp_path))
     done = in_process(["launch", "--dry-run", *VIA, hosts, script])
-    assert re.findall(r"process (\d): (\S+) ", done.out) == [
-        (str(number), label) for number, label in enumerate(LABELS, 1)
-    ]
+    numbered = [(str(number), label) for number, label in enumerate(LABELS, 1)]
+    assert re.findall(r"process (\d): (\S+) ", done.out) == numbered
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -74,22 +74,13 @@ def test_dry_runs_start_nothing(
 def test_each_device_has_a_process_that_knows_its_place(
     via: tuple[str, ...], on: tuple[str, ...], script: str, tmp_path: Path
 ) -> None:
-    done = here(
-        "launch",
-        *via,
-        *typed(f"{write_plan(tmp_path)} {script} --gpus"),
-        "0 1",
-        "-o",
-        "x",
-        code=0,
-    )
-    assert sorted(done.stdout.splitlines()) == [
-        (
-            f"{label} | {label.partition(':')[0] if on else 'here'} given ['--gpus', '0 1', '-o', "
-            f"'x'] as {rank}"
-        )
-        for rank, label in enumerate(LABELS)
-    ]
+    words = (*via, str(write_plan(tmp_path)), script, "--gpus", "0 1", "-o", "x")
+    done = here("launch", *words, code=0)
+    told = []
+    for rank, label in enumerate(LABELS):
+        host = label.partition(":")[0] if on else "here"
+        told.append(f"{label} | {host} given ['--gpus', '0 1', '-o', 'x'] as {rank}")
+    assert sorted(done.stdout.splitlines()) == told
     assert done.stderr.count("| to stderr") == 3
 
 
@@ -100,8 +91,7 @@ def test_the_devices_of_one_host_are_one_process(script: str) -> None:
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_failure_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> None:
-    done = here("launch", *VIA, str(write_plan(tmp_path)), script, "fail")
-    assert done.returncode == 5, done.stderr
+    here("launch", *VIA, str(write_plan(tmp_path)), script, "fail", code=5)
 
 
 @cases("number", signal.SIGTERM, signal.SIGKILL)
@@ -128,7 +118,7 @@ def test_a_host_that_is_lost_ends_all(tmp_path: Path) -> None:
     )
     connect_hosts("alpha,beta", VIA[1])
     try:
-        with pytest.raises(PartialResult, match=r"^beta is lost: the connection ended"):
+        with refused(r"^beta is lost: the connection ended", PartialResult):
             launch(
                 read_record(write_plan(tmp_path), Plan),
                 [str(script)],
@@ -256,11 +246,8 @@ def test_a_script_is_started_again_as_often_as_may_be(
 
 
 def test_too_few_devices_end_it_with_what_was_lost(tmp_path: Path) -> None:
-    script, plan, down = (
-        tmp_path / "loses.py",
-        str(write_plan(tmp_path)),
-        tmp_path / "down",
-    )
+    script, down = tmp_path / "loses.py", tmp_path / "down"
+    plan = str(write_plan(tmp_path))
     script.write_text(LOSES)
     via = f"""sh -c 'test ! -e {down} -o $0 = alpha && ON=$0 exec "$@"' {{host}}"""
     how = ("--restarts", "3", "--at-least", "3", "--via", via)
@@ -268,12 +255,10 @@ def test_too_few_devices_end_it_with_what_was_lost(tmp_path: Path) -> None:
     assert "launch | beta can't be reached: " in done.stderr
     few = "error: 2 of 3 devices are left, fewer than --at-least 3\n  cause: "
     assert f"{few}{KILLED}; {LOST}\n" in done.stderr
+    more = ("--at-least", "4", "--restarts", "1")
     for words, says in (
         (("--at-least", "2"), "--at-least is for --restarts"),
-        (
-            ("--at-least", "4", "--restarts", "1"),
-            "--at-least 4, and the plan has 3 devices",
-        ),
+        (more, "--at-least 4, and the plan has 3 devices"),
     ):
         assert says in here("launch", *VIA, *words, plan, str(script), code=2).stderr
 
@@ -284,6 +269,12 @@ def test_what_starts_a_script_hears_when_its_controller_is_silent() -> None:
     with os.fdopen(reading, "rb", 0) as pipe:
         assert list(lines_of(pipe, alone_s=0.2)) == [b"first", b"second"]
     os.close(writing)
+
+
+SSH = """#!/bin/sh
+while [ "$1" = -o ]; do shift 2; done
+export ON="$1"; shift; exec sh -c "$*"
+"""
 
 
 def test_a_plan_knows_how_hosts_are_reached_not_by_what(
@@ -300,15 +291,10 @@ def test_a_plan_knows_how_hosts_are_reached_not_by_what(
     assert found["reached_by"] == "command"
     assert VIA[1] not in plan.read_text()
     ssh = tmp_path / "ssh"
-    ssh.write_text(
-        '#!/bin/sh\nwhile [ "$1" = -o ]; do shift 2; done\nexport ON="$1"; shift; exec sh -c "$*"\n'
-    )
+    ssh.write_text(SSH)
     ssh.chmod(0o755)
-    done = here(
-        f"launch {plan} {script}",
-        code=0,
-        environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = here(f"launch {plan} {script}", code=0, environment=path)
     assert {line.split()[2] for line in done.stdout.splitlines()} == {"alpha", "beta"}
 
 
@@ -316,28 +302,23 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
     script: str, tmp_path: Path, in_process: Program
 ) -> None:
     plan = str(write_plan(tmp_path))
+    lost = "alpha can't be reached: "
+    greets = 'echo \'{"Hello":{"of":"{host}"}}\''
+    names = "the plan is for devices on beta, and --hosts names alpha, gamma"
     for words, code, says in (
         (["--hosts", "alpha", PAIR], 7, "the plan is for the devices of one host"),
-        (
-            ["--hosts", "alpha,gamma", plan],
-            7,
-            "the plan is for devices on beta, and --hosts names alpha, gamma",
-        ),
+        (["--hosts", "alpha,gamma", plan], 7, names),
         (
             ["--via", "false {host}", plan],
             3,
-            "alpha can't be reached: false alpha ended with exit code 1",
+            f"{lost}false alpha ended with exit code 1",
         ),
         (
             ["--via", "no-such {host}", plan],
             3,
-            "alpha can't be reached: no-such alpha can't be run: No such file",
+            f"{lost}no-such alpha can't be run: No such",
         ),
-        (
-            ["--via", 'echo \'{"Hello":{"of":"{host}"}}\'', plan],
-            3,
-            "alpha has another version of gpubalance",
-        ),
+        (["--via", greets, plan], 3, "alpha has another version of gpubalance"),
     ):
         found, _, err = in_process(["launch", *words, script])
         assert found == code, err
@@ -365,17 +346,15 @@ def test_a_plan_for_hosts_wants_a_process_for_each_device(
 ) -> None:
     path = write_plan(tmp_path)
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(UsageError, match="gpubalance launch PLAN SCRIPT"):
+    with refused("gpubalance launch PLAN SCRIPT", UsageError):
         load_plan(path, simulate=TWO_HOSTS)
     cluster = {
         "cluster": {"worker": ["a:1", "b:2"]},
         "task": {"type": "worker", "index": 0},
     }
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    with pytest.raises(
-        PlanMismatch,
-        match="TF_CONFIG has 2 workers, and the split 3 devices: alpha:0, alpha:1, beta:0",
-    ):
+    few = "TF_CONFIG has 2 workers, and the split 3 devices: alpha:0, alpha:1, beta:0"
+    with refused(few, PlanMismatch):
         load_plan(path, simulate=TWO_HOSTS)
     cluster["cluster"] = {"chief": ["a:1"], "worker": ["b:2", "c:3"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))

@@ -11,22 +11,20 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import BadInput
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.settings import Settings
-from tests.cli.program import QUICK_PAIR, ROOT, here, typed
-from tests.cli.test_layers import profile
+from tests.cli.program import QUICK_PAIR, ROOT, result_of
+from tests.cli.test_layers import parts_s, profile
 from tests.jobs.probes import holding_nothing, probe_of
 from tests.support.altered import altered
+from tests.support.told import refused
 
 BRANCHES = f"{ROOT / 'tests' / 'support' / 'two_branches.py'}:net"
-DEVICE = (
-    'alpha_s = 0.05\nbeta_s = 0.001\nmemory = "1 GiB"\nbase_memory = "1.2 GiB"\nmemory_per_sample '
-    '= "1 MiB"'
-)
+DEVICE = 'alpha_s = 0.05\nbeta_s = 0.001\nmemory = "1 GiB"\n'
+DEVICE += 'base_memory = "1.2 GiB"\nmemory_per_sample = "1 MiB"'
 
 
 @pytest.mark.usefixtures("forked")
@@ -34,18 +32,9 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
     """With one micro-batch a step no pipeline hides anything; each branch is half of the step."""
     pair = profile(tmp_path, DEVICE, DEVICE, joint="link_bytes_per_s = 10e9")
     _known_to_hold_nothing(pair)
-    short = (
-        *typed(
-            "--micro-batch 8 --micro-batches 1 --rounds 1 --windows 1 --duration 0.5"
-        ),
-    )
-    done = here(
-        f"layers --simulate {pair} --model {BRANCHES}",
-        *short,
-        *typed("--round-duration 0.1 --json"),
-        code=0,
-    )
-    result = Layers.model_validate_json(done.stdout)
+    short = "--micro-batch 8 --micro-batches 1 --rounds 1 --windows 1 --duration 0.5"
+    asked = f"layers --simulate {pair} --model {BRANCHES} {short} --round-duration 0.1"
+    result = result_of(Layers, asked)
     owner = {}
     for stage in result.stages:
         for first_block, last in stage.segments:
@@ -57,23 +46,13 @@ def test_two_branches_are_on_two_devices(tmp_path: Path) -> None:
     # The merge is a segment of its own.
     assert any(len(stage.segments) > 1 for stage in result.stages)
     for stage in result.stages:
-        parts = (
-            stage.forward_s
-            + stage.backward_s
-            + stage.transfer_s
-            + stage.update_s
-            + stage.bubble_s
-        )
-        assert parts == pytest.approx(result.step_time_s.median, rel=0.01)
-        assert stage.memory_peak_bytes == pytest.approx(
-            stage.memory_predicted_bytes, rel=0.01
-        )
+        assert parts_s(stage) == pytest.approx(result.step_time_s.median, rel=0.01)
+        predicted = stage.memory_predicted_bytes
+        assert stage.memory_peak_bytes == pytest.approx(predicted, rel=0.01)
     # One block after the other would take longer on the same devices.
     # They count as slow as they were on a busy machine.
-    in_turn_s = sum(
-        block.compute_s[owner[block.name]] or 0.0 for block in result.blocks
-    )
-    assert result.predicted.step_time_s < 0.9 * in_turn_s
+    in_turn = [block.compute_s[owner[block.name]] or 0.0 for block in result.blocks]
+    assert result.predicted.step_time_s < 0.9 * sum(in_turn)
 
 
 def _known_to_hold_nothing(pair: str) -> None:
@@ -101,9 +80,6 @@ def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(
         "    model.compile('sgd', 'mse', jit_compile=True)\n    return model\n"
     )
     settings = Settings(model=f"{tmp_path / 'own.py'}:net")
-    with pytest.raises(
-        BadInput, match=r"is compiled with jit_compile=True, which is for one device"
-    ):
-        LayersSession(
-            simulated_devices("1")[0], settings, JointProfile(), seed=0, cuts=()
-        )
+    devices = simulated_devices("1")[0]
+    with refused("is compiled with jit_compile=True, which is for one device"):
+        LayersSession(devices, settings, JointProfile(), seed=0, cuts=())

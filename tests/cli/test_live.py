@@ -12,7 +12,7 @@ import pytest
 from gpubalance.cli.progress import Progress
 from gpubalance.cli.remaining import DoingNow, Remaining
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, TimeLeft, TimingDone
-from tests.cli.program import ROOT
+from tests.cli.program import ROOT, one_line
 from tests.cli.terminal import Seen, command_in_terminal
 from tests.support.cases import cases
 
@@ -87,7 +87,7 @@ def test_the_screen_is_whole_in_any_width_and_goes_at_the_end(columns: int) -> N
     for row, batch in zip(rows, (120, 80, 40, 30), strict=True):
         assert re.search(rf"\b{batch}\b.*█", row)
     assert "░" in rows[3]
-    text = " ".join(" ".join(lines).split())
+    text = one_line(" ".join(lines))
     assert "GPU:3 waits 21.0 ms of each step for GPU:2" in text
     assert "GPU:0 is throttled: power cap" in text
     assert re.search(r"phase 4 of 4, about 7\d s of 7\d left", text)
@@ -135,7 +135,7 @@ def test_devices_with_own_models_stand_alone_beside_at_once(columns: int) -> Non
         if "3.00 GiB" in text and "GPU:3" in text:
             whole.append(picture)
     assert whole, seen.written.decode()
-    text = " ".join(" ".join(line for line in whole[-1]).split())
+    text = one_line(" ".join(whole[-1]))
     assert re.search(r"GPU:0 .*\b120 +2400 +2000 +3\.00 GiB", text)
     assert re.search(r"GPU:3 .*\b30 +600 +500\b", text)
     assert "GPU:0 is throttled: power cap" in text
@@ -153,11 +153,8 @@ def test_where_no_screen_counts_down_lines_say_what_is_still_done(
         # As in a queue, which may take a night
         assert "still" not in capsys.readouterr().err
         report(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
-        report(
-            Doing(
-                "taking over twice the estimated 1 min: about 20 min more", stays=True
-            )
-        )
+        late = "taking over twice the estimated 1 min: about 20 min more"
+        report(Doing(late, stays=True))
         said = ""
         while said.count("\n") < 6:
             said += capsys.readouterr().err
@@ -189,9 +186,8 @@ def test_what_is_left_counts_down_and_no_time_is_told_of_an_overdue_phase() -> N
     remaining = Remaining()
     assert (remaining.short, remaining.whole_s) == ("", 0.0)
     remaining.take(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
-    assert (
-        remaining.line == "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
-    )
+    first = "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
+    assert remaining.line == first
     remaining.take(TimeLeft(1500.0, 900.0))
     assert remaining.short == "phase 1 of 3, about 25 min of 25 left"
     remaining.take(TimeLeft(900.0, 900.0))  # it takes longer than was thought

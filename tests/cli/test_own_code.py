@@ -33,19 +33,11 @@ UNNAMED = f"name the function: --model train.py:build; {HAS}"
     (
         "--model train.py:build --data train.py",
         4,
-        "function: --data train.py:dataset; it",
+        "function: --data train.py:dataset; ",
     ),
     ("--model train.py:biuld", 4, f"train.py has no function 'biuld'\n  → {HAS}"),
-    (
-        "--model train.py:of",
-        4,
-        "train.py:of needs arguments: path, size\n  → it must be",
-    ),
-    (
-        "--model trian.py",
-        2,
-        "there is no file trian.py\n  → give its path: --model folder/",
-    ),
+    ("--model train.py:of", 4, "train.py:of needs arguments: path, size\n  → it must "),
+    ("--model trian.py", 2, "there is no file trian.py\n  → give its path: --model "),
     ("--model broken.py:build", 4, "broken.py, line 1: "),
 )
 @pytest.mark.usefixtures("in_process")

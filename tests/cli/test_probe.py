@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
+from gpubalance.results.records import read_record
 from tests.cli.program import (
     SHORT,
     TINY_PAIR,
@@ -24,8 +24,9 @@ from tests.cli.program import (
     here,
     interrupted,
     lines_until,
+    one_line,
+    result_of,
     start,
-    typed,
 )
 from tests.stand_in import engine
 from tests.support.cases import cases
@@ -39,20 +40,6 @@ def step(devices, batches, number):
     time.sleep(0.02)
 """
 FEW = (*TINY_PAIR, *QUICK, "--max-batch", "32")
-# Under TensorFlow's own allocator, as on a GPU.
-BFC = {
-    "TF_CPU_ALLOCATOR_USE_BFC": "1",
-    "TF_CPU_BFC_MEM_LIMIT_IN_MB": "300",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-}
-MODEL = """
-import keras
-L = keras.layers
-
-def small():
-    return keras.Sequential([L.Input((64, 64, 3)), L.Conv2D(16, 3, activation="relu"),
-        L.Conv2D(16, 3, activation="relu"), L.GlobalAveragePooling2D(), L.Dense(10, activation="softmax")])
-"""
 
 
 # A batch of 8 takes longer than larger ones: at its first time only, or whenever it is measured.
@@ -71,14 +58,12 @@ def test_a_batch_that_took_longer_than_a_larger_one_is_measured_again(
     """A batch that took longer than a larger one is measured again and told if it stays so."""
     engine_that(SLOW_EIGHT.format(times=times))
     done = here("probe", *FEW, "--gpus", "0", "--json", code=0)
-    assert re.search(
-        r"GPU:0: batch 8 took longer than batch \d+: measuring it once more",
-        done.stderr,
-    )
+    told = r"GPU:0: batch 8 took longer than batch \d+: measuring it once more"
+    assert re.search(told, done.stderr)
     probe = Probe.model_validate_json(done.stdout)
     (entry,) = probe.probes
-    told = [one for one in probe.warnings if one.code == "slower-than-larger"]
-    assert bool(told) == is_told
+    slower = [one for one in probe.warnings if one.code == "slower-than-larger"]
+    assert bool(slower) == is_told
     eight = entry.curve[0]
     assert (eight.batch, eight.measured_again) == (8, True)
     assert (eight.step_time_s.median == pytest.approx(0.2)) == is_told
@@ -95,27 +80,20 @@ def journals(state: Path) -> list[dict[str, Any]]:
 def test_the_pair_is_probed_kept_and_used(tmp_path: Path, own_state: Path) -> None:
     path = tmp_path / "probe.json"
     done = here("probe", *TINY_PAIR, *QUICK, "-o", str(path), code=0)
-    result = Probe.model_validate_json(path.read_text())
-    limits = [
-        (p.batch_limit.fits, p.batch_limit.fails)
-        for p in result.probes
-        if p.batch_limit
-    ]
+    result = read_record(path, Probe)
+    found = [known(probe.batch_limit) for probe in result.probes]
+    limits = [(limit.fits, limit.fails) for limit in found]
     assert limits == [(224, 232), (128, 136)]
     assert result.complete
     # As it goes, it tells each size, and each trial with its reason.
     # Then it tells what they amount to, and what to do next.
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB", done.stderr)
-    assert re.search(
-        r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, ",
-        done.stderr,
-    )
+    fails = r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, "
+    assert re.search(fails, done.stderr)
     # The two largest may differ by less than a busy machine's noise.
     best = known(result.probes[0].solo_best)
-    assert re.search(
-        rf"(?m)^GPU:0  Quick 3: {best.throughput:.0f} samples/s at batch {best.batch}\b",
-        done.stdout,
-    )
+    rate = f"{best.throughput:.0f} samples/s at batch {best.batch}"
+    assert re.search(rf"(?m)^GPU:0  Quick 3: {rate}\b", done.stdout)
     assert re.search(r"[▁▂].*█ samples/s at batch 8 to 224", done.stdout)
     assert "batch limit: 224 trains, 232 does not (out of memory)" in done.stdout
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
@@ -123,17 +101,13 @@ def test_the_pair_is_probed_kept_and_used(tmp_path: Path, own_state: Path) -> No
     # A run of these devices knows what they give alone.
     assert not list((own_state / "gpubalance" / "journals").glob("*"))
     assert len(list((own_state / "gpubalance" / "probes").glob("*.json"))) == 1
-    command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ").split()
-    ran = here(
-        *command, *SHORT, "--rounds", "1", "--round-duration", "0.5", "--json", code=0
-    )
-    plan = Plan.model_validate_json(ran.stdout)
+    command = done.stdout.splitlines()[-1].removeprefix("next: gpubalance ")
+    plan = result_of(Plan, f"{command} --rounds 1 --round-duration 0.5", *SHORT)
     assert plan.probed == result.created
     run = known(plan.run)
     solo_sum = known(run.baselines.solo_sum)
-    assert solo_sum == pytest.approx(
-        sum(p.solo_best.throughput for p in result.probes if p.solo_best)
-    )
+    alone = [known(probe.solo_best).throughput for probe in result.probes]
+    assert solo_sum == pytest.approx(sum(alone))
     assert run.scaling_efficiency == pytest.approx(run.throughput.median / solo_sum)
 
 
@@ -145,122 +119,56 @@ def test_the_pair_is_probed_kept_and_used(tmp_path: Path, own_state: Path) -> No
 def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     number: signal.Signals, code: int, own_state: Path, tmp_path: Path
 ) -> None:
-    command = (
-        "probe",
-        *FEW,
-        "--json",
-        *(("--parallel",) if number == signal.SIGTERM else ()),
-    )
+    parallel = ("--parallel",) if number == signal.SIGTERM else ()
+    command = ("probe", *FEW, "--json", *parallel)
     slowly = engine(tmp_path, SLOWLY)
     process = start(*command, environment=slowly)
     lines_until(process, "batch 16")
     out, _ = interrupted(process, code, number)
     # Of all devices at once, any may have been the first to come so far.
-    assert [8, 16] in [
-        [point.batch for point in probe.curve][:2]
-        for probe in Probe.model_validate_json(out).probes
-    ]
+    curves = [probe.curve for probe in Probe.model_validate_json(out).probes]
+    assert [8, 16] in [[point.batch for point in curve][:2] for curve in curves]
     attempts = [entry for entry in journals(own_state) if entry["kind"] == "Attempt"]
-    measured = {
-        (entry["key"].split()[0], entry["record"]["trial"]["batch"])
-        for entry in attempts
-    }
+    measured = set()
+    for entry in attempts:
+        measured.add((entry["key"].split()[0], entry["record"]["trial"]["batch"]))
     again = gpubalance(*command, "--resume", code=0, environment=slowly)
     assert "continuing an unfinished measurement" in again.stderr
     result = Probe.model_validate_json(again.stdout)
     assert result.complete
-    assert result.parallel == (
-        "measured-in-parallel" in {warning.code for warning in result.warnings}
-    )
-    assert result.parallel == ("--parallel" in command)
-    assert [len(p.curve) for p in result.probes] == [len(result.probes[0].curve)] * 2
-    assert measured <= {
+    codes = {warning.code for warning in result.warnings}
+    assert result.parallel == ("measured-in-parallel" in codes) == bool(parallel)
+    first, second = result.probes
+    assert len(first.curve) == len(second.curve)
+    points = [
         (f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve
-    }
+    ]
+    assert measured <= set(points)
 
 
 def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
     slowly = engine(tmp_path, SLOWLY)
-    done = here(
-        "probe",
-        *TINY_PAIR,
-        *QUICK,
-        *typed("--time-limit 4 --json"),
-        code=8,
-        environment=slowly,
-    )
+    words = ("probe", *TINY_PAIR, *QUICK, "--time-limit", "4", "--json")
+    done = here(*words, code=8, environment=slowly)
     assert "the time limit of 4 s passed" in done.stderr
-    assert re.search(
-        r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n",
-        done.stderr,
-    )
+    continues = r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n"
+    assert re.search(continues, done.stderr)
     assert "--time-limit 4 " not in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False
 
 
 @pytest.mark.usefixtures("forked")
-def test_the_parent_stays_small_without_tensorflow() -> None:
-    process = start("probe", *FEW, "--gpus", "0", "--json")
-    parent = psutil.Process(process.pid)
-    largest = 0
-    while process.poll() is None:
-        known(process.stderr).readline()
-        with_memory = (
-            parent.memory_info().rss
-            if parent.is_running() and parent.status() != "zombie"
-            else 0
-        )
-        largest = max(largest, with_memory)
-    result = Probe.model_validate_json(process.communicate()[0])
-    assert 0 < largest < 100 * 2**20
-    assert all(
-        p.flops_per_sample and p.mfu is None and p.curve[0].telemetry is None
-        for p in result.probes
-    )
+def test_a_real_probe_counts_the_arithmetic_of_a_sample() -> None:
+    """What part of the peak that is, and the telemetry, only a GPU has."""
+    (found,) = result_of(Probe, "probe", *FEW, "--gpus", "0").probes
+    assert found.flops_per_sample
+    assert (found.mfu, found.curve[0].telemetry) == (None, None)
 
 
 def test_a_model_that_balance_will_refuse_is_measured_and_told(tmp_path: Path) -> None:
-    refuses = engine(
-        tmp_path, "def refused(): return {'message': 'it sums', 'remedy': 'take means'}"
-    )
+    script = "def refused(): return {'message': 'it sums', 'remedy': 'take means'}"
+    refuses = engine(tmp_path, script)
     done = here("probe", *FEW, "--gpus", "0", code=0, environment=refuses)
-    assert "gpubalance balance will refuse this model: it sums" in " ".join(
-        done.stdout.split()
-    )
+    says = "gpubalance balance will refuse this model: it sums"
+    assert says in one_line(done.stdout)
     assert "next:" not in done.stdout
-
-
-@pytest.mark.campaign  # TensorFlow's allocator waits 10 s at each out-of-memory
-def test_a_real_out_of_memory_is_found_exactly_and_repeatably(tmp_path: Path) -> None:
-    # At once: each waits 10 s at an out-of-memory, as TensorFlow's allocator does.
-    (tmp_path / "models.py").write_text(MODEL)
-    command = (
-        *typed("probe --simulate 1 --model models.py:small --duration 0.1 --json"),
-    )
-    environments = [BFC | {"XDG_STATE_HOME": str(tmp_path / str(i))} for i in range(2)]
-    both = [
-        start(*command, cwd=tmp_path, environment=environment)
-        for environment in environments
-    ]
-    limits = []
-    for process in both:
-        out, err = process.communicate(timeout=280)
-        assert process.returncode == 0, err
-        limit = known(Probe.model_validate_json(out).probes[0].batch_limit)
-        assert limit.memory_bytes == 300 << 20
-        assert limit.fits is not None
-        assert limit.fails == limit.fits + 8
-        tried = {trial.batch: trial.outcome for trial in limit.trials}
-        assert (tried[limit.fits], tried[limit.fails]) == ("fits", "oom")
-        # The pieces of this memory tell less than it has, so that it says of the failure that
-        # decides that it should fit: that one is tried once more. Of drawn memories like this no
-        # search had more than four others fail.
-        failed = [trial.batch for trial in limit.trials if trial.outcome == "oom"]
-        assert failed.count(limit.fails) <= 2
-        assert (
-            len(failed) - failed.count(limit.fails)
-            == len(set(failed) - {limit.fails})
-            <= 4
-        )
-        limits.append(limit.fits)
-    assert limits[0] == limits[1]

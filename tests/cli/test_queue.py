@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +18,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.render.queue import running_lines
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
+from gpubalance.results.records import read_record
 from tests.cli.program import (
     PROGRAM,
     QUICK_PAIR,
@@ -25,8 +26,9 @@ from tests.cli.program import (
     gpubalance,
     here,
     lines_until,
+    one_line,
+    result_of,
     start,
-    typed,
 )
 from tests.cli.terminal import command_in_terminal
 from tests.jobs.probes import probe_of
@@ -46,19 +48,12 @@ def written(folder: Path, *commands: str) -> str:
     return str(path)
 
 
-def result_of(
+def queued(
     folder: Path, *commands: str, code: int = 0, options: tuple[str, ...] = PAIR
 ) -> Queue:
-    done = here(
-        "queue",
-        written(folder, *commands),
-        *options,
-        "--json",
-        "-q",
-        code=code,
-        cwd=folder,
-        environment=engine(folder),  # whose agents are forks
-    )
+    asked = ("queue", written(folder, *commands), *options, "--json", "-q")
+    # Whose agents are forks
+    done = here(*asked, code=code, cwd=folder, environment=engine(folder))
     return Queue.model_validate_json(done.stdout)
 
 
@@ -67,9 +62,8 @@ def test_the_slow_card_leaves_the_last_command_to_the_fast_one(
     options: tuple[str, ...], last: str, tmp_path: Path
 ) -> None:
     """The slow card leaves the last command to the fast one unless commands are pulled."""
-    found = result_of(
-        tmp_path, *[BY_DEVICE.format(1.6, 4)] * 5, options=(*PAIR, *options)
-    )
+    more = (*PAIR, *options)
+    found = queued(tmp_path, *[BY_DEVICE.format(1.6, 4)] * 5, options=more)
     where = []
     for command in found.commands:
         where.append([found.devices[tried.device].label for tried in command.tries])
@@ -79,37 +73,27 @@ def test_the_slow_card_leaves_the_last_command_to_the_fast_one(
 def test_each_line_is_run_by_the_shell_and_sees_one_device(tmp_path: Path) -> None:
     """In a file of another editor too."""
     pipes = "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end"
-    lines = [
-        TELLS,
-        pipes,
-        "echo it\\'s # isn't it",
-        'x=$(echo "it\'s")',
-        "echo a\\\\\r",
-        "  echo b\u2028c\r",
-    ]
-    result = result_of(tmp_path, "\ufeff# a comment", "", *lines)
+    lines = [TELLS, pipes, "echo it\\'s # isn't it", 'x=$(echo "it\'s")']
+    lines += ["echo a\\\\\r", "  echo b\u2028c\r"]
+    result = queued(tmp_path, "\ufeff# a comment", "", *lines)
     logs = [Path(command.log or "").read_text() for command in result.commands[:3]]
     assert logs == [
         f"GPU:0 PCI_BUS_ID -1 GPU:0 1 sh {os.environ['HOME']}/{{}}\n",
         "c  b\n2\nend\n",
         "it's\n",
     ]
-    assert [command.command for command in result.commands] == [
-        line.strip() for line in lines
-    ]
+    stripped = [line.strip() for line in lines]
+    assert [command.command for command in result.commands] == stripped
     assert [command.tries[0].exit for command in result.commands] == [0] * len(lines)
 
 
 def test_gpus_are_seen_by_uuid_and_not_shared_by_queues(tmp_path: Path) -> None:
     gpus = environment(tmp_path, TWO_UNLIKE_GPUS)
     trials = written(tmp_path, "echo $CUDA_VISIBLE_DEVICES; sleep 30")
-    first = start(
-        "queue", "--gpus", "1", "--logs", "logs", trials, cwd=tmp_path, environment=gpus
-    )
+    asked = ("queue", trials, "--gpus", "1")
+    first = start(*asked, "--logs", "logs", cwd=tmp_path, environment=gpus)
     lines_until(first, "begins on GPU:1")
-    second = gpubalance(
-        "queue", "--gpus", "1", trials, code=3, cwd=tmp_path, environment=gpus
-    )
+    second = gpubalance(*asked, code=3, cwd=tmp_path, environment=gpus)
     told = f"GPU:1 (NVIDIA GeForce GTX 1080) is in use by another gpubalance, process {first.pid}"
     assert told in second.stderr
     log = tmp_path / "logs" / "001.log"
@@ -121,29 +105,21 @@ def test_gpus_are_seen_by_uuid_and_not_shared_by_queues(tmp_path: Path) -> None:
 
 
 def test_what_lacks_memory_is_tried_on_the_largest_device(tmp_path: Path) -> None:
-    trials = written(
-        tmp_path,
-        "sleep 1",
-        LACKS_ON_THE_SMALL,
-        "echo OOM when allocating tensor; exit 1",
-        "sleep 2",
-    )
+    lacks = "echo OOM when allocating tensor; exit 1"
+    trials = written(tmp_path, "sleep 1", LACKS_ON_THE_SMALL, lacks, "sleep 2")
     done = here("queue", trials, *PAIR, "-o", "queue.json", code=6, cwd=tmp_path)
-    result = Queue.model_validate_json((tmp_path / "queue.json").read_text())
+    result = read_record(tmp_path / "queue.json", Queue)
     second, third = result.commands[1:3]
-    assert [(one.device, one.exit, one.out_of_memory) for one in second.tries] == [
-        (1, 3, True),
-        (0, 0, False),
-    ]
+    tries = [(one.device, one.exit, one.out_of_memory) for one in second.tries]
+    assert tries == [(1, 3, True), (0, 0, False)]
     assert third.tries[-1].device == 0
     assert all(one.out_of_memory for one in third.tries)
     assert "002 ran out of memory on GPU:1 after" in done.stderr
     assert "once more on GPU:0, which has more" in done.stderr
     assert "1 of 4 commands failed: 3" in done.stderr
 
-    shown = here(
-        *typed("report queue.json --html page.html --markdown"), code=0, cwd=tmp_path
-    )
+    writes = "report queue.json --html page.html --markdown"
+    shown = here(writes, code=0, cwd=tmp_path)
     assert "| 2 | if \\[ {device} = GPU:1 \\]" in shown.stdout
     page = (tmp_path / "page.html").read_text()
     assert "What each device ran, and when" in page
@@ -157,10 +133,10 @@ def test_a_failure_is_told_with_its_end_and_the_others_go_on(tmp_path: Path) -> 
     done = here("queue", trials, *PAIR, "--logs", "logs", code=6, cwd=tmp_path)
     assert "3 commands on 2 devices" in done.stdout
     assert "1 succeeded, 2 failed" in done.stdout
-    assert re.search(
-        r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n",
-        done.stdout,
+    first = (
+        r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so\n"
     )
+    assert re.search(first, done.stdout)
     assert re.search(r"003 failed on GPU:\d with exit code 137", done.stdout)
     assert "error: 2 of 3 commands failed: 1, 3\n" in done.stderr
     assert re.search(r"001 begins on GPU:0: echo why.*\n", done.stderr)
@@ -170,47 +146,38 @@ def test_a_failure_is_told_with_its_end_and_the_others_go_on(tmp_path: Path) -> 
 def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     done = here("queue", written(tmp_path, "false"), *PAIR, code=6, cwd=tmp_path)
-    assert (
+    by_probe = (
         "the speed of GPU:0, GPU:1 is by a probe: no command has succeeded there yet"
-        in done.stdout
     )
+    assert by_probe in done.stdout
     assert "  → after fixing these, --resume continues it:\n" in done.stderr
-    well = here(
-        "queue",
-        written(tmp_path, "sleep 0.2", "sleep 0.2"),
-        *PAIR,
-        code=0,
-        cwd=tmp_path,
-    )
+    sleeps = written(tmp_path, "sleep 0.2", "sleep 0.2")
+    well = here("queue", sleeps, *PAIR, code=0, cwd=tmp_path)
     assert "is by a probe" not in well.stdout
 
 
 def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> None:
     """Mended lines are run by resume also on fewer devices and the others are not."""
-    trials = written(tmp_path, "echo 1 >> ran", "echo 2 >> ran; false", "echo 3 >> ran")
-    assert here("queue", trials, *PAIR, "--logs", "logs", cwd=tmp_path).returncode == 6
-    again = here("queue", trials, *PAIR, "--logs", "logs", code=2, cwd=tmp_path)
+    line = "echo {} >> ran"
+    trials = written(tmp_path, line.format(1), "echo 2 >> ran; false", line.format(3))
+    asked = ("queue", trials, *PAIR, "--logs", "logs")
+    assert here(*asked, cwd=tmp_path).returncode == 6
+    again = here(*asked, code=2, cwd=tmp_path)
     assert "--logs logs has the logs of a queue: 001.log" in again.stderr
     (tmp_path / "ran").unlink()
-    written(
-        tmp_path, "echo 1 >> ran", "echo two >> ran", "echo 3 >> ran", "echo 4 >> ran"
-    )
-    done = here(
-        "queue", trials, *PAIR, "--logs", "logs", "--resume", code=0, cwd=tmp_path
-    )
+    written(tmp_path, *[line.format(one) for one in (1, "two", 3, 4)])
+    done = here(*asked, "--resume", code=0, cwd=tmp_path)
     assert "2 of 4 commands had succeeded before" in done.stderr
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
     with Path(trials).open("a") as file:
         file.write("echo 5 >> ran\n")
-    left = ("--gpus", "1", "--logs", "logs", "--resume", "--json")
-    result = Queue.model_validate_json(
-        here("queue", trials, *PAIR, *left, code=0, cwd=tmp_path).stdout
-    )
+    left = ("--gpus", "1", "--resume")
+    result = result_of(Queue, *asked, *left, cwd=tmp_path)
     assert [command.resumed for command in result.commands] == [True] * 4 + [False]
     # Of those that are left
     assert [one.device for one in result.commands[-1].tries] == [0]
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
-    done = here("queue", trials, *PAIR, "--logs", "logs", "--resume", cwd=tmp_path)
+    done = here(*asked, "--resume", cwd=tmp_path)
     assert "5 commands on 2 devices in 0.0 s: all succeeded" in done.stdout
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
 
@@ -223,30 +190,24 @@ def test_commands_that_a_shell_passes_are_resumed_as_typed(tmp_path: Path) -> No
         line = (
             f"{PROGRAM} queue <(echo {first}; echo true) --simulate {QUICK_PAIR} {more}"
         )
-        done = subprocess.run(
-            ["bash", "-c", line],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        how: Any = {"cwd": tmp_path, "capture_output": True, "text": True}
+        done = subprocess.run(["bash", "-c", line], check=False, **how)
         assert done.returncode == (0 if more else 6)
         assert says in done.stderr
         assert "/dev/fd/" not in done.stderr
 
 
 def test_a_killed_queue_that_is_resumed_runs_each_once(tmp_path: Path) -> None:
-    trials = written(
-        tmp_path,
-        *(f"sleep {0.5 if n == 1 else 2}; echo {n} >> ran" for n in range(1, 6)),
-    )
+    sleeps = "sleep {}; echo {} >> ran"
+    lines = [sleeps.format(0.5 if n == 1 else 2, n) for n in range(1, 6)]
+    trials = written(tmp_path, *lines)
     process = start("queue", trials, *PAIR, cwd=tmp_path)
     lines_until(process, "001 ended on")
     process.kill()
     process.wait()
-    done = here("queue", trials, *PAIR, "--resume", "--json", code=0, cwd=tmp_path)
+    result = result_of(Queue, "queue", trials, *PAIR, "--resume", cwd=tmp_path)
     assert sorted((tmp_path / "ran").read_text().split()) == ["1", "2", "3", "4", "5"]
-    assert any(load["resumed"] for load in json.loads(done.stdout)["commands"])
+    assert any(command.resumed for command in result.commands)
 
 
 @pytest.mark.parametrize(
@@ -257,13 +218,8 @@ def test_an_ended_queue_leaves_no_process(
     number: int, code: int, tmp_path: Path
 ) -> None:
     deaf = "trap '' INT TERM; echo begun; sleep 300 & setsid sleep 300 & sleep 300"
-    process = start(
-        "queue",
-        written(tmp_path, deaf, "sleep 300 | sleep 300", "true"),
-        *PAIR,
-        "--json",
-        cwd=tmp_path,
-    )
+    trials = written(tmp_path, deaf, "sleep 300 | sleep 300", "true")
+    process = start("queue", trials, *PAIR, "--json", cwd=tmp_path)
     lines_until(process, "002 begins")
     while len(children := children_of(process.pid)) < 9:
         time.sleep(0.05)
@@ -272,9 +228,8 @@ def test_an_ended_queue_leaves_no_process(
     assert process.returncode == code
     assert all(gone(child.pid) for child in children)
     if number != signal.SIGKILL:
-        assert [
-            bool(command.log) for command in Queue.model_validate_json(out).commands
-        ] == [True, True, False]
+        commands = Queue.model_validate_json(out).commands
+        assert [bool(command.log) for command in commands] == [True, True, False]
         words = "interrupted: 0 of 3 commands had finished; running ones were stopped"
         assert words in err
 
@@ -282,9 +237,8 @@ def test_an_ended_queue_leaves_no_process(
 def test_a_command_that_is_killed_takes_its_children_along(tmp_path: Path) -> None:
     """A command that is killed takes its children along and a killed child only its command."""
     first = "sleep 300 & setsid sleep 300 & sleep 301; true"
-    process = start(
-        "queue", written(tmp_path, first, "sleep 302; exit 4"), *PAIR, cwd=tmp_path
-    )
+    trials = written(tmp_path, first, "sleep 302; exit 4")
+    process = start("queue", trials, *PAIR, cwd=tmp_path)
     lines_until(process, "002 begins")
     shell = "sh -c " + first
     named = dict[str, psutil.Process]()
@@ -303,6 +257,7 @@ def test_a_command_that_is_killed_takes_its_children_along(tmp_path: Path) -> No
 
 
 UNREAD = "trials.txt: the shell can't read `"
+ON = "it continues on the next line"
 LOGS = "can't write to --logs"
 
 
@@ -312,12 +267,7 @@ LOGS = "can't write to --logs"
     ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
     ("echo fine\necho 'not\n", PAIR, 4, UNREAD + "echo 'not`"),
     ("for n in 1 2; do\necho $n\ndone\n", PAIR, 4, UNREAD + "for n in 1 2; do`"),
-    (
-        "train \\\n --lr 1\n",
-        PAIR,
-        4,
-        UNREAD + "train \\`: it continues on the next line",
-    ),
+    ("train \\\n --lr 1\n", PAIR, 4, f"{UNREAD}train \\`: {ON}"),
     (b"\xff\xfe", PAIR, 4, "trials.txt is not text"),
     (b"a\0b", PAIR, 4, "trials.txt is not text"),
     ("true", (), 3, "no NVIDIA driver"),
@@ -326,16 +276,11 @@ LOGS = "can't write to --logs"
     ("true", (*PAIR, "--logs", "trials.txt"), 3, f"{LOGS} trials.txt: it is a file"),
 )
 def test_what_is_wrong_is_said_before_anything_runs(
-    content: str | bytes | None,
-    options: tuple[str, ...],
-    code: int,
-    says: str,
-    tmp_path: Path,
+    content: str | bytes | None, options: Any, code: int, says: str, tmp_path: Path
 ) -> None:
     if content is not None:
-        (tmp_path / "trials.txt").write_bytes(
-            content if isinstance(content, bytes) else content.encode()
-        )
+        as_bytes = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / "trials.txt").write_bytes(as_bytes)
     done = here("queue", "trials.txt", *options, code=code, cwd=tmp_path)
     assert f"error: {says}" in done.stderr
     assert "\n  → " in done.stderr
@@ -346,27 +291,19 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "001.log").symlink_to("/dev/full")
     trials = written(tmp_path, "seq 20000; echo end > ended")
-    done = here(
-        f"queue {trials}",
-        *PAIR,
-        *typed("--logs logs --overwrite -o queue.json"),
-        code=0,
-        cwd=tmp_path,
-    )
+    words = f"queue {trials} --logs logs --overwrite -o queue.json"
+    done = here(words, *PAIR, code=0, cwd=tmp_path)
     assert (tmp_path / "ended").exists()
+    (command,) = read_record(tmp_path / "queue.json", Queue).commands
+    assert command.log is None
     assert done.stderr.count("No space left on device: continuing without a log") == 1
-    assert (
-        Queue.model_validate_json((tmp_path / "queue.json").read_text()).commands[0].log
-        is None
-    )
 
 
 def test_what_can_not_be_started_fails_alone_and_is_named(tmp_path: Path) -> None:
     """No file may be opened for a while, as at the limit of `ulimit -n`."""
     waits = "while [ ! -e {} ]; do sleep 0.1; done"
-    trials = written(
-        tmp_path, waits.format("a"), "true", waits.format("b"), "true", "true"
-    )
+    lines = (waits.format("a"), "true", waits.format("b"), "true", "true")
+    trials = written(tmp_path, *lines)
     logs = ("--logs", "logs", "-o", "queue.json")
     process = start("queue", trials, *PAIR, "--pull", *logs, cwd=tmp_path)
     lines_until(process, "003 begins on GPU:1")
@@ -380,9 +317,9 @@ def test_what_can_not_be_started_fails_alone_and_is_named(tmp_path: Path) -> Non
     out, err = process.communicate(timeout=60)
     assert process.returncode == 6, err
     assert "error: 2 of 5 commands failed: 4, 5\n" in err
-    said = " ".join(out.split())
+    said = one_line(out)
     assert re.search(r"004 failed on GPU:1: .*Too many open files; .*ulimit -n", said)
-    result = Queue.model_validate_json((tmp_path / "queue.json").read_text())
+    result = read_record(tmp_path / "queue.json", Queue)
     codes = [command.tries[0].exit for command in result.commands]
     assert codes == [0, 0, 0, None, None]
     here("report", "queue.json", "--html", "page.html", code=0, cwd=tmp_path)
@@ -392,11 +329,8 @@ def test_what_can_not_be_started_fails_alone_and_is_named(tmp_path: Path) -> Non
 
 
 def test_a_terminal_shows_what_runs_and_stdin_gives_commands(tmp_path: Path) -> None:
-    trials = written(
-        tmp_path,
-        "printf 'epoch 1\\repoch 2\\n'; sleep 3 # " + 99 * "long ",
-        "sleep 1; exit 7",
-    )
+    prints = "printf 'epoch 1\\repoch 2\\n'; sleep 3 # " + 99 * "long "
+    trials = written(tmp_path, prints, "sleep 1; exit 7")
     script = f"{PROGRAM} queue - --simulate {QUICK_PAIR} < {trials}"
     code, seen = command_in_terminal(["sh", "-c", script], 80)
     assert code == 6
@@ -412,9 +346,7 @@ def test_wide_characters_are_cut_at_the_terminals_edge() -> None:
     queued = QueuedCommand(number=1, command="echo " + 60 * "\u8a9e")
     running = RunningCommand(0, queued, time.monotonic(), 60 * "\u8a9e")
     lines = running_lines(devices, [running], 80, 10)
-    assert [line.cell_len for line in lines] == [
-        pytest.approx(80, abs=1),
-        pytest.approx(80, abs=1),
-        11,
-    ]
-    assert max(line.cell_len for line in lines) <= 80
+    widths = [line.cell_len for line in lines]
+    assert widths[:2] == pytest.approx([80, 80], abs=1)
+    assert widths[2] == 11
+    assert max(widths) <= 80

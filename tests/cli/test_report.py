@@ -27,11 +27,8 @@ def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!DOCTYPE html>")
     assert re.findall(r'href="#(result-\d)"', html) == ["result-1", "result-2"]
-    names = {
-        f"run{number}-{chart}.png"
-        for number in ("", "-2")
-        for chart in ("course", "memory", "step")
-    }
+    charts = ("course", "memory", "step")
+    names = {f"run{n}-{chart}.png" for n in ("", "-2") for chart in charts}
     assert {path.name for path in folder.iterdir()} == names
     assert done.stderr == f"wrote {page}\nwrote 6 charts into {folder}\n"
 
@@ -79,9 +76,8 @@ def test_without_an_option_it_prints_what_each_command_printed() -> None:
     assert first.startswith("pair-run.json:\nbatches 820 568: ")
     assert "GPU:1   GeForce GTX 1080 " in first
     assert second.startswith("each device alone: ")
-    assert done.stderr == (
-        "\nit can write a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)\n"
-    )
+    writes = "a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
+    assert done.stderr == f"\nit can write {writes}\n"
 
 
 def test_without_the_extra_the_error_says_how_to_install_it(
@@ -96,8 +92,5 @@ def test_without_the_extra_the_error_says_how_to_install_it(
     assert first == wanted
     assert "pip install matplotlib jinja2" in second
     assert not (tmp_path / "a.html").exists()
-    gpubalance(
-        f"report {result} --markdown",
-        code=0,
-        environment=broken(tmp_path, "matplotlib"),
-    )
+    without = broken(tmp_path, "matplotlib")
+    gpubalance(f"report {result} --markdown", code=0, environment=without)

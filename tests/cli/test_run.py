@@ -36,7 +36,7 @@ from tests.cli.program import (
     start,
     typed,
 )
-from tests.faults.machine import Machine
+from tests.faults.machine import Machine, codes_of
 from tests.jobs.probes import probe_of, with_second
 from tests.stand_in import TWO_UNLIKE_GPUS, engine
 from tests.support.altered import altered
@@ -57,9 +57,8 @@ def test_devices_are_those_named_in_their_order_with_samples() -> None:
     four = str(ROOT / "configs" / "four-unlike.toml")
     result = run_json("--simulate", four, "--model", TINY, "--gpus", "3,1")
     assert [device["name"] for device in result["devices"]] == ["Unlike D", "Unlike B"]
-    assert [
-        (replica["device"], replica["batch"]) for replica in result["replicas"]
-    ] == [(0, 64), (1, 64)]
+    shares = [(replica["device"], replica["batch"]) for replica in result["replicas"]]
+    assert shares == [(0, 64), (1, 64)]
     done = here("run", *TINY_PAIR, "--batches", "0", "40", *SHORT, code=0)
     assert "GPU:0: no samples, left out" in done.stdout
 
@@ -83,9 +82,8 @@ def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> 
     assert even == (found["batches"] if found else None)
     assert found is None or found["micro_batches"] == found["batches"]
     assert (result["speedup_over_even"] is None) == (even is None)
-    assert (result["speedup_over_even"] == 1.0) == (
-        even == result["batches"] == result["micro_batches"]
-    )
+    is_even = even == result["batches"] == result["micro_batches"]
+    assert (result["speedup_over_even"] == 1.0) == is_even
     assert not [warning for warning in result["warnings"] if "even" in warning["code"]]
 
 
@@ -95,29 +93,21 @@ def test_where_no_equal_shares_fit_nothing_is_compared(tmp_path: Path) -> None:
     done = here("run", *TINY_PAIR, *split, code=0, environment=engine(tmp_path, script))
     result = json.loads(done.stdout)
     assert result["baselines"]["even"] is None
-    assert "even-split-out-of-memory" in [
-        warning["code"] for warning in result["warnings"]
-    ]
+    assert "even-split-out-of-memory" in codes_of(result)
 
 
 def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
     profile = str(ROOT / "configs" / "gtx1080ti-gtx1080.toml")
-    done = here(
-        f"run --simulate {profile} --gpus 0 1 --batches 1024 710", *SHORT, code=5
-    )
+    split = f"run --simulate {profile} --gpus 0 1 --batches 1024 710"
+    done = here(split, *SHORT, code=5)
     assert "GPU:0 (GeForce GTX 1080 Ti) at batch 1024" in done.stderr
     assert "GPU:1 (GeForce GTX 1080) at batch 710" in done.stderr
     # 10.5 and 7.6 GiB, less 1.26 and the joint run's 0.6 GiB, at 9.1 MiB a sample.
     assert "--batches 972 645" in done.stderr
     assert re.search(r"run: about \d+ s\n", done.stderr)
     assert done.stdout == ""
-    done = here(
-        "run",
-        *TINY_PAIR,
-        *typed("--batches 200 240 --micro-batches 200 120"),
-        *SHORT,
-        code=5,
-    )
+    sizes = typed("--batches 200 240 --micro-batches 200 120")
+    done = here("run", *TINY_PAIR, *sizes, *SHORT, code=5)
     says = "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120"
     assert says in done.stderr
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
@@ -128,21 +118,21 @@ def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
     split = ("run", "--simulate", QUICK_PAIR, "--batches", "200", "120")
     done = here(*split)
     assert (done.returncode, done.stdout) == (5, "")
-    assert done.stderr.startswith(
-        "error: GPU:1 does not hold 120 samples at a time: in the probe of 2026-11-21T"
+    holds = (
+        "error: GPU:1 does not hold 120 samples at a time: in the probe of 2026-11-21"
     )
-    more = (
-        " 113 failed and 112 fit\n  → give it less; if it has more memory now, probe again: "
-        "gpubalance probe "
+    assert done.stderr.startswith(holds)
+    says = (
+        " 113 failed and 112 fit\n  → give it less; if it has more memory now, probe "
     )
-    assert more in done.stderr
+    assert says in done.stderr
     assert here(*split, "--micro-batches", "200", "60", *SHORT).returncode == 0
 
 
 def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # GPU:1 holds 112 samples at a time, and GPU:0 208.
-    split = (*TINY_PAIR, *typed("--gpus 0 1 --batches 200 150 --micro-batches 200 40"))
-    done = here("run", *split, *SHORT, "--json", code=0)
+    split = typed("--gpus 0 1 --batches 200 150 --micro-batches 200 40")
+    done = here("run", *TINY_PAIR, *split, *SHORT, "--json", code=0)
     result = json.loads(done.stdout)
     first, second = result["replicas"]
     assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 200)
@@ -150,24 +140,18 @@ def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
     # That makes 77 ms, not the 53 ms of a card that held all.
     assert second["compute_s"] == pytest.approx(4 * 0.008 + 0.0003 * 150)
     assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 40])
-    assert (second["batch"], second["micro_batch"], result["global_batch"]) == (
-        150,
-        40,
-        350,
-    )
+    assert (second["batch"], second["micro_batch"]) == (150, 40)
+    assert result["global_batch"] == 350
     assert re.search(r"GPU:1 \[150 = 30\+3×40\] ", done.stderr)
 
 
 def test_the_update_is_in_the_step_and_one_device_has_no_sync(tmp_path: Path) -> None:
     profile = tmp_path / "updating.toml"
     text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
-    profile.write_text(
-        text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004"),
-        encoding="utf-8",
-    )
-    both = here(
-        f"run --simulate {profile} --batches 120 80 --baseline none", *SHORT, code=0
-    )
+    updating = text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004")
+    profile.write_text(updating, encoding="utf-8")
+    asked = f"run --simulate {profile} --batches 120 80 --baseline none"
+    both = here(asked, *SHORT, code=0)
     told = "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;"
     assert told in both.stdout
     assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms;", both.stderr)
@@ -195,9 +179,8 @@ def test_equal_shares_are_found_by_the_memory_line(tmp_path: Path) -> None:
 
 
 def test_with_xla_each_split_is_warmed_up_whole_and_once(tmp_path: Path) -> None:
-    trained = trained_by(
-        tmp_path, *typed("--batches 30 20 --xla --windows 1 --duration 0.3")
-    )
+    words = typed("--batches 30 20 --xla --windows 1 --duration 0.3")
+    trained = trained_by(tmp_path, *words)
     # timings, the stamped ones included, at most
     windows = 3 + round(0.9 * 0.3 / 0.014)
     for split in ("30 20", "25 25"):
@@ -209,17 +192,14 @@ def test_with_xla_each_split_is_warmed_up_whole_and_once(tmp_path: Path) -> None
 def test_a_gpu_that_gets_warmer_and_no_slower_takes_no_longer(tmp_path: Path) -> None:
     slow = "import time\ndef step(devices, batches, number):\n    time.sleep(0.3)\n    return 1.0\n"
     degrees = " ".join(map(str, range(50, 90, 2)))
-    warmer = TWO_UNLIKE_GPUS.replace(
-        "gpu 1 temperature 55", f"gpu 1 series temperature {degrees}"
-    )
+    series = f"gpu 1 series temperature {degrees}"
+    warmer = TWO_UNLIKE_GPUS.replace("gpu 1 temperature 55", series)
+    run = typed("run --batches 30 20 --baseline none --windows 1")
     lengths = []
     for number, gpus in enumerate((TWO_UNLIKE_GPUS, warmer)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        machine = Machine(folder, slow, gpus)
-        result = machine.result(
-            "run", "--batches", "30", "20", "--baseline", "none", "--windows", "1"
-        )
+        result = Machine(folder, slow, gpus).result(*run)
         lengths.append(len(result["step_time_s"]["samples"]))
     assert lengths == [3, 3]  # as soon as it is known
 
@@ -264,33 +244,26 @@ def test_an_interrupt_before_anything_is_measured_prints_nothing() -> None:
     ("-q >/dev/full 2>error.txt", 3),
 )
 def test_unread_streams_lose_no_file(tmp_path: Path, streams: str, code: int) -> None:
-    command = f'"{PROGRAM}" run {" ".join(TINY_PAIR)} --gpus 0 {" ".join(SHORT)} -o run.json {streams}'
-    seen = subprocess.run(["sh", "-c", command], timeout=120, cwd=tmp_path).returncode
-    assert seen == code
+    run = f'"{PROGRAM}" run {" ".join((*TINY_PAIR, *SHORT))} --gpus 0 -o run.json'
+    command = ["sh", "-c", f"{run} {streams}"]
+    assert subprocess.run(command, timeout=120, cwd=tmp_path).returncode == code
     assert json.loads((tmp_path / "run.json").read_text())["complete"] is True
     if code:
-        assert (
-            (tmp_path / "error.txt")
-            .read_text()
-            .startswith("error: can't write to stdout: No space left")
-        )
+        told = (tmp_path / "error.txt").read_text()
+        assert told.startswith("error: can't write to stdout: No space left")
 
 
 def test_a_terminal_that_knows_only_ascii() -> None:
-    ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = gpubalance(
-        "devices", "--simulate", QUICK_PAIR, code=0, environment=ascii_only
-    )
+    variables = {"PYTHONIOENCODING": "ascii"}
+    done = gpubalance("devices --simulate", QUICK_PAIR, code=0, environment=variables)
     assert "Quick 3" in done.stdout
 
 
 def test_a_plan_for_another_model_names_this_one_s_command(tmp_path: Path) -> None:
     """A plan for another model of one's own names the command for this one."""
     devices = simulated_devices(QUICK_PAIR)[0]
-    settings = Settings(model=TINY)
-    made = plan(
-        altered(probe_of(devices), settings=settings), devices, PlanRequest(sync_s=0.0)
-    )
+    probe = altered(probe_of(devices), settings=Settings(model=TINY))
+    made = plan(probe, devices, PlanRequest(sync_s=0.0))
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
     done = here("run", *TINY_PAIR, "--plan", str(path), "--quiet", code=7)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gpubalance.numbers.units import format_seconds
-from tests.cli.program import QUICK_PAIR, here, typed
+from tests.cli.program import QUICK_PAIR, here, one_line
+from tests.faults.machine import codes_of, warning_of
 from tests.stand_in import engine
 
 FILE = """
@@ -54,19 +55,12 @@ BRIEF = ("--windows", "1", "--duration", "0.3")
 DEVICE = '[[device]]\nname = "Slow {}"\nalpha_s = 0.02\nbeta_s = 0.00001\n'
 
 
-def _run(
-    folder: Path, batches: str, environment: dict[str, str] | None = None
-) -> tuple[dict[str, Any], str]:
+def _run(folder: Path, batches: str, **how: Any) -> tuple[dict[str, Any], str]:
     (folder / "mine.py").write_text(FILE)
     (folder / "slow.toml").write_text("\n".join(map(DEVICE.format, "AB")))
-    asked = (
-        *typed("run --simulate slow.toml"),
-        *NAMED,
-        *BRIEF,
-        *typed("--baseline none --batches"),
-        *batches.split(),
-    )
-    done = here(*asked, "-o", "run.json", code=0, cwd=folder, environment=environment)
+    asked = "run --simulate slow.toml --baseline none -o run.json --batches"
+    words = (*batches.split(), *NAMED, *BRIEF)
+    done = here(asked, *words, code=0, cwd=folder, **how)
     return json.loads((folder / "run.json").read_text()), done.stdout
 
 
@@ -86,19 +80,16 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) 
     assert result["input_wait_s"] > result["step_time_s"]["median"] / 4
     line = 1 + FILE.splitlines().index("    return data.map(decode).padded_batch(8)")
     (remedy,) = pipeline["remedies"]
-    assert remedy == {
-        "where": f"mine.py, line {line}",
-        "what": "map(…, num_parallel_calls=tf.data.AUTOTUNE)",
-    }
+    what = "map(…, num_parallel_calls=tf.data.AUTOTUNE)"
+    assert remedy == {"where": f"mine.py, line {line}", "what": what}
     assert summary.startswith("your input pipeline gives ")
-    told = " ".join(summary.split())
+    told = one_line(summary)
     assert "num_parallel_calls=tf.data.AUTOTUNE" in told
     assert "waiting for input" in told
     assert max(map(len, summary.split("\nnext: ")[0].splitlines())) <= 80
     # The devices wait from the end of a step until their data is there, and no longer.
-    assert {"stamps-cost", "parts-exceed-step", "batches-joined"}.isdisjoint(
-        one["code"] for one in result["warnings"]
-    )
+    amiss = {"stamps-cost", "parts-exceed-step", "batches-joined"}
+    assert amiss.isdisjoint(codes_of(result))
 
     spread = result["step_spread"]
     # Equal where the host has all data ready
@@ -114,12 +105,9 @@ def test_a_slow_pipeline_is_named_first_with_the_line_to_change(tmp_path: Path) 
 
 def test_results_whose_steps_differ_are_compared_and_reported(tmp_path: Path) -> None:
     """One step of five is long."""
-    unlike = (
-        "def unlike(): return True\ndef step(devices, batches, number): return 0.01 if number % 5 "
-        "else 0.05"
-    )
-    own = engine(tmp_path, unlike)
-    result, _ = _run(tmp_path, "5 3", own)
+    step = "def step(devices, batches, number): return 0.01 if number % 5 else 0.05"
+    own = engine(tmp_path, f"def unlike(): return True\n{step}")
+    result, _ = _run(tmp_path, "5 3", environment=own)
     brief = ("--global-batch", "16", "--rounds", "1", "--round-duration", "0.3", *BRIEF)
     asked = ("balance", "--simulate", QUICK_PAIR, *NAMED, *brief, "-o", "plan.json")
     answer = here(*asked, code=0, cwd=tmp_path, environment=own).stdout
@@ -132,7 +120,7 @@ def test_results_whose_steps_differ_are_compared_and_reported(tmp_path: Path) ->
     html = (tmp_path / "report.html").read_text()
     assert html.count("batches differ in shape: half of the steps take ") == len(both)
     assert "95 % take up to" in html  # what it means
-    compared = " ".join(here("compare", *both, cwd=tmp_path).stdout.split())
+    compared = one_line(here("compare", *both, cwd=tmp_path).stdout)
     assert "samples from the pipeline → held on the devices" in compared
     assert f"95 % up to {format_seconds(result['step_spread']['p95_s'])} " in compared
 
@@ -140,8 +128,8 @@ def test_results_whose_steps_differ_are_compared_and_reported(tmp_path: Path) ->
 def test_padded_batches_of_another_size_are_joined_and_told(tmp_path: Path) -> None:
     """That they are is tested in tests/engine/test_user_data.py."""
     own = engine(tmp_path, "def joined_from(global_batch): return 8")
-    result, _ = _run(tmp_path, "8 4", own)
-    (warning,) = [one for one in result["warnings"] if one["code"] == "batches-joined"]
+    result, _ = _run(tmp_path, "8 4", environment=own)
+    warning = warning_of(result, "batches-joined")
     assert "own batches have 8 samples" in warning["message"]
     assert "batches of 12 there (batch or padded_batch)" in warning["next"]
 
@@ -149,15 +137,8 @@ def test_padded_batches_of_another_size_are_joined_and_told(tmp_path: Path) -> N
 def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FILE)
     own = engine(tmp_path, "def unlike(): return True")
-    brief = ("--max-batch", "8", "--duration", "0.2", "--json")
-    done = here(
-        *typed("probe --simulate 1"),
-        *NAMED,
-        *brief,
-        code=0,
-        cwd=tmp_path,
-        environment=own,
-    )
+    asked = ("probe --simulate 1 --max-batch 8 --duration 0.2 --json", *NAMED)
+    done = here(*asked, code=0, cwd=tmp_path, environment=own)
     result = json.loads(done.stdout)
     assert all(point["unlike"] for point in result["probes"][0]["curve"])
-    assert "batches-differ" in [warning["code"] for warning in result["warnings"]]
+    assert "batches-differ" in codes_of(result)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from tests.cli.program import QUICK_PAIR, here
 from tests.jobs.probes import probe_of
 from tests.support.altered import altered
 from tests.support.cases import cases
+from tests.support.python import python
 
 TRAIN = """
 import keras, numpy as np, tensorflow as tf
@@ -63,44 +62,27 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+OWN = ("typed", "train", "val", "chosen", "made")
+FUNCTIONS = ("arrays", "late", "of_a_try")
+FILE = "my/code/train.py"
+IN_FILE = f"build()  # of {FILE},"
+
+
 @cases(
-    "model, data, lines",
-    (
-        "my/code/train.py:build",
-        "my/code/train.py:arrays",
-        ["build()  # of my/code/train.py,", "arrays()"],
-    ),
-    (
-        "my/code/train.py:build",
-        "my/code/train.py:made",
-        ["build()  # of my/code/train.py,", "made,"],
-    ),
-    *(
-        (
-            "my/code/train.py:build",
-            f"my/code/train.py:{name}",
-            ["build()  # of my/code/train.py,", given],
-        )
-        for name, given in (
-            ("typed", "typed,"),
-            ("train", "train,"),
-            ("val", "val,"),
-            ("chosen", "chosen,"),
-            ("late", "late(),"),
-            ("of_a_try", "of_a_try(),"),
-        )
-    ),
-    ("my.module:build", "my.module:data", ["build()  # of my.module,", "data()"]),
-    ("small", None, ["build_model()  # balance yours first,", "dataset,"]),
+    "model, data, of, given",
+    *((f"{FILE}:build", f"{FILE}:{name}", IN_FILE, f"{name},") for name in OWN),
+    *((f"{FILE}:build", f"{FILE}:{name}", IN_FILE, f"{name}()") for name in FUNCTIONS),
+    ("my.module:build", "my.module:data", "build()  # of my.module,", "data()"),
+    ("small", None, "build_model()  # balance yours first,", "dataset,"),
 )
 @pytest.mark.usefixtures("project")
 def test_the_printed_lines_have_the_names_that_were_given(
-    model: str, data: str | None, lines: list[str]
+    model: str, data: str | None, of: str, given: str
 ) -> None:
     split, scope, fit = uses(planned(model, data), "2", Path("plan.json"))[1]
     assert split == "split = gpubalance.load_plan('plan.json', simulate='2')"
-    assert f"model = {lines[0]}" in scope
-    assert f"fit(model, {lines[1]}" in fit
+    assert f"model = {of}" in scope
+    assert f"fit(model, {given}" in fit
 
 
 @pytest.mark.usefixtures("forked")
@@ -116,9 +98,7 @@ def test_the_script_runs_as_is(project: Path, build: str, data: str, ends: str) 
     Path("scripts").mkdir()
     script = Path("scripts/go.py")
     write_script(script, made, Path("plan.json"), QUICK_PAIR)
-    done = subprocess.run(
-        [sys.executable, project / script], cwd="/", capture_output=True, text=True
-    )
+    done = python(str(project / script), cwd=Path("/"))
     assert done.returncode == bool(ends), done.stderr
     assert ends in done.stderr
     assert ("Epoch 10/10" in done.stdout) == (not ends)
@@ -134,16 +114,14 @@ def test_what_no_script_can_be_written_for_is_told_first() -> None:
     for name in ("my-train", "class", "train"):
         Path(f"my/{name}.py").write_text(TRAIN)
     unnamed = "name both: --model train.py:build --data train.py:dataset"
+    exists = "my/code/train.py exists, and --script replaces no file"
+    by_name = "can't be imported by its name"
     for options, script, says in (
         (own[:2], "go.py", unnamed),
         ((), "go.py", unnamed),
-        (
-            own,
-            "my/code/train.py",
-            "my/code/train.py exists, and --script replaces no file",
-        ),
-        (named("my-train"), "go.py", "my/my-train.py can't be imported by its name"),
-        (named("class"), "go.py", "my/class.py can't be imported by its name"),
+        (own, "my/code/train.py", exists),
+        (named("my-train"), "go.py", f"my/my-train.py {by_name}"),
+        (named("class"), "go.py", f"my/class.py {by_name}"),
         (named("train"), "go.py", "my/train.py and my/code/train.py share a name"),
     ):
         asked = (f"balance --simulate {QUICK_PAIR} --script {script}", *options)

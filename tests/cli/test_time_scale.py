@@ -12,7 +12,7 @@ import pytest
 import gpubalance
 from gpubalance.render.plan import plan_headline
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, here
+from tests.cli.program import QUICK_PAIR, SHORT, TINY_PAIR, here, one_line, result_of
 from tests.support.cases import cases
 
 # Steps take 2.6 times as long as by the profile, at its first size or at a later one
@@ -39,29 +39,27 @@ def test_a_machine_slower_than_the_profile_is_told_at_once(
     done = here("balance", *TINY_PAIR, *SHORT, code=2)
     assert len(re.findall("(?m)^GPU:. batch ", done.stderr)) == tried
     _, _, error = done.stderr.partition("error: ")
-    assert re.match(
-        r"this machine computes .* more slowly than the profile: on GPU:0 a step of \d+ "
-        r"samples takes .*, 2\.6 times as long\n  → --time-scale 8 slows the profile",
-        error,
-    ), error
+    slower = r"this machine computes .* more slowly than the profile: on GPU:0 a step of \d+ "
+    takes = (
+        r"samples takes .*, 2\.6 times as long\n  → --time-scale 8 slows the profile"
+    )
+    assert re.match(slower + takes, error), error
     assert "smaller inputs" in error
     assert "--resume" not in error
 
 
 @cases(
     "command, which",
-    (("run", *TINY_PAIR, "--batches", "24", "16"), "a step of the split 24/16"),
-    (
-        ("independent", *TINY_PAIR, "--batches", "24", "16"),
-        "on GPU:0 a step of 24 samples",
-    ),
+    ("run", "a step of the split 24/16"),
+    ("independent", "on GPU:0 a step of 24 samples"),
 )
 def test_a_run_slower_than_the_profile_stops_at_its_first_window(
-    command: tuple[str, ...], which: str, engine_that: Callable[[str], None]
+    command: str, which: str, engine_that: Callable[[str], None]
 ) -> None:
     """As a probe does at its first batch: no figure of it is shown."""
     engine_that(SLOW.format(minimum=1))
-    done = here(*command, "--windows", "3", "--duration", "0.1", code=2)
+    split = ("--batches", "24", "16", "--windows", "3", "--duration", "0.1")
+    done = here(command, *TINY_PAIR, *split, code=2)
     assert len(re.findall("window 1 of 3", done.stderr)) <= 2
     assert "window 2" not in done.stderr
     _, _, error = done.stderr.partition("error: ")
@@ -80,17 +78,16 @@ def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
     done = here("balance", *SCALED, *SHORT, "--json", "-o", "plan.json", code=0)
     plan, slow = (Plan.model_validate_json(one.stdout) for one in (usual, done))
     assert (plan.settings.time_scale, slow.settings.time_scale) == (1.0, 8.0)
-    assert slow.predicted.step_time_s == pytest.approx(
-        8 * plan.predicted.step_time_s, rel=0.05
-    )
+    slow_s = 8 * plan.predicted.step_time_s
+    assert slow.predicted.step_time_s == pytest.approx(slow_s, rel=0.05)
     for device, slowed in zip(plan.devices, slow.devices, strict=True):
         assert device.profile is not None
         assert slowed.profile == device.profile.slowed(8)
     # A probe of the profile as it is does not count for the slow one, or the other way round
-    planned = Plan.model_validate_json(here("plan", *SCALED, "--json", code=0).stdout)
+    planned = result_of(Plan, "plan", *SCALED)
     assert planned.settings == slow.settings
     shown = here("balance", *SCALED, *SHORT, code=0)
-    text = " ".join(shown.stdout.split())
+    text = one_line(shown.stdout)
     assert "--time-scale 8 " in text
     at_its_speed = ", at 1/8 of the profile's speed (--time-scale 8)"
     assert f"net{at_its_speed} " in text
@@ -122,6 +119,6 @@ def test_all_that_takes_a_profile_takes_a_time_scale(command: tuple[str, ...]) -
         done = here(*command, "--simulate", QUICK_PAIR, "--time-scale", "2", code=0)
         if command[0] in ("probe", "run", "independent"):  # which have rates
             slowed = ", at 1/2 of the profile's speed (--time-scale 2)"
-            assert slowed in " ".join(done.stdout.split())
+            assert slowed in one_line(done.stdout)
     refused = here(*command, "--simulate", "2", "--time-scale", "2", code=2).stderr
     assert "--time-scale 2 slows a profile, and CPU:0 follows none" in refused

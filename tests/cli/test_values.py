@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.cli.command import spread
-from tests.cli.program import PROGRAM, QUICK_PAIR, here
+from tests.cli.program import PROGRAM, QUICK_PAIR, here, one_line
 from tests.cli.terminal import command_in_terminal
 from tests.support.cases import cases
 from tests.support.in_process import Program
@@ -72,8 +72,8 @@ def test_everything_else_stays_as_it_is(arguments: list[str]) -> None:
 
 def test_an_error_on_a_terminal_is_cut_between_words() -> None:
     words = ("run", "--simulate", QUICK_PAIR, "--batches", "1", "2", "3")
-    told = " ".join(here(*words, code=2).stderr.split())
+    told = one_line(here(*words, code=2).stderr)
     code, seen = command_in_terminal((PROGRAM, *words), 40)
     assert code == 2
-    assert " ".join(" ".join(seen.pictures[-1]).split()) == told
+    assert one_line(" ".join(seen.pictures[-1])) == told
     assert len([line for line in seen.pictures[-1] if line]) > 2

@@ -1,4 +1,5 @@
 import itertools
+from typing import Any
 
 import pynvml
 import pytest
@@ -11,14 +12,8 @@ from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
-CALM = Moment(
-    at_s=0.0,
-    temperature_c=60,
-    power_w=100.0,
-    sm_clock_mhz=1900,
-    memory_clock_mhz=5005,
-    throttle_reasons=(),
-)
+CLOCKS: Any = {"sm_clock_mhz": 1900, "memory_clock_mhz": 5005}
+CALM = Moment(at_s=0.0, temperature_c=60, power_w=100.0, **CLOCKS, throttle_reasons=())
 
 
 def at(
@@ -49,13 +44,12 @@ def test_without_a_reading_there_is_no_telemetry() -> None:
     assert course.telemetry() is None
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0.001, 100.0), st.integers(0, 700_000)),
-        min_size=1,
-        max_size=20,
-    )
+PARTS = st.lists(
+    st.tuples(st.floats(0.001, 100.0), st.integers(0, 700_000)), min_size=1, max_size=20
 )
+
+
+@given(PARTS)
 def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(
     parts: list[tuple[float, int]],
 ) -> None:
@@ -67,19 +61,15 @@ def test_the_energy_is_the_sum_of_each_power_times_how_long_it_was_taken(
         time += gap_s
         joules += gap_s * power_mw / 1000
     course.count(at(time))
-    assert (known(course.telemetry()).energy_j or 0.0) == pytest.approx(
-        joules, abs=0.001, rel=1e-9
-    )
+    found = known(course.telemetry()).energy_j or 0.0
+    assert found == pytest.approx(joules, abs=0.001, rel=1e-9)
 
 
 def test_a_power_holds_until_the_next_that_is_told() -> None:
     untold: dict[str, object] = {"power_w": None}
     telemetry = told({}, untold, untold, first=at(0.0), last=at(4.0))
-    assert (telemetry.energy_j, telemetry.power_w, telemetry.duration_s) == (
-        400.0,
-        100.0,
-        4.0,
-    )
+    figures = (telemetry.energy_j, telemetry.power_w, telemetry.duration_s)
+    assert figures == (400.0, 100.0, 4.0)
     assert told(untold, first=at(0.0), last=at(1.0)).samples_per_joule(1000.0) is None
 
 
@@ -103,25 +93,17 @@ def test_the_gpu_s_own_counter_comes_first_if_it_tells_anything(
 def test_uncorrected_errors(
     counted: tuple[int | None, int | None], rise: int | None
 ) -> None:
-    found = told(
-        {}, first=at(0.0, ecc=counted[0]), last=at(1.0, ecc=counted[1])
-    ).ecc_uncorrected
-    assert found == rise
+    before, after = counted
+    telemetry = told({}, first=at(0.0, ecc=before), last=at(1.0, ecc=after))
+    assert telemetry.ecc_uncorrected == rise
 
 
 def test_what_was_counted_once_has_not_risen_nor_stayed() -> None:
     course = TelemetryRecorder()
     reads(course, at(0.0, 5_000, 0))
-    told = {
-        "temperature_c": 60,
-        "power_w": 100.0,
-        "sm_clock_mhz": 1900,
-        "memory_clock_mhz": 5005,
-    }
-    assert course.telemetry() == Telemetry.model_validate(
-        told
-        | {"readings": 1, "duration_s": 0.0, "throttle_reasons": (), "course": (CALM,)}
-    )
+    gauges: Any = {"temperature_c": 60, "power_w": 100.0, **CLOCKS}
+    once: Any = {"readings": 1, "duration_s": 0.0, "course": (CALM,)}
+    assert course.telemetry() == Telemetry(**gauges, **once, throttle_reasons=())
 
 
 @given(st.integers(1, 5000))
@@ -138,24 +120,13 @@ def test_a_course_is_told_by_some_hundreds_of_readings(readings: int) -> None:
 
 
 def test_the_hottest_the_middle_clock_and_the_mean_power() -> None:
-    hot = {
-        "temperature_c": 91,
-        "power_w": 250.0,
-        "sm_clock_mhz": 1200,
-        "throttle_reasons": ("thermal",),
-    }
-    slow = {
-        "temperature_c": 85,
-        "sm_clock_mhz": 1850,
-        "memory_clock_mhz": 810,
-        "throttle_reasons": ("power cap",),
-    }
+    hot: Any = {"temperature_c": 91, "power_w": 250.0, "sm_clock_mhz": 1200}
+    hot["throttle_reasons"] = ("thermal",)
+    slow: Any = {"temperature_c": 85, "sm_clock_mhz": 1850, "memory_clock_mhz": 810}
+    slow["throttle_reasons"] = ("power cap",)
     telemetry = told({}, hot, slow, first=at(0.0), last=at(3.0))
-    assert (telemetry.temperature_c, telemetry.power_w, telemetry.energy_j) == (
-        91,
-        150.0,
-        450.0,
-    )
+    figures = (telemetry.temperature_c, telemetry.power_w, telemetry.energy_j)
+    assert figures == (91, 150.0, 450.0)
     assert (telemetry.sm_clock_mhz, telemetry.memory_clock_mhz) == (1850, 5005)
     assert telemetry.throttle_reasons == ("power cap", "thermal")
 

@@ -13,12 +13,8 @@ from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 from tests.support.cases import cases
 
 FIRST = "GPU-1080aaaa-0000-4000-8000-000000000001"
-PRECISIONS: tuple[Precision, ...] = (
-    "float32",
-    "tf32",
-    "mixed_float16",
-    "mixed_bfloat16",
-)
+PRECISIONS: tuple[Precision, ...] = ("float32", "tf32")
+PRECISIONS += ("mixed_float16", "mixed_bfloat16")
 
 
 def peaks(
@@ -34,9 +30,8 @@ def test_the_peak_is_two_operations_a_core_and_cycle(tmp_path: Path) -> None:
     peak = 2 * 3584 * 1911e6
     assert peaks(tmp_path) == [peak, peak, None, None]  # a GTX 1080 Ti has no TF32
     for capability, tf32 in (("7 5", peak), ("8 0", None), ("12 0", None)):
-        newer = TWO_UNLIKE_GPUS.replace(
-            "gpu 0 capability 6 1", f"gpu 0 capability {capability}"
-        )
+        told = f"gpu 0 capability {capability}"
+        newer = TWO_UNLIKE_GPUS.replace("gpu 0 capability 6 1", told)
         assert peaks(tmp_path, gpus=newer) == [peak, tf32, None, None]
 
 
@@ -52,10 +47,9 @@ def test_a_peak_that_is_not_told_is_null(tmp_path: Path, fault: str) -> None:
 
 
 def test_a_mig_slice_and_an_unknown_gpu_have_no_peak(tmp_path: Path) -> None:
+    mig = "gpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1"
     for uuid in ("MIG-1", "GPU-none"):
-        assert (
-            peaks(tmp_path, "gpu 0 mig 1\ngpu 0 slice 0 uuid MIG-1", uuid) == [None] * 4
-        )
+        assert peaks(tmp_path, mig, uuid) == [None] * 4
 
 
 def test_a_card_without_a_driver_is_found_on_the_bus(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from tests.support.cases import cases
 from tests.support.known import known
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-DEVICE = '[[device]]\nname = "a"\nalpha_s = 0.1\nbeta_s = 0.001\n'
-CURVE = '[[device]]\nname = "a"\ncurve = '
+NAMED = '[[device]]\nname = "a"\n'
+DEVICE = f"{NAMED}alpha_s = 0.1\nbeta_s = 0.001\n"
+CURVE = f"{NAMED}curve = "
 
 
 @pytest.mark.parametrize(
@@ -35,15 +36,11 @@ def test_the_published_pair_has_the_published_numbers() -> None:
     slow = known(plain.profile)
     solo = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
     for batch, throughput in solo.items():
-        assert batch / (fast.alpha_s + fast.beta_s * batch) == pytest.approx(
-            throughput, rel=0.0025
-        )
+        rate = batch / (fast.alpha_s + fast.beta_s * batch)
+        assert rate == pytest.approx(throughput, rel=0.0025)
     assert 512 / (slow.alpha_s + slow.beta_s * 512) == pytest.approx(875, rel=0.04)
-    assert (
-        fast.memory_at(1024)
-        <= known(ti.memory_bytes)
-        < fast.memory_at(1024, joint.extra_memory)
-    )
+    memory = known(ti.memory_bytes)
+    assert fast.memory_at(1024) <= memory < fast.memory_at(1024, joint.extra_memory)
 
 
 @cases("source", "3", 3)
@@ -56,12 +53,8 @@ def test_a_number_makes_plain_cpu_devices(source: int | str) -> None:
 
 def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
     devices, _ = simulated_devices(2, ["alpha", "beta"])
-    assert [device.label for device in devices] == [
-        "alpha:0",
-        "alpha:1",
-        "beta:0",
-        "beta:1",
-    ]
+    labels = ["alpha:0", "alpha:1", "beta:0", "beta:1"]
+    assert [device.label for device in devices] == labels
     assert len({device.uuid for device in devices}) == 4
     assert all(device.profile is None for device in devices)
 
@@ -69,14 +62,8 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
 @cases(
     "text, place",
     ("", "device"),
-    (
-        "[[device]]\nname = 'a'\nalpha_s = 0.1\n",
-        "device 1: alpha_s and beta_s are needed",
-    ),
-    (
-        DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n",
-        "device 1: curve: it takes the place of",
-    ),
+    (f"{NAMED}alpha_s = 0.1\n", "device 1: alpha_s and beta_s are needed"),
+    (DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n", "device 1: curve: it takes the pl"),
     (CURVE + "[[8, 0.1]]\n", "device 1: curve: it has two points or more"),
     (CURVE + "[[16, 0.1], [8, 0.2]]\n", "device 1: curve: it has two points or more"),
     (CURVE + "[[8, 0.1], [8, 0.2]]\n", "device 1: curve: it has two points or more"),

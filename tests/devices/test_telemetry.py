@@ -10,19 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.faults.machine import PLAIN, TI
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment
 from tests.support.known import known
 
 GENEROUS_S = 60.0
-CLOCKS = ("sm_clock_mhz", "memory_clock_mhz")
-NO_FIGURES = (
-    "temperature_c",
-    "power_w",
-    "energy_j",
-    *CLOCKS,
-    "throttle_reasons",
-    "ecc_uncorrected",
-)
+NO_FIGURES = ["temperature_c", "power_w", "energy_j", "ecc_uncorrected"]
+NO_FIGURES += ["sm_clock_mhz", "memory_clock_mhz", "throttle_reasons"]
 # Watches GPUs until each has so many readings, or its thread has ended.
 WATCH = """
 import json, threading, time
@@ -58,9 +52,8 @@ def watched_all(
     folder: Path, script: str, uuids: list[str], readings: int = 4
 ) -> list[dict[str, Any] | None]:
     code = WATCH.format(uuids=uuids, readings=readings)
-    result: list[dict[str, Any] | None] = json.loads(
-        child(code, environment(folder, script), GENEROUS_S)
-    )
+    told = child(code, environment(folder, script), GENEROUS_S)
+    result: list[dict[str, Any] | None] = json.loads(told)
     return result
 
 
@@ -76,10 +69,10 @@ def each_with(faults: Sequence[str]) -> tuple[str, list[str]]:
     Each line says `gpu 0`, which becomes the GPU's own number.
     """
     uuids = [f"GPU-{number}1" for number in range(len(faults))]
-    scripts = [
-        f"{fault}\n{FULL}".replace("gpu 0", f"gpu {number}").replace("GPU-1", uuid)
-        for number, (fault, uuid) in enumerate(zip(faults, uuids, strict=True))
-    ]
+    scripts = []
+    for number, (fault, uuid) in enumerate(zip(faults, uuids, strict=True)):
+        script = f"{fault}\n{FULL}".replace("gpu 0", f"gpu {number}")
+        scripts.append(script.replace("GPU-1", uuid))
     return "\n".join(scripts), uuids
 
 
@@ -90,13 +83,10 @@ def test_every_field(tmp_path: Path) -> None:
     course = telemetry.pop("course")
     assert len(course) >= 4
     assert course[-1].pop("at_s") > course[0]["at_s"]
-    gauges = {
-        "temperature_c": 60,
-        "power_w": 250.0,
-        "sm_clock_mhz": 1900,
-        "memory_clock_mhz": 5005,
-    }
-    assert course[-1] == gauges | {"throttle_reasons": []}
+    gauges: dict[str, Any] = {"temperature_c": 60, "power_w": 250.0}
+    gauges |= {"sm_clock_mhz": 1900, "memory_clock_mhz": 5005, "throttle_reasons": []}
+    assert course[-1] == gauges
+    assert telemetry == gauges | {"energy_j": 2.5, "ecc_uncorrected": 0, "ended": None}
     assert telemetry == gauges | {
         "throttle_reasons": [],
         "energy_j": 2.5,
@@ -106,15 +96,11 @@ def test_every_field(tmp_path: Path) -> None:
 
 
 def test_what_is_not_supported_or_refused_is_null_alone(tmp_path: Path) -> None:
-    nothing = (
-        "gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\ngpu 1 mig 1\ngpu 1 slice 0 uuid MIG-1\ngpu 1 power "
-        "1000"
-    )
+    mig = "gpu 1 mig 1\ngpu 1 slice 0 uuid MIG-1\ngpu 1 power 1000"
+    nothing = f"gpu 0 uuid GPU-1\ngpu 1 uuid GPU-2\n{mig}"
     # A MIG slice has no figures of its own.
     for telemetry in watched_all(tmp_path, nothing, ["GPU-1", "MIG-1"]):
-        assert [known(telemetry)[field] for field in NO_FIGURES] == [None] * len(
-            NO_FIGURES
-        )
+        assert {known(telemetry)[field] for field in NO_FIGURES} == {None}
     refused = {
         "temperature 3": "temperature_c",
         "power 4": "power_w",
@@ -126,10 +112,9 @@ def test_what_is_not_supported_or_refused_is_null_alone(tmp_path: Path) -> None:
     told = watched_all(
         tmp_path, *each_with([f"gpu 0 error {error}" for error in refused])
     )
-    assert [
-        [name for name, value in known(telemetry).items() if value is None]
-        for telemetry in told
-    ] == [[name, "ended"] for name in refused.values()]
+    for telemetry, missing in zip(told, refused.values(), strict=True):
+        untold = [name for name, value in known(telemetry).items() if value is None]
+        assert untold == [missing, "ended"]
 
 
 def test_a_driver_without_newer_and_a_pynvml_without_older_calls(
@@ -141,23 +126,15 @@ def test_a_driver_without_newer_and_a_pynvml_without_older_calls(
     """
     old = "\ngpu 0 error temperature_v 13\ngpu 0 error throttle_events 13\ngpu 0 series throttle 0x8"
     telemetry = seen(tmp_path, FULL + old)
-    assert (telemetry["temperature_c"], telemetry["throttle_reasons"]) == (
-        60,
-        ["hardware slowdown"],
-    )
-    without = (
-        "import pynvml\ndel pynvml.nvmlDeviceGetTemperature, "
-        "pynvml.nvmlDeviceGetCurrentClocksThrottleReasons\n"
-    )
+    assert telemetry["temperature_c"] == 60
+    assert telemetry["throttle_reasons"] == ["hardware slowdown"]
+    without = "import pynvml\ndel pynvml.nvmlDeviceGetTemperature\n"
+    without += "del pynvml.nvmlDeviceGetCurrentClocksThrottleReasons\n"
     code = without + WATCH.format(uuids=["GPU-1"], readings=2)
-    (telemetry,) = json.loads(
-        child(code, environment(tmp_path, "gpu 0 uuid GPU-1\ngpu 0 power 1000"))
-    )
-    assert (
-        telemetry["temperature_c"],
-        telemetry["throttle_reasons"],
-        telemetry["power_w"],
-    ) == (None, None, 1.0)
+    variables = environment(tmp_path, "gpu 0 uuid GPU-1\ngpu 0 power 1000")
+    (telemetry,) = json.loads(child(code, variables))
+    assert telemetry["temperature_c"] is telemetry["throttle_reasons"] is None
+    assert telemetry["power_w"] == 1.0
 
 
 def test_a_gpu_that_is_lost_keeps_what_was_seen(tmp_path: Path) -> None:
@@ -186,20 +163,15 @@ with course.watching("GPU-1", interval_s=0.005):
 print(json.dumps([seen == course.telemetry(), course.latest, seen.model_dump()]))
 """
     script = f"gpu 0 series power 1000 2000 !16 3000\n{FULL}"
-    is_all, latest, telemetry = json.loads(
-        child(code, environment(tmp_path, script), GENEROUS_S)
-    )
+    told = child(code, environment(tmp_path, script), GENEROUS_S)
+    is_all, latest, telemetry = json.loads(told)
     assert (is_all, latest) == (True, None)
     assert (telemetry["readings"], telemetry["power_w"]) == (2, 1.5)
 
 
 def test_several_at_once(tmp_path: Path) -> None:
     """Each in its thread; NVML counts its users, and the last one out shuts it down."""
-    uuids = [
-        "GPU-1080aaaa-0000-4000-8000-000000000001",
-        "GPU-1080bbbb-0000-4000-8000-000000000002",
-        "GPU-none",
-    ]
+    uuids = [TI, PLAIN, "GPU-none"]
     code = f"""{WATCH.format(uuids=uuids, readings=3)}
 import pynvml
 for thread in threading.enumerate()[1:]:
@@ -209,37 +181,25 @@ try:
 except pynvml.NVMLError_Uninitialized as error:
     print(error)
 """
-    told, ended = child(
-        code, environment(tmp_path, TWO_UNLIKE_GPUS), GENEROUS_S
-    ).splitlines()
-    first, second, none = json.loads(told)
-    assert (first["temperature_c"], first["power_w"], first["sm_clock_mhz"]) == (
-        60,
-        120.0,
-        1900,
-    )
-    assert (second["temperature_c"], second["power_w"], second["sm_clock_mhz"]) == (
-        55,
-        90.0,
-        1800,
-    )
+    variables = environment(tmp_path, TWO_UNLIKE_GPUS)
+    told, ended = child(code, variables, GENEROUS_S).splitlines()
+    *seen, none = json.loads(told)
+    figures = [[one[name] for name in NO_FIGURES[:2]] for one in seen]
+    assert figures == [[60, 120.0], [55, 90.0]]
+    assert [one["sm_clock_mhz"] for one in seen] == [1900, 1800]
     assert (none, ended) == (None, "Uninitialized")
 
 
 def test_a_call_that_hangs_is_left_with_what_was_seen_before(tmp_path: Path) -> None:
     telemetry = seen(tmp_path, f"gpu 0 series energy 5000000 ~600\n{FULL}", readings=1)
-    assert (
-        telemetry["readings"],
-        telemetry["temperature_c"],
-        telemetry["power_w"],
-    ) == (1, 60, 250.0)
+    figures = [telemetry[name] for name in ("readings", "temperature_c", "power_w")]
+    assert figures == [1, 60, 250.0]
     assert (telemetry["energy_j"], telemetry["ecc_uncorrected"]) == (None, None)
 
 
 def test_nvml_that_hangs_from_the_start_delays_nobody(tmp_path: Path) -> None:
-    assert watched_all(tmp_path, f"init_error ~600\n{FULL}", ["GPU-1"], readings=0) == [
-        None
-    ]
+    hangs_at_start = f"init_error ~600\n{FULL}"
+    assert watched_all(tmp_path, hangs_at_start, ["GPU-1"], readings=0) == [None]
     hangs = each_with(["gpu 0 error handle ~600", "gpu 0 error all ~600"])
     assert watched_all(tmp_path, *hangs, readings=0) == [None, None]
 

@@ -17,20 +17,15 @@ ALIKE = Reading(gpus=tuple(altered(gpu, name="GTX 1080") for gpu in UNLIKE.gpus)
 
 
 def shown(reading: Reading, **environment: str) -> list[int]:
-    return [
-        gpu.index for gpu in mark_hidden(reading, environment).gpus if not gpu.unusable
-    ]
+    marked = mark_hidden(reading, environment).gpus
+    return [gpu.index for gpu in marked if not gpu.unusable]
 
 
 @cases(
     "listed, indices",
-    *(
-        ("GPU-bbb1", [1]),
-        ("GPU-bb", [1]),
-        ("GPU-bbb1,GPU-aaa0", [0, 1]),
-        ("GPU-bbb1,nonsense,GPU-aaa0", [1]),
-    ),
-    *(("", []), ("-1", []), ("NoDevFiles", []), ("GPU-", [])),
+    *(("GPU-bbb1", [1]), ("GPU-bb", [1]), ("GPU-bbb1,GPU-aaa0", [0, 1])),
+    *(("GPU-bbb1,nonsense,GPU-aaa0", [1]), ("", []), ("-1", [])),
+    *(("NoDevFiles", []), ("GPU-", [])),
 )
 def test_uuids_are_exact_and_unset_hides_none(listed: str, indices: list[int]) -> None:
     assert shown(UNLIKE, CUDA_VISIBLE_DEVICES=listed) == indices
@@ -38,9 +33,8 @@ def test_uuids_are_exact_and_unset_hides_none(listed: str, indices: list[int]) -
 
 
 def test_numbers_count_in_nvmls_order_only_where_that_is_cudas() -> None:
-    assert shown(UNLIKE, CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [
-        1
-    ]
+    by_bus = shown(UNLIKE, CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert by_bus == [1]
     assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1") == [1]
     assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1,7,0") == [1]
     marked = mark_hidden(UNLIKE, {"CUDA_VISIBLE_DEVICES": "1"})

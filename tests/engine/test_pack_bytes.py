@@ -88,10 +88,10 @@ def test_packs_are_for_bytes_of_trained_weights(
 
 def test_numbers_come_out_of_a_vector_as_they_went_in_none_of_them_too() -> None:
     """With a floatx of float16 no metric's variable is summed."""
-    from gpubalance.engine.step.sums import parted, together
+    from gpubalance.engine.step.sums import one_vector, split_vector
 
     values = [tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant(5.0)]
-    whole, one = parted(together(values), [(2, 2), ()])
+    whole, one = split_vector(one_vector(values), [(2, 2), ()])
     assert whole.numpy().tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert one.numpy() == 5.0
-    assert parted(together([]), []) == []
+    assert split_vector(one_vector([]), []) == []

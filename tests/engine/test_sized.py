@@ -10,13 +10,13 @@ MAKING_S = 10.0
 class Made:
     """Functions that take ten seconds to make, by a clock that only they and the test move."""
 
-    def __init__(self, *, awaits_lasting: bool = True) -> None:
+    def __init__(self, *, defers_size_functions: bool = True) -> None:
         from gpubalance.engine.step.several import SizedFunctions
 
         self.now_s = 0.0
         self.made: list[int] = []
         self.functions = SizedFunctions(self._make, clock=lambda: self.now_s)
-        self._awaits_lasting = awaits_lasting
+        self._defers_size_functions = defers_size_functions
         self._any_has_run = False
 
     def _make(self, shares: BatchSplit) -> str:
@@ -30,7 +30,7 @@ class Made:
         for _ in range(int(seconds)):
             shares = BatchSplit((first, 100 - first))
             function, is_first = self.functions.of(
-                shares, awaits_lasting=self._awaits_lasting
+                shares, defers_size_functions=self._defers_size_functions
             )
             found.append((function, is_first))
             if function is None and is_first:
@@ -73,7 +73,7 @@ def test_splits_that_come_back_have_theirs_and_the_one_unused_longest_goes() -> 
 
 
 def test_what_is_measured_has_its_own_sizes_at_once() -> None:
-    made = Made(awaits_lasting=False)
+    made = Made(defers_size_functions=False)
     for first in (10, 20):
         made.train(first, 1)
     assert made.made == [10, 20]

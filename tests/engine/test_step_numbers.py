@@ -25,9 +25,9 @@ WHOLES = {
 def weight_exponents(
     whole: Any, near: float = 1e-6, rounding: Any = 0.0, parts: Any = PARTS
 ) -> Any:
-    from gpubalance.engine.step.sums import weight_exponents_of
+    from gpubalance.engine.step.sums import matching_exponents
 
-    return weight_exponents_of(whole, parts, near, rounding)
+    return matching_exponents(whole, parts, near, rounding)
 
 
 def test_the_power_is_that_with_which_parts_make_the_whole() -> None:
@@ -63,11 +63,11 @@ def test_of_several_quantities_each_may_be_apart_by_a_part_of_all() -> None:
 
 def test_marks_are_a_norm_and_products_that_add_up() -> None:
     """Rows of an embedding count in their places."""
-    from gpubalance.engine.step.sums import norms, products, sketch_of
+    from gpubalance.engine.step.sums import norms, products, sketches_of
 
     first, second = tf.constant([[3.0, 4.0], [0, 0]]), tf.constant([[0.0, 0], [1, 1]])
     rows = tf.IndexedSlices(tf.constant([[3.0, 4.0]]), [0], tf.constant([2, 2]))
-    sketches = sketch_of([first, second, first + second, rows]).numpy()
+    sketches = sketches_of([first, second, first + second, rows]).numpy()
     assert norms(sketches) == pytest.approx([5.0, math.sqrt(2), math.sqrt(27), 5.0])
     assert products(sketches)[0] + products(sketches)[1] == pytest.approx(
         products(sketches)[2]
@@ -167,7 +167,7 @@ def test_the_time_of_simulated_devices_is_their_own() -> None:
 
 
 def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:
-    from gpubalance.engine.step.sums import batch_of, together, weighed, wide
+    from gpubalance.engine.step.sums import batch_of, one_vector, weighed, wide
 
     value = tf.constant([8.0, 4.0], tf.float16)
     shares = [
@@ -178,27 +178,24 @@ def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:
     assert {share.dtype for share in shares} == {np.dtype("float16")}
     kinds = [tf.float16, tf.float32, tf.float64]
     assert list(map(wide, kinds)) == [tf.float32, tf.float32, tf.float64]
-    both = together([value, tf.constant([1.0], tf.float64)])
+    both = one_vector([value, tf.constant([1.0], tf.float64)])
     assert (both.dtype, both.numpy().tolist()) == (tf.float64, [8, 4, 1])
-    assert together([value]).dtype == tf.float32
+    assert one_vector([value]).dtype == tf.float32
     assert int(batch_of({"x": tf.zeros((7, 2))})) == 7
 
 
 def test_rows_that_all_parts_have_add_up_one_by_one() -> None:
-    from gpubalance.engine.step.gradients import Rows
+    from gpubalance.engine.step.gradients import by_rows, summable
 
-    of_words, made = tf.ones((2, 2)), Rows()
+    of_words = tf.ones((2, 2))
     positions = tf.IndexedSlices(tf.ones((3, 2)), tf.constant([1, 1, 4]), [5, 2])
-    summable = made.summable([positions, of_words])
-    assert summable[0] is positions.values
-    assert summable[1] is of_words
-    first, second = made.of_sum([2 * value for value in summable])
+    values, row_forms = summable([positions, of_words])
+    assert values[0] is positions.values
+    assert values[1] is of_words
+    first, second = by_rows([2 * value for value in values], row_forms)
     assert first.values.numpy().tolist() == [[2, 2]] * 3
     assert (first.indices, first.dense_shape) == (positions.indices, [5, 2])
     assert second.numpy().tolist() == [[2, 2]] * 2
-    places = made.places
-    made.summable([of_words, of_words])  # of the next part of a batch
-    assert made.places is places
 
 
 def test_a_replicas_samples_are_those_between_its_places() -> None:

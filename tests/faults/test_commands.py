@@ -210,7 +210,7 @@ MALFORMED = {
     # No two processes can listen at these addresses.
     with_workers("a:1", "a:1"): "cluster: two processes share an address",
     with_workers("a:0", "b:2"): f"{PORTS}a:0, b:2",
-    with_workers("a:1", "b:99999"): PORTS,
+    with_workers("a:1", "b:65536"): PORTS,
     with_workers("a", "b:2"): PORTS,
 }
 

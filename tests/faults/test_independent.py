@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.program import TINY, typed
+from tests.cli.program import TINY, one_line, typed
 from tests.faults.machine import FIVE_GPUS, Machine
 from tests.stand_in import TWO_UNLIKE_GPUS
 from tests.workers.test_process import gone
@@ -109,7 +109,7 @@ def took(seconds):
     once = typed("independent --windows 1 --duration 1")
     done = Machine(tmp_path, steps, gpus=hot).runs(*once)
     told = "GPU:1: at once 55 °C 90 W, throttled (power cap); alone 55 °C 90 W"
-    assert told in " ".join(done.stdout.split())
+    assert told in one_line(done.stdout)
     bad = f"{TWO_UNLIKE_GPUS}gpu 0 series ecc_uncorrected 7 7 9\n"
     done = Machine(tmp_path, steps, gpus=bad).runs(*COMMAND, code=6)
     assert "GPU:0 had 2 memory errors that ECC did not correct" in done.stderr

@@ -12,7 +12,7 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.cli.program import ROOT, gpubalance
 from tests.guide.documents import DOCUMENTS, read
@@ -51,14 +51,9 @@ def examples(name: str) -> list[Example]:
             shlex.split(line) for line in lines if not line.startswith(_NOT_RUN)
         ]
         shown = [""] * (len(commands) - 1) + [block["shown"] or ""]
-        found += (
-            [
-                Example(c[0], tuple(c[1:]), text)
-                for c, text in zip(commands, shown, strict=True)
-            ]
-            if commands
-            else []
-        )
+        if commands:
+            for command, text in zip(commands, shown, strict=True):
+                found.append(Example(command[0], tuple(command[1:]), text))
     return found
 
 
@@ -68,34 +63,22 @@ def main(names: list[str]) -> None:
             (Path(folder) / "configs").symlink_to(ROOT / "configs")
             made = examples(name)
             last = max(place for place, example in enumerate(made) if example.shown)
-            for example in [
-                example for example in made[: last + 1] if "…" not in example.shown
-            ]:
-                environment = {
-                    "XDG_STATE_HOME": folder,
-                    "CUDA_VISIBLE_DEVICES": "-1",
-                    **example.environment,
+            for example in made[: last + 1]:
+                if "…" in example.shown:
+                    continue
+                own = {"XDG_STATE_HOME": folder, "CUDA_VISIBLE_DEVICES": "-1"}
+                how: Any = {
+                    "cwd": Path(folder),
+                    "environment": own | example.environment,
                 }
-                done = gpubalance(
-                    *example.command, cwd=Path(folder), environment=environment
-                )
-                print(
-                    name,
-                    *example.command,
-                    f"→ {done.returncode}",
-                    done.stderr if done.returncode else "",
-                )
+                done = gpubalance(*example.command, **how)
+                said = done.stderr if done.returncode else ""
+                print(name, *example.command, f"→ {done.returncode}", said)
                 if example.shown:
                     text = read(name).replace(example.shown, done.stdout.rstrip("\n"))
                     DOCUMENTS[name].write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1:]
-        or [
-            name
-            for name in DOCUMENTS
-            if any(example.shown for example in examples(name))
-        ]
-    )
+    shown = [name for name in DOCUMENTS if any(one.shown for one in examples(name))]
+    main(sys.argv[1:] or shown)

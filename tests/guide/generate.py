@@ -30,7 +30,7 @@ from tests.guide.fields import rows
 from tests.support.gpu.table import EVIDENCE, KIND, markdown
 
 _KINDS = (Run, Probe, Independent, Layers, Queue, Plan, Comparison, Checkup, ModelCheck)
-_RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
+RESULTS: Mapping[str, type[BaseModel]] = {kind.__name__: kind for kind in _KINDS}
 _PART = re.compile(
     r"(?ms)^<!-- (?P<what>troubles|steps on a GPU|fields of \w+) -->\n(?P<old>.*?)^<!-- end -->"
 )
@@ -82,7 +82,7 @@ def generated(text: str) -> str:
     def part(found: re.Match[str]) -> str:
         kind, _, of = found["what"].partition(" of ")
         if kind == "fields":
-            made = fields(found["old"], _RESULTS[of], told)
+            made = fields(found["old"], RESULTS[of], told)
         elif kind == "steps on a GPU":
             made = steps_on_a_gpu(EVIDENCE)
         else:

@@ -6,15 +6,15 @@ The job is the real one, and the noise is the simulated devices' own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import GpubalanceError, OutOfMemory
+from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.keep.command_journal import free_journal
@@ -29,11 +29,12 @@ from gpubalance.results.timing import Overhead, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring
-from gpubalance.settings.requests import RunRequest
+from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Measured, Ready, SumsTimed, TimeSums
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.support.altered import altered
+from tests.support.known import known
 
 
 def noisy_devices(
@@ -43,12 +44,9 @@ def noisy_devices(
     devices, joint = simulated_devices(str(profile))
     changed = []
     for device in devices:
-        assert device.profile is not None
-        times = {
-            "alpha_s": slower * device.profile.alpha_s,
-            "beta_s": slower * device.profile.beta_s,
-        }
-        paced = altered(device.profile, **times, noise=noise)
+        paced = altered(known(device.profile), noise=noise)
+        for name in ("alpha_s", "beta_s"):
+            paced = altered(paced, **{name: slower * getattr(paced, name)})
         changed.append(altered(device, profile=paced))
     return tuple(changed), altered(joint, sync_s=slower * joint.sync_s)
 
@@ -66,12 +64,9 @@ def windows_of(
     **more: Any,
 ) -> list[Window]:
     """One window of these timings."""
-    untold = {
-        "memory_peak_bytes": (None,) * devices,
-        "throttled": ((),) * devices,
-        "late_part": 0.0,
-    }
-    return [Window(timings=timings, stamped=stamped, **untold | more)]
+    usual: Any = {"throttled": ((),) * devices, "late_part": 0.0}
+    usual["memory_peak_bytes"] = (None,) * devices
+    return [Window(timings=timings, stamped=stamped, **usual | more)]
 
 
 def measured(windows: Sequence[Window]) -> Measurement:
@@ -90,6 +85,11 @@ def quiet(event: Event) -> None:
 Offset = Callable[[Device, int], float]
 
 
+def on_its_line(_: Device, size: int) -> float:
+    """The offset of devices that are as their profiles say."""
+    return 1.0
+
+
 class DrawnWorker:
     """Answers like a worker on simulated devices, with a clock that only counts.
 
@@ -105,21 +105,20 @@ class DrawnWorker:
         seed: int,
         correlation: float = 0.0,
         clock_s: float = 0.0,
-        offset: Offset | None = None,
+        offset: Offset = on_its_line,
     ) -> None:
         self._devices = [device for device in devices if device.profile]
         self._offset = offset
         self._profiles = [device.profile for device in devices if device.profile]
-        self._times = [
-            ComputeTimes(p, seed=noise_seed(seed, i))
-            for i, p in enumerate(self._profiles)
-        ]
+        self._times = []
+        for number, profile in enumerate(self._profiles):
+            self._times.append(ComputeTimes(profile, seed=noise_seed(seed, number)))
         self._updates_s = tuple(profile.update_s for profile in self._profiles)
         self._off = [0.0] * len(self._times)
         self._sync_between = joint
-        self._joint = (
-            joint.among(self._profiles) if len(devices) > 1 else JointProfile()
-        )
+        self._joint = JointProfile()
+        if len(devices) > 1:
+            self._joint = joint.among(self._profiles)
         self._noise_of_sums = Random(f"sums {seed}")
         self._correlation = correlation
         self._elapsed_s = 0.0
@@ -146,24 +145,15 @@ class DrawnWorker:
             count = 1 if stamped else steps_per_timing
             steps = [self._step(split) for _ in range(count)]
             taken_s = sum(map(self._taken_s, steps))
-            stamps: Any = (
-                {"compute_s": steps[0], "update_s": self._updates_s} if stamped else {}
-            )
+            told: Any = {"steps": count, "seconds": taken_s, "step_s": taken_s}
+            if stamped:
+                told |= {"compute_s": steps[0], "update_s": self._updates_s}
             now_s = self._clock_s + self._elapsed_s
-            yield Timing(
-                steps=count,
-                seconds=taken_s,
-                ended_s=now_s,
-                input_wait_s=0.0,
-                step_s=taken_s,
-                **stamps,
-            )
+            yield Timing(ended_s=now_s, input_wait_s=0.0, **told)
             given += 1
         extra = self._joint.extra_memory
-        peaks = tuple(
-            p.memory_at(m, extra)
-            for p, m in zip(self._profiles, split.micro_batches, strict=True)
-        )
+        sizes = zip(self._profiles, split.micro_batches, strict=True)
+        peaks = tuple(profile.memory_at(size, extra) for profile, size in sizes)
         self.trained[split, pipeline] = peaks
         yield Measured(memory_peak_bytes=peaks, late_part=0.0)
 
@@ -177,16 +167,12 @@ class DrawnWorker:
 
     def _hold(self, sizes: Sequence[int]) -> None:
         """Raises OutOfMemory for the first device that does not hold so many samples at a time."""
-        for replica, (profile, size) in enumerate(
-            zip(self._profiles, sizes, strict=True)
-        ):
-            if (
-                profile.memory is not None
-                and profile.memory_at(size, self._joint.extra_memory) > profile.memory
-            ):
-                raise OutOfMemory(
-                    f"replica {replica} ran out of memory", replica=replica
-                )
+        held = zip(self._profiles, sizes, strict=True)
+        for replica, (profile, size) in enumerate(held):
+            needed = profile.memory_at(size, self._joint.extra_memory)
+            if profile.memory is not None and needed > profile.memory:
+                full = f"replica {replica} ran out of memory"
+                raise OutOfMemory(full, replica=replica)
 
     def _step(self, split: BatchSplit) -> tuple[float, ...]:
         parts = zip(split.batches, split.micro_batches, strict=True)
@@ -201,23 +187,17 @@ class DrawnWorker:
 
         A device begins its next batch once its own update is over.
         """
-        return (
-            max(map(sum, zip(computes, self._updates_s, strict=True)))
-            + self._joint.sync_s
-        )
+        busy_s = map(sum, zip(computes, self._updates_s, strict=True))
+        return max(busy_s) + self._joint.sync_s
 
     def _compute_s(self, replica: int, batch: int, micro_batch: int) -> float:
-        drawn = self._times[replica].next_s(
-            batch, micro_batch, elapsed_s=self._elapsed_s
-        )
-        if self._offset is not None:
-            drawn *= self._offset(self._devices[replica], micro_batch)
+        now_s = self._elapsed_s
+        drawn = self._times[replica].next_s(batch, micro_batch, elapsed_s=now_s)
+        drawn *= self._offset(self._devices[replica], micro_batch)
         if not self._correlation:
             return drawn
         profile = self._profiles[replica]
-        exact = profile.compute_s(batch, micro_batch) * profile.drift_at(
-            self._elapsed_s
-        )
+        exact = profile.compute_s(batch, micro_batch) * profile.drift_at(now_s)
         fresh = (1 - self._correlation**2) ** 0.5 * (drawn / exact - 1)
         self._off[replica] = self._correlation * self._off[replica] + fresh
         return exact * (1 + self._off[replica])
@@ -231,8 +211,8 @@ class DrawnGroup:
         devices: Sequence[Device],
         joint: JointProfile,
         *,
-        seed: int,
-        offset: Offset,
+        seed: int = 0,
+        offset: Offset = on_its_line,
     ) -> None:
         self._joint = joint
         self._seed = seed
@@ -244,11 +224,9 @@ class DrawnGroup:
     def regroup(self, devices: Sequence[Device]) -> None:
         if tuple(devices) != self._devices:
             self._devices = tuple(devices)
+            seed = self._seed + self.overhead.workers
             self._worker = DrawnWorker(
-                devices,
-                self._joint,
-                seed=self._seed + self.overhead.workers,
-                offset=self._offset,
+                devices, self._joint, seed=seed, offset=self._offset
             )
             self.overhead += Overhead(workers=1)
 
@@ -319,12 +297,17 @@ def nothing_kept() -> Journal:
 
 def group_of(worker: DrawnWorker) -> WorkerGroup:
     """A worker group that has this worker and never fails."""
-    overhead = Overhead(workers=1)
-    worker_group = SimpleNamespace(
-        facts=worker.facts, overhead=overhead, alive=True, failures={}
-    )
-    worker_group.worker = lambda _=0: nullcontext(worker)
-    worker_group.each = lambda work, among: {
-        number: work(number, worker) for number in among
-    }
+    worker_group = DrawnGroup((), JointProfile())
+    worker_group._worker = worker
+    worker_group.overhead = Overhead(workers=1)
     return cast("WorkerGroup", worker_group)
+
+
+def drawn_workers(
+    asked: BalanceRequest, offset: Offset = on_its_line, watch: Watch = quiet
+) -> JointWorkers:
+    """The workers of a balance on drawn devices, of which nothing is kept."""
+    worker_group = DrawnGroup(asked.devices, asked.joint, offset=offset)
+    return JointWorkers(
+        asked, None, cast("WorkerGroup", worker_group), watch, nothing_kept()
+    )

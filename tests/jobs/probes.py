@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.probe.probed_device import fitted
@@ -48,11 +48,11 @@ def probe_of(
 ) -> Probe:
     """The probe of simulated devices; `wrong` has factors by which it takes them for slower."""
     factors = [*wrong, *[1.0] * len(devices)]
-    probes = tuple(
-        _device_probe(i, d.profile, factors[i], multiple)
-        for i, d in enumerate(devices)
-        if d.profile
-    )
+    probes = []
+    for number, device in enumerate(devices):
+        if device.profile:
+            part = factors[number]
+            probes.append(_device_probe(number, device.profile, part, multiple))
     return Probe(
         created="2026-11-21T00:00:00+00:00",
         settings=SMALL,
@@ -63,7 +63,7 @@ def probe_of(
         margin_bytes=0,
         max_batch=None,
         parallel=False,
-        probes=probes,
+        probes=tuple(probes),
         complete=True,
         warnings=(),
     )
@@ -110,44 +110,40 @@ def of_config(name: str) -> tuple[tuple[Device, ...], JointProfile]:
 def devices_of(*profiles: DeviceProfile) -> tuple[Device, ...]:
     """A simulated device of each profile."""
     (base,) = simulated_devices("1")[0]
-    return tuple(
-        altered(
-            base,
-            index=i,
-            uuid=f"SIM-{i}",
-            name=p.name,
-            memory_bytes=p.memory,
-            profile=p,
-        )
-        for i, p in enumerate(profiles)
-    )
+    devices = []
+    for index, profile in enumerate(profiles):
+        named = altered(base, index=index, uuid=f"SIM-{index}", name=profile.name)
+        devices.append(altered(named, memory_bytes=profile.memory, profile=profile))
+    return tuple(devices)
+
+
+def held_by(profile: DeviceProfile) -> int:
+    """How many samples a device has memory for."""
+    return (known(profile.memory) - profile.base_memory) // profile.memory_per_sample
+
+
+def with_memory(device: Device, samples: int, extra: int = 0) -> Device:
+    """The device with memory for that many samples, and some bytes more."""
+    profile = known(device.profile)
+    memory = profile.memory_at(samples, extra)
+    return altered(device, memory_bytes=memory, profile=altered(profile, memory=memory))
 
 
 def _device_probe(
     number: int, profile: DeviceProfile, factor: float, multiple: int
 ) -> DeviceProbe:
-    fits = (
-        (known(profile.memory) - profile.base_memory)
-        // profile.memory_per_sample
-        // multiple
-        * multiple
-    )
-    alpha = factor * profile.alpha_s + profile.update_s
-    beta = factor * profile.beta_s
-    sizes = (
-        octaves(multiple, fits, multiple)
-        if profile.curve
-        else [multiple, fits // 2, fits]
-    )
-    times = [
-        (size, factor * profile.compute_s(size) + profile.update_s) for size in sizes
-    ]
+    fits = held_by(profile) // multiple * multiple
+    update_s = profile.update_s
+    sizes = [multiple, fits // 2, fits]
+    if profile.curve:
+        sizes = octaves(multiple, fits, multiple)
+    times = [(size, factor * profile.compute_s(size) + update_s) for size in sizes]
     if profile.curve:
         model = fitted([(batch, time_s, 0.0) for batch, time_s in times])
     else:
-        model = StepTimeModel(
-            alpha_s=alpha, beta_s=beta, residual=0.0, planned_with="line", curve=None
-        )
+        alpha_s, beta_s = factor * profile.alpha_s + update_s, factor * profile.beta_s
+        line: Any = {"planned_with": "line", "curve": None}
+        model = StepTimeModel(alpha_s=alpha_s, beta_s=beta_s, residual=0.0, **line)
     curve = tuple(point_of(profile, *point) for point in times)
     best = SoloRate(batch=fits, throughput=fits / times[-1][1])
     return DeviceProbe(

@@ -20,6 +20,7 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.curve import measure_slower_again
 from gpubalance.results.probe import CurvePoint
+from tests.jobs.drawn import quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -32,28 +33,27 @@ FULL = OutOfMemory("full", memory_peak_bytes=(99,))
 class Scripted(Attempts):
     """Measures nothing: each try ends as a script says, by default well with 4 MiB a sample."""
 
+    dropped = 0
+
     def __init__(self, *ends: GpubalanceError | None, **probe_worker: Any) -> None:
         self.ends = list(ends)
         self.workers: list[tuple[bool, bool]] = []  # fresh, last
         self.kept: dict[str, Any] = {}
         self.told: list[str] = []
-        self.dropped = 0
-        worker_group = SimpleNamespace(alive=True, drop=self._drop)
+        asked = {"duration_s": None, "settings": SMALL, "for_split": False}
         journal = SimpleNamespace(
             load=lambda key, _: self.kept.get(key), keep=self.kept.__setitem__
         )
         usual = {
             "device": DEVICE,
-            "request": SimpleNamespace(
-                duration_s=None, settings=SMALL, for_split=False
-            ),
+            "request": SimpleNamespace(**asked),
             "usable_bytes": None,
             "fragments": True,
             "journal": journal,
             "deaths": [],
-            "worker_group": worker_group,
+            "worker_group": SimpleNamespace(alive=True, drop=self._drop),
             "time_limit": SimpleNamespace(check=lambda: None),
-            "watch": lambda _: None,
+            "watch": quiet,
             "ensure_worker": self._ensure_worker,
             "get_or_make": self._get_or_make,
             "report": self.told.append,
@@ -94,11 +94,8 @@ def test_a_point_is_tried_once_and_the_limit_twice_at_most() -> None:
     assert outcomes(attempts) == []  # of the limit
     assert list(attempts.points) == [8]
     attempts = Scripted(FULL, None)
-    assert [attempts.tried(8, for_limit=True) for _ in range(3)] == [
-        "oom",
-        "fits",
-        "fits",
-    ]
+    tried = [attempts.tried(8, for_limit=True) for _ in range(3)]
+    assert tried == ["oom", "fits", "fits"]
     assert attempts.workers == [(False, False), (True, False)]
     assert outcomes(attempts) == [(8, "oom", "why", False), (8, "fits", "why", True)]
     assert attempts.trials[0].memory_peak_bytes == 99
@@ -170,16 +167,16 @@ def test_what_takes_more_than_may_be_used_does_not_fit() -> None:
     assert attempts.trials[0].memory_peak_bytes == 36 * MIB
 
 
-def raising(error: GpubalanceError) -> Callable[..., Any]:
+def attempts_that_raise(error: GpubalanceError) -> Attempts:
     def worker() -> Any:
         raise error
 
-    return worker
+    return Attempts(Scripted(worker=worker).probe_worker)
 
 
 def test_a_fault_may_be_memorys_once_a_smaller_batch_has_passed() -> None:
     fault = BadInput("odd shape")
-    attempts = Attempts(Scripted(worker=raising(fault)).probe_worker)
+    attempts = attempts_that_raise(fault)
     with pytest.raises(BadInput):
         attempts.measured(8, attempts.rule)
     attempts.points[4] = point_of(QUICK, 4, 0.1)
@@ -187,14 +184,14 @@ def test_a_fault_may_be_memorys_once_a_smaller_batch_has_passed() -> None:
         attempts.measured(8, attempts.rule)
     assert attempts.fault is None
     hidden = OutOfMemory("full", fault=EnvironmentFault("cuDNN failed"))
-    attempts = Attempts(Scripted(worker=raising(hidden)).probe_worker)
+    attempts = attempts_that_raise(hidden)
     with pytest.raises(EnvironmentFault):
         attempts.measured(1, attempts.rule)
     attempts.points[16] = point_of(QUICK, 16, 0.1)  # which is no smaller one
     with pytest.raises(OutOfMemory, match="cuDNN failed"):
         attempts.measured(8, attempts.rule)
     assert attempts.fault is hidden.fault
-    plain = Attempts(Scripted(worker=raising(FULL)).probe_worker)
+    plain = attempts_that_raise(FULL)
     with pytest.raises(OutOfMemory) as caught:
         plain.measured(8, plain.rule)
     assert caught.value is FULL
@@ -204,8 +201,7 @@ def test_a_batch_that_took_longer_than_a_larger_one_is_measured_once_more() -> N
     attempts = Scripted(None, DIED)
     slow = {batch: exact_point(batch, 0.5) for batch in (8, 16, 24)}
     attempts.points = {**slow, 32: exact_point(32, 0.1)}
-    known = {"measured_again": True}
-    attempts.points[24] = altered(slow[24], **known)
+    attempts.points[24] = altered(slow[24], measured_again=True)
     measure_slower_again(attempts)
     (took, lost) = (attempts.points[batch] for batch in (8, 16))
     assert (took.measured_again, lost) == (True, slow[16])

@@ -24,6 +24,7 @@ from tests.jobs.probes import (
     holding_nothing,
     of_config,
     probe_of,
+    with_memory,
 )
 from tests.render.golden import told
 from tests.support.altered import altered
@@ -37,37 +38,23 @@ def balanced(
     devices: tuple[Device, ...],
     joint: JointProfile,
     *,
-    wrong: tuple[float, ...] = (),
     rounds: int = 5,
     baseline: Literal["even", "none"] = "none",
     probe: Probe | None = None,
     **plan: object,
 ) -> tuple[Plan, Balance]:
-    save(probe or probe_of(devices, wrong=wrong))
-    made = balance(
-        BalanceRequest(
-            devices=devices,
-            settings=SMALL,
-            joint=joint,
-            plan=PlanRequest(**plan),
-            measuring=Measuring(windows=2, duration_s=2.0, baseline=baseline),
-            round_s=1.5,
-            rounds=rounds,
-        ),
-        quiet,
-        nothing_kept(),
+    save(probe or probe_of(devices))
+    asked = BalanceRequest(
+        devices=devices,
+        settings=SMALL,
+        joint=joint,
+        plan=PlanRequest(**plan),
+        measuring=Measuring(windows=2, duration_s=2.0, baseline=baseline),
+        round_s=1.5,
+        rounds=rounds,
     )
+    made = balance(asked, quiet, nothing_kept())
     return made, known(made.balance)
-
-
-def with_memory(device: Device, samples: int) -> Device:
-    """The device with memory for that many samples.
-
-    That makes steps shorter in the same proportions.
-    """
-    profile = known(device.profile)
-    memory = profile.memory_at(samples)
-    return altered(device, memory_bytes=memory, profile=altered(profile, memory=memory))
 
 
 def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
@@ -85,24 +72,15 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     text = " ".join(told(made).split())
     assert " × the largest even split that fits, 112/112 (" in text
     assert f" samples/s with a global batch of 224, not {made.global_batch}" in text
-    assert (
-        f"--global-batch 224, as the even split has: the split {best.split} is predicted to "
-        f"give {best.throughput:.0f} samples/s"
-    ) in text
+    given = f"is predicted to give {best.throughput:.0f} samples/s"
+    assert f"as the even split has: the split {best.split} {given}" in text
     assert run.imbalance <= 1.02
     # The profile's joint run takes more than the gradients say.
     assert how.rounds[0].outcome == "oom"
     assert "memory" in {share.binds for share in made.shares}
     gap = known(how.solo_gap)
-    parts = (
-        gap.left_out
-        + gap.batch_sizes
-        + sum(gap.slowdown)
-        + gap.imbalance
-        + gap.sync
-        + gap.throughput
-    )
-    assert parts == pytest.approx(gap.solo_sum, rel=1e-5)
+    lost = gap.left_out + gap.batch_sizes + sum(gap.slowdown) + gap.imbalance + gap.sync
+    assert lost + gap.throughput == pytest.approx(gap.solo_sum, rel=1e-5)
     assert made.sync_s == pytest.approx(joint.sync_s, abs=0.004)
 
 
@@ -111,7 +89,8 @@ def test_four_unlike_finish_together(wrong: tuple[float, ...], rounds: int) -> N
     devices, joint = of_config("four-unlike")
     small = tuple(with_memory(device, 400 // (1 + device.index)) for device in devices)
     plain = altered(joint, extra_memory=0)
-    _, how = balanced(small, plain, wrong=wrong, rounds=rounds, accumulate=1)
+    probe = probe_of(small, wrong=wrong)
+    _, how = balanced(small, plain, probe=probe, rounds=rounds, accumulate=1)
     assert known(how.run).imbalance <= 1.02
     assert len(how.rounds) <= rounds
 

@@ -36,7 +36,6 @@ from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import NO_LIMIT
 from gpubalance.workers.messages import PrefetchedAll, Pull
-from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
 from tests.jobs.probes import (
     MIB,
@@ -66,9 +65,7 @@ def prefetched(*rounds: tuple[float, ...]) -> tuple[InputPipeline, list[Pull]]:
         yield PrefetchedAll(remedies=(FAST,), joined_from=7)
 
     worker = SimpleNamespace(replies=replies)
-    worker_group = cast(
-        "WorkerGroup", SimpleNamespace(worker=lambda: nullcontext(worker))
-    )
+    worker_group: Any = SimpleNamespace(worker=lambda: nullcontext(worker))
     return measure_input_pipeline(worker_group, 100, quiet), asked
 
 
@@ -102,9 +99,8 @@ def test_a_pipeline_binds_where_it_clearly_gives_less(
     held: float | None, solo: float | None, binds: bool
 ) -> None:
     alone = Throughput(median=400.0, ci95=(396.0, 404.0))
-    found = InputPipeline(
-        alone=alone, processor_use=0.5, held=None, binds=False, remedies=(FAST,)
-    )
+    usual: Any = {"processor_use": 0.5, "held": None, "binds": False}
+    found = InputPipeline(alone=alone, remedies=(FAST,), **usual)
     told = Throughput(median=held, ci95=None) if held else None
     record = held_against(found, told, solo)
     assert (record.binds, record.held) == (binds, told)
@@ -172,11 +168,8 @@ def test_how_long_the_rest_of_a_curve_takes() -> None:
     short = [point_of(QUICK, 8, 0.001), point_of(QUICK, 16, 0.002)]
     wanted_s = 2 * (3 * 0.002 + 5 * 0.2)
     assert curve_left_s(short, 16, rule, factor=2) == pytest.approx(wanted_s)
-    unlike = altered(
-        short[1],
-        unlike=True,
-        step_time_s=altered(short[1].step_time_s, steps_per_sample=200),
-    )
+    many = inside(short[1], "step_time_s", steps_per_sample=200)
+    unlike = altered(many, unlike=True)
     wanted_s = 2 * (3 * 200 * 0.002 + 5 * 200 * 0.002)
     left_s = curve_left_s([short[0], unlike], 16, rule, factor=2)
     assert left_s == pytest.approx(wanted_s)
@@ -216,26 +209,20 @@ def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:
     assert len(told) == count + 1
 
 
+def trial(batch: int, outcome: Any, peak: int) -> Trial:
+    told: Any = {"outcome": outcome, "memory_peak_bytes": peak}
+    return Trial(batch=batch, seconds=1.0, reason="", fresh=True, **told)
+
+
 def found_of(*rates: tuple[int, float], fits: int, **more: Any) -> Any:
     """What a probe has found of a device: a throughput by batch, and its limit."""
     points = {batch: point_of(QUICK, batch, batch / rate) for batch, rate in rates}
-    failed = [
-        Trial(
-            batch=fits + 8,
-            outcome=outcome,
-            seconds=1.0,
-            reason="",
-            fresh=True,
-            memory_peak_bytes=peak,
-        )
-        for outcome, peak in (("fits", 5), ("oom", 77))
-    ]
-    request = ProbeRequest(devices=PAIR, settings=SMALL)
+    failed = [trial(fits + 8, *of) for of in (("fits", 5), ("oom", 77))]
     probe_worker = SimpleNamespace(
         usable_bytes=50,
         margin_bytes=0,
         worker_group=SimpleNamespace(overhead=Overhead(workers=2)),
-        request=request,
+        request=ProbeRequest(devices=PAIR, settings=SMALL),
     )
     found = {
         "number": 1,
@@ -285,19 +272,16 @@ def test_what_a_probe_records_of_a_device() -> None:
 
 @cases(
     "trials, limit_bytes, told",
-    ((("oom", 77 << 20),), 50 << 20, "it needs 77.0 MiB, and 50.0 MiB are free"),
-    ((), None, "what it needs is not known, and an unknown number of bytes are"),
+    ([trial(1, "oom", 77 * MIB)], 50 * MIB, "it needs 77.0 MiB, and 50.0 MiB are free"),
+    ([], None, "what it needs is not known, and an unknown number of bytes are"),
 )
 def test_what_a_device_lacks_that_holds_nothing(
-    trials: tuple[Any, ...], limit_bytes: int | None, told: str
+    trials: list[Trial], limit_bytes: int | None, told: str
 ) -> None:
     found = found_of(fits=0)
     found.limit = Limit(None, 1, ())
     found.probe_worker.usable_bytes = limit_bytes
-    found.attempts.trials = []
-    for outcome, peak in trials:
-        trial = {"outcome": outcome, "memory_peak_bytes": peak, "seconds": 1.0}
-        found.attempts.trials.append(Trial(batch=1, reason="", fresh=True, **trial))
+    found.attempts.trials = trials
     error = known(nothing_fits(found))
     assert error.message.startswith("GPU:1 does not hold small with a batch of 1: ")
     assert told in error.message
@@ -324,13 +308,9 @@ def explored(
 ) -> tuple[list[int], Explored]:
     """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
     told: list[float] = []
+    asked = {"find_limit": find_limit, "for_split": for_split}
     probe_worker: Any = SimpleNamespace(
-        request=SimpleNamespace(
-            batch_multiple=8,
-            max_batch=max_batch,
-            find_limit=find_limit,
-            for_split=for_split,
-        ),
+        request=SimpleNamespace(batch_multiple=8, max_batch=max_batch, **asked),
         max_batch=max_batch,
         usable_bytes=usable_bytes,
         facts=ready(1),
@@ -353,6 +333,7 @@ def explored(
         try_batch=try_batch,
         precision=wanted_precision,
         rule=StoppingRule.of_point(None),
+        single_steps=dict,
     )
     found = explore(attempts)
     # More than the steps of two points
@@ -385,10 +366,8 @@ def test_which_batches_are_explored(
 
 def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     """From 64 samples on a step takes 15.6 ms a sample; it is a second long there."""
-    roomy: dict[str, Any] = {
-        "rate_of": lambda batch: min(batch, 64.0),
-        "usable_bytes": 10**6 + 100,
-    }
+    roomy: dict[str, Any] = {"usable_bytes": 10**6 + 100}
+    roomy["rate_of"] = lambda batch: min(batch, 64.0)
     batches = [8, 16, 32, 128, 512, 2048]
     assert explored(**roomy, find_limit=False) == (batches, Explored(2048, None, 128))
     batches += [8192, 32768]
@@ -429,29 +408,22 @@ def probe_worker_of(
 
 
 def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
-    probe_worker, started = probe_worker_of(
-        {"memory_limit_bytes": (100,)}, margin_bytes=30
-    )
-    assert (
-        probe_worker.usable_bytes,
-        probe_worker.max_batch,
-        probe_worker.fragments,
-    ) == (None, None, True)
+    has_100 = {"memory_limit_bytes": (100,)}
+    probe_worker, started = probe_worker_of(has_100, margin_bytes=30)
+    assert probe_worker.usable_bytes is probe_worker.max_batch is None
+    assert probe_worker.fragments
     probe_worker.next_group = cast("Any", "next")
     for how in ({}, {}, {"fresh": True}, {"fresh": True, "last": True}):
         probe_worker.ensure_worker(**how)
     assert started == [probe_worker.worker_group, probe_worker.worker_group, "next"]
     assert probe_worker.usable_bytes == 70
-    tight, _ = probe_worker_of({"memory_limit_bytes": (20,)}, margin_bytes=30)
-    tight.ensure_worker()
-    assert tight.usable_bytes == 0
     own = {probe_worker.device.called: 40}
-    alone, _ = probe_worker_of({"memory_limit_bytes": (100,)}, margin_bytes=own)
-    alone.ensure_worker()
-    assert alone.usable_bytes == 60
-    counted, started = probe_worker_of(
-        {"samples": 500}, profile=QUICK, max_batch=600, ahead=False
-    )
+    for margin, usable in ((130, 0), (own, 60)):
+        other, _ = probe_worker_of(has_100, margin_bytes=margin)
+        other.ensure_worker()
+        assert other.usable_bytes == usable
+    asked: Any = {"profile": QUICK, "max_batch": 600, "ahead": False}
+    counted, started = probe_worker_of({"samples": 500}, **asked)
     counted.ensure_worker()
     assert (counted.max_batch, counted.fragments, started) == (500, False, [None])
     assert counted.usable_bytes is None
@@ -492,9 +464,8 @@ def test_a_model_of_ones_own_is_told_of_once() -> None:
     ):
         told: list[Any] = []
         asked = BalanceRequest(devices=PAIR, settings=settings)
-        joint_workers = JointWorkers(
-            asked, None, worker_group, told.append, nothing_kept(), is_told
-        )
+        watched: Any = (worker_group, told.append, nothing_kept(), is_told)
+        joint_workers = JointWorkers(asked, None, *watched)
         for _ in range(2):
             joint_workers._report_model()
         assert told == wanted
@@ -505,19 +476,15 @@ def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:
     found = found_of(fits=64, began=True, trace_warnings=[], largest=64)
     found.device = altered(PAIR[1], simulated=False)
     found.points = {point.batch: point for point in points}
-    found.probe_worker.request = ProbeRequest(
-        devices=PAIR, settings=SMALL, **more.pop("asked", {})
-    )
+    asked = more.pop("asked", {})
+    request = ProbeRequest(devices=PAIR, settings=SMALL, **asked)
+    worker: Any = {"request": request, "margin_bytes": request.margin_bytes}
+    worker |= {"facts": ready(1), "usable_bytes": more.pop("usable", 1)}
+    vars(found.probe_worker).update(worker)
     found.attempts = Attempts(found.probe_worker)
     found.attempts.skipped = more.pop("skipped", [])
-    margin_bytes = found.probe_worker.request.margin_bytes
-    usable_bytes = more.pop("usable", 1)
-    vars(found.probe_worker).update(
-        facts=ready(1), margin_bytes=margin_bytes, usable_bytes=usable_bytes
-    )
     vars(found).update(more)
     other = found_of(fits=8, began=False, trace_warnings=[], largest=8)
-    request = found.probe_worker.request
     return list(probe_warnings(request, [found, other], None))
 
 
@@ -545,20 +512,12 @@ LONGER = "a step of 8 samples took 900 ms, longer than one of 64 (640"
     (CALM, {"steady": False}, "throttled: once more after that, but not batch 8, 64"),
     ([HOT], {"steady": False}, f"throttled: {ONCE_MORE}"),
     ([changed(8, 0.1, steady=False), CALM[1]], {}, "not-steady: at batch 8 rose"),
-    (
-        [CAPPED],
-        {},
-        "throttled: at batch 8 was of a throttled device (power brake), and",
-    ),
+    ([CAPPED], {}, "throttled: 8 was of a throttled device (power brake), and"),
     ([changed(8, 0.1, late_part=0.11), CALM[1]], {}, "slower-than-profile: at batch 8"),
     ([changed(8, 0.1, late_part=0.1), CALM[1]], {}, None),
     ([changed(8, 0.9), CALM[1]], {}, f"slower-than-larger: {LONGER}"),
     (CALM, {"skipped": [1, 2, 3, 4]}, "smaller-batch-failed: batch 1, 2, 3, 4 failed"),
-    (
-        CALM,
-        {"skipped": [*range(6)]},
-        "smaller-batch-failed: batch 0, 1, 2, 3 and 2 more",
-    ),
+    (CALM, {"skipped": [*range(6)]}, "smaller-batch-failed: 0, 1, 2, 3 and 2 more"),
     (CALM, {"asked": {"margin_bytes": MIB}, "usable": None}, "margin-unknown: GPU:1"),
     (CALM, {"usable": None}, None),
     ([*CALM, WIDE], {}, "wide-interval: at batch 48 is not"),

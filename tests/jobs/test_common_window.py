@@ -29,11 +29,8 @@ def test_a_timing_counts_only_where_it_began_and_ended_while_all_measured() -> N
     assert window.is_over()
     assert window.overlap_s > 0
     window.add(0, timing(3.0))  # what a worker gave before it heard of the end
-    counted = {
-        number: [item.seconds for item in found]
-        for number, found in window.counted.items()
-    }
-    assert counted == {0: [1.0, 1.1], 1: [0.5, 1.5]}
+    for number, counted in ((0, [1.0, 1.1]), (1, [0.5, 1.5])):
+        assert [item.seconds for item in window.counted[number]] == counted
 
 
 def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
@@ -47,13 +44,3 @@ def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
     window.add(1, timing(10.0))
     assert window.is_over()
     assert [len(window.counted[number]) for number in (0, 1)] == [19, 2]
-
-
-def test_a_point_takes_longer_only_while_a_gpu_changes_its_step_time() -> None:
-    """A point takes longer only while a moving GPU changes its step time."""
-    length = StoppingRule.of_point(None)._replace(within=0.05)
-    level = [timing(0.2) for _ in range(20)]
-    rising = [timing(0.2 * (1 + 0.0006 * n)) for n in range(20)]
-    assert length.is_reached(level, gpu_is_changing=True)
-    assert length.is_reached(rising)
-    assert not length.is_reached(rising, gpu_is_changing=True)

@@ -14,7 +14,7 @@ from gpubalance.jobs.compare.compare import compare
 from gpubalance.jobs.compare.regression import check_regression
 from gpubalance.jobs.plan.plan import plan as plan_stage
 from gpubalance.numbers.stats import median
-from gpubalance.results.common import StepTime, Warning_
+from gpubalance.results.common import Warning_
 from gpubalance.results.comparison import Against, Comparison
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import CurvePoint, Probe
@@ -40,15 +40,9 @@ def run_of(batches: tuple[int, ...] = (820, 568), seed: int = 1) -> Run:
 def slower(run: Run, factor: float) -> Run:
     """The run on a machine that is slower by a factor, which its settings do not show."""
     times = run.step_time_s
-    scaled = {
-        "median": factor * times.median,
-        "samples": tuple(factor * time for time in times.samples),
-    }
-    return inside(
-        inside(run, "step_time_s", **scaled),
-        "throughput",
-        median=run.throughput.median / factor,
-    )
+    samples = tuple(factor * time for time in times.samples)
+    taken = inside(run, "step_time_s", median=factor * times.median, samples=samples)
+    return inside(taken, "throughput", median=run.throughput.median / factor)
 
 
 BASELINE = run_of()
@@ -74,29 +68,20 @@ def compared(tmp_path: Path) -> Compared:
 
 
 def verdicts(found: Comparison) -> list[str | None]:
-    return [
-        against.ratio.verdict if against.ratio else None
-        for against in found.against_first
-    ]
+    ratios = [against.ratio for against in found.against_first]
+    return [ratio.verdict if ratio else None for ratio in ratios]
 
 
-def unlike_of(against: Against) -> list[tuple[str, str | None, str | None]]:
-    return [(u.what, u.baseline, u.other) for u in against.unlike]
+def pairs(against: Against) -> list[tuple[int | None, int | None]]:
+    return [(pair.baseline, pair.other) for pair in against.devices]
 
 
 def test_each_is_held_against_the_first(compared: Compared) -> None:
-    others = (
-        OTHER,
-        slower(OTHER, 1.05),
-        slower(OTHER, 0.95),
-        run_of((400, 568)),
-        BASELINE,
-    )
-    found = compared(BASELINE, *others)
+    unlike = [slower(OTHER, 1.05), slower(OTHER, 0.95), run_of((400, 568))]
+    found = compared(BASELINE, OTHER, *unlike, BASELINE)
     assert verdicts(found) == ["no difference", "slower", "faster", "slower", None]
-    assert [against.same_measurement for against in found.against_first] == [
-        False
-    ] * 4 + [True]
+    same = [against.same_measurement for against in found.against_first]
+    assert same == [False] * 4 + [True]
     assert [against.result for against in found.against_first] == [1, 2, 3, 4, 5]
     # Other batches are no unlikeness, as they are what is compared.
     assert all(not against.unlike for against in found.against_first)
@@ -104,91 +89,58 @@ def test_each_is_held_against_the_first(compared: Compared) -> None:
     assert Comparison.model_validate_json(document).model_dump_json() == document
 
 
-def _changed(field: str, **changed: Any) -> Callable[[Run], Run]:
-    return lambda run: inside(run, field, **changed)
-
-
-def _first_device(**changed: Any) -> Callable[[Run], Run]:
-    def change(run: Run) -> Run:
-        first, *rest = run.devices
-        return altered(run, devices=(altered(first, **changed), *rest))
-
-    return change
-
-
-PROFILE = known(DEVICES[0].profile)
+NOISY = altered(known(DEVICES[0].profile), noise=0.5)
 
 
 @cases(
-    "change, told",
-    (
-        _changed("settings", model="train.py:build"),
-        ("model", "small", "train.py:build"),
-    ),
-    (
-        _changed("settings", precision="mixed_float16"),
-        ("precision", "tf32", "mixed_float16"),
-    ),
-    (_changed("settings", xla=True), ("xla", "no", "yes")),
-    (_changed("settings", input="host"), ("input", "device", "host")),
-    (_changed("settings", all_reduce="nccl"), ("all-reduce", "auto", "nccl")),
-    (_changed("environment", gpubalance="9.9"), ("gpubalance", None, "9.9")),
-    (
-        _changed("environment", tensorflow="2.0.0"),
-        ("tensorflow", software().tensorflow, "2.0.0"),
-    ),
-    (_changed("environment", driver="580.1"), ("driver", None, "580.1")),
-    (
-        _first_device(uuid="GPU-0123456789"),
-        ("GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None),
-    ),
-    (_first_device(name="Other"), ("GPU:0 name", "GeForce GTX 1080 Ti", "Other")),
-    (_first_device(profile=None), ("GPU:0 has a profile", "yes", "no")),
-    (
-        _first_device(profile=altered(PROFILE, noise=0.5)),
-        ("GPU:0 noise", "0.02", "0.5"),
-    ),
-    (_changed("model", parameters=7), ("the model's parameters", "648", "7")),
+    "field, changed, what, baseline, other",
+    ("settings", {"model": "train.py:build"}, "model", "small", "train.py:build"),
+    ("settings", {"precision": "mixed_float16"}, "precision", "tf32", "mixed_float16"),
+    ("settings", {"xla": True}, "xla", "no", "yes"),
+    ("settings", {"input": "host"}, "input", "device", "host"),
+    ("settings", {"all_reduce": "nccl"}, "all-reduce", "auto", "nccl"),
+    ("environment", {"gpubalance": "9.9"}, "gpubalance", None, "9.9"),
+    ("environment", {"tensorflow": "2.0"}, "tensorflow", software().tensorflow, "2.0"),
+    ("environment", {"driver": "580.1"}, "driver", None, "580.1"),
+    ("devices", {"uuid": "GPU-012"}, "GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None),
+    ("devices", {"name": "Other"}, "GPU:0 name", "GeForce GTX 1080 Ti", "Other"),
+    ("devices", {"profile": None}, "GPU:0 has a profile", "yes", "no"),
+    ("devices", {"profile": NOISY}, "GPU:0 noise", "0.02", "0.5"),
+    ("model", {"parameters": 7}, "the model's parameters", "648", "7"),
 )
 def test_what_is_not_the_same_is_named(
     compared: Compared,
-    change: Callable[[Run], Run],
-    told: tuple[str, str | None, str | None],
+    field: str,
+    changed: dict[str, Any],
+    what: str,
+    baseline: str | None,
+    other: str | None,
 ) -> None:
-    what, baseline, other = told
-    found = [
-        u
-        for u in compared(BASELINE, change(OTHER)).against_first[0].unlike
-        if u.what == what
-    ]
-    assert len(found) == 1
-    assert baseline in (None, found[0].baseline)
-    assert other in (None, found[0].other)
+    if field == "devices":
+        first, *rest = OTHER.devices
+        run = altered(OTHER, devices=(altered(first, **changed), *rest))
+    else:
+        run = inside(OTHER, field, **changed)
+    unlike = compared(BASELINE, run).against_first[0].unlike
+    (found,) = [one for one in unlike if one.what == what]
+    assert baseline in (None, found.baseline)
+    assert other in (None, found.other)
 
 
 def test_a_device_is_the_same_under_another_index(compared: Compared) -> None:
     """A device is the same under another index and one without a UUID of its own by label."""
     swapped = [altered(DEVICES[1], index=0), altered(DEVICES[0], index=1)]
-    found = compared(
-        BASELINE, drawn_run(swapped, JOINT, (568, 820), seed=2)
-    ).against_first[0]
-    assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 1), (1, 0)]
-    assert found.unlike == ()
-
-    alone = compared(
-        BASELINE, drawn_run(DEVICES[:1], JOINT, (820,), seed=2)
-    ).against_first[0]
-    assert [(pair.baseline, pair.other) for pair in alone.devices] == [
-        (0, 0),
-        (1, None),
-    ]
-    assert unlike_of(alone) == [("GPU:1", "GeForce GTX 1080 (SIM-1)", "not in use")]
+    turned = drawn_run(swapped, JOINT, (568, 820), seed=2)
+    alone = drawn_run(DEVICES[:1], JOINT, (820,), seed=2)
+    other, fewer = compared(BASELINE, turned, alone).against_first
+    assert (pairs(other), other.unlike) == ([(0, 1), (1, 0)], ())
+    assert pairs(fewer) == [(0, 0), (1, None)]
+    (unlike,) = [(one.what, one.baseline, one.other) for one in fewer.unlike]
+    assert unlike == ("GPU:1", "GeForce GTX 1080 (SIM-1)", "not in use")
 
     hidden = {"devices": tuple(altered(device, uuid="hidden") for device in DEVICES)}
-    found = compared(
-        altered(BASELINE, **hidden), altered(OTHER, **hidden)
-    ).against_first[0]
-    assert [(pair.baseline, pair.other) for pair in found.devices] == [(0, 0), (1, 1)]
+    found = compared(altered(BASELINE, **hidden), altered(OTHER, **hidden))
+    assert pairs(found.against_first[0]) == [(0, 0), (1, 1)]
 
 
 def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
@@ -197,17 +149,9 @@ def sampled(probe: Probe, factor: float = 1.0, seed: int = 0) -> Probe:
     def point(device: Device, one: CurvePoint) -> CurvePoint:
         times = ComputeTimes(known(device.profile), seed=noise_seed(seed, one.batch))
         samples = tuple(factor * times.next_s(one.batch) for _ in range(31))
-        middle = median(samples)
-        step_time = StepTime(
-            median=middle,
-            mad=0.0,
-            ci95=None,
-            steps_per_sample=1,
-            samples=samples,
-            at_s=samples,
-        )
-        throughput = altered(one.throughput, median=one.batch / middle)
-        return altered(one, step_time_s=step_time, throughput=throughput)
+        told = {"median": median(samples), "samples": samples, "at_s": samples}
+        timed = inside(one, "step_time_s", **told)
+        return inside(timed, "throughput", median=one.batch / median(samples))
 
     probes = []
     for entry in probe.probes:
@@ -227,10 +171,8 @@ def test_probes_are_compared_device_by_device_and_batch(compared: Compared) -> N
     fewer = altered(other, probes=(altered(first, curve=first.curve[1:]), *rest))
     found = compared(baseline, fewer).against_first[0]
     assert found.ratio is None
-    assert [[point.batch for point in device.points] for device in found.devices] == [
-        [516, 1032],
-        [8, 356, 712],
-    ]
+    batches = [[point.batch for point in device.points] for device in found.devices]
+    assert batches == [[516, 1032], [8, 356, 712]]
     for device in found.devices:
         assert known(device.ratio).verdict == "slower"
         assert known(device.ratio).value == pytest.approx(1 / 1.2, rel=0.02)
@@ -245,19 +187,16 @@ def test_a_plan_is_its_run_or_an_unjudged_prediction(compared: Compared) -> None
     predicted = compared(BASELINE, plan)
     assert [result.kind for result in predicted.results] == ["run", "prediction"]
     assert verdicts(predicted) == [None]
-    expected = pytest.approx(
-        plan.predicted.throughput / BASELINE.throughput.median, rel=1e-5
-    )
-    assert known(predicted.against_first[0].ratio).value == expected
+    expected = plan.predicted.throughput / BASELINE.throughput.median
+    found = known(predicted.against_first[0].ratio).value
+    assert found == pytest.approx(expected, rel=1e-5)
 
-    proven = altered(
-        plan, balance=Balance(rounds=(), run=slower(OTHER, 0.9), solo_gap=None)
-    )
-    measured = compared(BASELINE, proven)
-    assert measured.results[1].kind == "run"
-    assert [d.limit for d in measured.results[1].devices] == [
-        share.limit for share in plan.shares
-    ]
+    proof = Balance(rounds=(), run=slower(OTHER, 0.9), solo_gap=None)
+    measured = compared(BASELINE, altered(plan, balance=proof))
+    run = measured.results[1]
+    assert run.kind == "run"
+    limits = [share.limit for share in plan.shares]
+    assert [device.limit for device in run.devices] == limits
     assert verdicts(measured) == ["faster"]
 
 
@@ -269,37 +208,31 @@ def test_a_probe_is_not_held_against_a_run(compared: Compared) -> None:
 def test_what_makes_a_result_doubtful_goes_with_it(compared: Compared) -> None:
     codes = ("throttled", "throttled", "even-split-out-of-memory")
     warnings = tuple(Warning_(code=code, message="m", next="n") for code in codes)
-    found = compared(
-        BASELINE, altered(OTHER, complete=False, warnings=warnings)
-    ).results[1]
+    doubtful = altered(OTHER, complete=False, warnings=warnings)
+    found = compared(BASELINE, doubtful).results[1]
     assert [warning.code for warning in found.warnings] == ["throttled"]
     assert not found.complete
 
 
 def disturbed(run: Run, factor: float = 1.0) -> Run:
     """The run, slower by `factor`, on a machine whose other work comes and goes."""
-    times = tuple(
-        t * (1.3 if i // 5 % 2 else 1.0) for i, t in enumerate(run.step_time_s.samples)
-    )
-    return slower(inside(run, "step_time_s", samples=times), factor)
+    times = []
+    for number, time_s in enumerate(run.step_time_s.samples):
+        times.append(time_s * (1.3 if number // 5 % 2 else 1.0))
+    return slower(inside(run, "step_time_s", samples=tuple(times)), factor)
 
 
 def test_timings_of_a_machine_that_was_not_quiet_say_so(compared: Compared) -> None:
-    found = compared(BASELINE, disturbed(OTHER))
-    assert [result.not_quiet for result in found.results] == [
-        None,
-        "timings vary by 21 %",
-    ]
+    quiet, busy = compared(BASELINE, disturbed(OTHER)).results
+    assert (quiet.not_quiet, busy.not_quiet) == (None, "timings vary by 21 %")
     early = OTHER.step_time_s.samples[:20]
     late = tuple(1.2 * seconds for seconds in early)
-    told = early + early + late[:8]
-    shifted = inside(OTHER, "step_time_s", samples=told, at_s=told)
+    times = early + early + late[:8]
+    shifted = inside(OTHER, "step_time_s", samples=times, at_s=times)
     seen = compared(BASELINE, shifted).results[1].not_quiet
     assert seen == "timings did not keep their level"
-    with pytest.raises(
-        Regression,
-        match=r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)",
-    ):
+    told = r"but the machine was not quiet \(.*1\.json: timings vary by 21 %\)"
+    with pytest.raises(Regression, match=told):
         check_regression(compared(BASELINE, disturbed(OTHER, 2.0)), 0.05)
 
 
@@ -318,25 +251,19 @@ def test_the_gate_fails_only_where_it_is_slower_by_more(compared: Compared) -> N
 
 
 def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
-    short = inside(
-        slower(OTHER, 1.5), "step_time_s", samples=(1.0, 1.1), at_s=(1.0, 2.1)
-    )
-    fewer = probe_of(DEVICES[:1])
-    cases: list[tuple[Comparison, str]] = [
-        (compared(BASELINE, plan_of()), "was never run"),
-        (compared(BASELINE, BASELINE), "is the same measurement"),
-        (compared(BASELINE, short), "too few timings"),
-        (
-            compared(BASELINE, _changed("settings", model="probe")(OTHER)),
-            "is not the same work",
-        ),
-        (
-            compared(sampled(probe_of(DEVICES)), sampled(fewer, seed=1)),
-            "no batch size of GPU:1 in common",
-        ),
-    ]
-    for found, says in cases:
+    slow = slower(OTHER, 1.5)
+    short = inside(slow, "step_time_s", samples=(1.0, 1.1), at_s=(1.0, 2.1))
+    other_work = inside(OTHER, "settings", model="probe")
+    both = sampled(probe_of(DEVICES))
+    one = sampled(probe_of(DEVICES[:1]), seed=1)
+    for first, second, says in (
+        (BASELINE, plan_of(), "was never run"),
+        (BASELINE, BASELINE, "is the same measurement"),
+        (BASELINE, short, "too few timings"),
+        (BASELINE, other_work, "is not the same work"),
+        (both, one, "no batch size of GPU:1 in common"),
+    ):
         with pytest.raises(GpubalanceError, match=says) as caught:
-            check_regression(found, 0.05)
+            check_regression(compared(first, second), 0.05)
         assert caught.value.exit_code == 4
         assert caught.value.remedy

@@ -54,6 +54,7 @@ from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, holding_nothing, probe_of
 from tests.support.altered import altered
+from tests.support.cases import cases
 from tests.support.known import known
 
 GRAPH = Graph(
@@ -106,16 +107,12 @@ class CutWorker:
         for block in request.blocks:
             if not load.holds(block):
                 raise OutOfMemory("full", replica=0)
-            yield BlockTimed(
-                block=block,
-                micro_batch=size,
-                forward_s=(load.forward_s[block],) * request.at_least,
-                backward_s=(load.backward_s[block],) * request.at_least,
-                update_s=(load.update_s[block],) * request.at_least,
-                fixed_bytes=round(load.fixed_bytes[block]),
-                held_bytes=round(load.live_bytes[block]),
-                working_bytes=0,
-            )
+            timed: Any = {"block": block, "micro_batch": size, "working_bytes": 0}
+            for name in ("forward_s", "backward_s", "update_s"):
+                timed[name] = (getattr(load, name)[block],) * request.at_least
+            timed["fixed_bytes"] = round(load.fixed_bytes[block])
+            timed["held_bytes"] = round(load.live_bytes[block])
+            yield BlockTimed(**timed)
         yield Measured(memory_peak_bytes=(None,), late_part=None)
 
     def problem(self, micro_batch: int, micro_batches: int) -> CutProblem:
@@ -133,15 +130,13 @@ class CutWorker:
                 raise OutOfMemory("full", replica=number)
         timeline = simulate(cut, request.order)
         step_s = timeline.step_time_s
-        stamps: Any = {"timeline": timeline, "step_s": step_s}
-        steps = 1 if request.stamped else request.steps_per_timing
+        steps = request.steps_per_timing
+        stamps: Any = {}
+        if request.stamped:
+            steps = 1
+            stamps = {"timeline": timeline, "step_s": step_s}
         for _ in range(request.at_least):
-            yield Timing(
-                steps=steps,
-                seconds=steps * step_s,
-                input_wait_s=0.0,
-                **(stamps if request.stamped else {}),
-            )
+            yield Timing(steps=steps, seconds=steps * step_s, input_wait_s=0, **stamps)
         yield Measured(memory_peak_bytes=tuple(peaks), late_part=0.0)
 
 
@@ -196,9 +191,8 @@ def test_what_blocks_take_at_a_size_between_those_measured() -> None:
     assert load.memory_bytes == 1000 - 96  # twice the second block's 48
     assert costs.load(32, 1000.0).forward_s == (0.022, math.inf, math.inf)
     assert costs.load(64, 1000.0).forward_s[0] == pytest.approx(0.038)
-    unknown = altered(
-        timed_block(0, 8, 1, 2, 3, 4), held_bytes=None, working_bytes=None
-    )
+    timed = timed_block(0, 8, 1, 2, 3, 4)
+    unknown = altered(timed, held_bytes=None, working_bytes=None)
     load = DeviceCosts([unknown], 1).load(8, 9.0)
     assert (load.live_bytes, load.memory_bytes) == ((0.0,), 9.0)
 
@@ -230,12 +224,10 @@ def test_blocks_are_timed_at_each_size_that_they_fit_at() -> None:
     timed = [(point.micro_batch, point.block) for point in found[0].points]
     assert timed == [(8, 0), (8, 2), (1, 1), (32, 2)]
     assert found[0].limit_bytes is None
-    label = PAIR[0].label
-    assert [event.text for event in told[:3] if isinstance(event, Doing)] == [
-        f"{label}: measuring 4 blocks, micro-batches of 8",
-        f"{label}: measuring 2 blocks, micro-batches of 32",
-        f"{label}: measuring 1 blocks, micro-batches of 128",
-    ]
+    texts = [event.text for event in told[:3] if isinstance(event, Doing)]
+    for text, count, size in zip(texts, (4, 2, 1), (8, 32, 128), strict=True):
+        measuring = f"measuring {count} blocks, micro-batches of {size}"
+        assert text == f"{PAIR[0].label}: {measuring}"
 
 
 def test_the_fewest_samples_that_are_nearly_as_fast_as_any() -> None:
@@ -275,9 +267,8 @@ def test_what_a_cut_gave_is_what_the_next_one_is_planned_with() -> None:
     assert low_s == pytest.approx(again.step_time_s / 1.02)
     same = costs.corrected(placed)
     assert same.step_time_s == pytest.approx(step_s)
-    costs.learn(
-        replace(again, off=0.0), [again.timeline], [1.1 * again.step_time_s] * 5
-    )
+    sure = replace(again, off=0.0)
+    costs.learn(sure, [again.timeline], [1.1 * again.step_time_s] * 5)
     assert known(costs.best().off) == pytest.approx(0.1)
     costs.learn(again, [again.timeline], [again.step_time_s])  # too few to know
     assert costs.best().ci95 is None
@@ -302,9 +293,8 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     once = rounds_of(CutWorker([0, 1], {0: 2.0}), [], rounds=1)
     assert once.find_and_prove().placed.segments == first.segments
     assert len(once.records) == 1
-    split = SplitBaseline(
-        batches=(32, 32), micro_batches=(32, 32), throughput=100.0, measured=True
-    )
+    size: Any = {"batches": (32, 32), "micro_batches": (32, 32)}
+    split = SplitBaseline(throughput=100.0, measured=True, **size)
     baselines = LayersBaselines(split=split)
     result = result_of(rounds, cut, truth.facts, baselines, complete=True)
     rate = 64 / wanted.step_time_s
@@ -365,16 +355,12 @@ def test_what_fits_is_told_with_the_margin_that_is_lacking() -> None:
     nothing = BlockCosts(asked(margin_bytes=300 * MIB), GRAPH, [first, first])
     with pytest.raises(NothingFits, match="is larger than every device") as caught:
         nothing.best()
-    assert (
-        "no smaller micro-batch fits: take a smaller --margin, " in caught.value.remedy
-    )
+    smaller = "no smaller micro-batch fits: take a smaller --margin, "
+    assert smaller in caught.value.remedy
     assert "GPU:0 0 B, GPU:1 0 B" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("error", "helps"),
-    [(UsageError, False), (NothingFits, False), (PartialResult, True)],
-)
+@cases("error, helps", (UsageError, False), (NothingFits, False), (PartialResult, True))
 def test_a_refused_command_is_not_helped_by_its_journal(
     error: type[GpubalanceError], helps: bool
 ) -> None:
@@ -408,19 +394,17 @@ def test_the_parts_of_stages_by_hand() -> None:
     """Stamped steps take 12.5 s; a step without stamps takes 10 s, so each part four fifths."""
     segments = (Segment(0, 1, 0), Segment(2, 3, 1))
     problem = CutWorker([0, 1]).problem(16, 2)
-    orders: Any = [[], []]
-    for timed in HAND.tasks:
-        orders[timed.device].append(timed.task)
-    placed = Placement(
-        problem, segments, tuple(map(tuple, orders)), (10.4, 20.6), (2, 1), HAND
-    )
+    orders = []
+    for device in (0, 1):
+        orders.append(tuple(one.task for one in HAND.tasks if one.device == device))
+    peaks = (10.4, 20.6)
+    placed = Placement(problem, segments, tuple(orders), peaks, (2, 1), HAND)
     steps = []
     odd = replace(HAND, updates=(Updated(0, 12.0, 12.4), Updated(1, 9.5, 11.5)))
     for step in (HAND.lasting(14.0), HAND, odd):
-        stamps: Any = {"timeline": step, "step_s": step.step_time_s}
-        steps.append(
-            Timing(steps=1, seconds=step.step_time_s, input_wait_s=0, **stamps)
-        )
+        step_s = step.step_time_s
+        stamps: Any = {"timeline": step, "step_s": step_s}
+        steps.append(Timing(steps=1, seconds=step_s, input_wait_s=0, **stamps))
     usual = [Timing(steps=2, seconds=20.0, input_wait_s=0)]
     (window,) = windows_of(usual, steps, memory_peak_bytes=(5, 7))
     measurer = Measurer(group_of(CutWorker([0, 1])), nothing_kept(), quiet)
@@ -450,9 +434,8 @@ def test_a_model_is_cut_only_where_that_can_be_faster() -> None:
     with pytest.raises(UsageError) as caught:
         uncut(request, NO_LIMIT, quiet, nothing_kept())
     assert "as 5.9 % of each step is bubble" in caught.value.message
-    assert f"layers would give {16 / 17 * sum(rates):.0f} samples/s" in (
-        caught.value.message
-    )
+    rate = f"layers would give {16 / 17 * sum(rates):.0f} samples/s"
+    assert rate in caught.value.message
     forced = uncut(asked(force=True), NO_LIMIT, quiet, nothing_kept())
     assert known(forced.solo_best).throughput == pytest.approx(max(rates))
     assert known(forced.split).throughput > max(rates)

@@ -10,16 +10,15 @@ from gpubalance.devices.select import first_equal
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
 from gpubalance.jobs.balance.balance import balance, new_probe
 from gpubalance.jobs.estimate import estimate
-from gpubalance.jobs.events import Doing, Event, PointDone, Watch
+from gpubalance.jobs.events import Doing, Event, PointDone
 from gpubalance.jobs.keep.command_journal import journal_of
 from gpubalance.jobs.keep.probes import best_probe, kept_probe
 from gpubalance.jobs.keep.saved import save
-from gpubalance.jobs.probe.devices import queues
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
-from gpubalance.settings.device import Device, DeviceProfile
+from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
@@ -69,11 +68,8 @@ def test_of_equal_devices_one_is_probed_and_that_is_said(*, parallel: bool) -> N
     first, second = result.probes
     assert (first.same_as, second.same_as) == (None, "GPU:0")
     assert (second.device, second.children, second.elapsed_s) == (1, 0, 0.0)
-    assert (second.curve, second.solo_best, second.batch_limit) == (
-        first.curve,
-        first.solo_best,
-        first.batch_limit,
-    )
+    for name in ("curve", "solo_best", "batch_limit"):
+        assert getattr(second, name) == getattr(first, name)
     assert result.complete
     assert not result.warnings  # nothing was measured beside another device
 
@@ -92,28 +88,21 @@ def test_equal_devices_need_not_stand_side_by_side() -> None:
     result, events = probed(asked)
     assert measured_on(events) == {0, 1}
     assert [one.same_as for one in result.probes] == [None, None, "GPU:0"]
-    assert [phase.name for phase in estimate(asked).phases] == [
-        "GPU:0 alone",
-        "GPU:1 alone",
-    ]
+    names = [phase.name for phase in estimate(asked).phases]
+    assert names == ["GPU:0 alone", "GPU:1 alone"]
     every = altered(asked, each=True)
     assert len(estimate(every).phases) == 3
     at_once = altered(asked, parallel=True)
-    assert queues(at_once) == [[0, 2], [1]]
     assert estimate(at_once).seconds == estimate(every).phases[0].seconds
 
 
 def test_devices_are_equal_by_name_memory_profile_and_host() -> None:
     first, second = devices_of(QUICK, QUICK)
     assert first_equal([first, second]) == [0, 0]
-    changes = (
-        {"name": "another"},
-        {"memory_bytes": 1},
-        {"profile": altered(QUICK, alpha_s=1.0)},
-        {"host": "beta"},
-    )
-    for change in changes:
-        assert first_equal([first, altered(second, **change)]) == [0, 1]
+    other = altered(QUICK, alpha_s=1.0)
+    changes = {"name": "another", "memory_bytes": 1, "profile": other, "host": "beta"}
+    for name, value in changes.items():
+        assert first_equal([first, altered(second, **{name: value})]) == [0, 1]
     there = [altered(device, host="beta") for device in (first, second)]
     assert first_equal([first, *there, second]) == [0, 1, 1, 0]
 
@@ -144,7 +133,11 @@ def test_a_balance_is_told_of_a_device_that_holds_nothing() -> None:
 
 def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> None:
     asked = request_of(QUICK, OTHER, QUICK)
-    until_second = _interrupting(asked.devices[1])
+
+    def until_second(event: Event) -> None:
+        if isinstance(event, PointDone) and event.device == asked.devices[1]:
+            raise TimeLimitPassed(1.0)
+
     with (
         pytest.raises(TimeLimitPassed) as caught,
         journal_of(asked, resume=False) as journal,
@@ -152,11 +145,8 @@ def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> No
         probe(asked, until_second, journal)
     partial = caught.value.partial
     assert isinstance(partial, Probe)
-    assert [(one.device, one.same_as) for one in partial.probes] == [
-        (0, None),
-        (1, None),
-        (2, "GPU:0"),
-    ]
+    assert [one.device for one in partial.probes] == [0, 1, 2]
+    assert [one.same_as for one in partial.probes] == [None, None, "GPU:0"]
     assert not partial.complete
     with journal_of(asked, resume=True) as journal:
         again = probe(asked, quiet, journal)
@@ -165,27 +155,14 @@ def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> No
     assert [one.same_as for one in again.probes] == [None, None, "GPU:0"]
 
 
-def _interrupting(device: Device) -> Watch:
-    """Ends the time limit with the first point of that device."""
-
-    def watch(event: Event) -> None:
-        if isinstance(event, PointDone) and event.device == device:
-            raise TimeLimitPassed(1.0)
-
-    return watch
-
-
 def test_a_kept_probe_serves_unless_each_is_asked_for() -> None:
     asked = request_of(QUICK, QUICK)
     result, _ = probed(asked)
     save(result)
     found = known(best_probe(asked.devices[1:], asked.settings, up_to=16))
     assert found.created == result.created
-    plain = BalanceRequest(
-        devices=asked.devices,
-        settings=asked.settings,
-        plan=PlanRequest(max_global_batch=16),
-    )
+    upto = PlanRequest(max_global_batch=16)
+    plain = BalanceRequest(devices=asked.devices, settings=asked.settings, plan=upto)
     assert kept_probe(plain) is not None
     assert kept_probe(altered(plain, each=True)) is None
 
@@ -222,17 +199,14 @@ def test_one_whose_equal_failed_is_probed(engine_that: Callable[[str], None]) ->
     assert measured_on(events) == {1}
     result = caught.value.partial
     assert isinstance(result, Probe)
-    assert [(one.complete, one.same_as) for one in result.probes] == [
-        (False, None),
-        (True, None),
-    ]
+    assert [one.complete for one in result.probes] == [False, True]
+    assert [one.same_as for one in result.probes] == [None, None]
 
 
 def test_rounds_find_that_an_equal_holds_less(
     engine_that: Callable[[str], None],
 ) -> None:
-    engine_that(
-        "def holds(device, size): return size <= 16 if device.index == 1 else None"
-    )
+    holds = "size <= 16 if device.index == 1 else None"
+    engine_that(f"def holds(device, size): return {holds}")
     plan, _ = balanced()
     assert plan.batches == (48, 16)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,9 +42,9 @@ from tests.jobs.drawn import (
     joint_run,
     noisy_devices,
     nothing_kept,
+    quiet,
 )
 from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
-from tests.stand_in import engine
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
@@ -64,14 +63,22 @@ def request(**measuring: object) -> RunRequest:
 
 
 def drawn(
-    journal: Journal | None, watch: Watch, asked: RunRequest, clock_s: float = 0.0
+    journal: Journal, watch: Watch, asked: RunRequest, clock_s: float = 0.0
 ) -> Run:
-    worker, journal = (
-        DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s),
-        journal or nothing_kept(),
-    )
     journal.watch = watch
+    worker = DrawnWorker(DEVICES, JOINT, seed=0, clock_s=clock_s)
     return joint_run(asked, group_of(worker), watch, journal)
+
+
+def resumed(asked: RunRequest, clock_s: float = 0.0) -> tuple[Run, list[Event]]:
+    """The run that goes on with the journal that is left, and what it told."""
+    heard: list[Event] = []
+    with journal_of(asked, resume=True) as journal:
+        return drawn(journal, heard.append, asked, clock_s), heard
+
+
+def codes_of(result: Run | Plan) -> set[str]:
+    return {warning.code for warning in result.warnings}
 
 
 def is_window(event: Event) -> bool:
@@ -99,9 +106,8 @@ def interrupted(
 
 
 def windows(heard: list[Event]) -> list[tuple[int, str]]:
-    return [
-        (event.number, event.name) for event in heard if isinstance(event, WindowDone)
-    ]
+    done = [event for event in heard if isinstance(event, WindowDone)]
+    return [(event.number, event.name) for event in done]
 
 
 def as_kept(one: Round) -> tuple[tuple[int, ...], str | None]:
@@ -125,42 +131,40 @@ def test_a_run_goes_on_after_its_last_whole_window(
         told.append(event)
         return isinstance(event, WindowDone) and (event.number, event.name) == last
 
-    _, ended = interrupted(asked, at)
+    journal, ended = interrupted(asked, at)
     first = ended.partial
-    heard: list[Event] = []
-    with journal_of(asked, resume=True) as journal:
-        result = drawn(journal, heard.append, asked)
-        path = journal.path
+    result, heard = resumed(asked)
     again = windows(told)
     # Told once more, and not measured
     assert sorted(windows(heard)[: len(again)]) == sorted(again)
     assert windows(heard)[len(again) :] == left
     told_so_far = Doing("everything so far was measured before the interruption")
     assert heard.count(told_so_far) == bool(left)
-    assert (
-        not left
-        or windows(heard[: heard.index(told_so_far)]) == windows(heard)[: len(again)]
-    )
+    if left:
+        before = heard[: heard.index(told_so_far)]
+        assert windows(before) == windows(heard)[: len(again)]
     assert result.complete
     found = result.step_time_s.samples[: len(first.step_time_s.samples)]
     assert found == first.step_time_s.samples
-    whole = drawn(None, list[Event]().append, asked)
+    whole = drawn(nothing_kept(), quiet, asked)
     assert len(result.step_time_s.samples) == len(whole.step_time_s.samples)
     assert result.throughput.median == pytest.approx(whole.throughput.median)
     even = known(result.baselines.even)
     of_whole = known(whole.baselines.even)
     assert len(even.step_time_s.samples) == len(of_whole.step_time_s.samples)
-    assert "resumed" in {warning.code for warning in result.warnings}
-    assert "resumed" not in {warning.code for warning in whole.warnings}
-    assert not path.exists()  # what is in a result is kept no longer
+    assert "resumed" in codes_of(result)
+    assert "resumed" not in codes_of(whole)
+    assert not journal.path.exists()  # what is in a result is kept no longer
 
 
 def test_times_from_before_a_reboot_come_before_those_of_now() -> None:
     """Times from before a reboot come before those that are measured now."""
     asked = request(baseline="none")
-    journal, _ = interrupted(
-        asked, lambda event: isinstance(event, WindowDone) and event.number == 2
-    )
+
+    def second(event: Event) -> bool:
+        return isinstance(event, WindowDone) and event.number == 2
+
+    journal, _ = interrupted(asked, second)
     # The journal of a machine that had been up for years, and was booted since.
     entries = [json.loads(line) for line in journal.path.read_text().splitlines()]
     for entry in entries:
@@ -168,8 +172,7 @@ def test_times_from_before_a_reboot_come_before_those_of_now() -> None:
             for timing in (*window["timings"], *window["stamped"]):
                 timing["ended_s"] += 1e8
     journal.path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-    with journal_of(asked, resume=True) as journal:
-        result = drawn(journal, list[Event]().append, asked, clock_s=time.monotonic())
+    result, _ = resumed(asked, clock_s=time.monotonic())
     at_s = known(result.step_time_s.at_s)
     assert list(at_s) == sorted(at_s)
     assert 0 < at_s[-1] < 60
@@ -184,12 +187,10 @@ def test_another_run_begins_anew_and_more_windows_are_the_same_run() -> None:
     ):
         with journal_of(other, resume=True) as journal:
             assert not journal.resumed
-    heard: list[Event] = []
     more = request(baseline="none", windows=5, time_limit_s=60.0)
-    with journal_of(more, resume=True) as journal:
-        result = drawn(journal, heard.append, more)
+    result, heard = resumed(more)
     assert windows(heard) == [(number, "") for number in (1, 2, 3, 4, 5)]
-    assert "resumed" in {warning.code for warning in result.warnings}
+    assert "resumed" in codes_of(result)
 
 
 def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
@@ -201,7 +202,7 @@ def test_windows_of_another_proof_of_the_command_are_not_taken_over() -> None:
     with journal_of(asked, resume=True) as journal:
         again = joint_run(asked, worker, heard.append, journal, proof=1)
     assert windows(heard) == [(1, ""), (2, ""), (3, "")]
-    assert "resumed" not in {warning.code for warning in again.warnings}
+    assert "resumed" not in codes_of(again)
 
 
 def test_two_at_once_have_a_journal_each_and_the_newest_left_goes_on() -> None:
@@ -226,22 +227,13 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured() -> None:
         """Whether an event is a few timings after the stamped steps, which come first."""
         if heard or (isinstance(event, Doing) and "window 1" in event.text):
             heard.append(event)
-        return (
-            len(
-                [
-                    one
-                    for one in heard
-                    if isinstance(one, TimingDone) and one.compute_s is None
-                ]
-            )
-            > 3
-        )
+        timings = [one for one in heard if isinstance(one, TimingDone)]
+        return sum(timing.compute_s is None for timing in timings) > 3
 
     _, ended = interrupted(request(baseline="none"), late)
     assert isinstance(ended.partial, Run)
-    assert str(ended) == (
-        "interrupted: the result is of an unfinished window, and --resume has nothing to continue"
-    )
+    of = "the result is of an unfinished window, and --resume has nothing to continue"
+    assert str(ended) == f"interrupted: {of}"
 
 
 def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
@@ -254,36 +246,25 @@ def test_the_oldest_journals_go_and_never_the_one_that_is_used() -> None:
     journal.add("new", Failure(exit_code=1, message="again"))
     journal.close()
     with Journal("old-10", "a test", resume=True) as journal:
-        assert [one.message for one in journal.load_all(Failure).values()] == [
-            "10",
-            "again",
-        ]
+        kept = [one.message for one in journal.load_all(Failure).values()]
+    assert kept == ["10", "again"]
     assert not Journal.left_at("old-0")
     assert Journal.left_at("old-109")
 
 
 @cases("interrupted", False, True)
 def test_however_the_search_for_what_fits_ends_what_was_measured_is_given(
-    interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interrupted: bool, tmp_path: Path, engine_that: Callable[[str], None]
 ) -> None:
     full = tmp_path / "full"
-    script = f"""
-        import pathlib
-
-        def holds(device, size):
-            return not pathlib.Path({str(full)!r}).exists()
-        """
-    for name, value in engine(tmp_path, script).items():
-        monkeypatch.setenv(name, value)
+    there = f"pathlib.Path({str(full)!r}).exists()"
+    engine_that(f"import pathlib\ndef holds(device, size): return not {there}\n")
 
     def watch(event: Event) -> None:
         if isinstance(event, WindowDone):
             full.touch()
-        if (
-            interrupted
-            and isinstance(event, Doing)
-            and "looking for what fits" in event.text
-        ):
+        searches = isinstance(event, Doing) and "looking for what fits" in event.text
+        if interrupted and searches:
             raise KeyboardInterrupt
 
     kind = Interrupted if interrupted else NothingFits
@@ -309,10 +290,7 @@ def test_the_key_has_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @cases("fresh", True, False)
 def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=fresh)
-    had, other = (
-        altered(probe_of(DEVICES), created=created)
-        for created in ("2026-01-01", "2026-01-02")
-    )
+    had, other = (altered(probe_of(DEVICES), created=f"2026-01-0{n}") for n in (1, 2))
     heard: list[Event] = []
     journal = journal_of(asked, resume=False)
     journal.add("probe", had)
@@ -356,25 +334,18 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     # The profile's joint run takes more than it says.
     assert {round_.outcome for round_ in told} == {"oom", "measured"}
     again = [event.round for event in heard if isinstance(event, RoundDone)]
-    assert [as_kept(one) for one in again[: len(told)]] == [
-        as_kept(round_) for round_ in told
-    ]
-    measured = Counter(
-        event.text
-        for event in heard
-        if isinstance(event, Doing) and event.text.startswith("round ")
-    )
-    assert not [
-        text for text in measured if int(text.split(":")[0].split()[1]) <= len(told)
-    ]
+    assert list(map(as_kept, again[: len(told)])) == list(map(as_kept, told))
+    for event in heard:
+        if isinstance(event, Doing) and event.text.startswith("round "):
+            assert int(event.text.split(":")[0].split()[1]) > len(told)
     assert known(plan.balance).rounds == tuple(again)
     # On a busy machine the proof may lead to one of another split.
     # This proof went on with its window.
-    before = next(
-        event.measurement for event in rounds if isinstance(event, WindowDone)
+    before, after = (
+        next(event.measurement for event in events if isinstance(event, WindowDone))
+        for events in (rounds, heard)
     )
-    after = next(event.measurement for event in heard if isinstance(event, WindowDone))
     assert after.batches == before.batches
     assert after.step_time_s.samples == pytest.approx(before.step_time_s.samples)
     assert windows(heard)[:2] == [(1, ""), (2, "")]
-    assert "resumed" in {warning.code for warning in plan.warnings}
+    assert "resumed" in codes_of(plan)

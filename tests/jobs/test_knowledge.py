@@ -19,12 +19,20 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.drawn import drawn_run
-from tests.jobs.probes import devices_of, inside, measurement_of, of_config, probe_of
+from tests.jobs.probes import (
+    QUICK,
+    devices_of,
+    inside,
+    measurement_of,
+    of_config,
+    probe_of,
+)
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known as sure
 
 PAIR, _ = of_config("quick-pair")
+UPDATING = devices_of(*(altered(sure(one.profile), update_s=0.005) for one in PAIR))
 
 
 def knowledge() -> DeviceEstimates:
@@ -33,12 +41,8 @@ def knowledge() -> DeviceEstimates:
 
 
 def planned(*batches: int) -> Allocation:
-    return Allocation(
-        BatchSplit(batches),
-        tuple(batch / 1000 for batch in batches),
-        1.0,
-        ("speed", "speed"),
-    )
+    times_s = tuple(batch / 1000 for batch in batches)
+    return Allocation(BatchSplit(batches), times_s, 1.0, ("speed", "speed"))
 
 
 def learn(
@@ -73,31 +77,20 @@ def test_of_splits_as_fast_as_each_other_the_smaller_global_batch_is_best() -> N
 
 def test_a_devices_update_is_its_own_wherever_it_trains() -> None:
     """Learned of both together, it is neither their sync nor forgotten of one alone."""
-    profiles = [
-        altered(device.profile, update_s=0.005) for device in PAIR if device.profile
-    ]
-    probe = probe_of(devices_of(*profiles))
+    probe = probe_of(UPDATING)
     known = DeviceEstimates(probe, probe.devices, PlanRequest(global_batch=64))
-    together = [
-        profile.alpha_s + profile.beta_s * b
-        for profile, b in zip(profiles, (64, 32), strict=True)
-    ]
-    known.learn(
-        planned(64, 32),
-        measurement_of((64, 32), together, sync_s=0.004, update_s=0.005),
-    )
+    first, second = (sure(device.profile) for device in UPDATING)
+    together = [first.compute_s(64), second.compute_s(32)]
+    measured = measurement_of((64, 32), together, sync_s=0.004, update_s=0.005)
+    known.learn(planned(64, 32), measured)
     problem = known.problem
     assert problem.sync.of({0, 1}) == pytest.approx(0.004)
-    assert [load.update_s for load in problem.loads] == pytest.approx([0.005, 0.005])
-    assert [load.model.step_time_s(64) for load in problem.loads] == pytest.approx(
-        [profile.alpha_s + profile.beta_s * 64 for profile in profiles]
-    )
-    alone = best_split(
-        replace(problem, loads=(problem.loads[0], replace(problem.loads[1], limit=0)))
-    )
-    assert alone.step_time_s == pytest.approx(
-        profiles[0].alpha_s + profiles[0].beta_s * 64 + 0.005
-    )
+    for load, profile in zip(problem.loads, (first, second), strict=True):
+        assert load.update_s == pytest.approx(0.005)
+        assert load.model.step_time_s(64) == pytest.approx(profile.compute_s(64))
+    kept, idle = problem.loads
+    alone = best_split(replace(problem, loads=(kept, replace(idle, limit=0))))
+    assert alone.step_time_s == pytest.approx(first.compute_s(64) + 0.005)
 
 
 def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
@@ -113,13 +106,39 @@ def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
     assert best_of(known) == (120, 80)
 
 
+@cases(
+    "slower, half_width, global_batch, batches",
+    (1.04, 0.03, 200, (100, 100)),  # 2 % to gain, of times known within ± 3 %
+    (1.04, 0.01, 200, (103, 97)),
+    (1.2, 0.03, 200, (111, 89)),
+    (1.04, 0.03, 201, (103, 98)),  # has no even split
+    (1.04, 0.03, None, (108, 108)),
+)
+def test_the_even_split_is_tried_first_if_the_probe_shows_no_better_one(
+    slower: float, half_width: float, global_batch: int | None, batches: tuple[int, int]
+) -> None:
+    probe = probe_of(devices_of(QUICK, QUICK), wrong=(1.0, slower), multiple=1)
+    probes = []
+    for one in probe.probes:
+        points = []
+        for point in one.curve:
+            time_s = point.step_time_s.median
+            ci95 = (time_s * (1 - half_width), time_s * (1 + half_width))
+            points.append(inside(point, "step_time_s", ci95=ci95))
+        probes.append(altered(one, curve=tuple(points)))
+    probe = altered(probe, probes=tuple(probes))
+    known = DeviceEstimates(
+        probe, probe.devices, PlanRequest(global_batch=global_batch)
+    )
+    tried = known.even_if_undecided(best_split(known.problem))
+    assert tried.split == BatchSplit(batches)
+    busy_s = max(known.alone_s(device, tried.split) for device in (0, 1))
+    assert tried.step_time_s == pytest.approx(busy_s)
+
+
 def test_no_device_is_slower_than_alone_for_its_update() -> None:
-    profiles = [
-        altered(device.profile, update_s=0.005) for device in PAIR if device.profile
-    ]
-    devices = devices_of(*profiles)
-    run = drawn_run(devices, JointProfile(sync_s=0.004), (64, 40), seed=1)
-    probe = probe_of(devices)
+    run = drawn_run(UPDATING, JointProfile(sync_s=0.004), (64, 40), seed=1)
+    probe = probe_of(UPDATING)
     known = DeviceEstimates(probe, probe.devices, PlanRequest())
     gap = sure(solo_gap(known, BatchSplit((64, 40)), run))
     assert gap.slowdown == pytest.approx((0.0, 0.0), abs=1e-3)
@@ -183,9 +202,8 @@ def test_of_two_splits_too_close_to_tell_the_less_exact_is_doubtful(
 ) -> None:
     """Of two splits that are too close to tell the one that is known less exactly is doubtful."""
     known = knowledge()
-    for batches, spread, factor in zip(
-        ((64, 48), (56, 48)), spreads, (1.0, slower), strict=True
-    ):
+    splits = ((64, 48), 1.0), ((56, 48), slower)
+    for (batches, factor), spread in zip(splits, spreads, strict=True):
         seen(known, batches, *(factor * sum(batches) / 1000 * part for part in spread))
     found = known.most_uncertain_rival()
     assert (found and found.planned.split.batches) == doubtful
@@ -196,18 +214,12 @@ def test_what_a_device_gave_before_it_changed_is_forgotten() -> None:
     known = knowledge()
     learn(known, (64, 48), 1.0)
     learn(known, (64, 40), 1.0)
-    known.learn(
-        planned(0, 64), altered(measurement_of((64,), [0.1]), replicas=alone(1, 64))
-    )
+    alone = measurement_of((64,), [0.1])
+    (replica,) = alone.replicas
+    known.learn(planned(0, 64), altered(alone, replicas=(altered(replica, device=1),)))
     learn(known, (64, 40), 2.0)
-    assert not known.has(BatchSplit((64, 48)))
-    assert known.has(BatchSplit((64, 40)))
-    assert known.has(BatchSplit((0, 64)))
-
-
-def alone(device: int, batch: int) -> tuple[object, ...]:
-    (replica,) = measurement_of((batch,), [0.1]).replicas
-    return (altered(replica, device=device),)
+    has = [known.has(BatchSplit(batches)) for batches in ((64, 48), (64, 40), (0, 64))]
+    assert has == [False, True, True]
 
 
 def test_a_size_that_was_measured_takes_what_it_took_on_average() -> None:
@@ -217,9 +229,8 @@ def test_a_size_that_was_measured_takes_what_it_took_on_average() -> None:
         learn(known, (batch, 32), factor)
     first = known.problem.loads[0].model
     for batch, factor in ((64, 1.0), (72, 0.99), (80, 0.97), (96, 1.0)):
-        assert first.step_time_s(batch) == pytest.approx(
-            factor * (0.008 + 0.0002 * batch), rel=1e-9
-        )
+        taken_s = factor * (0.008 + 0.0002 * batch)
+        assert first.step_time_s(batch) == pytest.approx(taken_s, rel=1e-9)
 
 
 def test_what_no_device_gave_alone_is_promised_of_none() -> None:
@@ -251,9 +262,8 @@ def test_stamps_that_cannot_be_right_are_not_learnt_from() -> None:
     for second_s in (alone_s[1], 0.1 * alone_s[1], 0.01 * alone_s[1], alone_s[1]):
         told = measurement_of((64, 32), [alone_s[0], second_s])
         step_s = 2 * alone_s[0]
-        known.learn(
-            split, inside(told, "step_time_s", median=step_s, samples=(step_s,))
-        )
+        taken = inside(told, "step_time_s", median=step_s, samples=(step_s,))
+        known.learn(split, taken)
         assert list(known.changed()) == []
     assert known.problem.sync.of({0, 1}) == pytest.approx(0.0, abs=1e-12)
     assert solo_gap(known, split.split, cast("Any", told)) is None

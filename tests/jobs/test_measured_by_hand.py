@@ -30,15 +30,12 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import ProbeRequest
-from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Pipe
-from tests.jobs.drawn import measured
-from tests.jobs.probes import MIB, QUICK, devices_of
+from tests.jobs.drawn import measured, windows_of
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
-
-SMALL = Settings(model="small")
 
 
 def timing(seconds: float, steps: int = 1, wait_s: float = 0.0, **more: Any) -> Timing:
@@ -49,24 +46,14 @@ def stamped(
     compute_s: float, update_s: float, step_s: float, wait_s: float = 0.0
 ) -> Timing:
     """A stamped step of two devices, of which the second computes half as long."""
-    return timing(
-        step_s,
-        wait_s=wait_s,
-        step_s=step_s,
-        compute_s=(compute_s, compute_s / 2),
-        update_s=(update_s, update_s),
-    )
+    parts: Any = {"compute_s": (compute_s, compute_s / 2), "update_s": (update_s,) * 2}
+    return timing(step_s, wait_s=wait_s, step_s=step_s, **parts)
 
 
 def window(
-    timings: list[Timing], stamped_steps: list[Timing] | None = None, **more: Any
+    timings: list[Timing], stamped: Sequence[Timing] = (), **more: Any
 ) -> Window:
-    fields: dict[str, Any] = {
-        "memory_peak_bytes": (None, None),
-        "throttled": ((), ()),
-        "late_part": 0.0,
-    }
-    return Window(timings=timings, stamped=stamped_steps or (), **fields | more)
+    return windows_of(timings, stamped, **more)[0]
 
 
 def test_figures_of_two_windows_by_hand() -> None:
@@ -94,9 +81,8 @@ def test_figures_of_two_windows_by_hand() -> None:
     assert figures.throttled(both) == [("thermal", "power brake"), ()]
     pair = devices_of(QUICK, QUICK)
     assert figures.throttled_gpus(pair, both) == [(pair[0], ("thermal", "power brake"))]
-    only_timings = [
-        window([timing(0.4, 4, ended_s=10.4), timing(0.9, 4, ended_s=11.3)])
-    ]
+    timings = [timing(0.4, 4, ended_s=10.4), timing(0.9, 4, ended_s=11.3)]
+    only_timings = [window(timings)]
     assert figures.began_s(only_timings) == pytest.approx(10.0)
     step_time = figures.step_time(only_timings, 9.5)
     assert step_time.samples == pytest.approx((0.1, 0.225))
@@ -121,9 +107,8 @@ def test_a_stamped_step_may_have_begun_first() -> None:
     late = timing(1.0, ended_s=8.0)
     assert figures.began_s([window([late], [early])]) == pytest.approx(4.75)
     assert window([late], [early]).span_s == pytest.approx((4.75, 8.0))
-    turn = InterleavedRound(
-        windows=(window([late]), window([timing(1.0, ended_s=9.0)]))
-    )
+    later = window([timing(1.0, ended_s=9.0)])
+    turn = InterleavedRound(windows=(window([late]), later))
     assert turn.span_s == pytest.approx((7.0, 9.0))
     moved = turn.later(1.5)
     assert moved.span_s == pytest.approx((8.5, 10.5))
@@ -229,18 +214,14 @@ def test_late_data_makes_a_slow_step_and_a_few_long_timings_are_told() -> None:
 
 
 def test_batches_that_differ_in_shape_have_means_and_a_spread() -> None:
-    steps = [
-        altered(stamped(0.1, 0.0, step_s), unlike=True)
-        for step_s in (0.1, 0.2, 0.3, 0.6)
-    ]
+    steps_s = (0.1, 0.2, 0.3, 0.6)
+    steps = [altered(stamped(0.1, 0.0, one_s), unlike=True) for one_s in steps_s]
     usual = [timing(0.35, unlike=True) for _ in range(3)]
     windows = [window(usual, steps)]
     assert figures.averaging(windows) is not figures.averaging([window([timing(0.1)])])
     spread = known(figures.step_spread(windows))
     assert spread.p50_s == pytest.approx(0.25 + 0.05)
-    assert spread.p95_s == pytest.approx(
-        float(np.percentile([0.1, 0.2, 0.3, 0.6], 95)) + 0.05
-    )
+    assert spread.p95_s == pytest.approx(np.percentile(steps_s, 95) + 0.05)
     assert spread.steps == 4
     assert figures.slow_step_count(windows) == 0
     assert figures.slow_s(windows) == 0.0
@@ -273,6 +254,7 @@ def test_when_something_was_measured_long_enough(
 def test_no_precision_is_enough_while_a_gpu_changes() -> None:
     rising = [timing(1.0 + 0.002 * n) for n in range(20)]
     rule = StoppingRule(0.0, 99.0, 0.5, 0.05)
+    assert rule.is_reached([timing(1.0)] * 20, gpu_is_changing=True)
     assert rule.is_reached(rising)
     assert not rule.is_reached(rising, gpu_is_changing=True)
 
@@ -309,8 +291,8 @@ def runner_of(*seconds: float, **more: Any) -> Any:
         return [timing(next(left)) for _ in range(at_least)]
 
     before = (BatchSplit((1, 1)), False)
-    worker = SimpleNamespace(settings=SMALL, warm={before}, trained={})
-    worker.warm_pipeline = {}
+    known: Any = {"warm": {before}, "trained": {}, "warm_pipeline": {}}
+    worker = SimpleNamespace(settings=SMALL, **known)
     workload = Workload(BatchSplit((8, 8)), devices_of(QUICK, QUICK))
     usual = {"worker": worker, "workload": workload, "train": train, "asked": asked}
     usual |= {"losses_are_finite": True, "peaks": (), "vary_in_shape": False}

@@ -62,9 +62,8 @@ class PackedGroup(DrawnGroup):
 
     def start(self) -> None:
         sync_s = self._syncs_s[self._size]
-        joint = JointProfile(sync_s=sync_s or 0.0)
-        if sync_s is None:
-            joint = JointProfile(extra_memory=known(QUICK.memory))
+        extra = known(QUICK.memory) if sync_s is None else 0
+        joint = JointProfile(sync_s=sync_s or 0.0, extra_memory=extra)
         self._worker = DrawnWorker(PROFILED, joint, seed=0)
         found = {"model": self._model, "pack_bytes": self._size}
         self._worker.facts = altered(ready(2), **found)
@@ -124,11 +123,10 @@ def test_the_fastest_of_three_sizes_is_gone_on_with(
     assert worker_group.sizes == [own, *sorted(syncs_ms.keys() - {own})]
     assert joint_workers.pack_bytes[SPLIT.used] == fastest
     assert joint_workers.settings_for(SPLIT).pack_bytes == fastest
-    if fastest == own:
-        assert found is None
-    else:
+    assert (found is None) == (fastest == own)
+    if found is not None:
         rate = 64 / (COMPUTE_S + known(syncs_s[fastest]))
-        assert known(found).throughput.median == pytest.approx(rate)
+        assert found.throughput.median == pytest.approx(rate)
     assert joint_workers.gather(SPLIT).facts.pack_bytes == fastest
     first, *tries, last = [one.text for one in events if isinstance(one, Doing)]
     trying = "packs of gradients instead of all at once"

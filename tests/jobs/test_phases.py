@@ -15,7 +15,7 @@ from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
 from gpubalance.jobs.phases import Phases
 from gpubalance.settings.measuring import Measuring
-from gpubalance.settings.requests import BalanceRequest, ProbeRequest
+from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
 from tests.support.altered import altered
@@ -45,6 +45,10 @@ class Command:
         return begun
 
     @property
+    def left(self) -> list[TimeLeft]:
+        return [event for event in self.events if isinstance(event, TimeLeft)]
+
+    @property
     def told(self) -> list[str]:
         """The texts so far."""
         return [event.text for event in self.events if isinstance(event, Doing)]
@@ -59,16 +63,14 @@ def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
     took_s = [31.0, 12.0, 8.0, 44.0]
     first = Command()
     begun = [first.phase(name, took) for name, took in zip(NAMES, took_s, strict=True)]
-    assert [(one.number, one.of, one.name) for one in begun] == [
-        (n, 4, name) for n, name in enumerate(NAMES, 1)
-    ]
+    assert [one.name for one in begun] == NAMES
+    assert [(one.number, one.of) for one in begun] == [(n, 4) for n in (1, 2, 3, 4)]
     assert (begun[0].seconds, begun[0].left_s) == (usual_s[0], sum(usual_s))
     first.phases.keep()
 
     expected = estimate(REQUEST)
-    assert [(phase.name, phase.seconds) for phase in expected.phases] == list(
-        zip(NAMES, took_s, strict=True)
-    )
+    assert [phase.name for phase in expected.phases] == NAMES
+    assert [phase.seconds for phase in expected.phases] == took_s
     assert expected.seconds == sum(took_s)
     assert Command().phase(NAMES[0], 0).left_s == sum(took_s)
     # What changes nothing about the time makes no difference. What does change it is as usual.
@@ -106,9 +108,7 @@ def test_what_a_phase_still_needs_moves_the_whole_rest() -> None:
     command = Command()
     command.phase(NAMES[0], 0)
     command.phases(TimeLeft(5.0))
-    left = command.events[-1]
-    assert isinstance(left, TimeLeft)
-    assert left.seconds == 5.0 + sum(_usual_s()[1:])
+    assert command.left[-1].seconds == 5.0 + sum(_usual_s()[1:])
 
 
 def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> None:
@@ -118,8 +118,7 @@ def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> No
     left_s = []
     for seconds in (200.0, 120.0, 40.0):
         command.phases(TimeLeft(seconds, step_s=3.0))
-        left = [one for one in command.events if isinstance(one, TimeLeft)][-1]
-        left_s.append(left.seconds)
+        left_s.append(command.left[-1].seconds)
         command.now_s += 80.0
     assert left_s == sorted(left_s, reverse=True)
     began = command.phase(NAMES[1], 0)
@@ -163,19 +162,17 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
     command = Command()
     command.phase(NAMES[0], _usual_s()[0])
     command.phases(Doing("in time"))
-    assert not [event for event in command.events if isinstance(event, TimeLeft)]
+    assert not command.left
     command.now_s += 3 * _usual_s()[0]
     # The phase has taken four times as long by now, and is taken to need half of that again.
     for _ in range(2):
         command.phases(Doing("overdue"))
     later_s = 6 * sum(_usual_s()[1:])
-    assert [event for event in command.events if isinstance(event, TimeLeft)] == [
-        TimeLeft(2 * _usual_s()[0] + later_s, later_s)
-    ]
+    assert command.left == [TimeLeft(2 * _usual_s()[0] + later_s, later_s)]
     begun = command.phase(NAMES[1], 100 * _usual_s()[1])
     assert (begun.seconds, begun.left_s) == (6 * _usual_s()[1], later_s)
     command.phases(Doing("overdue"))
-    assert len([event for event in command.events if isinstance(event, TimeLeft)]) == 1
+    assert len(command.left) == 1
 
 
 def test_a_time_limit_that_is_too_short_is_told_at_once() -> None:
@@ -189,16 +186,11 @@ def test_a_time_limit_that_is_too_short_is_told_at_once() -> None:
 def test_what_is_asked_for_counts() -> None:
     long = altered(REQUEST, measuring=Measuring(windows=5, duration_s=60.0))
     assert estimate(long).phases[-1].seconds == 600
-    slow = ProbeRequest(
-        devices=REQUEST.devices, settings=REQUEST.settings, duration_s=30.0
-    )
+    slow = altered(REQUEST.probe, each=False, duration_s=30.0)
     assert [phase.seconds for phase in estimate(REQUEST.probe).phases] == [12, 12]
     assert [phase.seconds for phase in estimate(slow).phases] == [312]
     (at_once,) = estimate(altered(REQUEST.probe, parallel=True)).phases
-    assert (at_once.name, at_once.seconds) == (
-        "all devices at once",
-        estimate(REQUEST.probe).phases[0].seconds,
-    )
+    assert (at_once.name, at_once.seconds) == ("all devices at once", 12)
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"one": "NaN"}'])

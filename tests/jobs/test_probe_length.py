@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,8 +18,7 @@ from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
-from tests.jobs.probes import devices_of
-from tests.stand_in import engine
+from tests.jobs.probes import devices_of, held_by
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -44,17 +44,19 @@ def card(seed: int) -> DeviceProfile:
 
 
 @pytest.fixture
-def seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def seconds(tmp_path: Path, engine_that: Callable[[str], None]) -> Path:
     """The file with the seconds of each timing."""
     kept = tmp_path / "seconds"
-    script = f"""
+    engine_that(f"""
 def took(seconds):
     with open({str(kept)!r}, "a") as file:
         file.write(f"{{seconds}}\\n")
-"""
-    for name, value in engine(tmp_path, script).items():
-        monkeypatch.setenv(name, value)
+""")
     return kept
+
+
+def seconds_in(kept: Path) -> list[float]:
+    return [float(line) for line in kept.read_text().splitlines()]
 
 
 def probed(profile: DeviceProfile, **options: object) -> DeviceProbe:
@@ -69,10 +71,9 @@ def test_a_probe_takes_at_most_three_minutes(seed: int, seconds: Path) -> None:
     """No limit is looked for where steps get long and throughput stopped rising long before."""
     profile = card(seed)
     found = probed(profile)
-    took_s = [float(line) for line in seconds.read_text().splitlines()]
     limit = known(found.batch_limit)
-    assert sum(took_s) <= _LONGEST_S
-    holds = (known(profile.memory) - profile.base_memory) // profile.memory_per_sample
+    assert sum(seconds_in(seconds)) <= _LONGEST_S
+    holds = held_by(profile)
     if limit.plateau is None:
         assert limit.fits == holds // 8 * 8
         return
@@ -87,12 +88,7 @@ def test_a_probe_takes_at_most_three_minutes(seed: int, seconds: Path) -> None:
 def test_a_limit_is_looked_for_where_it_is_asked_for(asked: dict[str, Any]) -> None:
     profile = card(5)
     limit = known(probed(profile, **asked).batch_limit)
-    holds = (
-        (known(profile.memory) - profile.base_memory)
-        // profile.memory_per_sample
-        // 8
-        * 8
-    )
+    holds = held_by(profile) // 8 * 8
     assert limit.plateau is None
     assert limit.fits == min(holds, asked.get("max_batch", holds))
 
@@ -103,9 +99,28 @@ def test_a_try_for_the_limit_that_is_long_ends_after_two_steps(seconds: Path) ->
     found = probed(profile, find_limit=True)
     limit = known(found.batch_limit)
     (point,) = (point for point in found.curve if point.batch == limit.fits)
-    took_s = [float(line) for line in seconds.read_text().splitlines()]
-    of_limit = [
-        one_s for one_s in took_s if one_s > 0.99 * profile.compute_s(point.batch)
-    ]
+    long_s = 0.99 * profile.compute_s(point.batch)
+    of_limit = [took_s for took_s in seconds_in(seconds) if took_s > long_s]
     # Two of the last three that settle it count as timings too.
     assert len(of_limit) == 2 + SETTLING_STEPS + LEAST_TIMINGS - 2
+
+
+@cases("beta_s, stops", (1.37e-5, True), (1.0e-6, False), ids=str)
+def test_a_single_long_step_shows_that_throughput_stopped_rising(
+    beta_s: float, stops: bool, seconds: Path
+) -> None:
+    """A try of a second or more ends the search, if it gives no more than three octaves before."""
+    profile = DeviceProfile(
+        name="small card",
+        alpha_s=4e-3,
+        beta_s=beta_s,
+        memory=1_800_000_000,
+        base_memory=30_000_000,
+        memory_per_sample=11_000,
+        noise=0.002,
+    )
+    limit = known(probed(profile, for_split=True).batch_limit)
+    assert seconds.exists()
+    assert (limit.fails is None, limit.plateau is not None) == (stops, stops)
+    if stops:
+        assert [trial.outcome for trial in limit.trials] == ["fits"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from gpubalance.jobs.balance import proof
-from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.proof import result_of
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
@@ -18,8 +17,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
-from gpubalance.workers.worker_group import WorkerGroup
-from tests.jobs.drawn import DrawnGroup, drawn_run, noisy_devices, nothing_kept
+from tests.jobs.drawn import drawn_run, drawn_workers, noisy_devices
 from tests.jobs.probes import CONFIGS, SMALL, probe_of
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -32,21 +30,10 @@ EVEN = BatchSplit((64, 64))
 @pytest.fixture(scope="module")
 def rounds_and_run() -> tuple[BalanceRounds, Run]:
     devices, joint = noisy_devices(CONFIGS / "quick-pair.toml", 0.0)
-    asked = BalanceRequest(
-        devices=devices,
-        settings=SMALL,
-        joint=joint,
-        plan=PlanRequest(global_batch=128),
-        measuring=Measuring(),
-    )
-    worker_group = cast(
-        "WorkerGroup", DrawnGroup(devices, joint, seed=0, offset=lambda *_: 1.0)
-    )
-    joint_workers = JointWorkers(
-        asked, None, worker_group, lambda _: None, nothing_kept()
-    )
+    wanted = PlanRequest(global_batch=128)
+    asked = BalanceRequest(devices=devices, settings=SMALL, joint=joint, plan=wanted)
     run = drawn_run(devices, joint, (80, 48), seed=0, measuring=Measuring())
-    return BalanceRounds(joint_workers, probe_of(devices)), run
+    return BalanceRounds(drawn_workers(asked), probe_of(devices)), run
 
 
 @cases(
@@ -75,21 +62,16 @@ def test_the_even_split_is_proven_only_if_all_of_its_interval_is_faster(
     def measured(_: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement]:
         proven.append(planned.split)
         if planned.split == EVEN:
-            return altered(
-                run, batches=EVEN.batches, micro_batches=EVEN.batches
-            ), known(run.baselines.even)
+            even = {"batches": EVEN.batches, "micro_batches": EVEN.batches}
+            return altered(run, **even), known(run.baselines.even)
         return first, first
 
     monkeypatch.setattr(proof, "_proof", measured)
     before = len(rounds.warnings)
     proof.prove(rounds, PLANNED)
     codes = [warning.code for warning in rounds.warnings[before:]]
-    if is_proven:
-        assert proven == [PLANNED.split, EVEN]
-        assert codes == ["even-is-faster"]
-    else:
-        assert proven == [PLANNED.split]
-        assert codes == []
+    assert proven == [PLANNED.split, EVEN][: 1 + is_proven]
+    assert codes == ["even-is-faster"][:is_proven]
 
 
 def test_a_plan_tells_of_joined_batches(

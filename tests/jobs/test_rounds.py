@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from random import Random
-from typing import cast
 
 from gpubalance.jobs.balance.balance import find_and_prove
-from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split, next_split
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.numbers.stats import half_width
+from gpubalance.results.common import Warning_
+from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
-from gpubalance.workers.worker_group import WorkerGroup
-from tests.jobs.drawn import DrawnGroup, noisy_devices, nothing_kept
+from tests.jobs.drawn import drawn_workers, noisy_devices
 from tests.jobs.probes import (
     CONFIGS,
     QUICK,
@@ -25,10 +24,10 @@ from tests.jobs.probes import (
     measurement_of,
     probe_of,
     proof_of,
+    with_memory,
 )
 from tests.support.altered import altered
 from tests.support.cases import cases
-from tests.support.known import known
 
 PAIR = CONFIGS / "quick-pair.toml"
 
@@ -36,16 +35,22 @@ PAIR = CONFIGS / "quick-pair.toml"
 def round_of(noise: float, at_least_s: float | None = None) -> tuple[float, ...]:
     """The step times of a round whose timings take a fifth of a second."""
     devices, joint = noisy_devices(PAIR, noise)
-    worker_group = cast(
-        "WorkerGroup", DrawnGroup(devices, joint, seed=0, offset=lambda *_: 1.0)
-    )
     asked = BalanceRequest(devices=devices, settings=SMALL, joint=joint)
-    joint_workers = JointWorkers(
-        asked, None, worker_group, lambda _: None, nothing_kept()
-    )
-    return measure_split(
-        joint_workers, BatchSplit((168, 112)), at_least_s
-    ).step_time_s.samples
+    split = BatchSplit((168, 112))
+    return measure_split(drawn_workers(asked), split, at_least_s).step_time_s.samples
+
+
+def proven(
+    devices: tuple[Device, ...], joint: JointProfile, fast: int, **plan: int
+) -> tuple[Plan, Warning_]:
+    """The plan, and what is warned of, if each device is twice as slow with any other batch."""
+    wanted = PlanRequest(**plan)
+    asked = BalanceRequest(devices=devices, settings=SMALL, joint=joint, plan=wanted)
+    workers = drawn_workers(asked, lambda _, size: 1.0 if size == fast else 2.0)
+    made = find_and_prove(BalanceRounds(workers, probe_of(devices)))
+    (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
+    assert f"and the even split {fast}/{fast} beside it" in warning.message
+    return made, warning
 
 
 def test_a_round_ends_when_it_is_known_within_half_a_percent() -> None:
@@ -58,32 +63,10 @@ def test_a_round_ends_when_it_is_known_within_half_a_percent() -> None:
 
 
 def test_the_even_split_is_proposed_if_it_is_faster_than_the_best() -> None:
-    """The even split is proposed if it is faster than the best that was found.
-
-    On a machine on which each device is twice as slow with any other batch.
-    """
-    devices, joint = noisy_devices(PAIR, 0.01)
-    asked = BalanceRequest(
-        devices=devices,
-        settings=SMALL,
-        joint=joint,
-        plan=PlanRequest(global_batch=128),
-        measuring=Measuring(),
-    )
-    worker_group = cast(
-        "WorkerGroup",
-        DrawnGroup(
-            devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 64 else 2.0
-        ),
-    )
-    joint_workers = JointWorkers(
-        asked, None, worker_group, lambda _: None, nothing_kept()
-    )
-    made = find_and_prove(BalanceRounds(joint_workers, probe_of(devices)))
+    """The even split is proposed if it is faster than the best that was found."""
+    made, _ = proven(*noisy_devices(PAIR, 0.01), 64, global_batch=128)
     assert made.batches == (64, 64)
     assert proof_of(made).speedup_over_even == 1.0
-    (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
-    assert "and the even split 64/64 beside it" in warning.message
 
 
 @cases("asked", {}, {"batch_multiple": 8}, {"global_batch": 312}, ids=str)
@@ -93,28 +76,8 @@ def test_the_largest_even_split_is_proposed_if_faster(asked: dict[str, int]) -> 
     The second device just holds 115 samples, more than the planner's multiples of 8 allow.
     """
     (first, second), joint = noisy_devices(PAIR, 0.01)
-    memory = known(second.profile).memory_at(115, joint.extra_memory)
-    profile = altered(known(second.profile), memory=memory)
-    devices = (first, altered(second, memory_bytes=memory, profile=profile))
-    request = BalanceRequest(
-        devices=devices,
-        settings=SMALL,
-        joint=joint,
-        plan=PlanRequest(**asked),
-        measuring=Measuring(),
-    )
-    worker_group = cast(
-        "WorkerGroup",
-        DrawnGroup(
-            devices, joint, seed=0, offset=lambda _, size: 1.0 if size == 115 else 2.0
-        ),
-    )
-    joint_workers = JointWorkers(
-        request, None, worker_group, lambda _: None, nothing_kept()
-    )
-    made = find_and_prove(BalanceRounds(joint_workers, probe_of(devices)))
-    (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
-    assert "and the even split 115/115 beside it" in warning.message
+    devices = (first, with_memory(second, 115, joint.extra_memory))
+    made, warning = proven(devices, joint, 115, **asked)
     if asked:
         assert made.batches != (115, 115)
         says = "not what --global-batch, --batch-multiple or --margin asks for"

@@ -67,9 +67,7 @@ def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one() -> None:
     assert known(best_probe(DEVICES, SMALL, up_to=ALL)).created == "whole"
     (best, _) = solo_bests(DEVICES, split, SMALL) or ()
     assert best.batch == 112
-    assert best.at_global_batch == pytest.approx(
-        40 / (QUICK.alpha_s + 40 * QUICK.beta_s)
-    )
+    assert best.at_global_batch == pytest.approx(40 / QUICK.compute_s(40))
 
 
 def test_a_balance_takes_a_probe_whose_throughput_stopped_rising() -> None:
@@ -90,13 +88,11 @@ def test_the_solo_sum_has_the_devices_that_a_split_leaves_out() -> None:
     assert alone_in_use((first, second), split.batches) == first.throughput
     run = Run.model_validate_json((DATA / "pair-run.json").read_text())
     against = altered(run.baselines, solo_sum=2000.0, solo_best=(first, second))
-    left = altered(
-        run, batches=split.batches, micro_batches=split.batches, scaling_efficiency=0.9
-    )
+    batches = {"batches": split.batches, "micro_batches": split.batches}
+    left = altered(run, **batches, scaling_efficiency=0.9)
     told = list(gain_sentences(left, against, split, "gave"))[-1]
-    assert told.endswith(
-        f"alone, 2000 samples/s in total, {first.throughput:.0f} of those in use"
-    )
+    in_use = f"{first.throughput:.0f} of those in use"
+    assert told.endswith(f"alone, 2000 samples/s in total, {in_use}")
     save(holding_nothing(probe_of(DEVICES)))
     assert solo_bests(DEVICES, split, SMALL) == (first,)
 
@@ -113,7 +109,5 @@ def by_margin(probe: Probe) -> Probe:
 
 
 def _with_limits(probe: Probe, **limits: object) -> Probe:
-    return altered(
-        probe,
-        probes=tuple(inside(one, "batch_limit", **limits) for one in probe.probes),
-    )
+    limited = [inside(one, "batch_limit", **limits) for one in probe.probes]
+    return altered(probe, probes=tuple(limited))

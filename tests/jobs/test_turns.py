@@ -17,6 +17,7 @@ from gpubalance.jobs.events import (
 )
 from gpubalance.jobs.measure.joint import measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import MeasuredTogether, Window, Workload
 from gpubalance.jobs.measure.workload_runner import WarmUp
 from gpubalance.results.timing import Timing
@@ -57,11 +58,16 @@ class Scripted(Measurer):
         super().__init__(cast("WorkerGroup", None), nothing_kept(), self.events.append)
         self._script = windows
         self.taken: list[str] = []
+        self.rules: set[StoppingRule] = set()
 
     def take(
-        self, turn: MeasuredTogether, rule: Any, number: int = 1, doing: str = ""
+        self,
+        turn: MeasuredTogether,
+        rule: StoppingRule,
+        number: int = 1,
+        doing: str = "",
     ) -> None:
-        del rule
+        self.rules.add(rule)
         self.taken.append(doing)
         for workload in turn:
             windows = self._script[workload]
@@ -95,23 +101,18 @@ KNOWN = "known within ± 1 % (95 %)"
 
 def test_turns_alternate_in_going_first_until_all_are_known() -> None:
     found = measured({OWN: [LEVEL], EVEN: [LEVEL]})
-    own = "GPU:0 and GPU:1 : window"
-    even = "GPU:0 and GPU:1 even: window"
-    assert found.taken == [
-        *(f"{own} 1 of 3", f"{even} 1 of 3"),
-        *(f"{even} 2 of 3", f"{own} 2 of 3"),
-        *(f"{own} 3 of 3", f"{even} 3 of 3"),
-    ]
+    names = ["", "even", "even", "", "", "even"]
+    windows = zip(names, (1, 1, 2, 2, 3, 3), strict=True)
+    of = [f"GPU:0 and GPU:1 {name}: window {number} of 3" for name, number in windows]
+    assert found.taken == of
     assert found.told == [f"{KNOWN} after 3 windows"]
+    assert found.rules == {StoppingRule.of_window(Measuring())}
     # By warm-ups: three windows of five timings each, of one step of 0.3 s and two of 0.1 s
     first, *_ = [event for event in found.events if isinstance(event, TimeLeft)]
     assert first.seconds == pytest.approx(3 * 5 * 0.3 + 3 * 5 * 0.2)
     done = [event for event in found.events if isinstance(event, WindowDone)]
-    assert [(event.name, event.number, event.of) for event in done[:3]] == [
-        ("", 1, 3),
-        ("even", 1, 3),
-        ("even", 2, 3),
-    ]
+    told = [(event.name, event.number, event.of) for event in done[:3]]
+    assert told == [("", 1, 3), ("even", 1, 3), ("even", 2, 3)]
     assert done[0].measurement.batches == (30, 10)
     assert done[0].measurement.throughput.median == pytest.approx(400)
 
@@ -133,13 +134,11 @@ def test_more_windows_follow(
     assert len(found.windows[OWN]) == count
     assert found.told[:more] == [f"not yet {KNOWN}: one more window"] * more
     assert (f"{KNOWN} after {count} windows" in found.told) == (spread < 0.03)
-    beyond = [
-        f": window {n}, beyond the planned {windows}"
-        for n in range(windows + 1, count + 1)
-    ]
-    planned = [f": window {n} of {windows}" for n in range(1, windows + 1)]
-    places = [text.removeprefix("GPU:0 and GPU:1 ") for text in found.taken]
-    assert places == planned + beyond
+    for number, text in enumerate(found.taken, 1):
+        of = (
+            f" of {windows}" if number <= windows else f", beyond the planned {windows}"
+        )
+        assert text == f"GPU:0 and GPU:1 : window {number}{of}"
 
 
 def test_of_a_given_length_there_are_as_many_as_asked_for_where_known() -> None:
@@ -153,10 +152,8 @@ def test_one_more_follows_if_a_gpu_was_throttled_but_for_a_baseline() -> None:
     found = measured({OWN: [hot], EVEN: [LEVEL]})
     assert len(found.windows[OWN]) == len(found.windows[EVEN]) == 4
     once_more = "GPU:1 was throttled (sw-thermal): measuring once more"
-    assert found.told == [
-        *(f"{KNOWN} after 3 windows", once_more),
-        f"{KNOWN} after 4 windows",
-    ]
+    first, *last = [f"{KNOWN} after {count} windows" for count in (3, 4)]
+    assert found.told == [first, once_more, *last]
     found = measured({OWN: [LEVEL], EVEN: [hot]})
     assert len(found.windows[OWN]) == 3
 
@@ -166,9 +163,8 @@ def test_windows_from_before_count_and_the_first_ones_are_looked_at() -> None:
     measurer = Scripted({OWN: [LEVEL], EVEN: [LEVEL]})
     measurer.windows[OWN] += [LEVEL, LEVEL]
     turns: list[MeasuredTogether] = [(OWN,), (EVEN,)]
-    measure_interleaved(
-        measurer, turns, Measuring(windows=1), lambda window, _: window, looked.append
-    )
+    once = Measuring(windows=1)
+    measure_interleaved(measurer, turns, once, lambda window, _: window, looked.append)
     # Two of its own are there already: of the other as many are asked for.
     assert measurer.taken == ["window 1 of 2", "window 2 of 2"]
     assert looked == [(EVEN,)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpubalance.jobs.balance.balance import balance
@@ -34,10 +36,8 @@ def devices(factor: float | None) -> tuple[Device, ...]:
 def probed(factor: float | None, *, xla: bool = False) -> tuple[Probe, list[str]]:
     """A probe, and what it said of XLA."""
     events: list[Event] = []
-    settings = Settings(model=TINY, xla=xla)
-    request = ProbeRequest(
-        devices=devices(factor), settings=settings, duration_s=0.2, max_batch=16
-    )
+    asked: Any = {"settings": Settings(model=TINY, xla=xla), "max_batch": 16}
+    request = ProbeRequest(devices=devices(factor), duration_s=0.2, **asked)
     found = probe(request, events.append, nothing_kept())
     texts = [event.text for event in events if isinstance(event, Doing)]
     return found, [text for text in texts if "XLA" in text]
@@ -63,31 +63,26 @@ def test_the_faster_of_the_two_counts_and_is_named(factor: float, ratio: float) 
     slower, better = known(run.baselines.solo_best)
     assert slower.xla_ratio is None
     assert better.xla_ratio == pytest.approx(ratio, rel=1e-3)
-    rates = [point.throughput for point in (slower, better)]
-    assert (
-        run.baselines.solo_sum == plan.predicted.solo_sum == pytest.approx(sum(rates))
-    )
-    assert known(searched.solo_gap).solo_sum == pytest.approx(sum(rates))
-    assert known(searched.solo_gap).without_xla == pytest.approx(
-        max(0.0, 1 - 1 / ratio) * better.throughput, rel=1e-3
-    )
+    alone = pytest.approx(slower.throughput + better.throughput)
+    gap = known(searched.solo_gap)
+    assert run.baselines.solo_sum == plan.predicted.solo_sum == alone
+    assert gap.solo_sum == alone
+    lost = max(0.0, 1 - 1 / ratio) * better.throughput
+    assert gap.without_xla == pytest.approx(lost, rel=1e-3)
     text = "\n".join(str(part) for part in plan_summary(plan))
     is_faster = ratio > 1
     assert ("with XLA, as Keras runs one GPU)" in text) == is_faster
     assert ("in total, the best of them with XLA" in text) == is_faster
     assert ("without XLA; with it " in text) == (not is_faster)
-    recommended = (
-        "GPU:1 alone is 100 % faster with XLA: gpubalance balance --xla trains with it"
-    )
-    assert (recommended in text) == is_faster
+    advice = "alone is 100 % faster with XLA: gpubalance balance --xla trains with it"
+    assert (f"GPU:1 {advice}" in text) == is_faster
 
 
 def test_a_probe_times_it_once_where_keras_would_use_xla() -> None:
     """A probe times it once where Keras would use XLA and nothing else does."""
     found, said = probed(0.8)
-    assert said == [
-        "timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"
-    ]
+    timing = "timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"
+    assert said == [timing]
     assert "1.25 × that" in "\n".join(str(part) for part in probe_summary(found))
     for factor, xla in ((None, False), (0.8, True)):
         found, said = probed(factor, xla=xla)

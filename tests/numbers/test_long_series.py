@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.numbers.stats import median, spread
-from gpubalance.numbers.steady import falling_pairs, has_trend, is_steady, median_slope
+from gpubalance.numbers.steady import (
+    _clear_cuts,
+    _distances,
+    _trend,
+    falling_pairs,
+    has_trend,
+    is_steady,
+    median_slope,
+)
 from tests.support.cases import cases
 
 LONG = 100_000
@@ -49,7 +57,7 @@ def distance(samples: Sequence[float]) -> float:
     return sum(abs(sample - middle) for sample in samples)
 
 
-def shifts_by_all_cuts(samples: Sequence[float]) -> bool:
+def clear_cuts(samples: Sequence[float]) -> list[int]:
     n = len(samples)
     cuts = []
     for cut in range(1, n):
@@ -57,6 +65,12 @@ def shifts_by_all_cuts(samples: Sequence[float]) -> bool:
         statistic = sum((y > x) - (y < x) for x, y in pairs)
         if abs(statistic) / math.sqrt(cut * (n - cut) * (n + 1) / 3) >= 3.5:
             cuts.append(cut)
+    return cuts
+
+
+def shifts_by_all_cuts(samples: Sequence[float]) -> bool:
+    n = len(samples)
+    cuts = clear_cuts(samples)
     if not cuts:
         return False
     cut = min(cuts, key=lambda cut: distance(samples[:cut]) + distance(samples[cut:]))
@@ -94,13 +108,28 @@ def drawn(source: random.Random, count: int) -> list[float]:
 def test_the_verdicts_are_those_of_all_pairs() -> None:
     source = random.Random(57)
     verdicts = set()
-    for _ in range(120):
-        samples = drawn(source, source.choice([4, 5, 12, 36, 36, 60]))
+    for _ in range(300):
+        samples = drawn(source, source.choice([4, 5, 12, 12, 36, 60]))
         trend = trend_of_all_pairs(samples)
         steady = steady_by_all_pairs(samples)
         assert (has_trend(samples), is_steady(samples)) == (trend, steady), samples
+        slope = slope_of_all_pairs(samples) if trend else None
+        assert _trend(samples) == pytest.approx(slope, abs=1e-9)
         verdicts.add((trend, steady))
     assert verdicts == {(True, True), (True, False), (False, True), (False, False)}
+
+
+def test_clear_cuts_and_distances_are_those_of_all_pairs() -> None:
+    source = random.Random(3)
+    counts = set()
+    for _ in range(300):
+        samples = drawn(source, source.randint(4, 40))
+        cuts = clear_cuts(samples)
+        assert _clear_cuts(samples) == cuts
+        distances = [distance(samples[: n + 1]) for n in range(len(samples))]
+        assert _distances(samples) == pytest.approx(distances)
+        counts.add(len(cuts))
+    assert len(counts) > 5
 
 
 @given(

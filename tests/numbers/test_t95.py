@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import t
 
@@ -16,17 +14,13 @@ def true_t95(freedom: float) -> float:
     return float(t.ppf(0.975, freedom))
 
 
-@pytest.mark.parametrize("freedom", range(1, 20))
-def test_whole_degrees_are_those_of_the_table(freedom: int) -> None:
-    assert t95(freedom) == pytest.approx(true_t95(freedom), abs=6e-4)
-
-
-@given(st.floats(1, 19))
-def test_between_whole_degrees_it_is_on_the_line(freedom: float) -> None:
-    below = math.floor(freedom)
-    part = freedom - below
-    line = (1 - part) * true_t95(below) + part * true_t95(below + 1)
-    assert t95(freedom) == pytest.approx(line, abs=6e-4)
+@given(st.floats(0, 1))
+@example(0.0)
+@example(1.0)
+def test_between_whole_degrees_it_is_on_the_line(part: float) -> None:
+    for below in range(1, 19):
+        line = (1 - part) * true_t95(below) + part * true_t95(below + 1)
+        assert t95(below + part) == pytest.approx(line, abs=6e-4)
 
 
 @given(st.floats(1, 1e6))

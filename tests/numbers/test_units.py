@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
 
 import pytest
@@ -19,26 +20,23 @@ from tests.support.cases import cases
     ("1 kib", 1024),
     ("0", 0),
     ("3 B", 3),
+    ("0.5 B", 0),
+    ("1.5 B", 2),
+    (0, 0),
+    ("1 MiB", 2**20),
+    ("1 TiB", 2**40),
+    (2**63 - 1024, 2**63 - 1024),
 )
 def test_sizes_are_read(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
 NO_TEXTS = ("1 GB", "-1", "", "GiB", "1e3", "inf", "nan", "9" * 30, "9999999999 TiB")
-NO_NUMBERS: tuple[object, ...] = (
-    float("nan"),
-    float("inf"),
-    -1,
-    True,
-    [],
-    {},
-    None,
-    date.max,
-    10**400,
-)
+NO_NUMBERS: tuple[object, ...] = (math.nan, math.inf, -1, True, [], {}, None, date.max)
+TOO_LARGE = (2**63, "8388608 TiB", 10**400)
 
 
-@cases("text", *NO_TEXTS, *NO_NUMBERS)
+@cases("text", *NO_TEXTS, *NO_NUMBERS, *TOO_LARGE)
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="size"):
         parse_bytes(text)

@@ -59,40 +59,33 @@ def makespan_s(queue: Drawn, *, pull: bool = False) -> float:
     waiting = list(queue.commands_s)
     now_s = 0.0
     while waiting or running:
-        while (
-            free := [device for device in devices if device not in running]
-        ) and waiting:
-            since_s = [
-                now_s - running[device][0] if device in running else None
-                for device in devices
-            ]
+        while waiting and len(running) < len(devices):
+            free = [device for device in devices if device not in running]
+            since_s: list[float | None] = [None for _ in devices]
+            for device, (began_s, _) in running.items():
+                since_s[device] = now_s - began_s
             seen = outlook(ended, since_s, relative_times(ended, queue.rates))
-            device = free[0] if pull else seen.starts(free, len(waiting))
-            if device is None:
+            starts = free[0] if pull else seen.starts(free, len(waiting))
+            if starts is None:
                 break
-            running[device] = now_s, now_s + waiting.pop(0) / queue.speeds[device]
+            running[starts] = now_s, now_s + waiting.pop(0) / queue.speeds[starts]
         soonest_s = min(end_s for _, end_s in running.values())
-        now_s = (
-            min(soonest_s, now_s + _LOOKS_EVERY)
-            if waiting and len(running) < len(devices)
-            else soonest_s
-        )
-        for device in [
-            device for device, (_, end_s) in running.items() if end_s <= now_s
-        ]:
-            began_s, end_s = running.pop(device)
-            ended[device].append(end_s - began_s)
+        if waiting and len(running) < len(devices):
+            now_s = min(soonest_s, now_s + _LOOKS_EVERY)
+        else:
+            now_s = soonest_s
+        for device, (began_s, end_s) in list(running.items()):
+            if end_s <= now_s:
+                del running[device]
+                ended[device].append(end_s - began_s)
     return now_s
 
 
 def best_s(queue: Drawn) -> float:
     """The shortest makespan of all ways to divide these commands, known beforehand."""
-    ways = np.array(
-        list(product(range(len(queue.speeds)), repeat=len(queue.commands_s)))
-    )
     commands_s = np.array(queue.commands_s)
-    loads = [
-        ((ways == device) * commands_s).sum(axis=1) / speed
-        for device, speed in enumerate(queue.speeds)
-    ]
+    ways = np.array(list(product(range(len(queue.speeds)), repeat=len(commands_s))))
+    loads = []
+    for device, speed in enumerate(queue.speeds):
+        loads.append(((ways == device) * commands_s).sum(axis=1) / speed)
     return float(np.max(loads, axis=0).min())

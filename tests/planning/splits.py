@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -51,17 +52,11 @@ def curves(draw: st.DrawFn) -> Curve:
     time = draw(st.integers(1, 40)) / 64
     times = [time]
     for _ in batches[1:]:
-        times.append(
-            draw(
-                st.just(times[-1] + draw(st.just(0.0) | seconds))
-                | st.integers(1, 40).map(lambda n: n / 64)
-            )
-        )
-    return (
-        Curve((1, *batches), (time / 2, *times))
-        if draw(st.booleans())
-        else Curve(tuple(batches), tuple(times))
-    )
+        later = st.just(times[-1] + draw(st.just(0.0) | seconds))
+        times.append(draw(later | st.integers(1, 40).map(lambda n: n / 64)))
+    if draw(st.booleans()):
+        return Curve((1, *batches), (time / 2, *times))
+    return Curve(tuple(batches), tuple(times))
 
 
 def loads(largest: int, minimum: int = 0) -> st.SearchStrategy[Load]:
@@ -94,10 +89,8 @@ def goodput(global_batch: Any, step_time_s: Any) -> Any:
 
 def time_s(load: Load, batch: int, micro_batch: int) -> float:
     """The compute time of a batch in micro-batches of that size, without the update."""
-    return sum(
-        count * load.model.step_time_s(size)
-        for count, size in pieces(batch, micro_batch)
-    )
+    sizes = pieces(batch, micro_batch)
+    return sum(count * load.model.step_time_s(size) for count, size in sizes)
 
 
 def options(problem: Problem, load: Load) -> dict[int, float]:
@@ -106,20 +99,12 @@ def options(problem: Problem, load: Load) -> dict[int, float]:
     The time is the least in micro-batches of any size.
     """
     multiple = problem.multiple
-    limit = load.limit // problem.multiple * problem.multiple
-    # All are tried, so they must be few.
-    assert (
-        limit // multiple <= 32
-        or isinstance(load.model, Line)
-        or problem.micro_batches == 1
-    )
+    limit = load.limit // multiple * multiple
     times = {0: 0.0}
     for size in range(limit, 0, -multiple):
         for batch in range(multiple, size * problem.micro_batches + 1, multiple):
-            times[batch] = min(
-                times.get(batch, math.inf),
-                time_s(load, batch, min(batch, size)) + load.update_s,
-            )
+            taken_s = time_s(load, batch, min(batch, size)) + load.update_s
+            times[batch] = min(times.get(batch, math.inf), taken_s)
     return times
 
 
@@ -129,19 +114,13 @@ def all_splits(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
     for load, times in zip(problem.loads, of_device, strict=True):
         if load.required:
             times.pop(0)
-    totals = reduce(
-        np.add.outer, [np.array(list(times), dtype=int) for times in of_device]
-    )
-    compute = reduce(
-        np.maximum.outer,
-        [np.array(list(times.values()), dtype=float) for times in of_device],
-    )
-    in_use = [np.array([b > 0 for b in times], dtype=int) for times in of_device]
+    batches = [np.array(list(times)) for times in of_device]
+    computes = [np.array(list(times.values())) for times in of_device]
+    in_use = [(one > 0).astype(int) for one in batches]
     which = reduce(np.add.outer, [used << device for device, used in enumerate(in_use)])
-    syncs = np.array(
-        [sync_s(problem, subset) for subset in subsets(len(problem.loads))]
-    )
-    return totals, compute + syncs[which], reduce(np.add.outer, in_use)
+    syncs = [sync_s(problem, subset) for subset in subsets(len(problem.loads))]
+    step_s = reduce(np.maximum.outer, computes) + np.array(syncs)[which]
+    return reduce(np.add.outer, batches), step_s, reduce(np.add.outer, in_use)
 
 
 def subsets(devices: int) -> list[set[int]]:
@@ -152,19 +131,20 @@ def subsets(devices: int) -> list[set[int]]:
     return sets
 
 
+def by_set(**seconds: float) -> dict[frozenset[int], float]:
+    """`abd=0.1` is 0.1 s of the devices 0, 1 and 3."""
+    return {frozenset(map("abcde".index, of)): took for of, took in seconds.items()}
+
+
 def sync_s(problem: Problem, used: set[int]) -> float:
     """A set's sync: measured, or that of the smallest measured set that it is a part of."""
     measured = problem.sync.measured
     if len(used) < 2:
         return 0.0
     for size in range(len(used), len(problem.loads) + 1):
-        superset = [
-            seconds
-            for some, seconds in measured.items()
-            if len(some) == size and used <= some
-        ]
-        if superset:
-            return min(superset)
+        around = [some for some in measured if len(some) == size and used <= some]
+        if around:
+            return min(measured[some] for some in around)
     return max(measured.values(), default=problem.sync.otherwise_s)
 
 
@@ -175,21 +155,16 @@ def brute(problem: Problem) -> tuple[float, list[int]]:
     there = sorted(set(totals[wanted].tolist()))
     if problem.global_batch is not None:
         wanted &= totals == problem.global_batch
-    return float(
-        problem.objective(totals[wanted], step[wanted]).max(initial=0.0)
-    ), there
+    values = problem.objective(totals[wanted], step[wanted])
+    return float(values.max(initial=0.0)), there
 
 
 def assert_split(problem: Problem, found: Allocation) -> None:
     """Asserts that a split is as wanted, and takes the time that it claims."""
     busy_s = []
-    for load, batch, micro, compute_s in zip(
-        problem.loads,
-        found.split.batches,
-        found.split.micro_batches,
-        found.compute_s,
-        strict=True,
-    ):
+    split = found.split
+    given = zip(split.batches, split.micro_batches, found.compute_s, strict=True)
+    for load, (batch, micro, compute_s) in zip(problem.loads, given, strict=True):
         if batch:
             busy_s.append(compute_s + load.update_s)
             assert 0 < micro <= load.limit
@@ -198,13 +173,10 @@ def assert_split(problem: Problem, found: Allocation) -> None:
             assert compute_s == pytest.approx(time_s(load, batch, micro), rel=1e-12)
         else:
             assert micro == compute_s == 0
-    assert found.step_time_s == pytest.approx(
-        max(busy_s) + sync_s(problem, {*found.split.used}), rel=1e-13
-    )
-    assert found.split.global_batch == (
-        problem.global_batch or found.split.global_batch
-    )
-    assert found.split.global_batch <= (problem.max_global_batch or math.inf)
+    step_s = max(busy_s) + sync_s(problem, {*split.used})
+    assert found.step_time_s == pytest.approx(step_s, rel=1e-13)
+    assert split.global_batch == (problem.global_batch or split.global_batch)
+    assert split.global_batch <= (problem.max_global_batch or math.inf)
     if problem.global_batch is None and problem.max_global_batch is None:
         assert "global batch" not in found.binds
 
@@ -214,44 +186,36 @@ def assert_best(problem: Problem) -> None:
     if not best:
         with pytest.raises(NoSplitError) as error:
             allocate(problem)
-        if problem.global_batch is not None:
-            assert error.value.below == max(
-                (b for b in there if b < problem.global_batch), default=None
-            )
-            assert error.value.above == min(
-                (b for b in there if b > problem.global_batch), default=None
-            )
+        wanted = problem.global_batch
+        if wanted is not None:
+            below = [batch for batch in there if batch < wanted]
+            above = [batch for batch in there if batch > wanted]
+            assert error.value.below == max(below, default=None)
+            assert error.value.above == min(above, default=None)
         return
     found = allocate(problem)
     assert_split(problem, found)
-    assert all(
-        batch or not load.required
-        for load, batch in zip(problem.loads, found.split.batches, strict=True)
-    )
+    for load, batch in zip(problem.loads, found.split.batches, strict=True):
+        assert batch or not load.required
     # Splits within 1e-12 of each other are ties: add the rounding of the times.
     assert problem.value(found) == pytest.approx(best, rel=2e-12)
 
 
-def with_required(problem: Problem, number: int) -> Problem:
-    loads = [
-        replace(load, required=i == number) for i, load in enumerate(problem.loads)
-    ]
+def with_required(problem: Problem, *numbers: int) -> Problem:
+    loads = []
+    for number, load in enumerate(problem.loads):
+        loads.append(replace(load, required=number in numbers))
     return replace(problem, loads=tuple(loads))
 
 
 def random_loads(random: Random, devices: int, limit: int) -> tuple[Load, ...]:
-    return tuple(
-        Load(
-            Line(
-                random.choice([0, random.uniform(0, 0.05)]),
-                random.uniform(1e-3, 1e-2),
-                0,
-            ),
-            random.randint(1, limit),
-            random.choice([0, random.uniform(0, 0.05)]),
-        )
-        for _ in range(devices)
-    )
+    loads = []
+    for _ in range(devices):
+        alpha_s = random.choice([0, random.uniform(0, 0.05)])
+        line = Line(alpha_s, random.uniform(1e-3, 1e-2), 0)
+        most = random.randint(1, limit)
+        loads.append(Load(line, most, random.choice([0, random.uniform(0, 0.05)])))
+    return tuple(loads)
 
 
 def by_integer_program(problem: Problem, rate: float | None) -> float:
@@ -265,11 +229,8 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
     rows = []
     low = []
     high = []
-    pairs = [
-        (i, k)
-        for i in range(len(problem.loads))
-        for k in range(1, problem.micro_batches + 1)
-    ]
+    counts = range(1, problem.micro_batches + 1)
+    pairs = list(product(range(len(problem.loads)), counts))
     size = 1 + 2 * len(pairs)
 
     def constrain(parts: dict[int, float], at_least: float, at_most: float) -> None:
@@ -286,30 +247,21 @@ def by_integer_program(problem: Problem, rate: float | None) -> float:
         assert isinstance(load.model, Line)
         constrain({b: 1, y: -k * load.limit}, -np.inf, 0)
         fixed_s = k * load.model.alpha_s + load.update_s
-        constrain(
-            {b: load.model.beta_s, y: fixed_s, 0: -1},
-            -np.inf,
-            -problem.sync.otherwise_s,
-        )
+        parts = {b: load.model.beta_s, y: fixed_s, 0: -1}
+        constrain(parts, -np.inf, -problem.sync.otherwise_s)
     for i in range(len(problem.loads)):
         constrain({2 + 2 * n: 1 for n, (of, _) in enumerate(pairs) if of == i}, 0, 1)
     samples = [1 + 2 * n for n in range(len(pairs))]
-    constrain(
-        dict.fromkeys(samples, 1.0),
-        *(
-            [problem.global_batch] * 2
-            if problem.global_batch
-            else [1, problem.max_global_batch or 1e9]
-        ),
-    )
+    least = problem.global_batch or 1
+    most = problem.global_batch or problem.max_global_batch or 1e9
+    constrain(dict.fromkeys(samples, 1.0), least, most)
     cost = np.zeros(size)
     cost[0] = 1 if rate is None else rate
     if rate is not None:
         cost[samples] = -1
-    top = [
-        np.inf,
-        *(bound for i, k in pairs for bound in (k * problem.loads[i].limit, 1)),
-    ]
+    top = [np.inf]
+    for i, k in pairs:
+        top += [k * problem.loads[i].limit, 1]
     done = milp(
         cost,
         constraints=LinearConstraint(np.array(rows), low, high),

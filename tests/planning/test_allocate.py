@@ -48,9 +48,8 @@ def test_no_split_is_better(problem: Problem) -> None:
 def test_none_with_a_forced_device_is_better(
     problem: Problem, data: st.DataObject
 ) -> None:
-    assert_best(
-        with_required(problem, data.draw(st.integers(0, len(problem.loads) - 1)))
-    )
+    number = data.draw(st.integers(0, len(problem.loads) - 1))
+    assert_best(with_required(problem, number))
 
 
 @cases("global_batch", 1, None)
@@ -58,12 +57,9 @@ def test_a_device_is_forced_in_after_another_is_done(global_batch: int | None) -
     """Its granule counts before it is done, so the deadline must not be sooner than that."""
     slow = Curve((1, 2, 3), (4.0, 4.0, 4.0))
     loads = (Load(Line(0.0, 0.25, 0.0), 7, 0.25), Load(slow, 3))
+    problem = Problem(loads, global_batch=global_batch, max_global_batch=1)
     for required in (0, 1):
-        assert_best(
-            with_required(
-                Problem(loads, global_batch=global_batch, max_global_batch=1), required
-            )
-        )
+        assert_best(with_required(problem, required))
     pair = (Load(slow, 3), Load(Line(0.5, 0.25, 0.0), 1))
     assert_best(with_required(Problem(pair, max_global_batch=4), 0))
 
@@ -79,9 +75,8 @@ def test_every_global_batch_is_possible_in_micro_batches(
 ) -> None:
     """Small limits and many micro-batches, of which the first is often a smaller one."""
     only: dict[str, Any] = {"global_batch" if fixed else "max_global_batch": total}
-    assert_best(
-        Problem(tuple(of), sync=Syncs(otherwise_s=0.125), micro_batches=micro, **only)
-    )
+    sync = Syncs(otherwise_s=0.125)
+    assert_best(Problem(tuple(of), sync=sync, micro_batches=micro, **only))
 
 
 def given_to(
@@ -121,9 +116,8 @@ def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> No
         return
     totals, step, used = all_splits(problem)
     as_fast = (totals > 0) & (totals <= (problem.max_global_batch or math.inf))
-    as_fast[as_fast] = problem.objective(
-        totals[as_fast], step[as_fast]
-    ) >= problem.value(found) * (1 - 1e-13)
+    values = problem.objective(totals[as_fast], step[as_fast])
+    as_fast[as_fast] = values >= problem.value(found) * (1 - 1e-13)
     together = as_fast & (used > 1)
     if together.any() and sum(b > 0 for b in found.split.batches) > 1:
         assert found.split.global_batch <= totals[together].min() * (1 + 1e-9)
@@ -131,25 +125,18 @@ def test_it_is_the_smallest_global_batch_that_is_as_fast(problem: Problem) -> No
 
 @given(st.lists(loads(500, minimum=1), min_size=2, max_size=12), st.data())
 def test_never_slower_than_even_shares(of: list[Load], data: st.DataObject) -> None:
-    total = data.draw(
-        st.integers(len(of), max(len(of), len(of) * min(load.limit for load in of)))
-    )
+    most = len(of) * min(load.limit for load in of)
+    total = data.draw(st.integers(len(of), most))
     even = BatchSplit.even(total, len(of)).batches
     sync_s = data.draw(seconds)
-    step_s = sync_s + max(
-        time_s(load, batch, batch) + load.update_s
-        for load, batch in zip(of, even, strict=True)
-    )
-    wanted: dict[str, Any] = data.draw(
-        st.sampled_from([{"global_batch": total}, {"max_global_batch": total}, {}])
-    )
-    micro = data.draw(st.integers(1, 4))
-    found = allocate(
-        Problem(
-            tuple(of), sync=Syncs(otherwise_s=sync_s), micro_batches=micro, **wanted
-        )
-    )
-    assert found.throughput >= total / step_s * (1 - 1e-12)
+    busy_s = []
+    for load, batch in zip(of, even, strict=True):
+        busy_s.append(time_s(load, batch, batch) + load.update_s)
+    kinds: Any = [{"global_batch": total}, {"max_global_batch": total}, {}]
+    wanted = data.draw(st.sampled_from(kinds))
+    wanted |= {"micro_batches": data.draw(st.integers(1, 4))}
+    found = allocate(Problem(tuple(of), sync=Syncs(otherwise_s=sync_s), **wanted))
+    assert found.throughput >= total / (max(busy_s) + sync_s) * (1 - 1e-12)
 
 
 @cases("micro", 1, 2)
@@ -158,12 +145,8 @@ def test_an_integer_program_finds_no_shorter_step(seed: int, micro: int) -> None
     random = Random(seed)
     of = random_loads(random, 12 // micro, 200 // micro)
     total = random.randint(12, sum(load.limit for load in of))
-    problem = Problem(
-        of,
-        sync=Syncs(otherwise_s=random.choice([0, 0.03])),
-        global_batch=total,
-        micro_batches=micro,
-    )
+    sync = Syncs(otherwise_s=random.choice([0, 0.03]))
+    problem = Problem(of, sync, global_batch=total, micro_batches=micro)
     found = allocate(problem)
     assert_split(problem, found)
     assert found.step_time_s <= by_integer_program(problem, None) * (1 + 1e-6)
@@ -198,11 +181,11 @@ def test_dividing_and_putting_in_order_find_the_same(
     def value(granules: Any, deadline_s: Any) -> Any:
         return granules / (np.maximum(deadline_s, fleet.first_s) + sync_s)
 
-    found = [
-        best_deadline(fleet, value, alone=alone, at_once=n) for n in (1, 20, 10**6)
-    ]
-    assert [value for _, value in found] == pytest.approx([found[-1][1]] * 3, rel=2e-12)
-    assert [time for time, _ in found] == pytest.approx([found[-1][0]] * 3, rel=1e-12)
+    time_s, most = best_deadline(fleet, value, alone=alone, at_once=10**6)
+    for at_once in (1, 20):
+        found = best_deadline(fleet, value, alone=alone, at_once=at_once)
+        assert found[0] == pytest.approx(time_s, rel=1e-12)
+        assert found[1] == pytest.approx(most, rel=2e-12)
 
 
 @given(loads(32), st.integers(1, 3), st.sampled_from([1, 2, 8]), st.data())
@@ -215,35 +198,30 @@ def test_the_most_by_a_deadline_is_exact(
     expected = options(Problem((whole,), multiple=multiple, micro_batches=micro), whole)
     units = np.array(sorted(expected)[1:]) / multiple
     times = fleet.time_s(units, np.zeros(len(units), dtype=np.intp))
-    assert times == pytest.approx(
-        [expected[int(u * multiple)] for u in units], rel=1e-13
-    )
+    wanted = [expected[int(u * multiple)] for u in units]
+    assert times == pytest.approx(wanted, rel=1e-13)
     assert (np.diff(times) >= -1e-15).all()
     for time in times[data.draw(st.integers(0, 3)) :: 7]:
         some = data.draw(st.floats(0, 2))
         at = np.array([time * (1 + 1e-13), time * (1 - 1e-13), time * 1.5, some * time])
-        assert fleet.maximum(at)[:, 0].tolist() == [
-            (times <= deadline).sum() for deadline in at
-        ]
+        most = [(times <= deadline).sum() for deadline in at]
+        assert fleet.maximum(at)[:, 0].tolist() == most
 
 
 @given(problems(), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
 def test_least_accumulation_near_the_best(
     problem: Problem, within: float, free: bool
 ) -> None:
-    problem = replace(
-        problem, micro_batches=4, global_batch=None if free else problem.global_batch
-    )
+    problem = replace(problem, micro_batches=4)
+    if free:
+        problem = replace(problem, global_batch=None)
     values = [brute(replace(problem, micro_batches=k))[0] for k in range(1, 5)]
     if not values[-1]:
         return
     allowed = 1 - within if problem.global_batch is None else 1
-    minimum = next(
-        k
-        for k, value in enumerate(values, start=1)
-        if value >= allowed * values[-1] * (1 - 2e-12)
-    )
-    found = allocate(replace(problem, within=within))
+    enough = allowed * values[-1] * (1 - 2e-12)
+    minimum = 1 + [value >= enough for value in values].index(True)
+    found = allocate(replace(problem, micro_batch_tolerance=within))
     assert problem.value(found) == pytest.approx(values[minimum - 1], rel=2e-12)
     if problem.global_batch is None:
         assert max(found.split.counts) <= minimum
@@ -256,22 +234,15 @@ def test_many_devices_reach_their_bounds(seed: int, multiple: int, micro: int) -
     random = Random(seed)
     kinds = random_loads(random, 40, 3000)
     of = tuple(random.choices(kinds, k=200))
-    problem = Problem(
-        of,
-        sync=Syncs(otherwise_s=random.uniform(0, 0.1)),
-        multiple=multiple,
-        micro_batches=micro,
-    )
+    sync_s = random.uniform(0, 0.1)
+    counted: Any = {"multiple": multiple, "micro_batches": micro}
+    problem = Problem(of, Syncs(otherwise_s=sync_s), **counted)
     found = allocate(problem)
     assert_split(problem, found)
-    fleet = Fleet(of, multiple=multiple, micro_batches=micro)
+    fleet = Fleet(of, **counted)
     deadlines = np.linspace(fleet.first_s, fleet.last_s, 2000)
-    rates = (
-        fleet.maximum(deadlines)
-        @ fleet.count
-        * multiple
-        / (deadlines + problem.sync.otherwise_s)
-    )
+    samples = fleet.maximum(deadlines) @ fleet.count * multiple
+    rates = samples / (deadlines + sync_s)
     assert found.throughput >= rates.max() * (1 - 1e-12)
 
 
@@ -286,10 +257,7 @@ def test_half_the_global_batch_is_taken_where_it_costs_hardly_anything(
     fixed_s: float, sync_s: float, batches: tuple[int, int], binds: str
 ) -> None:
     """Each device takes fixed_s + 1 ms a sample: B samples of both take that + B / 2 ms + sync."""
-    pair = (
-        Load(Line(fixed_s, 0.001, 0.0), 1000),
-        Load(Line(fixed_s, 0.001, 0.0), 1000),
-    )
+    pair = (Load(Line(fixed_s, 0.001, 0.0), 1000),) * 2
     problem = Problem(pair, Syncs({frozenset({0, 1}): sync_s}))
     best = allocate(problem)
     assert best.split == BatchSplit((1000, 1000))

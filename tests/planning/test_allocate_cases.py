@@ -7,46 +7,69 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.allocate import allocate, gain
+from gpubalance.planning.allocate import added_fraction, allocate
 from gpubalance.planning.model import Curve, Line
-from gpubalance.planning.problem import Load, NoSplitError, Problem, TooFineError
+from gpubalance.planning.problem import (
+    Allocation,
+    Load,
+    NoSplitError,
+    Problem,
+    TooFineError,
+)
 from gpubalance.planning.sync import Syncs
-from tests.planning.splits import assert_split
+from tests.planning.splits import assert_split, with_required
 from tests.support.cases import cases
 
 FAST = Load(Line(0.01, 0.001, 0.0), 256)
 SLOW = Load(Line(0.01, 0.004, 0.0), 256)
+FLAT = Load(Curve((1, 64), (0.1, 0.1)), 64)
+
+
+def problem_of(*loads: Load, sync_s: float = 0.0, **wanted: Any) -> Problem:
+    return Problem(loads, sync=Syncs(otherwise_s=sync_s), **wanted)
+
+
+def best_of(*loads: Load, sync_s: float = 0.0, **wanted: Any) -> Allocation:
+    return allocate(problem_of(*loads, sync_s=sync_s, **wanted))
 
 
 def test_accumulation_only_where_it_pays() -> None:
-    alike = allocate(
-        Problem(
-            (FAST, FAST), sync=Syncs(otherwise_s=0.001), micro_batches=8, within=0.05
-        )
+    alike, dear = (
+        best_of(FAST, FAST, sync_s=sync_s, micro_batches=8, micro_batch_tolerance=0.05)
+        for sync_s in (0.001, 0.1)
     )
     assert alike.split.batches == alike.split.micro_batches == (256, 256)
-    dear = allocate(
-        Problem((FAST, FAST), sync=Syncs(otherwise_s=0.1), micro_batches=8, within=0.05)
-    )
     assert dear.split.global_batch > 512
     assert dear.split.micro_batches == (256, 256)
     # Memory holds back the fast one: it does its micro-batches while the slow one does one.
-    small = allocate(Problem((replace(FAST, limit=64), SLOW), micro_batches=8))
+    small = best_of(replace(FAST, limit=64), SLOW, micro_batches=8)
     assert small.split.batches[0] > 64 >= small.split.micro_batches[0]
     assert small.split.micro_batches[1] == small.split.batches[1]
 
 
 def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
-    problem = Problem((FAST, SLOW), sync=Syncs(otherwise_s=0.2))
+    problem = problem_of(FAST, SLOW, sync_s=0.2)
     found = allocate(problem)
     assert found.split.batches == (256, 0)
     assert found.step_time_s == found.compute_s[0]
     assert found.binds == ("memory", "sync")
-    assert (gain(problem, 1) or 0.0) < 0
-    assert gain(replace(problem, sync=Syncs(otherwise_s=0.001)), 1) == pytest.approx(
-        0.25, abs=0.02
-    )
-    assert gain(Problem((FAST,)), 0) is None  # without the only one nothing is left
+    assert (added_fraction(problem, 1) or 0.0) < 0
+    cheap = problem_of(FAST, SLOW, sync_s=0.001)
+    assert added_fraction(cheap, 1) == pytest.approx(0.25, abs=0.02)
+    assert (
+        added_fraction(Problem((FAST,)), 0) is None
+    )  # without the only one nothing is left
+    # 320 samples in 266 ms and sync are as fast as 256 in 266 ms with 66.5 ms of it.
+    for sync_s, used in ((0.066, (0, 1)), (0.067, (0,))):
+        assert best_of(FAST, SLOW, sync_s=sync_s).split.used == used
+
+
+def test_a_device_that_is_required_is_used_whatever_it_costs() -> None:
+    slow_alone = with_required(problem_of(FAST, SLOW, sync_s=9.0), 1)
+    assert allocate(slow_alone).split.batches == (0, 256)
+    with pytest.raises(NoSplitError) as error:
+        allocate(with_required(problem_of(FAST, SLOW, global_batch=1), 0, 1))
+    assert (error.value.below, error.value.above) == (None, 2)
 
 
 def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
@@ -54,78 +77,55 @@ def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
 
     They are a lower one than 256 in the 266 ms without an update.
     """
-    updating = Problem(
-        tuple(replace(load, update_s=0.008) for load in (FAST, SLOW)),
-        sync=Syncs(otherwise_s=0.06),
-    )
-    found = allocate(updating)
+    updating = [replace(load, update_s=0.008) for load in (FAST, SLOW)]
+    found = best_of(*updating, sync_s=0.06)
     assert found.split.batches == (256, 64)
     assert found.compute_s == pytest.approx((0.266, 0.266))
     assert found.step_time_s == pytest.approx(0.266 + 0.008 + 0.06)
-    alone = allocate(replace(updating, loads=updating.loads[:1]))
+    alone = best_of(updating[0], sync_s=0.06)
     assert alone.step_time_s == pytest.approx(0.266 + 0.008)
 
 
 def test_micro_batches_pay_their_fixed_cost_each_and_one_update() -> None:
-    found = allocate(
-        Problem((replace(FAST, update_s=0.1),), global_batch=1024, micro_batches=4)
-    )
+    found = best_of(replace(FAST, update_s=0.1), global_batch=1024, micro_batches=4)
     assert found.split.micro_batches == (256,)
     assert found.step_time_s == pytest.approx(4 * (0.01 + 0.256) + 0.1)
 
 
 def test_what_binds() -> None:
-    both = (FAST, SLOW)
-    assert allocate(Problem(both, global_batch=100)).binds == ("speed", "speed")
-    assert allocate(
-        Problem((replace(FAST, limit=20), SLOW), global_batch=100)
-    ).binds == ("memory", "speed")
-    assert allocate(Problem(both, multiple=16, global_batch=96)).binds == (
-        "speed",
-        "granularity",
-    )
-    assert allocate(Problem(both)).binds == ("memory", "speed")
-    assert allocate(Problem(both[:1], max_global_batch=8)).binds == ("global batch",)
-    flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
-    assert allocate(Problem((flat, flat), global_batch=64)).binds == (
-        "global batch",
-        "global batch",
-    )
+    little = replace(FAST, limit=20)
+    for loads, wanted, binds in (
+        ((FAST, SLOW), {"global_batch": 100}, ("speed", "speed")),
+        ((little, SLOW), {"global_batch": 100}, ("memory", "speed")),
+        ((FAST, SLOW), {"multiple": 16, "global_batch": 96}, ("speed", "granularity")),
+        ((FAST, SLOW), {}, ("memory", "speed")),
+        ((FAST,), {"max_global_batch": 8}, ("global batch",)),
+        ((FLAT, FLAT), {"global_batch": 64}, ("global batch", "global batch")),
+    ):
+        assert best_of(*loads, **wanted).binds == binds
     # A granule more in three micro-batches is one of 40, beyond the plateau that a sample more
     # would not leave.
-    plateaus = Load(
-        Curve((20, 37, 74, 85, 91), (0.0996, 0.0996, 0.547, 0.547, 0.547)), 121
-    )
-    in_threes = allocate(
-        Problem(
-            (plateaus, plateaus),
-            sync=Syncs(otherwise_s=0.05),
-            multiple=8,
-            micro_batches=3,
-        )
-    )
+    curve = Curve((20, 37, 74, 85, 91), (0.0996, 0.0996, 0.547, 0.547, 0.547))
+    pair = [Load(curve, 121)] * 2
+    in_threes = best_of(*pair, sync_s=0.05, multiple=8, micro_batches=3)
     assert in_threes.split.micro_batches == (32, 32)
     assert in_threes.binds == ("granularity", "granularity")
 
 
 def test_flat_devices_share_evenly_and_rounding_breaks_nothing() -> None:
-    flat = Load(Curve((1, 64), (0.1, 0.1)), 64)
-    assert allocate(Problem((flat,) * 3, global_batch=100)).split.batches == (
-        34,
-        33,
-        33,
-    )
+    shared = best_of(FLAT, FLAT, FLAT, global_batch=100)
+    assert shared.split.batches == (34, 33, 33)
     # α = 0, s = 0: every deadline is as good but for rounding, so it is the smallest.
     through_zero = Load(Line(0.0, 0.003, 0.0), 10_000)
-    assert allocate(Problem((through_zero,) * 4)).split.batches == (1, 1, 1, 1)
+    assert best_of(*[through_zero] * 4).split.batches == (1, 1, 1, 1)
 
 
 def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
     steep = Load(Curve((8, 16), (0.1, 1.0)), 16)
     assert steep.model.step_time_s(1) == pytest.approx(0.1 / 8)
-    found = allocate(Problem((steep,)))
+    found = best_of(steep)
     assert found.throughput == pytest.approx(80)
-    assert_split(Problem((steep,)), found)
+    assert_split(problem_of(steep), found)
 
 
 def test_no_device_gets_a_batch_that_a_larger_one_outruns() -> None:
@@ -137,10 +137,10 @@ def test_no_device_gets_a_batch_that_a_larger_one_outruns() -> None:
     stepped = Load(Curve(tuple(times_s), tuple(times_s.values())), 64)
     even = Load(Line(0.0, 0.001, 0.0), 64)
     for loads, batches in (((stepped, even), (56, 48)), ((even, stepped), (48, 56))):
-        found = allocate(Problem(loads, multiple=8, global_batch=104))
+        found = best_of(*loads, multiple=8, global_batch=104)
         assert found.split.batches == batches
     # There is nobody else to have less.
-    alone = allocate(Problem((stepped,), multiple=8, global_batch=48))
+    alone = best_of(stepped, multiple=8, global_batch=48)
     assert alone.split.batches == (48,)
 
 
@@ -158,7 +158,7 @@ def test_what_is_not_possible_says_what_is(
     wanted: dict[str, Any], below: int | None, above: int | None
 ) -> None:
     with pytest.raises(NoSplitError) as error:
-        allocate(Problem((FAST, SLOW), **wanted))
+        best_of(FAST, SLOW, **wanted)
     assert (error.value.below, error.value.above) == (below, above)
 
 
@@ -166,9 +166,7 @@ def test_more_than_can_be_compared_is_refused() -> None:
     """A step through 0 without sync: every deadline is as good, so nothing can be left out."""
     endless = Load(Line(0.0, 1e-6, 0.0), 10**9)
     with pytest.raises(TooFineError, match="batch sizes are too many"):
-        allocate(Problem((endless,)))
-    assert allocate(
-        Problem((endless,), max_global_batch=1000)
-    ).throughput == pytest.approx(1e6)
-    seen = allocate(Problem((endless, FAST), global_batch=10**9)).split.global_batch
-    assert seen == 10**9
+        best_of(endless)
+    rate = best_of(endless, max_global_batch=1000).throughput
+    assert rate == pytest.approx(1e6)
+    assert best_of(endless, FAST, global_batch=10**9).split.global_batch == 10**9

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from gpubalance.planning.fixed_costs import FixedCosts, fixed_samples
-from gpubalance.planning.follow import Rebalancer
+from gpubalance.planning.fixed_costs import fixed_samples
+from gpubalance.planning.follow import Rebalancer, SplitChange
 from gpubalance.planning.model import Curve
 from gpubalance.planning.parts import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
@@ -30,13 +33,32 @@ HOT = 1 / 0.7
 EVEN = BatchSplit((100, 100))
 
 
+def drifting(card: DeviceProfile, *drift: tuple[float, float]) -> DeviceProfile:
+    """The card which from these seconds on takes so many times as long."""
+    points = [DriftPoint(from_s=from_s, factor=factor) for from_s, factor in drift]
+    return altered(card, drift=tuple(points))
+
+
 def pair(
     drift: Sequence[tuple[float, float]] = (), noise: float = 0.0
 ) -> tuple[Device, ...]:
     """Two equal cards, of which the first changes its speed."""
-    points = tuple(DriftPoint(from_s=from_s, factor=factor) for from_s, factor in drift)
     cool = altered(CARD, noise=noise)
-    return devices_of(altered(cool, drift=points), cool)
+    return devices_of(drifting(cool, *drift), cool)
+
+
+def step(split: BatchSplit, *compute_s: float) -> StepTimes:
+    """A step of two devices without update and sync."""
+    return StepTimes(split, compute_s, (0.0, 0.0), 0.0)
+
+
+def first_change(follower: Rebalancer, taken: StepTimes) -> tuple[int, SplitChange]:
+    """After which of equal steps, counted from 0, the split changes, and how."""
+    for number in itertools.count():
+        change = follower.note(number, taken)
+        if change is not None:
+            return number, change
+    raise AssertionError
 
 
 def best_step_s(
@@ -79,9 +101,8 @@ def test_ten_stamped_steps_after_a_throttle_the_split_is_good(every: int) -> Non
     batches = [change.after.batches for change in training.changes]
     assert batches == [(82, 118), (78, 122)]
     assert training.changes[0].slowdown == pytest.approx(factors, rel=1e-6)
-    assert training.follower.gain == pytest.approx(
-        taken_s(devices, joint, EVEN, factors) / best_s, rel=0.01
-    )
+    gain = taken_s(devices, joint, EVEN, factors) / best_s
+    assert training.follower.gain == pytest.approx(gain, rel=0.01)
 
 
 def test_after_a_throttle_and_a_recovery_the_split_is_as_before() -> None:
@@ -94,9 +115,8 @@ def test_after_a_throttle_and_a_recovery_the_split_is_as_before() -> None:
 
 def test_the_split_is_as_before_where_most_of_a_step_is_a_fixed_cost() -> None:
     """At one sample of its batch, one more is not half of a device's time."""
-    cool = DeviceProfile(name="card", alpha_s=0.04, beta_s=0.0001)
-    points = (DriftPoint(from_s=3, factor=3.0), DriftPoint(from_s=20, factor=1.0))
-    devices = devices_of(altered(cool, drift=points), cool)
+    cool = altered(CARD, alpha_s=0.04, beta_s=0.0001)
+    devices = devices_of(drifting(cool, (3, 3.0), (20, 1.0)), cool)
     training = DrawnTraining(devices, JOINT, EVEN)
     assert trained(training, 19).split.batches == (1, 199)
     assert trained(training, 40).split.batches == (100, 100)
@@ -105,10 +125,8 @@ def test_the_split_is_as_before_where_most_of_a_step_is_a_fixed_cost() -> None:
 @cases("factor", 1.3, 1.7, 1.9)
 def test_a_step_in_which_a_card_slows_down_tells_no_fixed_cost(factor: float) -> None:
     """Half of the first change's steps are cool, so this one is their median."""
-    card = DeviceProfile(name="card", alpha_s=0.0, beta_s=0.0005)
-    times = ((5, factor), (5.06, 2.0), (15, 1.0))
-    points = tuple(DriftPoint(from_s=from_s, factor=of) for from_s, of in times)
-    devices = devices_of(altered(card, drift=points), card)
+    card = altered(CARD, alpha_s=0.0, beta_s=0.0005)
+    devices = devices_of(drifting(card, (5, factor), (5.06, 2.0), (15, 1.0)), card)
     training = DrawnTraining(devices, JOINT, EVEN)
     gain = true_gain(training, devices, 500)
     _, *batches = [change.after.batches for change in training.changes]
@@ -162,11 +180,8 @@ def test_batches_stay_multiples_and_within_what_devices_hold() -> None:
         training.train_until(20)
         training.train(40)
         assert training.split.batches == best
-        assert all(
-            size % 8 == 0
-            for change in training.changes
-            for size in change.after.batches
-        )
+        for change in training.changes:
+            assert not any(size % 8 for size in change.after.batches)
 
 
 def least_compute_s(device: Device, batch: int, limit: int) -> float:
@@ -178,34 +193,28 @@ def least_compute_s(device: Device, batch: int, limit: int) -> float:
 @cases("noise", 0.0, 0.01)
 def test_a_steady_machine_keeps_its_micro_batches(noise: float) -> None:
     """A device waits, but a further micro-batch on it would cost more than the wait."""
-    cards = [
-        DeviceProfile(name="card", alpha_s=alpha_s, beta_s=0.0001, noise=noise)
-        for alpha_s in (0.02, 0.03)
-    ]
+    slow = altered(CARD, alpha_s=0.03, beta_s=0.0001, noise=noise)
+    cards = (altered(slow, alpha_s=0.02), slow)
     split = BatchSplit((600, 400), (200, 200))
-    training = DrawnTraining(
-        devices_of(*cards), JOINT, split, limits=(200, 200), correlation=0.7
-    )
+    how: Any = {"limits": (200, 200), "correlation": 0.7}
+    training = DrawnTraining(devices_of(*cards), JOINT, split, **how)
     training.train(150)
     assert not training.changes
 
 
 def test_micro_batches_follow_a_throttle_and_come_back() -> None:
     """Half of a micro-batch's time is a fixed cost: not by its samples does it shrink."""
-    card = DeviceProfile(name="card", alpha_s=0.04, beta_s=0.0004)
-    points = (DriftPoint(from_s=6, factor=1.5), DriftPoint(from_s=20, factor=1.0))
-    devices = devices_of(altered(card, drift=points), card)
+    card = altered(CARD, alpha_s=0.04)
+    devices = devices_of(drifting(card, (6, 1.5), (20, 1.0)), card)
     split = BatchSplit((300, 300), (100, 100))
     training = DrawnTraining(devices, JOINT, split, limits=(100, 100))
     trained(training, 6).train(10)
     hot, cool = devices
-    best_s = JOINT.sync_s + min(
-        max(
-            1.5 * least_compute_s(hot, batch, 100),
-            least_compute_s(cool, 600 - batch, 100),
-        )
-        for batch in range(1, 600)
-    )
+    best_s = math.inf
+    for batch in range(1, 600):
+        hot_s = 1.5 * least_compute_s(hot, batch, 100)
+        cool_s = least_compute_s(cool, 600 - batch, 100)
+        best_s = min(best_s, JOINT.sync_s + max(hot_s, cool_s))
     assert best_s > 0.97 * taken_s(devices, JOINT, training.split, (1.5, 1.0))
     assert trained(training, 40).split == split
     assert len(training.changes) == 3
@@ -219,13 +228,9 @@ def test_by_a_plan_one_change_is_enough_and_gains_what_it_tells(
     told: list[float] = []
     for seed in range(4):
         devices = drawn_pair(seed)
-        training = DrawnTraining(
-            devices,
-            JOINT,
-            start,
-            limits=(limit, limit),
-            fixed_samples=planned_samples(devices),
-        )
+        how: Any = {"limits": (limit, limit)}
+        how["fixed_samples"] = planned_samples(devices)
+        training = DrawnTraining(devices, JOINT, start, **how)
         training.train(60)
         assert len(training.changes) <= 1
         for change in training.changes:
@@ -258,30 +263,12 @@ def test_fixed_costs_are_those_of_the_curve_at_a_size() -> None:
     assert fixed_samples(knee, 32) == pytest.approx(19 * 32)
 
 
-def test_a_device_that_takes_less_time_for_more_samples_has_another_speed() -> None:
-    """As a fixed cost it would be all of its step, and nothing would be worth taking from it."""
-    costs = FixedCosts([None, None])
-    old = StepTimes(BatchSplit((100, 100)), (0.12, 0.2), (0.0, 0.0), 0.0)
-    now = StepTimes(BatchSplit((120, 80)), (0.11, 0.17), (0.0, 0.0), 0.0)
-    costs.learn([old] * 5, [now] * 5)
-    assert costs.compute_s(now, 0, 60, 1) == pytest.approx(0.055)
-    # The other one's 20 samples less took 30 ms less.
-    assert costs.compute_s(now, 1, 60, 1) == pytest.approx(0.14)
-    assert costs.compute_s(now, 1, 100, 1) == pytest.approx(0.2)
-
-
 def test_a_split_in_one_piece_gets_its_micro_batches_back() -> None:
     """A card that is hot takes what it has left in one piece, and so does the other."""
-    cards = []
-    for alpha_s, points in (
-        (0.001, ()),
-        (0.001, (DriftPoint(from_s=2, factor=3.0), DriftPoint(from_s=8, factor=1.0))),
-    ):
-        cards.append(
-            DeviceProfile(name="card", alpha_s=alpha_s, beta_s=0.0004, drift=points)
-        )
+    cool = altered(CARD, alpha_s=0.001)
+    devices = devices_of(cool, drifting(cool, (2, 3.0), (8, 1.0)))
     split = BatchSplit((100, 100), (100, 50))
-    training = DrawnTraining(devices_of(*cards), JOINT, split, limits=(160, 50))
+    training = DrawnTraining(devices, JOINT, split, limits=(160, 50))
     assert not trained(training, 7).split.accumulates
     assert trained(training, 20).split.accumulates
     assert training.split.batches == pytest.approx((100, 100), abs=2)
@@ -295,50 +282,35 @@ def test_a_machine_that_is_not_steady_keeps_its_split() -> None:
         assert not training.changes
 
 
-@pytest.mark.full
-def test_a_size_that_is_slower_than_foretold_is_left_more_and_more_rarely() -> None:
-    """Above 112 samples another algorithm takes a fifth longer, which no line can tell."""
-    training = DrawnTraining(
-        pair([(5, HOT)]),
-        JOINT,
-        EVEN,
-        offset=lambda _, size: 1.23 if size > 112 else 1.0,
-    )
-    training.train(700)
-    steps = [change.step for change in training.changes]
-    assert len(steps) < 20
-    assert training.split.batches == pytest.approx((90, 110), abs=2)
-    assert 1.07 < known(training.follower.gain) < 1.12  # 1.12 would be the best
-
-
 def test_each_time_it_waits_twice_as_long_to_leave_what_is_slower_than_foretold() -> (
     None
 ):
-    """As above in fewer steps; each change is dispatched two steps before it trains."""
-    worse = DrawnTraining(
-        pair([(1, HOT)]),
-        JOINT,
-        EVEN,
-        offset=lambda _, size: 1.23 if size > 112 else 1.0,
-    )
+    """Above 112 samples another algorithm takes a fifth longer, which no line can tell.
+
+    Each change is dispatched two steps before it trains.
+    """
+
+    def offset(_: Device, size: int) -> float:
+        return 1.23 if size > 112 else 1.0
+
+    worse = DrawnTraining(pair([(1, HOT)]), JOINT, EVEN, offset=offset)
     worse.train(140)
     changes = [change.step for change in worse.changes]
-    waits = [
-        left - come for come, left in zip(changes[1::2], changes[2::2], strict=False)
-    ]
+    there_and_back = zip(changes[1::2], changes[2::2], strict=False)
+    waits = [left - come for come, left in there_and_back]
     assert waits[-4:] == [5 + 2, 10 + 2, 20 + 2, 40 + 2]
 
 
 def test_the_gain_is_told_as_soon_as_five_steps_are_stamped() -> None:
-    follower, step = (
-        Rebalancer([None, None]),
-        StepTimes(EVEN, (0.2, 0.1), (0.0, 0.0), 0.0),
-    )
-    changes = [follower.note(number, step) for number in range(5)]
-    assert changes[:4] == [None] * 4
-    after = StepTimes(known(changes[4]).after, (0.134, 0.133), (0.0, 0.0), 0.0)
-    gains = [(follower.note(5 + more, after), follower.gain) for more in range(5)]
-    assert [gain for _, gain in gains] == [*[None] * 4, pytest.approx(0.2 / 0.134)]
+    follower = Rebalancer([None, None])
+    number, change = first_change(follower, step(EVEN, 0.2, 0.1))
+    assert number == 4
+    after = step(change.after, 0.134, 0.133)
+    gains = []
+    for more in range(5, 10):
+        follower.note(more, after)
+        gains.append(follower.gain)
+    assert gains == [*[None] * 4, pytest.approx(0.2 / 0.134)]
 
 
 def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
@@ -347,16 +319,13 @@ def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
     split = EVEN
     for number in range(60):
         last = number % 4 == 3
-        batches = (10, 30) if last else split.batches
-        computes_s = tuple(
-            0.001 * rate * batch for rate, batch in zip((1, 3), batches, strict=True)
-        )
-        step = StepTimes(BatchSplit(batches), computes_s, (0.0, 0.0), 0.0)
-        change = follower.note(number, step)
+        first, second = (10, 30) if last else split.batches
+        taken = step(BatchSplit((first, second)), 0.001 * first, 0.003 * second)
+        change = follower.note(number, taken)
         if change is not None:
             changes.append(change)
             for _ in range(3):
-                assert follower.note(number, step) is None  # of the old split
+                assert follower.note(number, taken) is None  # of the old split
             split = change.after
     assert [change.after.batches for change in changes] == [(150, 50)]
     assert changes[0].gain == pytest.approx(2.0)
@@ -365,16 +334,11 @@ def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
 def test_where_the_global_batch_grows_another_training_begins() -> None:
     """Compute of 200 samples and of 400 say nothing of what a change has made of it."""
     follower = Rebalancer([None, None])
-    change = None
-    number = 0
-    while change is None:
-        number += 1
-        change = follower.note(number, StepTimes(EVEN, (0.2, 0.1), (0.0, 0.0), 0.0))
+    number, change = first_change(follower, step(EVEN, 0.2, 0.1))
     assert change.after.batches == (67, 133)
-    grown = BatchSplit((134, 266))
+    grown = step(BatchSplit((134, 266)), 0.268, 0.266)
     for more in range(1, 30):
-        step = StepTimes(grown, (0.268, 0.266), (0.0, 0.0), 0.0)
-        assert follower.note(number + more, step) is None
+        assert follower.note(number + more, grown) is None
     assert follower.gain is None
 
 
@@ -382,35 +346,28 @@ def test_where_the_global_batch_grows_another_training_begins() -> None:
 def test_one_that_waits_for_data_keeps_its_split(rest_s: float, follows: bool) -> None:
     """However unlike the devices become, nobody waits for the slower one."""
     follower = Rebalancer([None, None])
-    split = EVEN
-    changes = []
+    change = None
     for number in range(1, 60):
-        hot = 2.0 if number > 20 else 1.0
-        step = StepTimes(split, (0.05 * hot, 0.05), (0.0, 0.0), 0.008, rest_s)
-        change = follower.note(number, step)
-        if change is not None:
-            changes.append(change)
-            break
-    assert bool(changes) == follows
-    for change in changes:
+        hot_s = 0.1 if number > 20 else 0.05
+        taken = StepTimes(EVEN, (hot_s, 0.05), (0.0, 0.0), 0.008, rest_s)
+        change = change or follower.note(number, taken)
+    assert bool(change) == follows
+    if change is not None:
         max_s = max(0.1 * change.after.batches[0], 0.05 * change.after.batches[1])
         after_s = max_s / 100 + 0.008 + rest_s
         assert change.gain == pytest.approx((0.108 + rest_s) / after_s, rel=1e-3)
 
 
-def first_change(*, cost_s: float, steps_left: int | None, steps: int = 60) -> int:
+def changed_in(*, cost_s: float, steps_left: int | None, steps: int = 60) -> int:
     """The step in which a follower changes 100/100, of which the first card is twice as slow.
 
     67/133 takes 0.134 s in place of 0.2 s. 0 without a change; steps are counted from 1000 on.
     """
     follower = Rebalancer([None, None])
     for number in range(1000, 1000 + steps):
-        change = follower.note(
-            number,
-            StepTimes(EVEN, (0.2, 0.1), (0.0, 0.0), 0.0),
-            steps_left=None if steps_left is None else steps_left - number + 1000,
-            cost_s=lambda: cost_s,
-        )
+        left = None if steps_left is None else steps_left - number + 1000
+        taken = step(EVEN, 0.2, 0.1)
+        change = follower.note(number, taken, steps_left=left, cost_s=lambda: cost_s)
         if change is not None:
             assert change.after.batches == (67, 133)
             return number
@@ -419,15 +376,15 @@ def first_change(*, cost_s: float, steps_left: int | None, steps: int = 60) -> i
 
 def test_a_change_saves_more_than_the_last_one_cost_in_the_steps_left() -> None:
     """Five steps show it, after which 66 ms of each of 96 steps are 6.34 s."""
-    assert first_change(cost_s=0.0, steps_left=100) == 1004
-    assert first_change(cost_s=6.33, steps_left=100) == 1004
-    assert first_change(cost_s=6.35, steps_left=100) == 0
+    assert changed_in(cost_s=0.0, steps_left=100) == 1004
+    assert changed_in(cost_s=6.33, steps_left=100) == 1004
+    assert changed_in(cost_s=6.35, steps_left=100) == 0
     # In the last step nothing is left to save
-    assert first_change(cost_s=0.0, steps_left=4) == 0
+    assert changed_in(cost_s=0.0, steps_left=4) == 0
 
 
 def test_a_training_of_unknown_length_lasts_as_long_again_as_its_split_has() -> None:
     """66 ms of 16 steps are 1.06 s."""
-    assert first_change(cost_s=0.0, steps_left=None) == 1004
-    assert first_change(cost_s=1.0, steps_left=None) == 1016
-    assert first_change(cost_s=1.0, steps_left=None, steps=16) == 0
+    assert changed_in(cost_s=0.0, steps_left=None) == 1004
+    assert changed_in(cost_s=1.0, steps_left=None) == 1016
+    assert changed_in(cost_s=1.0, steps_left=None, steps=16) == 0

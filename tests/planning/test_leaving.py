@@ -9,11 +9,15 @@ from random import Random
 import pytest
 
 from gpubalance.planning.allocate import allocate
-from gpubalance.planning.leaving import Devices, next_subset_to_measure, split_of_all
+from gpubalance.planning.leaving import (
+    Devices,
+    best_split_using_exactly,
+    next_subset_to_measure,
+)
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
-from tests.planning.splits import random_loads, subsets
+from tests.planning.splits import by_set, random_loads, subsets
 from tests.support.cases import cases
 
 FAST, SLOW, SLOWEST = (
@@ -35,25 +39,20 @@ def next_one(problem: Problem) -> str:
     return f"{what} {''.join(map(str, sorted(devices)))}"
 
 
-def by_set(**seconds: float) -> dict[Devices, float]:
-    """`_012=0.1` is 0.1 s of the devices 0, 1 and 2."""
-    return {frozenset(map(int, name[1:])): took for name, took in seconds.items()}
-
-
-ALL_12_MS = by_set(_012=0.012)
+ALL_12_MS = by_set(abc=0.012)
 
 
 @cases(
     "measured_s, sums_s, expected",
-    (by_set(_012=0.002), {}, ""),  # each adds more than that
+    (by_set(abc=0.002), {}, ""),  # each adds more than that
     (ALL_12_MS, {}, "time 01"),  # the weakest adds less
-    (ALL_12_MS, by_set(_012=0.02, _01=0.02), ""),  # a sum takes as long without it
-    (ALL_12_MS, by_set(_012=0.02, _01=0.019), ""),  # it adds more than that
-    (ALL_12_MS, by_set(_012=0.02, _01=0.009), "measure 01"),
+    (ALL_12_MS, by_set(abc=0.02, ab=0.02), ""),  # a sum takes as long without it
+    (ALL_12_MS, by_set(abc=0.02, ab=0.019), ""),  # it adds more than that
+    (ALL_12_MS, by_set(abc=0.02, ab=0.009), "measure 01"),
     # It did not help
-    (by_set(_012=0.012, _01=0.0119), by_set(_012=0.02, _01=0.009), ""),
+    (by_set(abc=0.012, ab=0.0119), by_set(abc=0.02, ab=0.009), ""),
     # It did; others add at least 1 ms
-    (by_set(_012=0.012, _01=0.001), by_set(_012=0.02, _01=0.009), ""),
+    (by_set(abc=0.012, ab=0.001), by_set(abc=0.02, ab=0.009), ""),
 )
 def test_a_device_that_adds_less_than_sync_could_fall_by_is_left_out_once(
     measured_s: dict[Devices, float], sums_s: dict[Devices, float], expected: str
@@ -63,20 +62,20 @@ def test_a_device_that_adds_less_than_sync_could_fall_by_is_left_out_once(
 
 
 def test_sums_over_their_common_part_settle_all_sets() -> None:
-    before = Syncs(by_set(_0123=0.015))
+    before = Syncs(by_set(abcd=0.015))
     problem = Problem((FAST, SLOW, FAST, SLOWEST), before)
     assert next_one(problem) == "time 02"
-    as_long = replace(before, sums_s=by_set(_0123=0.02, _02=0.02))
+    as_long = replace(before, sums_s=by_set(abcd=0.02, ac=0.02))
     assert next_one(replace(problem, sync=as_long)) == ""
     # One of the slow ones may be what takes so long.
-    faster = replace(before, sums_s=by_set(_0123=0.02, _02=0.002))
+    faster = replace(before, sums_s=by_set(abcd=0.02, ac=0.002))
     assert next_one(replace(problem, sync=faster)) == "time 012"
 
 
 def test_a_split_of_fewer_devices_counts_on_what_sums_tell() -> None:
-    syncs = Syncs(ALL_12_MS, sums_s=by_set(_012=0.02, _01=0.009))
+    syncs = Syncs(ALL_12_MS, sums_s=by_set(abc=0.02, ab=0.009))
     problem = Problem((FAST, FAST, SLOWEST), syncs)
-    found = split_of_all(problem, frozenset({0, 1}))
+    found = best_split_using_exactly(problem, frozenset({0, 1}))
     assert found is not None
     assert found.split.used == (0, 1)
     assert found.binds[2] == "sync"
@@ -86,7 +85,7 @@ def test_a_split_of_fewer_devices_counts_on_what_sums_tell() -> None:
 
 
 def test_two_devices_need_none_as_one_alone_has_no_sync() -> None:
-    assert next_one(Problem((FAST, SLOWEST), Syncs(by_set(_01=0.1)))) == ""
+    assert next_one(Problem((FAST, SLOWEST), Syncs(by_set(ab=0.1)))) == ""
 
 
 def test_a_set_that_can_not_take_the_global_batch_is_not_tried() -> None:
@@ -155,12 +154,9 @@ def test_no_set_that_is_worth_more_is_missed(seed: int) -> None:
     random = Random(seed)
     loads = random_loads(random, random.randint(3, 5), 12)
     own_s = [random.uniform(0, 0.1) for _ in loads]
-    true_s = {}
-    for used in subsets(len(loads)):
-        if len(used) > 1:
-            true_s[frozenset(used)] = max(own_s[device] for device in used)
-    everywhere = frozenset(range(len(loads)))
-    problem = Problem(loads, Syncs({everywhere: true_s[everywhere]}))
+    several = [frozenset(used) for used in subsets(len(loads)) if len(used) > 1]
+    true_s = {used: max(own_s[device] for device in used) for used in several}
+    problem = Problem(loads, Syncs({several[-1]: true_s[several[-1]]}))
     measured_s, _, above = all_that_is_tried(
         problem, true_s.__getitem__, random.uniform(0, 0.02)
     )

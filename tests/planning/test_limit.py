@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,12 +26,15 @@ MIB = 1 << 20
 randoms = st.integers(0, 2**64).map(Random)
 limits = st.integers(1, 10**6)
 multiples = st.sampled_from([1, 2, 8, 30])
+shapes = st.sampled_from(sorted(SHAPES))
 # The figures of tries below are measured, not proven as the bound is: examples stay the same.
 measured = settings(derandomize=True, max_examples=200)
 
 
-def failures(limit: Limit) -> int:
-    return sum(not trial.fits for trial in limit.trials)
+def on_grid(batch: int, multiple: int) -> int:
+    """The largest batch up to this one that is tried."""
+    grid = Grid(multiple)
+    return grid.batch(grid.rung(batch))
 
 
 def hold_ends(case: Case, limit: Limit) -> None:
@@ -44,7 +48,7 @@ def hold_ends(case: Case, limit: Limit) -> None:
     assert not set(tried) & {batch for batch, _ in case.points}
     assert limit.fits is None or tried.get(limit.fits, limit.fits in dict(case.points))
     if limit.fails is None:
-        assert limit.fits == Grid(case.multiple).batch(Grid(case.multiple).rung(MOST))
+        assert limit.fits == on_grid(MOST, case.multiple)
     else:
         assert tried[limit.fails] is False
         assert joined(case, limit)
@@ -62,9 +66,9 @@ def test_linear_memory_takes_at_most_4_tries_and_one_failure(
     random: Random, limit: int, multiple: int, slope: int
 ) -> None:
     result = found("linear", random, limit, multiple, slope)
-    assert result.fits == Grid(multiple).batch(Grid(multiple).rung(limit))
+    assert result.fits == on_grid(limit, multiple)
     assert len(result.trials) <= 4
-    assert failures(result) == 1
+    assert sum(not trial.fits for trial in result.trials) == 1
 
 
 @cases("shape", "rounded", "rounded_parts", "convex", "falling", "doubling")
@@ -81,14 +85,10 @@ def test_other_memory_takes_at_most_8_tries(
     slope = max(slope, 4 * MIB) if shape.startswith("rounded") else slope
     result = found(shape, random, limit, multiple, slope)
     assert len(result.trials) <= 8
-    assert shape != "convex" or result.fits == Grid(multiple).batch(
-        Grid(multiple).rung(limit)
-    )
+    assert shape != "convex" or result.fits == on_grid(limit, multiple)
 
 
-@given(
-    randoms, limits, multiples, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 32)
-)
+@given(randoms, limits, multiples, shapes, st.integers(1, 1 << 32))
 def test_no_memory_breaks_the_bound(
     random: Random, limit: int, multiple: int, shape: str, slope: int
 ) -> None:
@@ -123,14 +123,15 @@ def bound(rungs: int) -> int:
     return 2 * (rungs - 1).bit_length() + 12
 
 
-@given(st.integers(1, 5000), multiples, st.data())
-def test_any_answers_whatever_end_within_the_bound_at_neighbours(
-    top: int, multiple: int, data: st.DataObject
+@given(st.integers(1, 5000), multiples, st.sampled_from([0.0, 0.04]), st.data())
+def test_any_answers_whatever_end_within_the_bound_at_close_ends(
+    top: int, multiple: int, within: float, data: st.DataObject
 ) -> None:
-    """JointMemorySearch, memory and points are random: nothing is monotone.
+    """Answers, memory and points are random: nothing is monotone.
 
-    What failed may fit if it is tried again.
+    What failed may fit if it is tried again. Without `within` the ends are neighbours.
     """
+    asked: Any = {"max_batch": top, "multiple": multiple, "within": within}
     memory = data.draw(st.none() | st.integers(0, 10**6))
     batches = st.integers(1, 2 * top)
     points = data.draw(st.dictionaries(batches, st.integers(0, 10**6), max_size=5))
@@ -146,36 +147,31 @@ def test_any_answers_whatever_end_within_the_bound_at_neighbours(
         if batch in tried:
             again.append(fits)
         tried[batch] = fits
-        return TriedBatch(
-            batch, tried[batch], data.draw(st.none() | st.integers(0, 10**6))
-        )
+        peak = data.draw(st.none() | st.integers(0, 10**6))
+        return TriedBatch(batch, fits, peak)
 
-    result = find_limit(
-        try_batch,
-        sorted(points.items()),
-        memory_bytes=memory,
-        max_batch=top,
-        multiple=multiple,
-    )
-    grid = Grid(multiple)
+    of = sorted(points.items())
+    result = find_limit(try_batch, of, memory_bytes=memory, **asked)
+    rung = Grid(multiple).rung
+    low = rung(result.fits or 0)
     assert result.fits is None or tried.get(result.fits, result.fits in points)
     if result.fails is None:
-        assert grid.rung(result.fits or 0) == grid.rung(top)
+        assert low == rung(top)
     else:
         assert tried[result.fails] is False
-        assert grid.rung(result.fails) - grid.rung(result.fits or 0) == 1
+        assert 0 < rung(result.fails) - low <= max(1, within * low)
     assert len(tried) <= (bound(top) + top.bit_length() + 5) * (1 + sum(again))
 
 
 @given(st.integers(0, 3000), st.integers(1, 3000), multiples)
 def test_without_known_memory_it_is_exact(limit: int, top: int, multiple: int) -> None:
     grid = Grid(multiple)
-    result = find_limit(
-        lambda b, _: TriedBatch(b, b <= limit),
-        memory_bytes=None,
-        max_batch=top,
-        multiple=multiple,
-    )
+
+    def try_batch(batch: int, _: str) -> TriedBatch:
+        return TriedBatch(batch, batch <= limit)
+
+    asked: Any = {"max_batch": top, "multiple": multiple}
+    result = find_limit(try_batch, memory_bytes=None, **asked)
     last = grid.rung(min(limit, top))
     assert result.fits == (grid.batch(last) or None)
     assert result.fails == (None if last == grid.rung(top) else grid.batch(last + 1))
@@ -185,7 +181,7 @@ def test_without_known_memory_it_is_exact(limit: int, top: int, multiple: int) -
     randoms,
     limits,
     multiples,
-    st.sampled_from(sorted(SHAPES)),
+    shapes,
     st.integers(1, 1 << 32),
     st.integers(1, 1 << 20),
 )
@@ -197,22 +193,10 @@ def test_a_batch_that_is_known_to_fail_is_an_end_and_not_tried_again(
     failed = grid.batch(grid.rung(max(limit, *(b for b, _ in on.points), 1)) + above)
     if on.try_batch(failed).fits:
         return
-    result = find_limit(
-        on.try_batch,
-        on.points,
-        memory_bytes=on.memory_bytes,
-        max_batch=MOST,
-        multiple=on.multiple,
-        failed=failed,
-    )
-    assert (
-        failed not in {trial.batch for trial in result.trials} or failed == result.fails
-    )
-    tried = (
-        {trial.batch: trial.fits for trial in result.trials}
-        | {failed: False}
-        | dict.fromkeys(dict(on.points), True)
-    )
+    result = by_prediction(on, failed=failed)
+    tried = {trial.batch: trial.fits for trial in result.trials}
+    assert failed not in tried or failed == result.fails
+    tried |= {failed: False} | dict.fromkeys(dict(on.points), True)
     assert joined(on, result)
     assert tried[known(result.fails)] is False
     assert result.fits is None or tried[result.fits]
@@ -227,9 +211,9 @@ class Once:
 
     def __call__(self, batch: int, _: str) -> TriedBatch:
         self._left -= 1
-        return (
-            self._on.try_batch(batch) if self._left != -1 else TriedBatch(batch, False)
-        )
+        if self._left == -1:
+            return TriedBatch(batch, False)
+        return self._on.try_batch(batch)
 
 
 @given(randoms, limits, multiples, st.integers(1, 1 << 32), st.integers(0, 2))
@@ -238,22 +222,21 @@ def test_a_failure_that_linear_memory_contradicts_is_tried_again(
 ) -> None:
     on = case("linear", random, limit=limit, multiple=multiple, slope=slope)
     result = by_prediction(on, Once(on, number))
-    assert result.fits == Grid(multiple).batch(Grid(multiple).rung(limit))
+    assert result.fits == on_grid(limit, multiple)
 
 
 @given(
     randoms,
     limits,
     multiples,
-    st.sampled_from(sorted(set(SHAPES) - {"falling"})),
+    shapes.filter(lambda shape: shape != "falling"),
     st.integers(0, 40),
 )
 def test_without_memory_one_failure_by_chance_changes_no_limit(
     random: Random, limit: int, multiple: int, shape: str, number: int
 ) -> None:
-    on = replace(
-        case(shape, random, limit=limit, multiple=multiple, slope=1 << 20), known=False
-    )
+    made = case(shape, random, limit=limit, multiple=multiple, slope=1 << 20)
+    on = replace(made, known=False)
     result = by_prediction(on, Once(on, number))
     quiet = by_prediction(on)
     assert (result.fits, result.fails) == (quiet.fits, quiet.fails)
@@ -282,16 +265,12 @@ def test_the_ends(
     tries: int | None,
 ) -> None:
     def try_batch(batch: int, _: str) -> TriedBatch:
-        return TriedBatch(
-            batch,
-            batch <= fits,
-            per_sample * batch if batch <= fits or not fits else None,
-        )
+        is_told = batch <= fits or not fits
+        return TriedBatch(batch, batch <= fits, per_sample * batch if is_told else None)
 
     of = [(batch, per_sample * batch) for batch in points]
-    result = find_limit(
-        try_batch, of, memory_bytes=memory, max_batch=maximum, multiple=multiple
-    )
+    asked: Any = {"max_batch": maximum, "multiple": multiple}
+    result = find_limit(try_batch, of, memory_bytes=memory, **asked)
     assert (result.fits, result.fails) == wanted
     assert tries in (None, len(result.trials))
 
@@ -304,9 +283,7 @@ def test_other_errors_pass_through() -> None:
         find_limit(try_batch, memory_bytes=1, max_batch=10)
 
 
-@given(
-    randoms, limits, st.sampled_from(sorted(SHAPES)), st.integers(1, 1 << 30), st.data()
-)
+@given(randoms, limits, shapes, st.integers(1, 1 << 30), st.data())
 def test_trials_sent_again_lead_to_the_same_limit(
     random: Random, limit: int, shape: str, slope: int, data: st.DataObject
 ) -> None:
@@ -317,8 +294,7 @@ def test_trials_sent_again_lead_to_the_same_limit(
     def resumed(batch: int, _: str) -> TriedBatch:
         return journal.pop(0) if journal else on.try_batch(batch)
 
-    seen = find_limit(resumed, on.points, memory_bytes=on.memory_bytes, max_batch=MOST)
-    assert seen == whole
+    assert by_prediction(on, resumed) == whole
     assert not journal
 
 
@@ -346,9 +322,8 @@ def test_each_try_says_why() -> None:
     assert reasons([(b, 100 + 10 * b) for b in (8, 16, 32)], 1105) == predicted
     doubted = reasons([(b, 100 + 10 * b) for b in (24, 48, 97, 98)], 1105, failed=99)
     assert doubted == ["99: once more, as memory predicts 100"]
-    assert reasons([(1, 0)], None, failed=2) == [
-        "2: once more, to be sure: 1 fits, 2 does not"
-    ]
+    unsure = "2: once more, to be sure: 1 fits, 2 does not"
+    assert reasons([(1, 0)], None, failed=2) == [unsure]
     ends = ["98: 97 fits, 103 does not", "99: 98 fits, 103 does not"]
     assert reasons([(97, 0)], None, failed=103)[:2] == ends
     afar = reasons([(40, 600), (60, 820)], 1105)
@@ -388,66 +363,24 @@ def test_close_ends_will_do_once_four_tries_found_no_neighbours() -> None:
 
     Up to 156,000 samples a sample took 11,700 bytes, beyond that hardly any.
     """
-    usable, maximum = 1_832_910_848, 160_003
-    points = [(n, 33 * 10**6 + 11_700 * n) for n in (8192, 32768)]
+    usable = 1_832_910_848
 
-    def try_batch(batch: int, _: str) -> TriedBatch:
-        held = min(33 * 10**6 + 11_700 * batch, usable - 10**6)
-        return TriedBatch(batch, batch <= maximum, held if batch <= maximum else None)
+    def memory(batch: int) -> int:
+        if batch > 160_003:
+            return usable + 1
+        return min(33 * 10**6 + 11_700 * batch, usable - 10**6)
 
-    def found(within: float = 0.0) -> Limit:
-        return find_limit(
-            try_batch,
-            points,
-            memory_bytes=usable,
-            max_batch=MOST,
-            multiple=8,
-            within=within,
-        )
-
-    exact = found()
+    packed = Case(memory, usable, 8, tuple((n, memory(n)) for n in (8192, 32768)))
+    exact, close = (by_prediction(packed, within=part) for part in (0.0, 0.04))
     assert (exact.fits, exact.fails) == (160_000, 160_008)
-    close = found(0.04)
     fits, fails = known(close.fits), known(close.fails)
     assert fits <= 160_000 < fails <= 1.041 * fits
     assert len(close.trials) <= 7 < len(exact.trials)
     # Two tries find neighbours where memory tells them.
     line = case("linear", Random(1), limit=1000, multiple=8, slope=1 << 20)
-    both = [
-        find_limit(
-            line.try_batch,
-            line.points,
-            memory_bytes=line.memory_bytes,
-            max_batch=MOST,
-            multiple=8,
-            within=within,
-        )
-        for within in (0.0, 0.04)
-    ]
-    assert both[0] == both[1]
-    assert joined(line, both[1])
-
-
-@given(st.integers(1, 5000), multiples, st.data())
-def test_any_answers_end_at_ends_that_are_close(
-    top: int, multiple: int, data: st.DataObject
-) -> None:
-    memory = data.draw(st.none() | st.integers(0, 10**6))
-    result = find_limit(
-        lambda batch, _: TriedBatch(
-            batch,
-            data.draw(st.booleans()),
-            data.draw(st.none() | st.integers(0, 10**6)),
-        ),
-        memory_bytes=memory,
-        max_batch=top,
-        multiple=multiple,
-        within=0.04,
-    )
-    if result.fails is not None:
-        rung = Grid(multiple).rung
-        low, high = rung(result.fits or 0), rung(result.fails)
-        assert 0 < high - low <= max(1, 0.04 * low)
+    neighbours = by_prediction(line, within=0.04)
+    assert neighbours == by_prediction(line)
+    assert joined(line, neighbours)
 
 
 def test_a_search_ends_once_what_it_found_is_enough() -> None:
@@ -458,12 +391,7 @@ def test_a_search_ends_once_what_it_found_is_enough() -> None:
         tried.append(batch)
         return TriedBatch(batch, batch <= 900, None)
 
-    found = find_limit(
-        try_batch,
-        [(64, 0)],
-        memory_bytes=None,
-        max_batch=1 << 20,
-        is_enough=lambda: len(tried) >= 2,
-    )
+    on = Case(lambda _: 0, 0, 1, ((64, 0),), known=False)
+    found = by_prediction(on, try_batch, is_enough=lambda: len(tried) >= 2)
     assert tried == [128, 256]
     assert (found.fits, found.fails) == (256, None)

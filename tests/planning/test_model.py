@@ -36,15 +36,13 @@ def test_outside_the_measured_points_a_step_takes_what_the_solver_takes(
     curve = monotone_curve(points)
     largest = 10 * max(batch for batch, _ in points)
     solver = Fleet([Load(curve, largest)], multiple=multiple)
-    granules = sorted(
-        {1, 2, *(batch // multiple for batch, _ in points), largest // multiple} - {0}
-    )
+    measured = {batch // multiple for batch, _ in points}
+    granules = sorted({1, 2, largest // multiple, *measured} - {0})
     times = [curve.step_time_s(count * multiple) for count in granules]
     assert times[0] > 0
     assert all(after >= before * (1 - 1e-9) for before, after in pairwise(times))
-    assert times == pytest.approx(
-        [float(solver.piece_s(np.array([float(count)]))[0]) for count in granules]
-    )
+    solved = [solver.piece_s(np.array([float(count)]))[0] for count in granules]
+    assert times == pytest.approx(solved)
 
 
 def test_the_faster_larger_batch_is_used_and_a_slower_one_predicted() -> None:

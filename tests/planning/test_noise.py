@@ -33,12 +33,11 @@ def drawn(
     each = noise / math.sqrt(DIMENSIONS)
     found = []
     for _ in range(steps):
-        parts = [
-            b * mean + math.sqrt(b) * each * draw.standard_normal(DIMENSIONS)
-            for b in batches
-        ]
         total = sum(batches)
-        shares = [part / total for part in parts]
+        shares = []
+        for batch in batches:
+            noisy = math.sqrt(batch) * each * draw.standard_normal(DIMENSIONS)
+            shares.append((batch * mean + noisy) / total)
         own = sum(float(h @ h) / b for h, b in zip(shares, batches, strict=True))
         whole: Any = np.sum(shares, axis=0)
         found.append(Norms(total, len(batches), own, float(whole @ whole)))
@@ -66,14 +65,8 @@ def test_it_has_no_bias_for_any_split(batches: tuple[int, ...]) -> None:
     ([Norms(100, 2, math.inf, math.nan)] * 9, "0 steps say too little"),
     # It vanishes
     ([Norms(100, 2, 0.0, 0.0)] * 9, "do not tell the gradient from its noise"),
-    (
-        drawn((70, 30), 50, signal=0, noise=10),
-        "do not tell the gradient from its noise",
-    ),
-    (
-        drawn((70, 30), 10, signal=0.01, noise=10),
-        "do not tell the gradient from its noise",
-    ),
+    (drawn((70, 30), 50, signal=0, noise=10), "the gradient from its noise"),
+    (drawn((70, 30), 10, signal=0.01, noise=10), "the gradient from its noise"),
     ([Norms(100, 2, 0.0099, 1.0)] * 9, "the gradients of all parts are alike"),
 )
 def test_what_is_no_noise_scale_is_told_as_such(steps: list[Norms], why: str) -> None:
@@ -86,14 +79,10 @@ def test_what_is_no_noise_scale_is_told_as_such(steps: list[Norms], why: str) ->
 def test_any_norms_give_a_noise_scale_above_0_or_none() -> None:
     draw = np.random.default_rng(1)
     for _ in range(2000):
-        steps = [
-            Norms(
-                int(draw.integers(1, 4000)),
-                int(draw.integers(1, 5)),
-                *(10.0 ** draw.uniform(-30, 30, 2)),
-            )
-            for _ in range(draw.integers(0, 9))
-        ]
+        steps = []
+        for _ in range(draw.integers(0, 9)):
+            batch, parts = int(draw.integers(1, 4000)), int(draw.integers(1, 5))
+            steps.append(Norms(batch, parts, *(10.0 ** draw.uniform(-30, 30, 2))))
         found = noise_scale(steps)
         if found.value is None:
             assert found.unknown
@@ -106,8 +95,7 @@ def test_any_norms_give_a_noise_scale_above_0_or_none() -> None:
 def test_what_a_batch_is_worth() -> None:
     assert efficiency(1584, 3200) == pytest.approx(0.6689, abs=1e-4)
     assert goodput(50)(100, 0.5) == pytest.approx(100 / 0.5 / (1 + 100 / 50))
-    assert learning_rate_factor(1584, 1424, 3200) == pytest.approx(
-        (1 + 3200 / 1584) / (1 + 3200 / 1424)
-    )
+    factor = (1 + 3200 / 1584) / (1 + 3200 / 1424)
+    assert learning_rate_factor(1584, 1424, 3200) == pytest.approx(factor)
     # Far below the noise scale it is the ratio.
     assert learning_rate_factor(32, 64, 1e9) == pytest.approx(2, abs=1e-4)

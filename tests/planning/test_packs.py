@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.sync import MOST_BYTES, best_pack_bytes, packs_of
+from gpubalance.planning.sync import MAX_PACK_BYTES, best_pack_bytes, packs_of
 
 POWERS = [1 << exponent for exponent in range(16, 25)]
 
@@ -25,7 +25,7 @@ def test_no_other_size_within_the_bounds_costs_less(
 ) -> None:
     link = (gradient_bytes, latency_s, bytes_per_s)
     best = best_pack_bytes(*link)
-    sizes = [size for size in (*POWERS, MOST_BYTES) if size < gradient_bytes]
+    sizes = [size for size in (*POWERS, MAX_PACK_BYTES) if size < gradient_bytes]
     min_s = min(exposed_s(size, *link) for size in sizes)
     at_once_s = exposed_s(gradient_bytes, *link)
     if best:

@@ -21,31 +21,24 @@ seconds = st.floats(0.001, 10.0)
 pairs = st.tuples(seconds, seconds)
 
 
-@given(
-    st.integers(1, 5).flatmap(
-        lambda n: st.lists(
-            st.lists(pairs, min_size=n, max_size=n), min_size=1, max_size=9
-        )
-    ),
-    st.floats(0, 5),
-    st.floats(0, 5),
-)
+def steps_of(devices: int) -> st.SearchStrategy[list[list[tuple[float, float]]]]:
+    step = st.lists(pairs, min_size=devices, max_size=devices)
+    return st.lists(step, min_size=1, max_size=9)
+
+
+@given(st.integers(1, 5).flatmap(steps_of), st.floats(0, 5), st.floats(0, 5))
 def test_compute_update_wait_sync_and_input_add_up(
     steps: list[list[tuple[float, float]]], sync: float, waited: float
 ) -> None:
     step = max(sum(pair) for pairs in steps for pair in pairs) + sync + waited
-    computes = []
-    updates = []
-    for pairs in steps:
-        computes.append([compute for compute, _ in pairs])
-        updates.append([update for _, update in pairs])
+    computes = [[compute for compute, _ in pairs] for pairs in steps]
+    updates = [[update for _, update in pairs] for pairs in steps]
     parts = split_step(step, computes, updates, waited)
     others = parts.sync_s + parts.input_wait_s - parts.excess_s
-    for compute, update, wait in zip(
-        parts.compute_s, parts.update_s, parts.wait_s, strict=True
-    ):
-        assert compute + update + wait + others == pytest.approx(step)
-        assert wait >= 0
+    of_devices = zip(parts.compute_s, parts.update_s, parts.wait_s, strict=True)
+    for of_device in of_devices:
+        assert sum(of_device) + others == pytest.approx(step)
+        assert of_device[2] >= 0
     assert parts.sync_s >= 0
     assert parts.imbalance >= 1 - 1e-12
 
@@ -76,26 +69,20 @@ def drawn(
         return list(noisy * np.where(source.random(count) < slow, 3.0, 1.0))
 
     def timing(size: int) -> Timing:
-        return Timing(
-            steps=size, seconds=sum(computes(size)) + size * SYNC, input_wait_s=0.0
-        )
+        seconds = sum(computes(size)) + size * SYNC
+        return Timing(steps=size, seconds=seconds, input_wait_s=0.0)
 
     def stamped(compute: float) -> Timing:
         step = compute + SYNC
-        parts = {
-            "compute_s": (compute, compute),
-            "update_s": (0.0, 0.0),
-            "step_s": step,
-        }
+        parts = {"compute_s": (compute,) * 2, "update_s": (0.0,) * 2, "step_s": step}
         return Timing(steps=1, seconds=step, input_wait_s=0.0, **parts)
 
     size = max(1, round(TIMING_S / (step_s * (1 + SYNC))))
     # An unstamped step comes before each stamped one.
     each = max(STAMPED_STEPS, round(STAMPED_PART * timings * size / 2))
     taken = [timing(size) for _ in range(windows * timings)]
-    return measured(
-        windows_of(taken, [stamped(one) for one in computes(windows * each)])
-    )
+    steps = [stamped(one) for one in computes(windows * each)]
+    return measured(windows_of(taken, steps))
 
 
 @cases("windows, timings, minimum", (2, 5, 0.9), (3, 18, 0.95))
@@ -116,8 +103,7 @@ def test_the_parts_of_a_step_add_up_beside_slow_steps() -> None:
     for seed in range(20):
         one = drawn(0.02, 0.1, seed)
         replica = one.replicas[0]
-        parts = (
-            replica.compute_s + replica.wait_s + one.sync_s + one.slow_s - one.excess_s
-        )
+        parts = replica.compute_s + replica.wait_s + one.sync_s + one.slow_s
+        parts -= one.excess_s
         assert parts == pytest.approx(one.step_time_s.median)
         assert one.slow_s > 0

@@ -8,20 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning.allocate import allocate, gain
+from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import Syncs
-from tests.planning.splits import assert_best, problems, subsets
+from tests.planning.splits import (
+    assert_best,
+    by_set,
+    problems,
+    subsets,
+    with_required,
+)
 from tests.support.cases import cases
 
 
 def measured(**seconds: float) -> Syncs:
     """`ab=0.1` is a sync of 0.1 s measured with the devices 0 and 1 in use."""
-    by_devices = {}
-    for names, sync_s in seconds.items():
-        by_devices[frozenset(map("abcde".index, names))] = sync_s
-    return Syncs(by_devices)
+    return Syncs(by_set(**seconds))
 
 
 def devices(names: str) -> set[int]:
@@ -105,7 +108,7 @@ def test_a_sum_that_is_slower_over_fewer_devices_tells_of_no_more_sync() -> None
 
 
 def test_of_some_devices_it_is_the_same_under_their_new_numbers() -> None:
-    syncs = measured(abcd=0.1, bd=0.02).within([3, 1, 2])
+    syncs = measured(abcd=0.1, bd=0.02).restricted_to([3, 1, 2])
     assert syncs.of({0, 1}) == 0.02
     assert syncs.of({0, 1, 2}) == syncs.of({1, 2}) == 0.1
 
@@ -121,9 +124,8 @@ def with_sets(draw: st.DrawFn) -> Problem:
     if not several:
         return problem
     seconds = st.integers(0, 16).map(lambda n: n / 64)
-    return replace(
-        problem, sync=Syncs(draw(st.dictionaries(st.sampled_from(several), seconds)))
-    )
+    measured_s = draw(st.dictionaries(st.sampled_from(several), seconds))
+    return replace(problem, sync=Syncs(measured_s))
 
 
 @given(problem=with_sets())
@@ -136,31 +138,12 @@ def test_none_with_some_forced_in_is_better(
     problem: Problem, data: st.DataObject
 ) -> None:
     forced = data.draw(st.sets(st.integers(0, len(problem.loads) - 1)))
-    loads = (
-        replace(load, required=number in forced)
-        for number, load in enumerate(problem.loads)
-    )
-    assert_best(replace(problem, loads=tuple(loads)))
-
-
-def test_a_device_that_costs_more_sync_than_it_adds_is_left_out() -> None:
-    """A device that costs more sync than it adds is left out and told why."""
-    fast = Load(Line(0.02, 0.001, 0.0), 100)
-    slow = Load(Line(0.02, 0.002, 0.0), 100)
-    problem = Problem((fast, fast, slow), measured(abc=0.5, ab=0.001))
-    found = allocate(problem)
-    assert found.split.batches == (100, 100, 0)
-    assert found.binds == ("memory", "memory", "sync")
-    assert (gain(problem, 2) or 0.0) < 0
-    assert allocate(
-        replace(problem, sync=measured(abc=0.002, ab=0.001))
-    ).split.used == (0, 1, 2)
+    assert_best(with_required(problem, *forced))
 
 
 def test_in_a_thousand_devices_the_measured_set_is_found() -> None:
-    loads = tuple(
-        Load(Line(0.02, 0.001 + 1e-6 * number, 0.0), 100) for number in range(1000)
-    )
+    lines = [Line(0.02, 0.001 + 1e-6 * number, 0.0) for number in range(1000)]
+    loads = tuple(Load(line, 100) for line in lines)
     without = frozenset(range(990))
     syncs = Syncs({frozenset(range(1000)): 0.1, without: 0.05})
     assert allocate(Problem(loads, syncs)).split.used == tuple(sorted(without))

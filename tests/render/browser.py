@@ -14,22 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-    None,
-)
-_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--hide-scrollbars",
-    # Else the page around the frames may not look into them
-    "--allow-file-access-from-files",
-    "--enable-logging=stderr",
-)
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, _NAMES)), None)
+_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+_FLAGS += ["--no-first-run", "--hide-scrollbars", "--enable-logging=stderr"]
+# Else the page around the frames may not look into them
+_FLAGS.append("--allow-file-access-from-files")
 _WITHIN_S = 120
+_CHECKED: Any = {"capture_output": True, "check": True}
 # A page takes its frame's `color-scheme` for the user's choice.
 # On paper the rules for print count, not the screen's.
 _AROUND = Path(__file__).with_name("around.html").read_text(encoding="utf-8")
@@ -58,21 +50,12 @@ def look(
     """
     frames = "\n".join(_frame(page, *view) for view in views)
     around = folder / "around.html"
-    around.write_text(
-        _AROUND.format(frames=frames, questions=json.dumps(dict(questions))),
-        encoding="utf-8",
-    )
+    asked = json.dumps(dict(questions))
+    around.write_text(_AROUND.format(frames=frames, questions=asked), encoding="utf-8")
     assert CHROMIUM is not None
-    command = [
-        CHROMIUM,
-        *_FLAGS,
-        f"--user-data-dir={folder / 'profile'}",
-        "--dump-dom",
-        around.resolve().as_uri(),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=_WITHIN_S
-    )
+    profile = f"--user-data-dir={folder / 'profile'}"
+    command = [CHROMIUM, *_FLAGS, profile, "--dump-dom", around.resolve().as_uri()]
+    done = subprocess.run(command, text=True, timeout=_WITHIN_S, **_CHECKED)
     (title,) = re.findall(r"(?s)<title>(.*)</title>", done.stdout)
     return Seen(json.loads(html.unescape(title)), re.findall(r"CONSOLE.*", done.stderr))
 

@@ -50,15 +50,8 @@ from tests.support.known import known
 
 DATA = Path(__file__).with_name("data")
 GOLDEN = Path(__file__).with_name("golden")
-NAMES = (
-    "pair-balance",
-    "pair-run",
-    "pair-independent",
-    "pair-layers",
-    "pair-probe",
-    "four-balance",
-    "four-probe",
-)
+NAMES = ["pair-balance", "pair-run", "pair-independent", "pair-layers", "pair-probe"]
+NAMES += ["four-balance", "four-probe"]
 # On 40 columns one of each kind: a split with warnings, a cut, a curve.
 NARROW_ONES = ("pair-balance", "pair-layers", "pair-probe")
 WIDTHS = (80, 40)
@@ -86,12 +79,10 @@ def kept(name: str, width: int) -> str:
     if isinstance(result, Plan):
         return told(result, *uses(result, profile, Path("plan.json")), width)
     if isinstance(result, Layers):
-        return told(
-            result, *layers_uses(Path(f"{name}.json"), None, result.settings), width
-        )
-    return told(
-        result, f"gpubalance balance --simulate {profile} --gpus {gpus}", (), width
-    )
+        uses_of = layers_uses(Path(f"{name}.json"), None, result.settings)
+        return told(result, *uses_of, width)
+    following = f"gpubalance balance --simulate {profile} --gpus {gpus}"
+    return told(result, following, (), width)
 
 
 def path(name: str, width: int) -> Path:
@@ -103,12 +94,8 @@ def subject(name: str) -> ReportSubject:
     """The result of a report, by the name of its files."""
     if name == "pair-on-gpus":
         return samples.with_telemetry(samples.subject(samples.BALANCE, samples.PROBE))
-    made = {
-        "goodput": samples.goodput,
-        "contended": samples.contended,
-        "fed-run": samples.fed_run,
-        "rough-probe": samples.rough_probe,
-    }
+    made = {"goodput": samples.goodput, "contended": samples.contended}
+    made |= {"fed-run": samples.fed_run, "rough-probe": samples.rough_probe}
     if name in made:
         return made[name]()
     if name.startswith("queue"):
@@ -227,9 +214,8 @@ def lines() -> Iterator[str]:
     for one in probe.probes:
         device = probe.devices[one.device]
         yield from (point_text(device, point) for point in one.curve[:2])
-        yield from (
-            trial_text(device, trial) for trial in known(one.batch_limit).trials
-        )
+        for trial in known(one.batch_limit).trials:
+            yield trial_text(device, trial)
     for cut in layers.rounds:
         for ran_out in (None, 1):
             full = altered(cut, step_time_s=None, ran_out=ran_out)
@@ -242,28 +228,18 @@ def lines() -> Iterator[str]:
         yield begun_text(left, command)
         yield ended_text(left, command, left if command.number == 2 else None)
     model = probe.model
-    for data, own, count in (
-        ("d", 32, 9000),
-        ("d", None, 200),
-        ("d", 0, None),
-        (None, None, 1),
-    ):
+    given = (("d", 32, 9000), ("d", None, 200), ("d", 0, None), (None, None, 1))
+    for data, own, count in given:
         yield model_text(known(model), data, own, count)
     curved = altered(QUICK, curve=((8, 0.05), (64, 0.2)))
     plain = altered(left, profile=None)
     yield simulated_text([*plan.devices, *devices_of(curved), plain])
     used = GpuProcess(pid=7, name="python", memory_bytes=3 << 30)
     piece = MigSlice(uuid="MIG-1", name=None, memory_bytes=5 << 30)
-    fault = "GPU is lost: reboot"
+    of_b: Any = {"processes": (used,), "mig_slices": (piece,)}
     gpus = (
         Gpu(index=0, uuid="GPU-a", name="A100", bus_id="01:00", memory_bytes=40 << 30),
-        Gpu(
-            index=1,
-            uuid="GPU-b",
-            processes=(used,),
-            mig_slices=(piece,),
-            unusable=fault,
-        ),
+        Gpu(index=1, uuid="GPU-b", unusable="GPU is lost: reboot", **of_b),
     )
     reading = Reading(driver_version="550", gpus=gpus)
     problem = Reading(problem="no driver", remedy="install one")

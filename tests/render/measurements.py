@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 from gpubalance.results.common import StepTime
 from gpubalance.results.run import Measurement
@@ -11,16 +12,8 @@ from gpubalance.settings.device import Device
 from tests.jobs.probes import measurement_of
 from tests.support.altered import altered
 
-PAIR = tuple(
-    Device(
-        index=i,
-        uuid=f"GPU-{i}",
-        name=f"Card {i}",
-        memory_bytes=1 << 30,
-        simulated=False,
-    )
-    for i in range(2)
-)
+CARD: Any = {"memory_bytes": 1 << 30, "simulated": False}
+PAIR = tuple(Device(index=i, uuid=f"GPU-{i}", name=f"Card {i}", **CARD) for i in (0, 1))
 
 
 def step_time(*samples: float, at_s: tuple[float, ...] = ()) -> StepTime:
@@ -48,18 +41,11 @@ def measurement(
     The first has the telemetry.
     """
     made = measurement_of(batches, (0.1, 0.2), sync_s=0.01)
-    replicas = tuple(
-        altered(
-            replica,
-            throughput=replica.batch / times.median,
-            memory_peak_bytes=memory,
-            telemetry=None if replica.device else telemetry,
-        )
-        for replica in made.replicas
-    )
-    return altered(
-        made,
-        micro_batches=micro_batches or batches,
-        step_time_s=times,
-        replicas=replicas,
-    )
+    replicas = []
+    for replica in made.replicas:
+        own: Any = {"throughput": replica.batch / times.median}
+        own |= {"telemetry": None if replica.device else telemetry}
+        replicas.append(altered(replica, memory_peak_bytes=memory, **own))
+    sizes = micro_batches or batches
+    changes = {"step_time_s": times, "replicas": tuple(replicas)}
+    return altered(made, micro_batches=sizes, **changes)

@@ -80,35 +80,28 @@ def contended() -> ReportSubject:
     """Two unlike models at once behind pipelines: the first is slower, and the second one failed."""
     result = read_record(DATA / "pair-independent.json", Independent)
     first, second = result.replicas
-    ci95 = (0.18, 0.22)
     heat = _telemetry(1, 9.0)
-    slower = {"contention": 0.2, "contention_ci95": ci95, "input_wait_s": 0.004}
-    failed = {
-        "model": "other.py:build",
-        "failure": Failure(exit_code=6, message="it died"),
-    }
-    replicas = (
-        altered(first, **slower, telemetry=heat, solo_telemetry=heat),
-        altered(second, **failed),
-    )
-    rate = Throughput(median=1800.0, ci95=(1500.0, 2000.0))
+    slower: Any = {"contention": 0.2, "contention_ci95": (0.18, 0.22)}
+    slower |= {"input_wait_s": 0.004, "telemetry": heat, "solo_telemetry": heat}
+    died = Failure(exit_code=6, message="it died")
+    failed = altered(second, model="other.py:build", failure=died)
     joint = HeldAgainst(
         batches=(820, 568),
         micro_batches=(410, 568),
         created=result.created,
-        throughput=rate,
+        throughput=Throughput(median=1800.0, ci95=(1500.0, 2000.0)),
     )
-    changes = {"replicas": replicas, "joint": joint, "complete": False}
+    changes: Any = {"replicas": (altered(first, **slower), failed), "joint": joint}
     changes["settings"] = altered(result.settings, data="data.py:read")
-    return ReportSubject("contended.json", altered(result, **changes), (None, None))
+    result = altered(result, **changes, complete=False)
+    return ReportSubject("contended.json", result, (None, None))
 
 
 def fed_run() -> ReportSubject:
     """A run in micro-batches that its input pipeline binds, whose batches differ in shape."""
     run = read_record(RUN, Run)
-    alone = Throughput(median=1900.0, ci95=(1850.0, 1950.0))
     pipeline = InputPipeline(
-        alone=alone,
+        alone=Throughput(median=1900.0, ci95=(1850.0, 1950.0)),
         processor_use=0.75,
         held=Throughput(median=2160.0, ci95=None),
         binds=True,
@@ -117,31 +110,19 @@ def fed_run() -> ReportSubject:
     )
     bests = []
     for device, throughput, xla_ratio in ((0, 1500.0, 1.2), (1, 900.0, None)):
-        best = SoloBest(
-            device=device,
-            batch=2000,
-            throughput=throughput,
-            samples_per_joule=6.0,
-            at_global_batch=0.8 * throughput,
-            xla_ratio=xla_ratio,
-        )
-        bests.append(best)
-    changes = {
-        "settings": altered(
-            run.settings, data="data.py:read", gradients="bf16", input="host"
-        ),
-        "micro_batches": (410, 568),
-        "pipeline": pipeline,
-        "pack_bytes": 4 << 20,
-        "input_wait_s": 0.035,
-        "slow_s": 0.012,
-        "slow_steps": SlowSteps(count=3, timed=240),
-        "step_spread": StepSpread(p50_s=0.6, p95_s=0.9, steps=14),
-        "baselines": altered(run.baselines, solo_best=tuple(bests), solo_sum=2400.0),
-        "scaling_efficiency": 0.9,
-        "complete": False,
-    }
-    return ReportSubject("fed.json", altered(run, **changes), (None, None))
+        rates = {"throughput": throughput, "at_global_batch": 0.8 * throughput}
+        alone: Any = {"samples_per_joule": 6.0, "xla_ratio": xla_ratio, **rates}
+        bests.append(SoloBest(device=device, batch=2000, **alone))
+    settings = {"data": "data.py:read", "gradients": "bf16", "input": "host"}
+    baselines = {"solo_best": tuple(bests), "solo_sum": 2400.0}
+    changes: Any = {"pipeline": pipeline, "micro_batches": (410, 568)}
+    changes |= {"settings": altered(run.settings, **settings)}
+    changes |= {"baselines": altered(run.baselines, **baselines)}
+    changes |= {"pack_bytes": 4 << 20, "input_wait_s": 0.035, "slow_s": 0.012}
+    changes |= {"slow_steps": SlowSteps(count=3, timed=240), "scaling_efficiency": 0.9}
+    changes |= {"step_spread": StepSpread(p50_s=0.6, p95_s=0.9, steps=14)}
+    result = altered(run, **changes, complete=False)
+    return ReportSubject("fed.json", result, (None, None))
 
 
 def rough_probe() -> ReportSubject:
@@ -150,31 +131,18 @@ def rough_probe() -> ReportSubject:
     first, second = probe.probes
     rough = {"steady": False, "precise": False, "telemetry": _telemetry(1, 9.0)}
     curve = (altered(first.curve[0], **rough), *first.curve[1:])
-    model = altered(
-        known(first.step_time_model),
-        planned_with="curve",
-        residual=0.08,
-        curve=((8, 0.05), (944, 0.71)),
-    )
-    changes: dict[str, Any] = {
-        "curve": curve,
-        "step_time_model": model,
-        "steady": False,
-    }
+    off = {"residual": 0.08, "curve": ((8, 0.05), (944, 0.71))}
+    model = altered(known(first.step_time_model), planned_with="curve", **off)
+    changes: Any = {"curve": curve, "step_time_model": model, "steady": False}
     changes |= {"update_s": 0.03, "with_xla": point_of(QUICK, 944, 0.5)}
     changes |= {"flops_per_s": 5e12, "mfu": 0.4, "samples_per_joule": 6.25}
     gpu = altered(probe.devices[0], simulated=False, profile=None)
-    failed = altered(
-        second,
-        batch_limit=altered(known(second.batch_limit), fails=None),
-        failures=(Failure(exit_code=6, message="its worker died"),),
-    )
-    result = altered(
-        probe,
-        devices=(gpu, probe.devices[1]),
-        probes=(altered(first, **changes), failed),
-        complete=False,
-    )
+    died = Failure(exit_code=6, message="its worker died")
+    limit = altered(known(second.batch_limit), fails=None)
+    failed = altered(second, batch_limit=limit, failures=(died,))
+    probes = (altered(first, **changes), failed)
+    devices = (gpu, probe.devices[1])
+    result = altered(probe, devices=devices, probes=probes, complete=False)
     return ReportSubject("rough.json", result, result.probes, "rough.json")
 
 
@@ -193,28 +161,23 @@ def queue(*, complete: bool) -> Queue:
         full = tried(1, 0.5, 9.0, exit=1, out_of_memory=True)
         failed = tried(0, 141.0, 150.0, exit=3)
         fault = tried(1, 10.0, 11.0, exit=None, fault="its process was lost")
+        later, before = tried(0, 61.0, 140.0), tried(1, 0.0, 7.0)
         tail = ("Traceback", "", "ValueError")
         commands[1:] = [
-            QueuedCommand(
-                number=2, command="b" * 90, tries=(full, tried(0, 61.0, 140.0))
-            ),
+            QueuedCommand(number=2, command=90 * "b", tries=(full, later)),
             QueuedCommand(
                 number=3, command="c", tries=(failed,), log="3.log", tail=tail
             ),
             QueuedCommand(number=4, command="d", tries=(fault,), tail=("e",)),
-            QueuedCommand(
-                number=5, command="e", tries=(tried(1, 0.0, 7.0),), resumed=True
-            ),
+            QueuedCommand(number=5, command="e", tries=(before,), resumed=True),
             QueuedCommand(number=6, command="f"),
         ]
     shares = []
     for device, speed in enumerate((1.0, 0.625)):
         mine = [one for one in commands if one.tries and one.tries[-1].device == device]
-        well = sum(one.ended_well for one in mine)
-        busy_s = sum(one.tries[-1].duration_s for one in mine)
-        shares.append(
-            QueueShare(device=device, ended_well=well, busy_s=busy_s, speed=speed)
-        )
+        counts: Any = {"ended_well": sum(one.ended_well for one in mine)}
+        counts["busy_s"] = sum(one.tries[-1].duration_s for one in mine)
+        shares.append(QueueShare(device=device, speed=speed, **counts))
     probe = read_record(PROBE, Probe)
     return Queue(
         created=probe.created,
@@ -244,18 +207,11 @@ def _telemetry(device: int, end_s: float) -> Telemetry:
                 throttle_reasons=("thermal",) if hot else (),
             )
         )
-    return Telemetry(
-        readings=60,
-        duration_s=end_s,
-        temperature_c=90,
-        power_w=170.25,
-        energy_j=1702.5,
-        sm_clock_mhz=1800,
-        memory_clock_mhz=5005,
-        throttle_reasons=("thermal",) if device == 1 else (),
-        ecc_uncorrected=0,
-        course=tuple(moments),
-    )
+    figures: Any = {"temperature_c": 90, "power_w": 170.25, "energy_j": 1702.5}
+    figures |= {"sm_clock_mhz": 1800, "memory_clock_mhz": 5005, "ecc_uncorrected": 0}
+    figures["throttle_reasons"] = ("thermal",) if device == 1 else ()
+    times: Any = {"readings": 60, "duration_s": end_s, "course": tuple(moments)}
+    return Telemetry(**figures, **times)
 
 
 class Page(HTMLParser):

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpubalance.render.compare import comparison_text, file_names
 from gpubalance.results.comparison import Comparison
 from gpubalance.results.run import Run
+from tests.cli.program import one_line
 from tests.jobs.drawn import drawn_run
 from tests.jobs.probes import inside, probe_of
 from tests.jobs.test_compare import (
@@ -56,19 +57,17 @@ def test_the_whole_text(tmp_path: Path, width: int) -> None:
 
 
 def test_a_verdict_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) -> None:
-    text = comparison_text(
-        compared_in(tmp_path, {"a": BASELINE, "b": disturbed(OTHER, 2.0)})
+    of_two = {"a": BASELINE, "b": disturbed(OTHER, 2.0)}
+    text = comparison_text(compared_in(tmp_path, of_two))
+    verdict = one_line(text.split("\n\n")[0])
+    slower_but = (
+        "b.json is slower than a.json, but the machine was not quiet (b.json: timings"
     )
-    verdict = " ".join(text.split("\n\n")[0].split())
-    assert verdict.startswith(
-        "b.json is slower than a.json, but the machine was not quiet (b.json: timings vary by"
-    )
-    same = comparison_text(
-        compared_in(tmp_path, {"a": BASELINE, "b": mixed(disturbed(OTHER))})
-    )
-    assert "but not like with like, and the machine was not quiet (b.json:" in " ".join(
-        same.split()
-    )
+    assert verdict.startswith(slower_but)
+    of_unlike = {"a": BASELINE, "b": mixed(disturbed(OTHER))}
+    same = comparison_text(compared_in(tmp_path, of_unlike))
+    says = "but not like with like, and the machine was not quiet (b.json:"
+    assert says in one_line(same)
 
 
 def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpubalance.render.doctor import checkup_text
@@ -9,44 +11,25 @@ from gpubalance.results.checkup import Check, Checkup
 from tests.render.golden import WIDTHS, path
 from tests.support.altered import altered
 
-CHECKUP = Checkup(
-    created="2026-11-21T12:00:00+00:00",
-    devices=(),
-    checks=(
-        Check(
-            code="driver",
-            status="ok",
-            what="driver",
-            detail="550.54.14, for CUDA up to 12.4",
-        ),
-        Check(
-            code="persistence",
-            status="warning",
-            what="persistence",
-            detail=(
-                "GPU:0 has persistence off: the driver starts it anew for each process, which "
-                "takes seconds"
-            ),
-            next="sudo nvidia-smi -i 0 -pm 1",
-        ),
-        Check(
-            code="training-step",
-            status="failure",
-            what="training step",
-            detail="GPU:1: the worker was ended by SIGABRT \x1b[31mwhile training",
-            next=(
-                "do this\nthe worker's whole log is "
-                "/home/somebody/.local/state/gpubalance/logs/check.log"
-            ),
-        ),
-        Check(
-            code="all-reduce",
-            status="skipped",
-            what="all-reduce",
-            detail="not tried: there is one device",
-        ),
+
+def checked(what: str, status: Any, detail: str, next_: str | None = None) -> Check:
+    code = what.replace(" ", "-")
+    return Check(code=code, status=status, what=what, detail=detail, next=next_)
+
+
+STARTS = "the driver starts it anew for each process, which takes seconds"
+DIED = "GPU:1: the worker was ended by SIGABRT \x1b[31mwhile training"
+LOG = "/home/somebody/.local/state/gpubalance/logs/check.log"
+OFF = f"GPU:0 has persistence off: {STARTS}"
+CHECKS = (
+    checked("driver", "ok", "550.54.14, for CUDA up to 12.4"),
+    checked("persistence", "warning", OFF, "sudo nvidia-smi -i 0 -pm 1"),
+    checked(
+        "training step", "failure", DIED, f"do this\nthe worker's whole log is {LOG}"
     ),
+    checked("all-reduce", "skipped", "not tried: there is one device"),
 )
+CHECKUP = Checkup(created="2026-11-21T12:00:00+00:00", devices=(), checks=CHECKS)
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
@@ -54,9 +37,11 @@ def test_it_is_whole_at_80_and_at_40_columns(columns: int) -> None:
     """It is whole at 80 and at 40 columns and colour adds nothing but colour."""
     text = checkup_text(CHECKUP, columns)
     assert text + "\n" == path("checkup", columns).read_text(encoding="utf-8")
-    painted = checkup_text(
-        CHECKUP, columns, lambda status, word: f"<{status}>{word}</>"
-    )
+
+    def paint(status: str, word: str) -> str:
+        return f"<{status}>{word}</>"
+
+    painted = checkup_text(CHECKUP, columns, paint)
     for check in CHECKUP.checks:
         assert painted.count(f"<{check.status}>{check.status}") == 1
         painted = painted.replace(f"<{check.status}>", "")

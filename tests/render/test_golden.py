@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 
@@ -68,9 +69,7 @@ def test_the_course_of_goodput_is_of_several_global_batches() -> None:
 
 
 def test_a_curve_with_its_marks_is_whole_at_50_columns() -> None:
-    (first, _) = Probe.model_validate_json(
-        (DATA / "pair-probe.json").read_text()
-    ).probes
+    (first, _) = read_record(PROBE, Probe).probes
     rough = altered(first.curve[1], precise=False)
     lines = curve_lines((first.curve[0], rough, *first.curve[2:]), 50)
     assert max(map(len, lines)) <= 50
@@ -79,26 +78,17 @@ def test_a_curve_with_its_marks_is_whole_at_50_columns() -> None:
 
 def test_a_device_without_a_point_says_that_nothing_was_measured() -> None:
     probe = read_record(PROBE, Probe)
-    unmeasured = {
-        "curve": (),
-        "batch_limit": None,
-        "step_time_model": None,
-        "solo_best": None,
-        "sensible": None,
-    }
+    unmeasured: Any = {"curve": (), "batch_limit": None, "step_time_model": None}
+    unmeasured |= {"solo_best": None, "sensible": None}
     second = altered(probe.probes[1], **unmeasured)
     left = altered(probe, probes=(probe.probes[0], second), complete=False)
-    (line,) = [
-        line for line in lines_of(probe_summary(left)) if line.startswith("GPU:1")
-    ]
+    lines = lines_of(probe_summary(left))
+    (line,) = [line for line in lines if line.startswith("GPU:1")]
     assert line == "GPU:1  GeForce GTX 1080: nothing was measured yet"
 
 
 def test_a_path_in_a_warning_is_not_broken() -> None:
     path = f"/home/somebody/.local/state/gpubalance/logs/{'20261123T201039.664456-' * 3}run.log"
-    warning = Warning_(
-        code="pipeline-unknown",
-        message="it failed",
-        next=f"the worker's whole log is {path}",
-    )
+    whole = f"the worker's whole log is {path}"
+    warning = Warning_(code="pipeline-unknown", message="it failed", next=whole)
     assert [line.strip() for line in warning_lines([warning], 80)][-1] == path

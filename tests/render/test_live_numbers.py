@@ -16,9 +16,7 @@ from tests.render.measurements import PAIR
 from tests.support.cases import cases
 
 
-def split_of(
-    first_s: float | None, second_s: float | None, step_s: float | None
-) -> LiveSplit:
+def split_of(first_s: float | None, second_s: float, step_s: float | None) -> LiveSplit:
     split = LiveSplit(PAIR, (60, 40), step_s)
     split.rows[0].compute_s = first_s
     split.rows[1].compute_s = second_s
@@ -39,10 +37,7 @@ def texts(split: LiveSplit, width: int = 80, height: int = 24) -> list[str]:
     (None, 0.10, 0.20, (" " * 20, "██████████··········")),
 )
 def test_a_bar_is_a_step_from_left_to_right(
-    first_s: float | None,
-    second_s: float | None,
-    step_s: float | None,
-    bars: tuple[str, str],
+    first_s: float | None, second_s: float, step_s: float | None, bars: tuple[str, str]
 ) -> None:
     split = split_of(first_s, second_s, step_s)
     assert tuple(_bar(split, row, 20).plain for row in split.rows) == bars
@@ -109,7 +104,6 @@ def test_the_rates_at_once_are_added_up() -> None:
     (20, ["measuring", "2 min left"]),
 )
 def test_what_is_left_stands_at_the_right_if_room(width: int, lines: list[str]) -> None:
-    assert [
-        line.plain for line in header_lines("measuring", "2 min left", width)
-    ] == lines
+    shown = [line.plain for line in header_lines("measuring", "2 min left", width)]
+    assert shown == lines
     assert [line.plain for line in header_lines("measuring", "", 80)] == ["measuring"]

@@ -51,11 +51,8 @@ def figure_of(chart: Chart) -> Figure:
 
 
 def bars(chart: Chart) -> list[Rectangle]:
-    return [
-        patch
-        for patch in figure_of(chart).axes[0].patches
-        if isinstance(patch, Rectangle)
-    ]
+    patches = figure_of(chart).axes[0].patches
+    return [patch for patch in patches if isinstance(patch, Rectangle)]
 
 
 def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> None:
@@ -64,26 +61,17 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     run = known(subject.run)
     assert [step.title for step in steps] == ["Even split", "Chosen split"]
     assert steps[0].parts[0].wait_s == known(run.baselines.even).replicas[0].wait_s
-    wanted = [
-        seconds * 1e3
-        for step in steps
-        for part in step.parts
-        for seconds in (
-            step.input_wait_s,
-            part.compute_s,
-            part.wait_s,
-            step.sync_s,
-            part.update_s,
-        )
-        if seconds
-    ]
+    wanted = []
+    for step in steps:
+        for part in step.parts:
+            of_device = (part.compute_s, part.wait_s, step.sync_s, part.update_s)
+            wanted += [
+                1e3 * seconds for seconds in (step.input_wait_s, *of_device) if seconds
+            ]
     found = bars(drawn(subject, "step"))
     assert [bar.get_width() for bar in found] == pytest.approx(wanted)
-    assert {bar.get_hatch() or "" for bar in found} >= {
-        "",
-        HATCHES[WAIT],
-        HATCHES[SYNC],
-    }
+    hatches = {bar.get_hatch() or "" for bar in found}
+    assert hatches >= {"", HATCHES[WAIT], HATCHES[SYNC]}
     batches = f"{known(run.baselines.even).global_batch} and {run.global_batch}"
     assert f"Their global batches differ: {batches}" in drawn(subject, "step").text
     alike = inside(run, "baselines", even=altered(run, batches=run.batches[::-1]))
@@ -92,17 +80,14 @@ def test_the_bars_of_a_step_are_its_times_and_those_of_the_gap_all_of_it() -> No
     # The even split is above the chosen one, and each row ends with the step.
     assert found[0].get_y() > found[-1].get_y()
     ends = [bar.get_x() + bar.get_width() for bar in found]
-    assert max(ends) == pytest.approx(
-        max(step.step_time_s for step in steps) * 1e3, rel=0.01
-    )
+    longest_s = max(step.step_time_s for step in steps)
+    assert max(ends) == pytest.approx(longest_s * 1e3, rel=0.01)
     gap = known(known(known(subject.plan).balance).solo_gap)
     lost = [bar.get_width() for bar in bars(drawn(subject, "gap"))]
-    assert sum(lost) == pytest.approx(
-        gap.solo_sum - gap.throughput, abs=1e-3 * gap.solo_sum
-    )
-    assert lost == pytest.approx(
-        [part.rate for part in large_losses(subject.devices, gap)]
-    )
+    missing = gap.solo_sum - gap.throughput
+    assert sum(lost) == pytest.approx(missing, abs=1e-3 * gap.solo_sum)
+    rates = [part.rate for part in large_losses(subject.devices, gap)]
+    assert lost == pytest.approx(rates)
 
 
 @cases("wide", 0.01, 100.0)
@@ -135,13 +120,10 @@ def test_the_even_split_s_step_is_shown_if_it_is_another() -> None:
 def test_many_samples_are_drawn_as_a_band(tmp_path: Path) -> None:
     document = samples.document(samples.RUN)
     times = [0.05 + 0.001 * (i % 7) for i in range(5000)]
-    document["step_time_s"] |= {
-        "samples": times,
-        "at_s": [0.05 * i for i in range(5000)],
-    }
-    chart = drawn(
-        samples.subject(samples.written(tmp_path, "long.json", document)), "course"
-    )
+    at_s = [0.05 * i for i in range(5000)]
+    document["step_time_s"] |= {"samples": times, "at_s": at_s}
+    long = samples.subject(samples.written(tmp_path, "long.json", document))
+    chart = drawn(long, "course")
     assert len(chart.svg("x", WIDE)) < 60_000
     (band,) = figure_of(chart).axes[0].collections
     heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
@@ -165,11 +147,8 @@ def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
 def test_each_svg_is_whole_and_its_text_is_text(
     subjects: tuple[ReportSubject, ...], html: str, width: int
 ) -> None:
-    svgs = re.findall(
-        rf'<div class="{"wide" if width == WIDE else "narrow"}">(<svg .*?</svg>)</div>',
-        html,
-        re.DOTALL,
-    )
+    kind = "wide" if width == WIDE else "narrow"
+    svgs = re.findall(rf'(?s)<div class="{kind}">(<svg .*?</svg>)</div>', html)
     shown = [one for subject in subjects for one in charts_of(subject).drawn]
     assert len(svgs) == len(shown)
     for svg, chart in zip(svgs, shown, strict=True):
@@ -182,13 +161,10 @@ def test_each_svg_is_whole_and_its_text_is_text(
         assert set(re.findall(r"url\(#([^)]+)\)", svg)) <= ids
         text = [element.text for element in root.iter("text")]
         assert len(text) > 4
-        assert any(
-            re.search(r", (ms|s|GiB|samples/s|samples)$|^trial$", label or "")
-            for label in text
-        )
-        assert not re.findall(r"#[0-9a-fA-F]{6}\b", svg), (
-            "a colour that no dark page changes"
-        )
+        unit = r", (ms|s|GiB|samples/s|samples)$|^trial$"
+        assert any(re.search(unit, label or "") for label in text)
+        no_page_changes = re.findall(r"#[0-9a-fA-F]{6}\b", svg)
+        assert not no_page_changes
 
 
 def test_a_chart_is_drawn_the_same_each_time() -> None:
@@ -212,10 +188,9 @@ def test_memory_is_shown_against_what_may_be_taken() -> None:
     """That is what a probe says of the allocator, else all of the device's memory."""
     subject = samples.subject(samples.BALANCE, samples.PROBE)
     for limit, told in ((1 << 40, "1.00 TiB"), (None, "GiB")):
-        probes = [
-            inside(known(probe), "batch_limit", memory_bytes=limit)
-            for probe in subject.probes
-        ]
+        probes = []
+        for probe in map(known, subject.probes):
+            probes.append(inside(probe, "batch_limit", memory_bytes=limit))
         chart = drawn(replace(subject, probes=tuple(probes)), "memory")
         texts = [text.get_text() for text in figure_of(chart).axes[0].texts]
         of_limits = [text for text in texts if " of " in text]
@@ -226,24 +201,23 @@ def test_memory_is_shown_against_what_may_be_taken() -> None:
 # Machado, Oliveira and Fernandes, IEEE Transactions on Visualization and Computer Graphics 15
 # (2009), severity 1.
 _SEEN = {
-    "protanopia": [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-    ],
-    "deuteranopia": [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.01182, 0.04294, 0.968881],
-    ],
-    "tritanopia": [
-        [1.255528, -0.076749, -0.178779],
-        [-0.078411, 0.930809, 0.147602],
-        [0.004733, 0.691367, 0.3039],
-    ],
-    "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": (
+        "0.152286 1.052583 -0.204868  0.114503 0.786281 0.099216  "
+        "-0.003882 -0.048116 1.051998"
+    ),
+    "deuteranopia": (
+        "0.367322 0.860646 -0.227968  0.280085 0.672501 0.047413  "
+        "-0.01182 0.04294 0.968881"
+    ),
+    "tritanopia": (
+        "1.255528 -0.076749 -0.178779  -0.078411 0.930809 0.147602  "
+        "0.004733 0.691367 0.3039"
+    ),
+    "all": "1 0 0  0 1 0  0 0 1",
 }
-_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+_XYZ = np.array(
+    [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+)
 
 
 def linear(value: str) -> np.ndarray:
@@ -252,27 +226,22 @@ def linear(value: str) -> np.ndarray:
 
 
 def lab(value: str, seen: str) -> np.ndarray:
-    xyz = (
-        np.array(_XYZ)
-        @ np.clip(np.array(_SEEN[seen]) @ linear(value), 0, 1)
-        / np.array([0.9505, 1.0, 1.089])
-    )
+    of_eye = np.array(_SEEN[seen].split(), dtype=float).reshape(3, 3)
+    rgb = np.clip(of_eye @ linear(value), 0, 1)
+    xyz = _XYZ @ rgb / np.array([0.9505, 1.0, 1.089])
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
 def contrast(one: str, other: str) -> float:
-    light = sorted(
-        float(np.array(_XYZ[1]) @ linear(value)) + 0.05 for value in (one, other)
-    )
+    light = sorted(float(_XYZ[1] @ linear(value)) + 0.05 for value in (one, other))
     return light[1] / light[0]
 
 
 def palettes() -> list[dict[str, str]]:
     """The page's colours by name, light and dark."""
-    css = (ROOT / "gpubalance" / "render" / "report" / "page.css").read_text(
-        encoding="utf-8"
-    )
+    path = ROOT / "gpubalance" / "render" / "report" / "page.css"
+    css = path.read_text(encoding="utf-8")
     light, dark = (
         dict(re.findall(r"(--[a-z]+): (#[0-9a-f]{6});", block))
         for block in css.split("@media screen")[:2]
@@ -286,10 +255,8 @@ def test_colour_blind_readers_tell_parts_and_devices_apart(
     palette: dict[str, str], seen: str
 ) -> None:
     named = {found: palette[name] for found, name in VARIABLES.items()}
-    together = [
-        *combinations((COMPUTE, WAIT, SYNC), 2),
-        *combinations([look(i)["color"] for i in range(4)], 2),
-    ]
+    devices = [look(i)["color"] for i in range(4)]
+    together = [*combinations((COMPUTE, WAIT, SYNC), 2), *combinations(devices, 2)]
     for one, other in together:
         assert np.linalg.norm(lab(named[one], seen) - lab(named[other], seen)) > 10
     looks = {tuple(look(i).values()) for i in range(56)}

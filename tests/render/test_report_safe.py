@@ -47,37 +47,23 @@ def hostile(folder: Path) -> tuple[ReportSubject, ...]:
             device["name"] = name
         document["devices"][1]["uuid"] = "‮" + "</style><b>" + "X" * 10_000
         document["settings"]["model"] = '=HYPERLINK("http://evil.example";"x")'
-        document["warnings"] = [
-            {
-                "code": "<b>",
-                "message": "--></svg><script>1</script>\n# x",
-                "next": "@evil {{ 7*7 }}",
-            }
-        ]
+        acts = {
+            "message": "--></svg><script>1</script>\n# x",
+            "next": "@evil {{ 7*7 }}",
+        }
+        document["warnings"] = [{"code": "<b>", **acts}]
         document["created"] = "<i>now</i>"
     plan["probed"] = probe["created"]
-    paths = (
-        samples.written(folder, "a.json", plan),
-        samples.written(folder, "b<svg onload=x>.json", probe),
-    )
-    return read_subjects(paths)
+    there = samples.written(folder, "b<svg onload=x>.json", probe)
+    return read_subjects([samples.written(folder, "a.json", plan), there])
 
 
 def test_a_page_of_hostile_text_has_no_element_of_theirs(tmp_path: Path) -> None:
     subjects = hostile(tmp_path)
     html = html_page(subjects, [charts_of(subjects[0]), Charts((), {})])
     page = samples.Page(html)
-    assert not {
-        "script",
-        "img",
-        "b",
-        "i",
-        "iframe",
-        "object",
-        "embed",
-        "link",
-        "base",
-    } & set(page.tags)
+    theirs = {"script", "img", "b", "i", "iframe", "object", "embed", "link", "base"}
+    assert not theirs & set(page.tags)
     assert not [tag for tag in page.tags if tag.startswith("@")]
     assert page.tags.count("style") == 1
     assert all(re.fullmatch(r"#[\w.-]+", reference) for reference in page.references)
@@ -95,9 +81,8 @@ def test_the_page_needs_nothing_else(html: str) -> None:
     assert "@import" not in html
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)
     assert policy is not None
-    assert policy[1].startswith(
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    )
+    begins = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    assert policy[1].startswith(begins)
     assert html.index("Content-Security-Policy") < html.index("<style")
     page = samples.Page(html)
     assert all(reference.startswith("#") for reference in page.references)
@@ -115,11 +100,9 @@ def test_no_text_begins_a_formula(sign: str) -> None:
 
 def test_a_csv_of_hostile_text_has_numbers_and_no_formula(tmp_path: Path) -> None:
     text = csv_text(hostile(tmp_path))
-    rows = [
-        row
-        for table in text.split("\n\n")
-        for row in csv.DictReader(io.StringIO(table))
-    ]
+    rows = list[dict[str, str]]()
+    for table in text.split("\n\n"):
+        rows += csv.DictReader(io.StringIO(table))
     for row in rows:
         for value in row.values():
             assert not value or value[0] not in "=+@\t\r＝＋－＠"
@@ -127,9 +110,8 @@ def test_a_csv_of_hostile_text_has_numbers_and_no_formula(tmp_path: Path) -> Non
                 float(value)
     losses = [float(row["rate"]) for row in rows if row["table"] == "gap"]
     assert min(losses) < 0
-    assert {row["value"] for row in rows if row.get("setting") == "model"} == {
-        """'=HYPERLINK("http://evil.example";"x")"""
-    }
+    models = {row["value"] for row in rows if row.get("setting") == "model"}
+    assert models == {"""'=HYPERLINK("http://evil.example";"x")"""}
     assert "\x1b" not in text
 
 

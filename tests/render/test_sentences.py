@@ -66,7 +66,7 @@ def test_a_gain_has_a_decimal_below_ten_per_cent(part: float, text: str) -> None
 
 
 @cases(
-    "gain, others, alone",
+    "gain, others, one",
     (0.0, "no faster with it", "no faster with it"),
     (0.1, "no faster with it", "no faster with it"),
     (-0.05, "5.3 % faster without it", "GPU:0 is 5.3 % faster alone"),
@@ -74,11 +74,14 @@ def test_a_gain_has_a_decimal_below_ten_per_cent(part: float, text: str) -> None
     (-0.5, "2.0 times as fast without it", "GPU:0 is 2.0 times as fast alone"),
     (-0.75, "4.0 times as fast without it", "GPU:0 is 4.0 times as fast alone"),
 )
-def test_leaving_one_out_gains(
-    plan: Plan, gain: float, others: str, alone: str
-) -> None:
+def test_leaving_one_out_gains(plan: Plan, gain: float, others: str, one: str) -> None:
     assert _without(plan, gain) == others
-    assert _without(of_first(plan), gain) == alone
+    assert _without(of_first(plan), gain) == one
+
+
+TUNED_FOR_32 = "learning rate: if yours was tuned for batch 32, multiply by 2 ("
+ROUGH = "measured too roughly to say"
+NO_FASTER = "; your input pipeline gives them no faster"
 
 
 def of_first(plan: Plan) -> Plan:
@@ -98,35 +101,31 @@ def test_sync_is_told_where_it_is_longer_with_the_device(
     plan: Plan, with_it_s: float | None, without_s: float, text: str
 ) -> None:
     predicted = altered(plan.predicted, sync_s=without_s)
-    changed = altered(plan, predicted=predicted)
-    assert _syncs(changed, with_it_s) == text
+    assert _syncs(altered(plan, predicted=predicted), with_it_s) == text
 
 
 def with_binds(plan: Plan, *binds: str) -> Plan:
-    shares = [
-        altered(share, binds=bind, limit=640 + share.device)
-        for share, bind in zip(plan.shares, binds, strict=True)
-    ]
+    shares = []
+    for share, bind in zip(plan.shares, binds, strict=True):
+        shares.append(altered(share, binds=bind, limit=640 + share.device))
     return altered(plan, shares=tuple(shares))
 
 
 def test_why_devices_have_no_more(plan: Plan) -> None:
     full = with_binds(plan, "speed", "memory")
-    assert bounds_text(full) == (
-        "GPU:1 is limited by its memory (641); GPU:0 could take more, but the others would wait"
-    )
+    limited = "GPU:1 is limited by its memory (641)"
+    waits = "GPU:0 could take more, but the others would wait"
+    assert bounds_text(full) == f"{limited}; {waits}"
     alike = with_binds(plan, "global batch", "global batch")
-    assert bounds_text(alike) == "GPU:0, GPU:1 could take more of a larger global batch"
+    both = "GPU:0, GPU:1 could take more"
+    assert bounds_text(alike) == f"{both} of a larger global batch"
     fine = with_binds(plan, "speed", "granularity")
     larger = fine.predicted.by_global_batch
     assert any(one.split.global_batch > plan.global_batch for one in larger)
-    assert bounds_text(fine) == (
-        "GPU:0, GPU:1 could take more, but no larger global batch promises clearly more samples/s"
-    )
-    none_larger = altered(fine.predicted, by_global_batch=())
-    assert bounds_text(altered(fine, predicted=none_larger)) == (
-        "GPU:0, GPU:1 could take more of a larger global batch"
-    )
+    none = "but no larger global batch promises clearly more samples/s"
+    assert bounds_text(fine) == f"{both}, {none}"
+    none_larger = altered(fine, predicted=altered(fine.predicted, by_global_batch=()))
+    assert bounds_text(none_larger) == f"{both} of a larger global batch"
     assert aim_text(plan) == "samples/s"
     noisy = altered(plan.predicted, noise_scale=100.0)
     assert aim_text(altered(plan, predicted=noisy)) == "goodput"
@@ -135,12 +134,11 @@ def test_why_devices_have_no_more(plan: Plan) -> None:
 def test_why_a_device_is_left_out(plan: Plan) -> None:
     multiple = plan.batch_multiple
     out = LeftOut(device=1, gain=-0.2, sync_s=None)
-    by_sync = with_binds(of_first(plan), "speed", "sync")
-    assert left_out_text(by_sync, out) == (
-        "GPU:1 is left out, as it costs more sync than it adds: GPU:0 is 25 % faster alone"
-    )
+    alone = "GPU:0 is 25 % faster alone"
+    costs = f"GPU:1 is left out, as it costs more sync than it adds: {alone}"
+    assert left_out_text(with_binds(of_first(plan), "speed", "sync"), out) == costs
     slow = with_binds(of_first(plan), "speed", "speed")
-    assert left_out_text(slow, out) == "GPU:1 is left out: GPU:0 is 25 % faster alone"
+    assert left_out_text(slow, out) == f"GPU:1 is left out: {alone}"
     unknown = altered(out, gain=None)
     assert left_out_text(slow, unknown) == "GPU:1 has no samples"
     shares = list(slow.shares)
@@ -150,9 +148,8 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
         assert ("has no room" in text) is not has_room
     shares[1] = altered(shares[1], limit=0)
     full = altered(slow, shares=tuple(shares))
-    assert left_out_text(full, out) == (
-        f"GPU:1 is left out: it has no room for a batch of {multiple}"
-    )
+    no_room = f"GPU:1 is left out: it has no room for a batch of {multiple}"
+    assert left_out_text(full, out) == no_room
 
 
 @cases(
@@ -160,14 +157,8 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
     (None, None, None, 64, ""),
     (32, 32, 64, 64, ""),  # said with the user's own batch
     (64, 64, 64, 64, "global batch 64, as before: the learning rate stays"),
-    (16, 32, 64, 64, "learning rate: if yours was tuned for batch 32, multiply by 2 ("),
-    (
-        None,
-        32,
-        64,
-        64,
-        "learning rate: if yours was tuned for batch 32, multiply by 2 (",
-    ),
+    (16, 32, 64, 64, TUNED_FOR_32),
+    (None, 32, 64, 64, TUNED_FOR_32),
 )
 def test_how_the_learning_rate_changes(
     plan: Plan,
@@ -264,20 +255,17 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     first = altered(first, compute_s=0.1, update_s=0.02, wait_s=0.05)
     second = altered(second, compute_s=0.11, update_s=0.06, wait_s=0.0)
     both = (first, second)
-    assert step_text(of_steps(run), both) == (
-        "step 200 ms = slowest compute 110 ms + update 60.0 ms + sync 30.0 ms; imbalance 1.250 "
-        "(1 = they finish together)"
-    )
+    parts = "slowest compute 110 ms + update 60.0 ms + sync 30.0 ms"
+    imbalance = "imbalance 1.250 (1 = they finish together)"
+    assert step_text(of_steps(run), both) == f"step 200 ms = {parts}; {imbalance}"
     waiting = altered(second, wait_s=0.00021, update_s=0.02)
-    assert "110 ms + update 20.0 ms + wait 210 µs + sync" in step_text(
-        of_steps(run), (first, waiting)
-    )
+    told = step_text(of_steps(run), (first, waiting))
+    assert "110 ms + update 20.0 ms + wait 210 µs + sync" in told
     hardly = altered(waiting, wait_s=0.00019)
     assert "wait" not in step_text(of_steps(run), (first, hardly))
     slow = step_text(of_steps(run, slow_s=0.004, excess_s=0.00021), both)
-    assert (
-        "+ rare slow steps 4.00 ms − 210 µs (steps that were timed were slower)" in slow
-    )
+    says = "+ rare slow steps 4.00 ms − 210 µs (steps that were timed were slower)"
+    assert says in slow
     seen = SlowSteps(count=3, timed=240)
     told = "+ rare slow steps 4.00 ms (3 of 240 steps timed alone took over 1.5 × the median);"
     assert told in step_text(of_steps(run, slow_s=0.004, slow_steps=seen), both)
@@ -297,11 +285,7 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     ({"this split": 50_000 / 120}, math.inf, "2.00 min with this split"),
     ({"this split": 50_000 / 7199}, math.inf, "120 min with this split"),
     ({"this split": 50_000 / 7200}, math.inf, "2.00 h with this split"),
-    (
-        {"a": 1000.0, "b": 500.0},
-        800.0,
-        "62.5 s with a, 100 s with b; your input pipeline gives them no faster",
-    ),
+    ({"a": 1000.0, "b": 500.0}, 800.0, f"62.5 s with a, 100 s with b{NO_FASTER}"),
     ({"a": 800.0}, 800.0, "62.5 s with a"),
 )
 def test_an_epoch_s_duration(
@@ -318,11 +302,7 @@ def test_an_epoch_s_duration(
     (1004.0, None, ("no more", "hardly worth it")),
     (1000.0, None, ("no more", "not worth it")),
     (950.0, None, ("5 % less", "not worth it")),
-    (
-        1020.0,
-        (980.0, 1060.0),
-        ("2 % more", "measured too roughly to say whether it is worth it"),
-    ),
+    (1020.0, (980.0, 1060.0), ("2 % more", f"{ROUGH} whether it is worth it")),
     (1020.0, (980.0, 1049.0), ("2 % more", "hardly worth it")),
     (1100.0, (1001.0, 1200.0), ("10 % more", "worth it")),
     (950.0, (900.0, 999.0), ("5 % less", "not worth it")),
@@ -336,19 +316,15 @@ def test_what_a_gain_is_worth(
 def test_xla_is_recommended_where_it_is_clearly_faster() -> None:
     assert xla_text("GPU:0", None) == ""
     assert xla_text("GPU:0", 1.05) == ""
-    assert xla_text("GPU:0", 1.06) == (
-        "GPU:0 alone is 6 % faster with XLA: gpubalance balance --xla trains with it"
-    )
+    trains = "gpubalance balance --xla trains with it"
+    assert xla_text("GPU:0", 1.06) == f"GPU:0 alone is 6 % faster with XLA: {trains}"
 
 
 def pipeline(alone: float, held: float | None, *, binds: bool) -> InputPipeline:
-    return InputPipeline(
-        alone=Throughput(median=alone, ci95=None),
-        processor_use=0.55,
-        held=None if held is None else Throughput(median=held, ci95=None),
-        binds=binds,
-        remedies=(Remedy(where="data.py:3", what="prefetch"),) if binds else (),
-    )
+    remedies = (Remedy(where="data.py:3", what="prefetch"),) if binds else ()
+    measured = held and Throughput(median=held, ci95=None)
+    rates: Any = {"alone": Throughput(median=alone, ci95=None), "held": measured}
+    return InputPipeline(processor_use=0.55, binds=binds, remedies=remedies, **rates)
 
 
 def test_what_an_input_pipeline_gives() -> None:
@@ -356,59 +332,47 @@ def test_what_an_input_pipeline_gives() -> None:
     assert most_fed(pipeline(500.0, None, binds=False)) == math.inf
     assert most_fed(pipeline(500.0, None, binds=True)) == 500.0
     binding = pipeline(500.0, 800.0, binds=True)
+    gives = "your input pipeline gives 500 samples/s; these devices could take 900"
     assert list(pipeline_sentences(binding, 900.0)) == [
-        "your input pipeline gives 500 samples/s; these devices could take 900 (it uses 55 % of "
-        "the processors)",
+        f"{gives} (it uses 55 % of the processors)",
         "  → data.py:3: what usually helps: prefetch",
     ]
     first, _ = pipeline_sentences(binding, None)
     assert "could take 800 " in first
     usual = altered(binding, remedies=())
-    assert list(pipeline_sentences(usual, 900.0))[1:] == [
-        "  → no usual remedy is missing: do less for each sample, or do it once, beforehand"
-    ]
+    (_, remedy) = pipeline_sentences(usual, 900.0)
+    assert remedy.startswith("  → no usual remedy is missing: do less for each sample")
     fast = pipeline(5000.0, 800.0, binds=False)
     alone = "your input pipeline alone gives 5000 samples/s, with 55 % of the processors, and keeps up"
     assert list(pipeline_sentences(fast, 900.0)) == [alone]
-    assert list(pipeline_sentences(fast, 900.0, fed_the_split=True)) == [
-        f"{alone}; without waiting for it the split gives 800"
-    ]
+    (told,) = pipeline_sentences(fast, 900.0, fed_the_split=True)
+    assert told == f"{alone}; without waiting for it the split gives 800"
     unknown = pipeline(5000.0, None, binds=False)
     assert list(pipeline_sentences(unknown, 900.0, fed_the_split=True)) == [alone]
     assert list(pipeline_sentences(None, 900.0)) == []
-    for scale, takes, verdict in (
-        (8, 7200, "be the bottleneck"),
-        (4, 3600, "keep up with that too"),
-    ):
-        assert list(pipeline_sentences(fast, 900.0, time_scale=scale))[1:] == [
-            f"without --time-scale {scale} these devices could take {takes}: your pipeline would "
-            f"{verdict}"
-        ]
+    be, keep = "be the bottleneck", "keep up with that too"
+    for scale, takes, verdict in ((8, 7200, be), (4, 3600, keep)):
+        (_, told) = pipeline_sentences(fast, 900.0, time_scale=scale)
+        without = f"without --time-scale {scale} these devices could take {takes}"
+        assert told == f"{without}: your pipeline would {verdict}"
+
+
+TOO_FULL = "leaves less than the margin"
+NO_FURTHER = "not looked for further, as throughput stopped rising at 16"
+DOES = "probe --find-limit does"
 
 
 @cases(
     "found, text",
-    (
-        {"fits": 224, "fails": 232},
-        "224 trains, 232 does not (leaves less than the margin)",
-    ),
+    ({"fits": 224, "fails": 232}, f"224 trains, 232 does not ({TOO_FULL})"),
     ({"fits": None, "fails": 1}, "not even 1 fits"),
     ({"fits": 224}, "none found up to batch 224"),
-    (
-        {"fits": 224, "plateau": 16},
-        "at least 224 trains; not looked for further, as throughput stopped rising at 16: "
-        "probe --find-limit does",
-    ),
+    ({"fits": 224, "plateau": 16}, f"at least 224 trains; {NO_FURTHER}: {DOES}"),
 )
 def test_what_a_batch_limit_is_called(found: dict[str, int], text: str) -> None:
     trials = []
     for batch, outcome in ((232, "oom"), (224, "fits"), (232, "margin")):
         trials.append(Trial(batch=batch, outcome=outcome, seconds=1.0, reason="a test"))
-    known = {
-        "fails": None,
-        "max_batch": 224,
-        "memory_bytes": None,
-        "needed_bytes": None,
-    }
-    limit = BatchLimit(**{**known, "trials": tuple(trials), **found})
-    assert _limit(limit) == f"batch limit: {text}"
+    known: Any = {"fails": None, "max_batch": 224, "trials": tuple(trials)}
+    known |= {"memory_bytes": None, "needed_bytes": None}
+    assert _limit(BatchLimit(**known | found)) == f"batch limit: {text}"

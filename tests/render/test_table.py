@@ -22,22 +22,16 @@ ROWS = [("device", "name", "rate"), ("GPU:0", "A", "1000"), ("GPU:1", "", "80")]
 
 
 def test_columns_are_aligned_under_their_heads() -> None:
-    assert table(ROWS, left=(0, 1)) == [
-        "device  name  rate",
-        "GPU:0   A     1000",
-        "GPU:1           80",
-    ]
+    aligned = ["device  name  rate", "GPU:0   A     1000", "GPU:1           80"]
+    assert table(ROWS, left=(0, 1)) == aligned
     assert table(ROWS, left=(0,), indent="  ")[1] == "  GPU:0      A  1000"
     assert table([*ROWS, ("a long heading",)])[-1] == "a long heading"
 
 
 def test_a_table_that_does_not_fit_becomes_sentences() -> None:
     assert table(ROWS, left=(0, 1), width=18) == table(ROWS, left=(0, 1))
-    assert table(ROWS, left=(0, 1), width=17) == [
-        "GPU:0: name A, rate",
-        "  1000",
-        "GPU:1: rate 80",
-    ]
+    narrow = ["GPU:0: name A, rate", "  1000", "GPU:1: rate 80"]
+    assert table(ROWS, left=(0, 1), width=17) == narrow
     without_head = [("device", "", "rate"), ("GPU:0", "A", "1000")]
     assert table(without_head, width=3) == ["GPU:0 A: rate 1000"]
 
@@ -73,34 +67,18 @@ def test_texts_are_cut_to_a_width(width: int, end: str, front: str) -> None:
 
 
 def test_prose_is_wrapped_but_not_behind_a_sign_nor_within_a_word() -> None:
-    assert prose("aaaa bbbb cccc dddd eeee 1 ± 2 %", 27) == [
-        "aaaa bbbb cccc dddd eeee 1",
-        "  ± 2 %",
-    ]
+    text = "aaaa bbbb cccc dddd eeee"
+    assert prose(f"{text} 1 ± 2 %", 27) == [f"{text} 1", "  ± 2 %"]
     assert prose("aaaa bbbb cccc dddd eeee 1", 3) == ["aaaa bbbb cccc dddd", "  eeee 1"]
     assert prose("x" * 30, 20) == ["x" * 30]
-    assert prose("aaaa bbbb cccc dddd eeee", 20, "> ", "") == [
-        "> aaaa bbbb cccc",
-        "dddd eeee",
-    ]
+    assert prose(text, 20, "> ", "") == ["> aaaa bbbb cccc", "dddd eeee"]
 
 
 def test_parts_keep_their_indent_and_empty_lines() -> None:
-    parts: list[Paragraph] = [
-        "one",
-        "  two",
-        "",
-        BLANK,
-        TextTable(ROWS),
-        lambda width: ["-" * width],
-    ]
-    assert lines_of(parts, 30) == [
-        "one",
-        "  two",
-        "",
-        *table(ROWS, left=(0, 1)),
-        "-" * 30,
-    ]
+    texts: list[Paragraph] = ["one", "  two", ""]
+    line = "-" * 30
+    parts = [*texts, BLANK, TextTable(ROWS), lambda width: ["-" * width]]
+    assert lines_of(parts, 30) == [*texts, *table(ROWS, left=(0, 1)), line]
 
 
 def test_warnings_of_one_kind_are_joined_and_the_next_command_stands_last() -> None:
@@ -109,32 +87,16 @@ def test_warnings_of_one_kind_are_joined_and_the_next_command_stands_last() -> N
         Warning_(code="slow", message="b is slow", next=""),
         Warning_(code="noisy", message="c is noisy", next="measure again"),
     ]
-    told = [
-        "",
-        "warning noisy: a is noisy; c is noisy",
-        "  → measure again",
-        "warning slow: b is slow",
-        "  → ",
-    ]
-    assert warning_lines(alike) == told
+    noisy = ["", "warning noisy: a is noisy; c is noisy"]
+    slow = ["warning slow: b is slow", "  → "]
+    assert warning_lines(alike) == [*noisy, "  → measure again", *slow]
     assert warning_lines([]) == []
     text = summary(["done"], alike, "go on", ["a", "b"], typed=str.upper)
-    assert text.splitlines() == [
-        "done",
-        *told[:2],
-        "  → MEASURE AGAIN",
-        *told[3:],
-        "",
-        "next: go on",
-        "or, after `import gpubalance`, train your own model with it:",
-        "  a",
-        "  b",
-    ]
-    assert summary([], [], "go on", ["a"]).splitlines() == [
-        "",
-        "next: go on",
-        "or train with it:",
-        "  a",
-    ]
+    trains = "or, after `import gpubalance`, train your own model with it:"
+    following = ["", "next: go on", trains, "  a", "  b"]
+    upper = ["done", *noisy, "  → MEASURE AGAIN", *slow]
+    assert text.splitlines() == [*upper, *following]
+    brief = summary([], [], "go on", ["a"]).splitlines()
+    assert brief == ["", "next: go on", "or train with it:", "  a"]
     narrow = warning_lines(alike[:1], 24)
     assert narrow == ["", "warning noisy: a is", "  noisy", "  → measure again"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,11 @@ NOW = 1000.0
 
 
 def scalars(found: list[Summary], tag: str) -> list[tuple[int, float, float]]:
+    events = [(step, wall_s, of.value[0]) for _, wall_s, step, of in found]
     return [
-        (step, wall_s, of.value[0].simple_value)
-        for _, wall_s, step, of in found
-        if of.value[0].tag == tag
+        (step, wall_s, one.simple_value)
+        for step, wall_s, one in events
+        if one.tag == tag
     ]
 
 
@@ -30,10 +32,8 @@ def runs(found: list[Summary]) -> list[str]:
 
 
 def test_how_long_a_step_waits_for_data_is_told_where_the_host_has_it() -> None:
-    for settings, tells in (
-        (SETTINGS, False),
-        (Settings(model="small", input="host"), True),
-    ):
+    on_host = Settings(model="small", input="host")
+    for settings, tells in ((SETTINGS, False), (on_host, True)):
         measured = measurement((6, 4), step_time(0.5))
         found = Summaries(settings).window("", PAIR, measured, NOW)
         assert bool(scalars(found, "gpubalance/input_wait_s")) == tells
@@ -48,37 +48,28 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
     assert [step for step, _, _ in scalars(again, "gpubalance/samples_per_s")] == [12]
     # The figure beside the hyperparameters is the median of all its samples, as the result's.
     assert scalars(again, "gpubalance/median/samples_per_s") == [(12, NOW + 2, 40.0)]
-    rows = [
-        [told.value[0].tag for *_, told in found].count("_hparams_/session_start_info")
-        for found in (first, again)
-    ]
+    rows = []
+    for found in (first, again):
+        tags = [told.value[0].tag for *_, told in found]
+        rows.append(tags.count("_hparams_/session_start_info"))
     assert rows == [1, 0]
     # Another split that is proven is another run, and so are other micro-batches.
-    other = [
-        told.window("", PAIR, measurement(batches, step_time(0.5)), NOW + 3)
-        for batches in ((8, 2), (6, 4))
-    ]
-    micro = told.window(
-        "", PAIR, measurement((6, 4), step_time(0.5), micro_batches=(3, 4)), NOW + 3
-    )
-    assert [runs(found) for found in (*other, micro)] == [
-        ["split-2"],
-        ["split"],
-        ["split-3"],
-    ]
-    assert [one[:2] for one in told.done(NOW + 4)] == [
-        (run, NOW + 4) for run in ("split", "even", "split-2", "split-3")
-    ]
+    other = []
+    for batches in ((8, 2), (6, 4)):
+        of = measurement(batches, step_time(0.5))
+        other.append(runs(told.window("", PAIR, of, NOW + 3)))
+    of = measurement((6, 4), step_time(0.5), micro_batches=(3, 4))
+    other.append(runs(told.window("", PAIR, of, NOW + 3)))
+    assert other == [["split-2"], ["split"], ["split-3"]]
+    ends = [(run, NOW + 4) for run in ("split", "even", "split-2", "split-3")]
+    assert [one[:2] for one in told.done(NOW + 4)] == ends
 
 
 def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
-    moments = tuple(
-        Moment(at_s=at_s, temperature_c=c)
-        for at_s, c in ((-3.0, 40), (0.2, 50), (1.6, 60), (3.9, 70))
-    )
-    telemetry = Telemetry(
-        readings=4, duration_s=5.0, temperature_c=70, power_w=200.0, course=moments
-    )
+    seen = ((-3.0, 40), (0.2, 50), (1.6, 60), (3.9, 70))
+    moments = tuple(Moment(at_s=at_s, temperature_c=c) for at_s, c in seen)
+    figures: Any = {"readings": 4, "temperature_c": 70, "power_w": 200.0}
+    telemetry = Telemetry(duration_s=5.0, course=moments, **figures)
     # Samples of four steps that ended at 2 and 4 s, after a stamped second of the window.
     times = step_time(0.25, 0.5, at_s=(2.0, 4.0))
     told = Summaries(SETTINGS)
@@ -104,17 +95,16 @@ def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
 
 def test_steps_of_a_tag_rise_always() -> None:
     """TensorBoard drops what came before a step that is not larger."""
-    moments = tuple(
-        Moment(at_s=0.1 * n, temperature_c=50 + n, power_w=100.0) for n in range(60)
-    )
-    telemetry = Telemetry(readings=60, duration_s=6.0, course=moments)
+    moments = []
+    for n in range(60):
+        moments.append(Moment(at_s=0.1 * n, temperature_c=50 + n, power_w=100.0))
+    telemetry = Telemetry(readings=60, duration_s=6.0, course=tuple(moments))
     told = Summaries(SETTINGS)
     found = list[Summary]()
     for window in range(3):
         times = step_time(0.25, 0.5, 0.5, at_s=(1.5, 3.5, 5.5))
-        found += told.window(
-            "", PAIR, measurement((6, 4), times, telemetry, memory=1), NOW + 10 * window
-        )
+        of = measurement((6, 4), times, telemetry, memory=1)
+        found += told.window("", PAIR, of, NOW + 10 * window)
     by_tag: dict[str, list[int]] = {}
     for item in found:
         by_tag.setdefault(item[3].value[0].tag, []).append(item[2])

@@ -11,13 +11,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from gpubalance.results.combine_rules import CombineRules
-from gpubalance.results.common import (
-    Model,
-    Optimizer,
-    StepTime,
-    Throughput,
-    shapes_text,
-)
+from gpubalance.results.common import Model, Optimizer, shapes_text
 from gpubalance.results.comparison import ComparedResult
 from gpubalance.results.layers import (
     LayersBaselines,
@@ -31,54 +25,37 @@ from gpubalance.results.layers import (
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import (
     CurvePoint,
-    DeviceProbe,
     SoloRate,
     StepTimeModel,
     peaks_by_batch,
 )
 from gpubalance.results.queue import QueuedCommand, Try
 from gpubalance.results.records import is_estimate, read_record, read_result, result_of
-from gpubalance.results.run import DeviceRun, Run, SoloBest, alone_in_use, divide_gap
+from gpubalance.results.run import Run, SoloBest, alone_in_use
 from gpubalance.results.subject import warnings_of
 from gpubalance.results.timing import Telemetry, passing, throttling
 from gpubalance.results.warnings import warning
+from tests.jobs.probes import QUICK, devices_of, inside, point_of, probe_of
 from tests.render.samples import BALANCE, DATA, PLAN, PROBE, RUN, document, subject
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
 
-def step_time(
-    median: float, interval: tuple[float, float] | None, samples: int = 1
-) -> StepTime:
-    return StepTime(
-        median=median,
-        mad=0.0,
-        ci95=interval,
-        steps_per_sample=1,
-        samples=(median,) * samples,
-        at_s=(1.0,) * samples,
-    )
-
-
 def point(
     batch: int, interval: tuple[float, float] | None, peak: int | None = None
 ) -> CurvePoint:
-    return CurvePoint(
-        batch=batch,
-        step_time_s=step_time(0.2, interval),
-        throughput=Throughput(median=5 * batch, ci95=None),
-        memory_peak_bytes=peak,
-        precise=True,
-        steady=True,
-    )
+    """A point of 0.2 s."""
+    one = altered(point_of(QUICK, batch, 0.2), memory_peak_bytes=peak)
+    return inside(one, "step_time_s", ci95=interval)
 
 
 def test_half_of_an_interval_is_a_part_of_the_median() -> None:
-    assert step_time(0.2, (0.19, 0.21)).relative_half_width == pytest.approx(0.05)
-    assert step_time(0.2, None).relative_half_width == 0.0
-    assert point(8, (0.19, 0.21)).half_width == pytest.approx(0.05)
-    assert point(8, None).half_width == math.inf
+    known_half, unknown = point(8, (0.19, 0.21)), point(8, None)
+    assert known_half.step_time_s.relative_half_width == pytest.approx(0.05)
+    assert unknown.step_time_s.relative_half_width == 0.0
+    assert known_half.half_width == pytest.approx(0.05)
+    assert unknown.half_width == math.inf
 
 
 def test_peaks_are_in_the_order_of_batches() -> None:
@@ -101,15 +78,12 @@ def test_models_are_alike_as_far_as_both_are_known() -> None:
     model = Model(name="m", parameters=5, gradient_bytes=20)
     shaped = altered(model, input_shapes=((3,),))
     adam = altered(model, optimizer=Optimizer(name="Adam", per_weight=2))
-    others = [
-        altered(model, name="n"),
-        altered(model, parameters=6),
-        altered(model, gradient_bytes=24),
-    ]
+    others = {"name": "n", "parameters": 6, "gradient_bytes": 24}
     assert model.is_like(shaped)
     assert shaped.is_like(model)
     assert shaped.is_like(adam)
-    assert not any(model.is_like(other) for other in others)
+    for name, other in others.items():
+        assert not model.is_like(altered(model, **{name: other}))
     assert not shaped.is_like(altered(model, input_shapes=((4,),)))
     sgd = Optimizer(name="SGD", per_weight=0)
     assert not adam.is_like(altered(model, optimizer=sgd))
@@ -145,24 +119,12 @@ def test_reasons_that_pass_and_energy() -> None:
         assert unknown.samples_per_joule(300.0) is None
 
 
-def task(
-    device: int,
-    micro_batch: int,
-    sent_s: float,
-    ready_s: float,
-    start_s: float,
-    end_s: float,
-) -> StepTask:
-    return StepTask(
-        segment=device,
-        kind="forward",
-        micro_batch=micro_batch,
-        device=device,
-        sent_s=sent_s,
-        ready_s=ready_s,
-        start_s=start_s,
-        end_s=end_s,
-    )
+def task(device: int, micro_batch: int, *times_s: float) -> StepTask:
+    """A forward, with the times when it was sent, ready, started and ended."""
+    names = ("sent_s", "ready_s", "start_s", "end_s")
+    told: Any = dict(zip(names, times_s, strict=True))
+    told |= {"segment": device, "micro_batch": micro_batch, "device": device}
+    return StepTask(kind="forward", **told)
 
 
 def test_a_transfer_counts_while_its_device_has_nothing_to_do() -> None:
@@ -190,11 +152,9 @@ def test_a_transfer_counts_while_its_device_has_nothing_to_do() -> None:
         Span("forward", 4.0, 5.0, 2),
         Span("update", 5.0, 5.5),
     ]
-    assert list(timeline.spans(0)) == [
-        Span("forward", 0.0, 1.0, 0),
-        Span("forward", 1.0, 2.0, 1),
-        Span("update", 2.0, 2.25),
-    ]
+    first, second, update = timeline.spans(0)
+    assert (first, second) == (Span("forward", 0, 1, 0), Span("forward", 1, 2, 1))
+    assert update == Span("update", 2.0, 2.25)
     orders = timeline.orders(2, 2)
     assert [[one.micro_batch for one in order] for order in orders] == [[0, 1], [0, 1]]
     assert [[one.segment for one in order] for order in orders] == [[0, 0], [1, 1]]
@@ -216,36 +176,21 @@ def test_what_works_and_what_is_fastest_uncut() -> None:
     )
     assert stage.busy_s == pytest.approx(0.34)
     alone = SoloBest(device=0, batch=8, throughput=100.0)
-    split = SplitBaseline(
-        batches=(8, 8), micro_batches=(8, 8), throughput=150.0, measured=True
-    )
+    sizes: Any = {"batches": (8, 8), "micro_batches": (8, 8)}
+    split = SplitBaseline(throughput=150.0, measured=True, **sizes)
     assert LayersBaselines().throughput == 0.0
     assert LayersBaselines(solo_best=alone).throughput == 100.0
     assert LayersBaselines(solo_best=alone, split=split).throughput == 150.0
 
 
-@pytest.mark.parametrize(
-    ("with_xla", "ratio", "alone"),
-    [(None, None, 100.0), (8, 0.4, 100.0), (40, 2.0, 200.0)],
-)
+@cases("with_xla, ratio, alone", (None, None, 100.0), (8, 0.4, 100.0), (40, 2.0, 200.0))
 def test_the_best_alone_is_with_xla_if_that_is_faster(
     with_xla: int | None, ratio: float | None, alone: float
 ) -> None:
-    probe = DeviceProbe(
-        device=0,
-        curve=(),
-        batch_limit=None,
-        step_time_model=None,
-        solo_best=SoloRate(batch=8, throughput=100.0),
-        sensible=None,
-        with_xla=None if with_xla is None else point(with_xla, None),
-        steady=True,
-        measured_s=1.0,
-        elapsed_s=1.0,
-        children=1,
-        failures=(),
-        complete=True,
-    )
+    (probe,) = probe_of(devices_of(QUICK)).probes
+    timed = None if with_xla is None else point(with_xla, None)
+    best = SoloRate(batch=8, throughput=100.0)
+    probe = altered(probe, solo_best=best, with_xla=timed)
     assert probe.xla_ratio == ratio
     assert probe.alone == alone
     unknown = altered(probe, solo_best=None)
@@ -260,13 +205,8 @@ def test_the_best_alone_is_with_xla_if_that_is_faster(
     ({"curve": None, "planned_with": "curve"}, "there is none"),
 )
 def test_a_model_of_step_times_is_sound(fields: dict[str, Any], told: str) -> None:
-    sound: dict[str, Any] = {
-        "alpha_s": 0.1,
-        "beta_s": 0.0,
-        "residual": 0.0,
-        "planned_with": "line",
-        "curve": None,
-    }
+    sound: dict[str, Any] = {"alpha_s": 0.1, "beta_s": 0.0, "residual": 0.0}
+    sound |= {"planned_with": "line", "curve": None}
     assert StepTimeModel(**sound).planned.step_time_s(8) == 0.1
     curved = StepTimeModel(**sound | {"curve": ((8, 0.3),), "planned_with": "curve"})
     assert curved.planned.step_time_s(8) == 0.3
@@ -279,15 +219,8 @@ def test_rates_alone_are_added_up_of_devices_in_use() -> None:
     assert alone_in_use(bests, (8, 0, 8)) == 400.0
     assert alone_in_use((), (8, 0, 8)) is None
     assert alone_in_use(None, (8, 0, 8)) is None
-    slower, same, faster = (
-        altered(bests[0], xla_ratio=ratio) for ratio in (0.9, 1.0, 1.1)
-    )
-    assert [best.is_with_xla for best in (bests[0], slower, same, faster)] == [
-        False,
-        False,
-        False,
-        True,
-    ]
+    for ratio in (None, 0.9, 1.0, 1.1):
+        assert altered(bests[0], xla_ratio=ratio).is_with_xla is (ratio == 1.1)
 
 
 def test_a_command_of_a_queue_ended_well_if_its_last_try_did() -> None:
@@ -309,11 +242,8 @@ def test_the_powers_of_a_step_and_its_fingerprint() -> None:
         step={"MatMul": 3, "Add": 5, "FusedBatchNormV3": 2, "Mul": 1},
     )
     assert [known_step.exponent(place) for place in range(3)] == [1, 2, 0]
-    assert known_step.fingerprint == (
-        ("FusedBatchNormV3", 2),
-        ("MatMul", 3),
-        ("others", 6),
-    )
+    parts = (("FusedBatchNormV3", 2), ("MatMul", 3), ("others", 6))
+    assert known_step.fingerprint == parts
     assert CombineRules().fingerprint is None
     model = type("Net", (), {"name": "net"})
     known_step.refuse_small(4, model)
@@ -322,27 +252,16 @@ def test_the_powers_of_a_step_and_its_fingerprint() -> None:
     assert caught.value.remedy == "give each device at least 4 samples a step"
 
 
-def test_a_gap_of_what_only_rounding_makes_differ_is_0() -> None:
-    one = DeviceRun(solo_best=1000.0, batch=100, alone_s=0.1, busy_s=0.1 * (1 + 1e-12))
-    gap = divide_gap([one, one], 0.1 * (1 + 1e-12), xla=50.0)
-    assert (gap.batch_sizes, gap.imbalance, gap.sync, gap.slow) == (0.0,) * 4
-    assert gap.slowdown == (0.0, 0.0)
-    assert gap.without_xla == 50.0
-    assert gap.solo_sum == pytest.approx(2050.0)
-
-
 def test_a_probe_that_is_compared_has_no_global_batch() -> None:
-    one = ComparedResult(
-        file="f", kind="run", created="", complete=True, devices=(), warnings=()
-    )
+    told: Any = {"created": "", "complete": True, "devices": (), "warnings": ()}
+    one = ComparedResult(file="f", kind="run", **told)
     assert one.global_batch is None
     assert altered(one, batches=(8, 4)).global_batch == 12
 
 
 def test_a_warning_has_the_code_before_the_slash() -> None:
-    told = warning(
-        "throttled/speed", device="A", part="5 %", slower="slower", advice="b"
-    )
+    words = {"device": "A", "part": "5 %", "slower": "slower", "advice": "b"}
+    told = warning("throttled/speed", **words)
     assert (told.code, told.next) == ("throttled", "b")
     assert told.message.startswith("A became 5 % slower")
 
@@ -368,12 +287,8 @@ def test_a_balances_run_counts_with_its_warnings_first() -> None:
 def test_a_plan_is_complete_once_its_run_and_its_data_are() -> None:
     plan = known(subject(BALANCE).plan)
     assert plan.complete
-    balance = known(plan.balance)
-    without = altered(balance, run=None)
-    assert not altered(plan, balance=without).complete
-    run = altered(known(plan.run), complete=False)
-    begun = altered(balance, run=run)
-    assert not altered(plan, balance=begun).complete
+    for run in (None, altered(known(plan.run), complete=False)):
+        assert not inside(plan, "balance", run=run).complete
     with_data = altered(plan.settings, data="data.py:batches")
     assert not altered(plan, settings=with_data).complete
     assert known(subject(PLAN).plan).complete

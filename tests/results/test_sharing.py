@@ -17,9 +17,10 @@ from gpubalance.results.records import Reported, read_reported
 from gpubalance.results.run import Run
 from gpubalance.results.sharing import without_names
 from gpubalance.results.timing import Moment, Telemetry
-from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
+from tests.jobs.probes import inside
 from tests.render import samples
+from tests.support.altered import altered
 from tests.support.known import known
 
 KINDS = (Run, Probe, Plan, Independent, Layers, Queue)
@@ -97,25 +98,21 @@ def with_everything(result: Any) -> Any:
     telemetry = Telemetry(duration_s=1.0, readings=1, course=(Moment(at_s=0.1),))
     failure = Failure(exit_code=1, message="")
     if isinstance(result, Plan | Probe | Run | Independent):
-        model = result.model and result.model.model_copy(
-            update={"optimizer": Optimizer(name="SGD", per_weight=0)}
-        )
-        changes["model"] = model
+        optimizer = Optimizer(name="SGD", per_weight=0)
+        changes["model"] = result.model and altered(result.model, optimizer=optimizer)
     if isinstance(result, Probe):
         first, *others = result.probes
-        first = first.model_copy(update={"failures": (failure,)})
-        changes["probes"] = (first, *others)
+        changes["probes"] = (altered(first, failures=(failure,)), *others)
         changes["margin_bytes"] = {"0": 5}
     if isinstance(result, Run):
-        replica = result.replicas[0].model_copy(update={"telemetry": telemetry})
-        changes["replicas"] = (replica, *result.replicas[1:])
+        replica, *more = result.replicas
+        changes["replicas"] = (altered(replica, telemetry=telemetry), *more)
     if isinstance(result, Layers):
         changes["baselines"] = LayersBaselines()
     if isinstance(result, Queue):
         tried = Try(device=0, start_s=0, end_s=1, exit=None)
-        command = result.commands[0].model_copy(update={"tries": (tried,)})
-        changes["commands"] = (command,)
-    return result.model_copy(update=changes)
+        changes["commands"] = (altered(result.commands[0], tries=(tried,)),)
+    return altered(result, **changes)
 
 
 def results() -> Iterator[Reported]:
@@ -123,9 +120,8 @@ def results() -> Iterator[Reported]:
     yield samples.fed_run().result
     yield samples.contended().result
     yield samples.goodput().result
-    for name in ("pair-probe", "pair-run", "pair-balance", "pair-independent"):
-        yield read_reported(samples.DATA / f"{name}.json")
-    yield read_reported(samples.DATA / "pair-layers.json")
+    for name in ("probe", "run", "balance", "independent", "layers"):
+        yield read_reported(samples.DATA / f"pair-{name}.json")
 
 
 def test_no_name_is_left_whatever_text_holds_it(tmp_path: Path) -> None:
@@ -148,30 +144,24 @@ def test_no_name_is_left_whatever_text_holds_it(tmp_path: Path) -> None:
 def test_what_tells_nothing_of_its_owner_stays() -> None:
     """Figures, choices, products and plain words; a host has one number wherever it is named."""
     plan = known(samples.subject(samples.FOUR).plan)
-    devices: list[Device] = []
-    for device, host in zip(
-        plan.devices, ("bob@a1", "bob@a1", "b2", "b2"), strict=True
-    ):
-        index = len([one for one in devices if one.host == host])
-        devices.append(device.model_copy(update={"host": host, "index": index}))
+    devices = []
+    for number, device in enumerate(plan.devices):
+        host = ("bob@a1", "b2")[number // 2]
+        devices.append(altered(device, host=host, index=number % 2))
     told = Warning_(
         code="gpu-in-use",
         message="b2:1 is also used by process 4242 (python /home/bob/x.py, 3000 MiB)",
         next="end it, or gpubalance balance --margin b2:1=3GiB",
     )
-    settings = plan.settings.model_copy(update={"model": "train.py:net", "data": "d:d"})
-    changes = {"devices": tuple(devices), "warnings": (told,), "settings": settings}
-    copy, taken_out = without_names(
-        plan.model_copy(update=changes), {*told.message.split(), "end", "it"}, set()
-    )
-    assert copy.warnings[0].message.startswith(
-        "host-2:1 is also used by process 4242 …"
-    )
+    named = inside(plan, "settings", model="train.py:net", data="d:d")
+    named = altered(named, devices=tuple(devices), warnings=(told,))
+    words = {*told.message.split(), "end", "it"}
+    copy, taken_out = without_names(named, words, set())
+    used = "host-2:1 is also used by process 4242 …"
+    assert copy.warnings[0].message.startswith(used)
     assert "bob" not in copy.model_dump_json()
-    assert [device.label for device in copy.devices] == [
-        *("host-1:0", "host-1:1"),
-        *("host-2:0", "host-2:1"),
-    ]
+    labels = [device.label for device in copy.devices]
+    assert labels == ["host-1:0", "host-1:1", "host-2:0", "host-2:1"]
     assert (copy.settings.model, copy.settings.data) == ("model-1", "data-1")
     for name in ("shares", "predicted", "batches", "created"):
         assert getattr(copy, name) == getattr(plan, name)

@@ -70,10 +70,8 @@ def environment(folder: Path, script: str) -> dict[str, str]:
     path = folder / "nvml-stand-in.txt"
     path.write_text(script, encoding="utf-8")
     search = [str(_library()), os.environ.get("LD_LIBRARY_PATH", "")]
-    return {
-        "LD_LIBRARY_PATH": ":".join(filter(None, search)),
-        "NVML_STAND_IN": str(path),
-    }
+    paths = {"LD_LIBRARY_PATH": ":".join(filter(None, search))}
+    return paths | {"NVML_STAND_IN": str(path)}
 
 
 @contextmanager
@@ -130,15 +128,8 @@ def compiled(source: Path, library: Path) -> Path:
     if compiler is None:
         pytest.skip("no C compiler (cc, gcc or clang) to build a stand-in with")
     # Without -Bsymbolic, a process with TensorFlow loaded would call its functions of these names.
-    flags = [
-        "-std=gnu11",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-shared",
-        "-fPIC",
-        "-Wl,-Bsymbolic",
-    ]
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
+    flags.append("-Wl,-Bsymbolic")
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
     return library
 

@@ -23,6 +23,7 @@ version = "1"
 [project.optional-dependencies]
 cuda = []
 dev = []
+docs = []
 """
 
 # A build that, given GATE, says that it has begun and waits to be let through.
@@ -39,7 +40,7 @@ def build_editable(folder, settings=None, metadata=None):
     with zipfile.ZipFile(f"{folder}/gpubalance-1-py3-none-any.whl", "w") as wheel:
         wheel.writestr("gpubalance.pth", os.getcwd())
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: gpubalance\\nVersion: 1\\n"
-                       "Provides-Extra: cuda\\nProvides-Extra: dev\\n")
+                       "Provides-Extra: cuda\\nProvides-Extra: dev\\nProvides-Extra: docs\\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\\ngpubalance = gpubalance:main\\n")
         wheel.writestr(f"{info}/RECORD", "")
@@ -100,7 +101,7 @@ class Checkout:
         return process.returncode, out, err
 
     def be_installed(self) -> None:
-        """Leaves what an install for `dev` leaves, without pip, which takes seconds."""
+        """Leaves what installs for `dev` and `docs` leave, without pip, which takes seconds."""
         python = self.folder / ".venv/bin/python"
         python.parent.mkdir(parents=True)
         python.write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n")
@@ -109,7 +110,9 @@ class Checkout:
         installed = subprocess.check_output(["cksum", *files], text=True)
         made_for = f"{self.folder}\n{sys.executable}\n"
         (self.folder / ".venv/.gpubalance").write_text(made_for)
-        (self.folder / ".venv/.gpubalance,dev,").write_text(installed.rstrip("\n"))
+        for extra in ("dev", "docs"):
+            stamp = self.folder / f".venv/.gpubalance,{extra},"
+            stamp.write_text(installed.rstrip("\n"))
 
     def touch_constraints(self) -> None:
         """Makes the next use an update, for which pip runs in the same environment."""
@@ -129,12 +132,19 @@ class Checkout:
 
 def make_checkout(folder: Path) -> Checkout:
     (folder / "scripts").mkdir(parents=True)
-    for name in ("setup.sh", "gpubalance", "test", "check", "bench"):
+    for name in ("setup.sh", "gpubalance", "test", "check", "bench", "docs"):
         shutil.copy(SCRIPTS / name, folder / "scripts" / name)
     (folder / CONSTRAINTS).touch()
     (folder / "pyproject.toml").write_text(PYPROJECT)
     (folder / "backend.py").write_text(BACKEND)
-    for name in ("gpubalance", "pytest", "ruff", "mypy", "scripts/benches"):
+    for name in (
+        "gpubalance",
+        "pytest",
+        "ruff",
+        "mypy",
+        "scripts/benches",
+        "scripts/site",
+    ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / f"{name}.py").write_text(PROGRAM)
     return Checkout(folder)

@@ -12,7 +12,7 @@ from gpubalance.planning.parts import StepTimes
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
-from tests.jobs.drawn import DrawnWorker, Offset
+from tests.jobs.drawn import DrawnWorker, Offset, on_its_line
 from tests.jobs.probes import devices_of
 from tests.support.known import known
 
@@ -78,7 +78,7 @@ class DrawnTraining:
         rebalance: bool = True,
         seed: int = 0,
         correlation: float = 0.0,
-        offset: Offset | None = None,
+        offset: Offset = on_its_line,
         fixed_samples: Sequence[float | None] = (),
     ) -> None:
         drawn: Any = {"seed": seed, "correlation": correlation, "offset": offset}

@@ -27,7 +27,7 @@ from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import DrawnGroup, Offset, nothing_kept, quiet
-from tests.jobs.probes import SMALL, devices_of, point_of, probe_of
+from tests.jobs.probes import SMALL, devices_of, held_by, point_of, probe_of
 from tests.support.known import known
 
 MULTIPLE = 8
@@ -189,6 +189,4 @@ def _profile(random: Random, updates: bool) -> DeviceProfile:
 
 def limit_of(device: Device) -> int:
     """A device's batch limit alone."""
-    profile = known(device.profile)
-    samples = (known(profile.memory) - profile.base_memory) // profile.memory_per_sample
-    return samples // MULTIPLE * MULTIPLE
+    return held_by(known(device.profile)) // MULTIPLE * MULTIPLE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from gpubalance.planning.search import Grid, Limit, TriedBatch, find_limit
 
@@ -123,7 +124,7 @@ def random_case(shape: str, random: Random) -> Case:
     return case(shape, random, limit=limit, multiple=random.choice([1, 8]), slope=slope)
 
 
-def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
+def by_prediction(case: Case, try_batch: TryBatch | None = None, **more: Any) -> Limit:
     """The limit by this program's search, from the curve's points."""
     return find_limit(
         try_batch or case.try_batch,
@@ -131,6 +132,7 @@ def by_prediction(case: Case, try_batch: TryBatch | None = None) -> Limit:
         memory_bytes=case.memory_bytes if case.known else None,
         max_batch=MOST,
         multiple=case.multiple,
+        **more,
     )
 
 

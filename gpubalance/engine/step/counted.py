@@ -14,7 +14,7 @@ import tensorflow as tf
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.part import part_of
-from gpubalance.engine.step.step import dividing
+from gpubalance.engine.step.step import replacements_for_parts
 
 # Operations that take long and have no formula, beside those that call a function, whose own are
 # not counted.
@@ -52,7 +52,7 @@ def _count(model: Any, specs: Any) -> float:
     """The operations of a step on one sample; no number if some can't be counted."""
 
     def step(data: Any) -> Any:
-        replacements = dividing(model, trains=True)
+        replacements = replacements_for_parts(model, trains=True)
         with unchanged(model), part_of(1.0, replacements) as part:
             model.train_step(data)
             grads, _ = gradients_of(model, part)

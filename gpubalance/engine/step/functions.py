@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from gpubalance.engine.feed import WEIGHTS, Dispatched
+from gpubalance.engine.feed import Dispatched, Weights
 from gpubalance.engine.keras_patches import called_flat
 from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.replicas import Replicas, step_lock
@@ -31,6 +31,14 @@ from gpubalance.results.combine_rules import UNTRIED, CombineRules
 from gpubalance.settings.batch_split import BatchSplit
 
 
+class TrainedStep(NamedTuple):
+    """What `Functions.train` returns."""
+
+    logs: dict[str, Any]
+    stamps: Any  # float64 [replicas, 4], noisy [replicas, 6]; None unless the step was stamped
+    was_traced: bool  # in this call, so its time says nothing
+
+
 class Functions:
     """A model's steps on its replicas, each traced on first use."""
 
@@ -45,7 +53,7 @@ class Functions:
         self._replicas = replicas
         self.xla = xla
         # Whether a split may change soon: it gets functions of its sizes once it has lasted.
-        self.awaits_lasting = False
+        self.defers_size_functions = False
         self._on_gpus = any("GPU" in name for name in replicas.names)
         self._combine_rules_of_all = {"train": UNTRIED, "test": UNTRIED}
         # By what they do, the structure of batches and the kind of step: the signature and the
@@ -115,8 +123,8 @@ class Functions:
         stamped: bool = False,
         noisy: bool = False,
         compiled: bool = True,
-    ) -> tuple[dict[str, Any], Any, bool]:
-        """Trains on a batch: the logs, the stamps if stamped, and whether the step was traced.
+    ) -> TrainedStep:
+        """Trains on a batch.
 
         With XLA, unless this batch is not to be `compiled`. Raises ResourceExhaustedError if a
         device's memory does not hold it, and NotCompiled.
@@ -126,11 +134,10 @@ class Functions:
         )
         self._refuse_beyond_memory(dispatched.shares.micro_batches)
         try:
-            outcome, later, is_new = self._call("train", dispatched, kind)
+            result, later, is_new = self._call("train", dispatched, kind)
         except tf.errors.InvalidArgumentError as error:
             refuse_uncompiled(error, self._model)
-        logs, numbers, states, stamps = outcome
-        return read_later(logs, numbers, later, states), stamps, is_new
+        return TrainedStep(read_later(result.logs, later), result.stamps, is_new)
 
     def train_in_a_row(self, all_dispatched: list[Dispatched]) -> dict[str, Any]:
         """Trains on batches that are alike, without stamps, in one call: the last one's logs."""
@@ -142,9 +149,8 @@ class Functions:
         self._note_first(("train", first.layout.like, kind), first, is_new=is_new)
         in_a_row = function.in_a_row(len(all_dispatched))
         all_values = tuple(dispatched.values for dispatched in all_dispatched)
-        outcome = self._called(in_a_row, all_values, first.shares)
-        logs, numbers, states, _ = outcome
-        return read_later(logs, numbers, function.later, states)
+        result = self._called(in_a_row, all_values, first.shares)
+        return read_later(result.logs, function.later)
 
     def max_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on."""
@@ -184,10 +190,10 @@ class Functions:
 
     def test(self, dispatched: Dispatched) -> dict[str, Any]:
         """The logs of a batch in `evaluate`."""
-        (logs, numbers, states), later, _ = self._call(
+        step_logs, later, _ = self._call(
             "test", dispatched, StepKind(replicated=dispatched.replicated)
         )
-        return read_later(logs, numbers, later, states)
+        return read_later(step_logs, later)
 
     def predict(self, dispatched: Dispatched) -> Any:
         """The outputs for a batch, in the order of its samples."""
@@ -228,7 +234,7 @@ class Functions:
                 make = partial(self._for_these, dispatched.layout.signature, function)
                 self._usual[key] = SizedFunctions(make)
             sized, runs_first = self._usual[key].of(
-                dispatched.shares, awaits_lasting=self.awaits_lasting
+                dispatched.shares, defers_size_functions=self.defers_size_functions
             )
             function = sized or function
             is_new = is_new or runs_first
@@ -264,9 +270,9 @@ class Functions:
         The concrete one: a tf.function takes half a millisecond to find its only trace.
         """
         replicas = self._replicas
-        values = ((signature, tf.TensorSpec((WEIGHTS,), tf.float64)),) * len(
-            replicas.names
-        )
+        values = (
+            (signature, tf.TensorSpec((len(Weights._fields),), tf.float64)),
+        ) * len(replicas.names)
         micro_batches = tf.TensorSpec((replicas.count,), tf.int32)
         # Whoever reads a log in one process of a cluster can't wait for the others.
         devices = () if replicas.cluster else replicas.names
@@ -297,7 +303,7 @@ class Functions:
         values = []
         for batch in shares.batches[self._replicas.own_slice]:
             spec = tf.nest.map_structure(partial(_of_size, batch), signature)
-            values.append((spec, tf.TensorSpec((WEIGHTS,), tf.float64)))
+            values.append((spec, tf.TensorSpec((len(Weights._fields),), tf.float64)))
         micro_batches = tf.TensorSpec((self._replicas.count,), tf.int32)
         sized = tf.function(
             lambda *arguments: function.once(*arguments),

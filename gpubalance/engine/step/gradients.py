@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_patches
+from gpubalance.engine.feed import Weights
 from gpubalance.engine.keras_patches import check_optimizer
 from gpubalance.engine.replacing import Method, acting
 from gpubalance.engine.sources import has_fixed_rows
@@ -29,6 +30,22 @@ _DIVIDING = {
     keras_patches.AVERAGE_LOSS: "take the mean over samples: ops.mean(loss)",
     keras_patches.SCALE_REGULARIZATION: "add the losses as they are",
 }
+
+
+class RowForm(NamedTuple):
+    """The rows of an IndexedSlices whose values alone are summed: see `summable`."""
+
+    indices: Any
+    dense_shape: Any
+
+
+class PartResult(NamedTuple):
+    """What a replica's part of a batch gives, traced: a micro-batch, or the batch in one piece."""
+
+    numbers: Any  # a vector, which is summed too: see `_Numbers` in step.py
+    grads: list[Any]  # each is dense, IndexedSlices or None; parts' can be added up
+    row_forms: list[RowForm | None]  # one for each gradient
+    variables: list[Any]  # whose gradients these are; empty if the step applies none
 
 
 def gradients_of(model: Any, part: Part) -> tuple[list[Any], list[Any]]:
@@ -81,7 +98,7 @@ def taking_gradients(model: Any) -> PartReplacements:
     return replacements
 
 
-def applying_sums() -> contextlib.AbstractContextManager[None]:
+def optimizer_applies_without_summing() -> contextlib.AbstractContextManager[None]:
     """Makes optimizers apply gradients as they are: they are summed over the replicas already.
 
     Those of which TensorFlow has a kernel use it.
@@ -246,47 +263,56 @@ def _refusing_by_hand(model: Any) -> PartReplacements:
 
 
 def over_micro_batches(
-    gradients: Callable[..., tuple[Any, Any]], data: Any, weights: Any, micro_batch: Any
-) -> tuple[Any, list[Any]]:
-    """The loss and the gradients of `data`, of which `micro_batch` samples are in memory at a time.
+    run_part: Callable[[Any, Any], PartResult],
+    data: Any,
+    weights: Weights,
+    micro_batch: Any,
+) -> PartResult:
+    """The sums of the numbers and gradients of `data`, `micro_batch` samples in memory at a time.
 
     `micro_batch` is an int32 scalar; if it does not divide the batch, the first micro-batch is the
-    smaller one. It has the first of the two `weights`, each other one the second. Gradients keep
-    their form: None, dense or IndexedSlices.
+    smaller one. `run_part` takes a micro-batch and its weight. Gradients keep their form: None,
+    dense or IndexedSlices. Row forms and variables are the first micro-batch's, and all have them.
     """
     batch = batch_of(data)
     count = -(-batch // micro_batch)
-    first = batch - (count - 1) * micro_batch
+    first_size = batch - (count - 1) * micro_batch
 
-    def part(index: Any, weight: Any) -> tuple[Any, Any]:
-        end = first + index * micro_batch
+    def run(index: Any, weight: Any) -> PartResult:
+        end = first_size + index * micro_batch
         begin = tf.maximum(0, end - micro_batch)
-        return gradients(
+        return run_part(
             tf.nest.map_structure(lambda values: values[begin:end], data), weight
         )
 
-    def add(index: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
+    def add(index: Any, numbers: Any, sums: Any) -> tuple[Any, Any, Any]:
         # A loop's body and a branch forget their device: a nested function would take another
         # replica's weights.
-        with tf.device(loss.device):
-            own_loss, grads = part(index, weights[1])
-            pairs = zip(sums, grads, strict=True)
+        with tf.device(first.numbers.device):
+            own = run(index, weights.other_micro_batch)
+            pairs = zip(sums, own.grads, strict=True)
             sums = tuple(_plus(summed, grad, index) for summed, grad in pairs)
-            return index + 1, total + own_loss, sums
+            return index + 1, numbers + own.numbers, sums
 
     # The first one is outside the loop, so that one micro-batch needs no second set of gradients in
     # memory.
-    loss, grads = part(tf.constant(0), weights[0])
-    start = tf.constant(1), loss, tuple(_first(grad, count) for grad in grads)
+    first = run(tf.constant(0), weights.first_micro_batch)
+    initial_sums = tuple(_first(grad, count) for grad in first.grads)
     before_last = tf.while_loop(
-        lambda index, *_: index < count - 1, add, start, parallel_iterations=1
+        lambda index, *_: index < count - 1,
+        add,
+        (tf.constant(1), first.numbers, initial_sums),
+        parallel_iterations=1,
     )
     # A loop gives all its sums at its end. So the last one is outside, too: its gradients go to the
     # other replicas as they come.
-    _, total, sums = tf.cond(count > 1, lambda: add(*before_last), lambda: before_last)
-    return total, [
-        _as_before(summed, grad) for summed, grad in zip(sums, grads, strict=True)
-    ]
+    _, numbers, sums = tf.cond(
+        count > 1, lambda: add(*before_last), lambda: before_last
+    )
+    grads = []
+    for summed, grad in zip(sums, first.grads, strict=True):
+        grads.append(_as_before(summed, grad))
+    return first._replace(numbers=numbers, grads=grads)
 
 
 def _first(grad: Any, count: Any) -> tuple[Any, ...]:
@@ -342,35 +368,32 @@ def refuse_what_cannot_accumulate(model: Any) -> None:
             )
 
 
-class Rows:
-    """A replica's gradients by rows: all parts have the rows of positions, but not those of words.
+def summable(grads: Sequence[Any]) -> tuple[list[Any], list[RowForm | None]]:
+    """A part's gradients in a form in which parts' can be added up, and how to undo that.
 
-    One device gets a row of each position, the sum over all samples, but a row for each occurrence
-    of a word. Optimizers square and clip each row that they get.
+    1. An embedding of positions gives IndexedSlices with the same rows in every part: their values
+       add up one by one. One device, too, gets a row of each position, the sum over all samples.
+    2. An embedding of words gives a row for each occurrence of a word. They stay IndexedSlices,
+       whose rows are appended: optimizers square and clip each row that they get.
+    3. Dense gradients and None stay as they are.
     """
+    changed = []
+    forms: list[RowForm | None] = []
+    for grad in grads:
+        form = None
+        if has_fixed_rows(grad):
+            form = RowForm(grad.indices, grad.dense_shape)
+            grad = grad.values
+        changed.append(grad)
+        forms.append(form)
+    return changed, forms
 
-    def __init__(self) -> None:
-        # Of each gradient with fixed rows the indices and the dense shape, of another one nothing.
-        self.places: Sequence[Any] = ()
 
-    def summable(self, grads: Sequence[Any]) -> list[Any]:
-        """A part's gradients, dense where all parts have the same rows: these add up one by one."""
-        summable = []
-        places = []
-        for grad in grads:
-            place: tuple[Any, ...] = ()
-            if has_fixed_rows(grad):
-                place = grad.indices, grad.dense_shape
-                grad = grad.values
-            summable.append(grad)
-            places.append(place)
-        # Of micro-batches the others are inside a loop
-        self.places = self.places or places
-        return summable
-
-    def of_sum(self, sums: Sequence[Any]) -> list[Any]:
-        """The sums over all parts, as gradients by rows where the parts' were."""
-        gradients = []
-        for total, place in zip(sums, self.places, strict=True):
-            gradients.append(tf.IndexedSlices(total, *place) if place else total)
-        return gradients
+def by_rows(sums: Sequence[Any], forms: Sequence[RowForm | None]) -> list[Any]:
+    """The sums over all parts, as IndexedSlices again where the parts' gradients were."""
+    grads = []
+    for total, form in zip(sums, forms, strict=True):
+        if form is not None:
+            total = tf.IndexedSlices(total, form.indices, form.dense_shape)
+        grads.append(total)
+    return grads

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -20,11 +20,12 @@ from gpubalance.engine.step.part import MetricResult, Part
 from gpubalance.engine.step.rounding import computed_again
 from gpubalance.engine.step.state import (
     handles,
+    metric_values,
     metric_variables,
     summed_of,
     with_inner,
 )
-from gpubalance.engine.step.sums import parted, together, weighed, wide
+from gpubalance.engine.step.sums import one_vector, split_vector, weighed, wide
 from gpubalance.errors import BadInput
 from gpubalance.results.combine_rules import MEAN
 
@@ -38,6 +39,17 @@ _LATE = (
 
 # As much goes along in a step's sum for nothing.
 _LARGE_BYTES = 64 << 10
+
+
+class StepLogs(NamedTuple):
+    """What a step returns for the logs; `read_later` makes the logs of it."""
+
+    # By name; None for a single number, which is in `numbers`, and for a log that is computed later
+    logs: dict[str, Any]
+    numbers: Any  # the single numbers in order: a vector, float32 or float64
+    # What the later ones are computed from, () if there are none: each replica's values of
+    # `LaterResults.local`, and the sums of `LaterResults.summed`
+    states: Any
 
 
 class Logs:
@@ -98,7 +110,7 @@ class Logs:
     def early_reads(self) -> list[Any]:
         """What the logs read of variables before these change; none but in the first part's graph.
 
-        A compiled part gives it to `have`, as it is, after it has run.
+        A compiled part returns them, and `note_early_reads` takes them after it has run.
         """
         if tf.compat.v1.get_default_graph() is not self._graph:
             return []
@@ -112,38 +124,36 @@ class Logs:
         self._early = list(reads.values())
         return self._early
 
-    def have(self, early: list[Any]) -> None:
-        """Takes the `early_reads` that a compiled part gave."""
+    def note_early_reads(self, early: list[Any]) -> None:
+        """Takes the `early_reads` that a compiled part returned."""
         for inner, outer in zip(self._early, early, strict=False):
             self._outside[id(inner)] = outer
 
-    def of_all(self, sums: Any, local: Any) -> tuple[dict[str, Any], Any, Any]:
+    def with_counts(self, numbers: Sequence[Any]) -> Any:
+        """One vector of these tensors, then of what the replica's own metrics have counted."""
+        return one_vector([*numbers, *metric_values(self._later.summed)])
+
+    def of_whole_batch(self, totals: Any, local: Any) -> StepLogs:
         """The logs of the whole batch, outside of a replica.
 
-        Those that are single numbers are None, and one vector has the numbers. `sums` is a vector
-        of all replicas' shares, and of what each counted in the variables that are `summed`. What
-        does not depend on samples but on metrics' results or changed weights is computed again,
-        with those of now. Those for later are None too, and the last tuple has what they are read
-        from: `local` has each replica's values of what is not summed.
+        `totals` is a vector: the sums over all replicas of what `of_part` returned, and of what
+        `with_counts` appended. `local` has each replica's values of what is not summed. A log that
+        depends on samples through metrics' results or changed weights only is computed again, with
+        those of now.
         """
         values = self._values or {}
         variables = self._later.summed
         shapes = [values[name].shape for name in self._weight_exponents]
+        log_count = len(shapes)
         shapes += [variable.shape for variable in variables]
-        totals = parted(sums, shapes)
-        known = dict(
-            zip(
-                self._weight_exponents,
-                totals[: len(self._weight_exponents)],
-                strict=True,
-            )
-        )
-        counted = zip(variables, totals[len(self._weight_exponents) :], strict=True)
+        split = split_vector(totals, shapes)
+        known = dict(zip(self._weight_exponents, split[:log_count], strict=True))
+        counts = split[log_count:]
         logs: dict[str, Any] = {}
         numbers = []
         # Else TensorFlow would sum each variable once more, on the host.
         with (
-            keras.StatelessScope(list(counted)),
+            keras.StatelessScope(list(zip(variables, counts, strict=True))),
             acting({keras_patches.FUNCTION_CALL: traced_anew}),
         ):
             for name, value in values.items():
@@ -155,8 +165,7 @@ class Logs:
             if value is not None and value.dtype.is_floating and not value.shape.rank:
                 numbers.append(value)
                 logs[name] = None
-        states = (local, totals[len(self._weight_exponents) :]) if local else ()
-        return logs, together(numbers), states
+        return StepLogs(logs, one_vector(numbers), (local, counts) if local else ())
 
     def _weight_exponent(self, name: str, value: Any, part: Part) -> int | None:
         """The power of a log's value; None if it depends on samples by metrics' results only."""
@@ -238,15 +247,14 @@ class _Number:
         return self.read()[self.place]
 
 
-def read_later(
-    logs: Mapping[str, Any], vector: Any, later: LaterResults, states: Any
-) -> dict[str, Any]:
-    """A step's logs, in which the vector's numbers take the places of None, in order.
+def read_later(step_logs: StepLogs, later: LaterResults) -> dict[str, Any]:
+    """A step's logs, in which what is None is a number that is read when somebody asks for it.
 
-    All are read at once when the first one is asked for; so are those that are computed `later`
-    from the step's `states`.
+    All of `numbers` are read at once when the first one is asked for; so are those that are
+    computed `later`.
     """
-    read = cache(lambda: vector.numpy().tolist())
+    logs, numbers, states = step_logs
+    read = cache(lambda: numbers.numpy().tolist())
     compute = cache(lambda: later.read(*states))
     filled = dict(logs)
     places = count()
@@ -325,7 +333,7 @@ class LaterResults:
             values = [*zip(self.summed, totals, strict=True)]
             for variable, of_replicas in zip(self.local, local, strict=True):
                 values.append((variable, tf.add_n(of_replicas)))
-            return together(self._numbers(values))
+            return one_vector(self._numbers(values))
 
     def _numbers(self, values: list[tuple[Any, Any]]) -> list[Any]:
         known: dict[int, list[Any]] = {}

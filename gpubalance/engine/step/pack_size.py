@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from gpubalance.engine.pace import PacedClock
-from gpubalance.engine.replicas import Replicas, kept_with_replicas
+from gpubalance.engine.replicas import Replicas, cached_on_replicas
 from gpubalance.engine.sum_times import seconds_of_one_more, seconds_of_sum
-from gpubalance.planning.sync import LEAST_BYTES, best_pack_bytes
+from gpubalance.planning.sync import MIN_PACK_BYTES, best_pack_bytes
 
 _FIRST_BYTES = 64 << 10
 _TIMES_MORE = 8
@@ -28,13 +28,13 @@ def pack_bytes_for(model: Any, replicas: Replicas) -> int:
     for variable in model.trainable_variables:
         weight = variable.value
         gradient_bytes += math.prod(weight.shape) * weight.dtype.size
-    if gradient_bytes <= LEAST_BYTES:
+    if gradient_bytes <= MIN_PACK_BYTES:
         return 0
     latency_s, bytes_per_s = _link_of(replicas, gradient_bytes)
     return best_pack_bytes(gradient_bytes, latency_s, bytes_per_s)
 
 
-@kept_with_replicas
+@cached_on_replicas
 def _link_of(replicas: Replicas, max_bytes: int) -> tuple[float, float]:
     """The seconds of one more all-reduce of a number, and the bytes per second of larger ones.
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.keras_patches import is_keras_own, users_parts
-from gpubalance.engine.replicas import Replicas, kept_with_replicas
+from gpubalance.engine.replicas import Replicas, cached_on_replicas
 from gpubalance.engine.step import built
 from gpubalance.engine.step.parity_analysis import UNKNOWN, ParityAnalysis
 from gpubalance.engine.step.points import number_of_replica
@@ -121,7 +121,7 @@ def can_run(model: Any, batch: Any, strategy: Any, device: str) -> bool:
     return True
 
 
-@kept_with_replicas
+@cached_on_replicas
 def check_sum(replicas: Replicas) -> None:
     """Raises EnvironmentFault unless each device gets the sum of all devices' numbers.
 

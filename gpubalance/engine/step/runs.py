@@ -1,7 +1,7 @@
 """The runs of a traced step, whole and in two parts; and how the parts make the whole.
 
 Quantities are compared by their sketches: a norm, and two products with fixed random vectors (see
-sketches.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
+sums.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
 quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`, `state 1234`.
 A state's quantity is its change.
 """
@@ -16,7 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.step.rounding import HALF, SPACINGS
-from gpubalance.engine.step.sums import OF_ALL, norms, products, weight_exponents_of
+from gpubalance.engine.step.sums import (
+    FRACTION_OF_ALL,
+    matching_exponents,
+    norms,
+    products,
+)
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.combine_rules import MEAN, SUM
 
@@ -61,7 +66,7 @@ class TwoParts(NamedTuple):
     rest: Any
 
 
-class PartMarks(NamedTuple):
+class PartSketches(NamedTuple):
     """A part's weight, and by name each quantity's sketches in all cuts: [cut, …, 3]."""
 
     weight: float
@@ -108,8 +113,8 @@ class Runs:
         for cut in self._cuts:
             first_parts.append(self._run_part(self._states, cut.first))
             rests.append(self._run_part(self._states, cut.rest))
-        self._first = PartMarks(self._first_weight, _stacked(first_parts))
-        self._rest = PartMarks(1 - self._first_weight, _stacked(rests))
+        self._first = PartSketches(self._first_weight, _stacked(first_parts))
+        self._rest = PartSketches(1 - self._first_weight, _stacked(rests))
 
     def _run_part(self, states: dict[int, Any], places: Any) -> dict[str, Any]:
         """The sketches of a part."""
@@ -146,7 +151,7 @@ class Runs:
         parts = []
         for part in (self._first, self._rest):
             parts.append((part.weight, part.sketches[name]))
-        return weight_exponents_of(
+        return matching_exponents(
             self._whole.sketches[name], parts, self._near(name), rounding
         )
 
@@ -219,7 +224,7 @@ class Runs:
                 # It only compares: one part of weight 1 is the whole, whatever the power.
                 parts = [(1.0, anew)]
                 near = self._near(name)
-                if weight_exponents_of(sketches, parts, near) or weight_exponents_of(
+                if matching_exponents(sketches, parts, near) or matching_exponents(
                     sketches, parts, near, self._rounding(name)
                 ):
                     adding.add(name)
@@ -299,7 +304,7 @@ class Runs:
         times = _TIMES_IN_HALF if self._spacing(name) else _TIMES_ROUNDING
         rounding = times * np.median(moved, axis=0)
         # What a gradient is computed from is rounded for others too.
-        rounding = rounding + OF_ALL * np.linalg.norm(rounding)
+        rounding = rounding + FRACTION_OF_ALL * np.linalg.norm(rounding)
         kind, _, key = name.partition(" ")
         if kind == "state":
             # It may be computed in half precision, and change by little more than rounding.

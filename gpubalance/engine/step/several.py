@@ -94,11 +94,12 @@ def _in_a_row(function: Any, count: int) -> Any:
 class SizedFunctions:
     """The functions of one kind of step, each for shares of certain sizes.
 
-    Shares get theirs at once, unless it `awaits_lasting`. Then the function of any size trains them
-    until they have lasted for as long as making the last one took, 8 to 25 s for a network of 30
-    convolutions: a split that does not last so long never pays for it, and one that does loses at
-    most as much again. How long the first one takes is told by the first run of the function of any
-    size, which TensorFlow optimises then: else the first change would wait for that.
+    Shares get theirs at once, unless the caller `defers_size_functions`. Then the function of any
+    size trains them until they have lasted for as long as making the last one took, 8 to 25 s for a
+    network of 30 convolutions: a split that does not last so long never pays for it, and one that
+    does loses at most as much again. How long the first one takes is told by the first run of the
+    function of any size, which TensorFlow optimises then: else the first change would wait for
+    that.
     """
 
     def __init__(
@@ -116,7 +117,9 @@ class SizedFunctions:
         self._making_s = 0.0  # of the last one, with its first step
         self._made_from_s: float | None = None
 
-    def of(self, shares: BatchSplit, *, awaits_lasting: bool) -> tuple[Any, bool]:
+    def of(
+        self, shares: BatchSplit, *, defers_size_functions: bool
+    ) -> tuple[Any, bool]:
         """The function for these shares, None for that of any size; and whether it runs first."""
         now_s = self._clock()
         if self._made_from_s is not None:
@@ -127,14 +130,14 @@ class SizedFunctions:
         if shares != self._shares:
             self._shares = shares
             self._since_s = now_s
-        if awaits_lasting and not self._any_has_run:
+        if defers_size_functions and not self._any_has_run:
             self._any_has_run = True
             self._made_from_s = now_s
             return None, True
         is_new = shares not in self._functions
         if is_new:
             lasted_s = now_s - self._since_s
-            if awaits_lasting and lasted_s < self._making_s:
+            if defers_size_functions and lasted_s < self._making_s:
                 return None, False
             self._made_from_s = now_s
             self._functions[shares] = self._make(shares)

@@ -55,23 +55,24 @@ class State:
         values = [tf.convert_to_tensor(variable.value) for variable in self._weighed]
         self._counted = list(zip(self._weighed, values, strict=True))
 
-    def have(self, changes: Sequence[Change]) -> None:
-        """Takes what a part's step assigned: weights too, as spectral normalisation does.
+    def note_changes(self, changes: Sequence[Change]) -> None:
+        """Notes what a part's step assigned: the next micro-batch begins without it.
 
-        Done anew by each micro-batch, it would be another thing on each replica.
+        That may be weights, which spectral normalisation changes. Done anew by each micro-batch, it
+        would be another thing on each replica.
         """
         changed = {id(change.variable) for change in changes}
         self._set = [pair for pair in self._weights if id(pair[0]) in changed]
 
-    def shares(self, weight: Any) -> list[Any]:
-        """What a part with that weight has changed in the layers' variables, to be summed over all.
-
-        Weighs what it has counted in its own metrics, too.
-        """
+    def weigh_own_metrics(self, weight: Any) -> None:
+        """Weighs what a part with that weight has counted in the replica's own metrics."""
         for variable, before in self._counted:
             variable.assign(
                 _changed(before, self._counted_once(variable, before, weight))
             )
+
+    def shares(self, weight: Any) -> list[Any]:
+        """What a part with that weight changed in the layers' variables; the sum is the whole's."""
         return [
             self._share(variable, before, weight)
             for variable, before in self._equal_on_all
@@ -206,8 +207,8 @@ def with_inner(metrics: Iterable[Any]) -> list[Any]:
     return found
 
 
-def counted(variables: Iterable[Any]) -> list[Any]:
-    """What the replica's own metrics have counted by now, in such variables as `summed_of`."""
+def metric_values(variables: Iterable[Any]) -> list[Any]:
+    """What the replica's own metrics have counted by now in these of their variables."""
     return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 

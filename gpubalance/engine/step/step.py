@@ -1,10 +1,16 @@
-"""The step, what all replicas do with a dispatched batch, each in one graph: train, test, predict.
+"""A step of one kind (train, test or predict), traced as one graph over all replicas.
 
-Every replica runs the model's own `train_step` on its share; the results sum to those of one
-device: see weighing.py. What is measured and what is trained is this step. Each function takes the
-dispatched values, which are on the devices, and on the host each replica's micro-batch. Nothing
-comes to a device or leaves it in the middle of a step, as whoever needs it would wait for all that
-is queued there: the logs stay on the first one until somebody reads them.
+Every replica runs the model's own `train_step` on its part of the batch; the results sum to those
+of one device (see weighing.py). What is measured and what is trained is this step.
+
+`training`, `testing` and `predicting` return a function `step(values, micro_batches)`, which
+functions.py traces:
+- `values` are, for each replica of this process, its data and its weights (`feed.Weights` as a
+  vector), both on its device;
+- `micro_batches` are the sizes of the micro-batches of all replicas, int32 [replicas], on the host.
+
+Nothing comes to a device or leaves it in the middle of a step, because that would wait for all that
+is queued there. So the logs stay on the first device until somebody reads them.
 """
 
 from __future__ import annotations
@@ -13,40 +19,46 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
 
+from gpubalance.engine.feed import Weights
 from gpubalance.engine.keras_patches import taking_keys_at_once
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.compiled import refuse_what_cannot_compile
 from gpubalance.engine.step.gradients import (
-    Rows,
-    applying_sums,
+    PartResult,
+    by_rows,
     gradients_of,
     inlined,
+    optimizer_applies_without_summing,
     over_micro_batches,
     refuse_what_cannot_accumulate,
+    summable,
     taking_gradients,
 )
-from gpubalance.engine.step.logs import LaterResults, Logs
+from gpubalance.engine.step.logs import LaterResults, Logs, StepLogs
 from gpubalance.engine.step.part import PartReplacements, part_of
 from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
-from gpubalance.engine.step.state import State, counted
+from gpubalance.engine.step.state import State, metric_values
 from gpubalance.engine.step.sums import (
     batch_of,
+    cast_back,
+    cast_to_send,
     loss_scale,
+    one_vector,
     over_replicas,
-    parted,
-    received,
-    sent,
+    split_vector,
     squared_norm,
-    together,
     with_norms,
 )
 from gpubalance.engine.step.weighing import weighing
 from gpubalance.results.combine_rules import CombineRules
+
+# The (data, weights) of each replica of this process.
+LocalValues: TypeAlias = Sequence[tuple[Any, tf.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -56,13 +68,43 @@ class StepKind:
     replicated: bool = False  # each replica has all of the batch: see `Part`
     micro: bool = False  # batches are taken in micro-batches
     stamped: bool = False
-    # The stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖²: see
-    # `planning.noise.Norms`.
+    # The stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖². h is the gradient
+    # of one part of b samples, g that of the whole batch: see `planning.noise.Norms`.
     noisy: bool = False
     xla: bool = False
-    # One device runs a `train_step` that a split can't train, whatever it does.
+    # Runs the user's `train_step` unchanged, which a split can't train: on one device only.
     unmodified: bool = False
-    pack_bytes: int = 0  # of gradients that are summed in one all-reduce, all for 0
+    pack_bytes: int = 0  # of gradients in one all-reduce; 0 sums all at once
+
+
+class TrainingResult(NamedTuple):
+    """What a training step returns."""
+
+    logs: StepLogs
+    # Float64 [replicas, 4], or [replicas, 6] if noisy; None unless stamped. The seconds at which a
+    # replica began to compute, had its own gradients, had their sum over all replicas, and had
+    # updated its weights.
+    stamps: Any
+
+
+class _Numbers(NamedTuple):
+    """What replicas sum beside gradients. The sum takes it as one vector, in this order."""
+
+    part_squares: Any  # ‖h‖²/b of a part, a float32 scalar; 0 unless the step is noisy
+    state_changes: list[Any]  # those of layers, see `State.shares`
+    # The shares of logs, see `Logs.of_part`; `Logs.with_counts` appends the counts of metrics
+    log_numbers: list[Any]
+
+    def packed(self) -> Any:
+        """The vector, float32 or float64."""
+        return one_vector([self.part_squares, *self.state_changes, *self.log_numbers])
+
+    @classmethod
+    def unpacked(cls, vector: Any, state_shapes: Sequence[Any]) -> _Numbers:
+        """The numbers in a vector; those of logs, with the counts, stay in one piece."""
+        shapes = [(), *state_shapes, (-1,)]
+        part_squares, *state_changes, logs = split_vector(vector, shapes)
+        return cls(part_squares, state_changes, [logs])
 
 
 def training(
@@ -71,46 +113,53 @@ def training(
     combine_rules: CombineRules,
     kind: StepKind,
     later: LaterResults,
-) -> Callable[..., Any]:
-    """A step that returns its logs, as `Logs.of_all` does, and its stamps if it is stamped.
-
-    Stamps, float64 [replicas, 4], are the seconds at which a replica began to compute, had its own
-    gradients, had their sum over all replicas, and had updated its weights.
-    """
+) -> Callable[..., TrainingResult]:
+    """A step that trains. `later` takes the logs that are computed when somebody reads them."""
     if kind.micro:
         refuse_what_cannot_accumulate(model)
     if kind.xla:
         refuse_what_cannot_compile(model)
 
-    def step(*arguments: Any) -> tuple[Any, Any, Any, Any]:
-        """All replicas' parts of a step."""
+    def step(values: LocalValues, micro_batches: tf.Tensor) -> TrainingResult:
         logs = Logs(model, later)
-        of_here = replicas.strategy.experimental_local_results
-        replacements = dividing(model, trains=not kind.unmodified)
+        local_results = replicas.strategy.experimental_local_results
+        replacements = replacements_for_parts(model, trains=not kind.unmodified)
 
-        def replica(values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any, Any]:
-            own = _Replica(
-                model, replicas, replacements, combine_rules, kind, logs, later
-            )
-            logged, stamps = own.step(values, micro_batches)
-            return logged, stamps, counted(later.local)
+        def on_replica(
+            values: LocalValues, micro_batches: tf.Tensor
+        ) -> tuple[Any, Any, Any]:
+            replica = _Replica(model, replicas, replacements, combine_rules, kind, logs)
+            totals, stamps = replica.step(values, micro_batches)
+            return totals, stamps, metric_values(later.local)
 
-        applying = nullcontext() if kind.unmodified else applying_sums()
+        applying = (
+            nullcontext() if kind.unmodified else optimizer_applies_without_summing()
+        )
+        # The keys by which replicas find each other are captured once for each device, instead of
+        # once for each sum of a device: some 50 µs each.
         with applying, taking_keys_at_once():
-            logged, stamps, local = replicas.strategy.run(replica, arguments)
+            totals, stamps, unsummed = replicas.strategy.run(
+                on_replica, (values, micro_batches)
+            )
+        # All replicas have the same totals.
+        first_totals = local_results(totals)[0]
         with tf.device(replicas.names[0]):
-            known = logs.of_all(of_here(logged)[0], list(map(of_here, local)))
+            step_logs = logs.of_whole_batch(
+                first_totals, [local_results(state) for state in unsummed]
+            )
         if not kind.stamped:
-            return *known, None
-        stamps = of_here(stamps)
+            return TrainingResult(step_logs, None)
+        local_stamps = local_results(stamps)
         with tf.device("/CPU:0"):
-            return *known, stamps[0] if replicas.cluster else tf.stack(stamps)
+            if replicas.cluster is not None:  # each replica has the stamps of all
+                return TrainingResult(step_logs, local_stamps[0])
+            return TrainingResult(step_logs, tf.stack(local_stamps))
 
     return step
 
 
 class _Replica:
-    """One replica's part of a training step."""
+    """One replica's training step, while it is traced."""
 
     def __init__(
         self,
@@ -120,9 +169,7 @@ class _Replica:
         combine_rules: CombineRules,
         kind: StepKind,
         logs: Logs,
-        later: LaterResults,
     ) -> None:
-        self._later = later
         self._model = model
         self._replicas = replicas
         self._replacements = replacements
@@ -132,65 +179,73 @@ class _Replica:
         self._state = State(
             model, combine_rules, replicated=kind.replicated, micro=kind.micro
         )
-        self._rows = Rows()
-        self._variables: list[Any] = []
 
-    def step(self, values: Sequence[Any], micro_batches: Any) -> tuple[Any, Any]:
-        """Trains on the replica's samples; returns what the logs are made of, and its stamps."""
+    def step(self, values: LocalValues, micro_batches: tf.Tensor) -> tuple[Any, Any]:
+        """Trains on the replica's samples; returns the vector for the logs, and its stamps.
+
+        The vector has the sums over all replicas: see `Logs.of_whole_batch`. The stamps are a row
+        of those of `TrainingResult`, in a cluster all rows.
+        """
         kind = self._kind
         number = number_of_replica()
-        data, weights = values[number - self._replicas.first_own]
-        weight = weights[0]
+        data, weight_vector = values[number - self._replicas.first_own]
+        weights = Weights(weight_vector[0], weight_vector[1], weight_vector[2])
         batch = batch_of(data)
         micro_batch = micro_batches[number] if kind.micro else batch
         clock = self._replicas.clocks[number]
         points = Points(clock, batch, micro_batch, stamped=kind.stamped, xla=kind.xla)
         with points.begin(data) as data:
             if kind.micro:
-                sums, grads = over_micro_batches(
-                    self._computed, data, weights[1:], micro_batch
-                )
+                own = over_micro_batches(self._run_part, data, weights, micro_batch)
             else:
-                sums, grads = self._computed(data, weight)
-        noise = sums[0]
-        sums = together([sums, *counted(self._later.summed)])
-        own = points.computed(
-            noise, [sums, *sent(grads, self._replicas.summing.gradients)]
-        )
-        sums, *summed = points.summed(noise, over_replicas(own, kind.pack_bytes))
-        summed = received(summed, grads)
-        # Before `apply` changes it.
+                own = self._run_part(data, weights.batch)
+        part_squares = own.numbers[
+            0
+        ]  # also the scalar by which `Points` marks what is there
+        own_totals = self._logs.with_counts([own.numbers])
+        sent = cast_to_send(own.grads, self._replicas.summing.gradients)
+        to_sum = points.computed(part_squares, [own_totals, *sent])
+        sums = over_replicas(to_sum, kind.pack_bytes)
+        totals, *received = points.summed(part_squares, sums)
+        summed_grads = cast_back(received, own.grads)
+        # The scale that these gradients have: `apply` changes it.
         scale = loss_scale(self._model.optimizer) if kind.noisy else None
-        if self._variables:
-            self._model.optimizer.apply(self._rows.of_sum(summed), self._variables)
-        logged = self._set_states(sums)
-        stamps = points.finished(weight, self._variables)
+        if own.variables:
+            grads = by_rows(summed_grads, own.row_forms)
+            self._model.optimizer.apply(grads, own.variables)
+        numbers = _Numbers.unpacked(totals, self._state.shapes)
+        self._state.set(numbers.state_changes)
+        stamps = points.finished(weights.batch, own.variables)
         if kind.noisy:
             # So that the stamped times do not include the norms.
             with tf.control_dependencies([stamps]):
-                stamps = with_norms(stamps, tf.cast(noise, tf.float32), summed, scale)
+                squares = tf.cast(part_squares, tf.float32)
+                stamps = with_norms(stamps, squares, summed_grads, scale)
         if kind.stamped and self._replicas.cluster is not None:
-            stamps = _everyones(stamps)
-        return logged, stamps
+            stamps = _stamps_of_cluster(stamps)
+        (log_totals,) = numbers.log_numbers
+        return log_totals, stamps
 
-    def _computed(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
-        """One vector of the noise, changes and logs of a part with that weight; its gradients."""
+    def _run_part(self, data: Any, weight: Any) -> PartResult:
+        """Computes a part with this weight (a float64 scalar): a micro-batch, or the batch."""
         if not self._kind.xla:
-            return self._part(data, weight)
-        compiled = tf.function(self._compiled_part, jit_compile=True, autograph=False)
-        numbers, grads, early, places = compiled(data, weight)
-        self._logs.have(early)
-        self._rows.places = places or self._rows.places
-        return numbers, grads
+            return self._traced_part(data, weight)
+        traced: list[PartResult] = []
 
-    def _compiled_part(self, data: Any, weight: Any) -> tuple[Any, ...]:
-        """What `_part` gives, and what the logs and the first part's rows need of inside."""
-        is_first = not self._rows.places
-        numbers, grads = self._part(data, weight)
-        places = self._rows.places if is_first else ()
-        return numbers, grads, self._logs.early_reads(), places
+        def compiled_part(data: Any, weight: Any) -> tuple[Any, ...]:
+            """The tensors of a part that are needed outside of XLA's function."""
+            part = self._traced_part(data, weight)
+            traced.append(part)
+            return part.numbers, part.grads, part.row_forms, self._logs.early_reads()
 
-    def _part(self, data: Any, weight: Any) -> tuple[Any, list[Any]]:
+        compiled = tf.function(compiled_part, jit_compile=True, autograph=False)
+        numbers, grads, row_forms, early_reads = compiled(data, weight)
+        self._logs.note_early_reads(early_reads)
+        # Only tensors come out of the function. The variables are the same inside.
+        return PartResult(numbers, grads, row_forms, traced[0].variables)
+
+    def _traced_part(self, data: Any, weight: Any) -> PartResult:
+        """Runs the model's `train_step` on the data of a part."""
         kind = self._kind
         self._state.begin()
         with part_of(
@@ -203,21 +258,19 @@ class _Replica:
         ) as part:
             logs = self._model.train_step(data)
             grads: list[Any] = []
+            variables: list[Any] = []
             if not kind.unmodified:
-                grads, self._variables = gradients_of(self._model, part)
-                self._state.have(part.changes)
-        grads = self._rows.summable(grads)
-        noise = tf.zeros(())
+                grads, variables = gradients_of(self._model, part)
+                self._state.note_changes(part.changes)
+        grads, row_forms = summable(grads)
+        part_squares = tf.zeros(())
         if kind.noisy:
-            noise = squared_norm(grads) / tf.cast(batch_of(data), tf.float32)
-        logged = self._logs.of_part(logs, part)
-        return together([noise, *self._state.shares(weight), *logged]), grads
-
-    def _set_states(self, sums: Any) -> Any:
-        """Gives layers their new states, from sums over all replicas; returns those of the logs."""
-        _, *states, logged = parted(sums, [(1,), *self._state.shapes, (-1,)])
-        self._state.set(states)
-        return logged
+            part_squares = squared_norm(grads) / tf.cast(batch_of(data), tf.float32)
+        log_numbers = self._logs.of_part(logs, part)
+        self._state.weigh_own_metrics(weight)
+        state_changes = self._state.shares(weight)
+        numbers = _Numbers(part_squares, state_changes, log_numbers).packed()
+        return PartResult(numbers, grads, row_forms, variables)
 
 
 def testing(
@@ -227,32 +280,42 @@ def testing(
     later: LaterResults,
     *,
     replicated: bool,
-) -> Callable[..., Any]:
-    """A step of `evaluate` that returns its logs, as `Logs.of_all` does."""
+) -> Callable[..., StepLogs]:
+    """A step of `evaluate`. It takes each replica's batch in one piece."""
 
-    def replica(
-        logs: Logs, replacements: PartReplacements, values: Sequence[Any], _: Any
-    ) -> Any:
-        data, weights = values[number_of_replica() - replicas.first_own]
+    def on_replica(
+        logs: Logs,
+        replacements: PartReplacements,
+        values: LocalValues,
+        _micro_batches: tf.Tensor,
+    ) -> tuple[Any, Any]:
+        """The replica's own numbers for the logs, and what is not summed."""
+        data, weight_vector = values[number_of_replica() - replicas.first_own]
+        weight = weight_vector[0]
         state = State(model, combine_rules, replicated=replicated)
         state.begin()
         with part_of(
-            weights[0], replacements, combine_rules, replicated=replicated
+            weight, replacements, combine_rules, replicated=replicated
         ) as part:
             own_logs = model.test_step(data)
-        state.shares(weights[0])
-        shares = logs.of_part(own_logs, part)
-        return together([*shares, *counted(later.summed)]), counted(later.local)
+        state.weigh_own_metrics(weight)
+        log_numbers = logs.of_part(own_logs, part)
+        return logs.with_counts(log_numbers), metric_values(later.local)
 
-    def step(*arguments: Any) -> tuple[Any, Any, Any]:
+    def step(values: LocalValues, micro_batches: tf.Tensor) -> StepLogs:
         logs = Logs(model, later)
-        replacements = dividing(model, trains=False)
+        replacements = replacements_for_parts(model, trains=False)
         strategy = replicas.strategy
-        of_here = strategy.experimental_local_results
-        shares, local = strategy.run(partial(replica, logs, replacements), arguments)
+        local_results = strategy.experimental_local_results
+        own_numbers, unsummed = strategy.run(
+            partial(on_replica, logs, replacements), (values, micro_batches)
+        )
+        # The replicas themselves do not need the sums, unlike in training: only the logs do.
         with tf.device(replicas.names[0]):
-            sums = strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
-            return logs.of_all(sums, list(map(of_here, local)))
+            totals = strategy.reduce(tf.distribute.ReduceOp.SUM, own_numbers, axis=None)
+            return logs.of_whole_batch(
+                totals, [local_results(state) for state in unsummed]
+            )
 
     return step
 
@@ -262,49 +325,49 @@ def predicting(
 ) -> Callable[..., Any]:
     """A step of `predict` that returns the outputs, in the order of the samples."""
 
-    def of_all(values: Any) -> Any:
-        """The outputs of all replicas; in a cluster each process already has them all."""
-        parts = replicas.strategy.experimental_local_results(values)
+    def of_all(outputs: Any) -> Any:
+        """One of the model's outputs, for the samples of all replicas."""
+        by_replica = replicas.strategy.experimental_local_results(outputs)
         with tf.device("/CPU:0"):
+            # Each replica has all of them: it computed them, or has gathered them.
             if replicated or replicas.cluster:
-                return tf.identity(parts[0])
-            return tf.concat(parts, axis=0)
+                return tf.identity(by_replica[0])
+            return tf.concat(by_replica, axis=0)
 
-    def replica(values: Sequence[Any]) -> Any:
-        outputs = model.predict_step(
-            values[number_of_replica() - replicas.first_own][0]
-        )
+    def on_replica(values: LocalValues) -> Any:
+        data, _ = values[number_of_replica() - replicas.first_own]
+        outputs = model.predict_step(data)
         if replicated or replicas.cluster is None:
             return outputs
         gather = tf.distribute.get_replica_context().all_gather
         return keras.tree.map_structure(lambda own: gather(own, axis=0), outputs)
 
-    # The parts of a batch first; TensorFlow warns of names that begin with _.
-    def step(*arguments: Any) -> Any:
-        return keras.tree.map_structure(
-            of_all, replicas.strategy.run(replica, arguments[:1])
-        )
+    def step(values: LocalValues, micro_batches: tf.Tensor) -> Any:
+        del micro_batches  # each replica takes its batch in one piece
+        outputs = replicas.strategy.run(on_replica, (values,))
+        return keras.tree.map_structure(of_all, outputs)
 
     return step
 
 
-def dividing(model: Any, *, trains: bool) -> PartReplacements:
+def replacements_for_parts(model: Any, *, trains: bool) -> PartReplacements:
     """What makes the model's own steps those of parts of a batch."""
     taking = taking_gradients(model) if trains else inlined(model)
     return weighing(model) | taking
 
 
-def _everyones(stamps: Any) -> Any:
-    """The stamps of all processes, by the first one's clock.
+def _stamps_of_cluster(stamps: Any) -> Any:
+    """The stamps of all processes, [processes, 4 or 6], from one process's own, [4 or 6].
 
-    The processes' clocks differ, and the moment when the gradients were summed is the only one that
-    they share.
+    The processes' clocks differ. The moment when the gradients were summed is the only one that
+    they share. So this shifts each process's times so that SUMMED is that of process 0.
     """
-    moment = stamps[SUMMED]
-    times = stamps[: FINISHED + 1] - moment
+    own_summed = stamps[SUMMED]
+    since_summed = stamps[: FINISHED + 1] - own_summed
     norms = stamps[FINISHED + 1 :]
-    own = tf.concat([times, norms, [moment]], axis=0)
+    own = tf.concat([since_summed, norms, [own_summed]], axis=0)
     gather = tf.distribute.get_replica_context().all_gather
-    everyones = gather(own[tf.newaxis], axis=0)
-    times = everyones[:, : FINISHED + 1] + everyones[0, -1]
-    return tf.concat([times, everyones[:, FINISHED + 1 : -1]], axis=1)
+    of_all = gather(own[tf.newaxis], axis=0)
+    first_summed = of_all[0, -1]
+    times = of_all[:, : FINISHED + 1] + first_summed
+    return tf.concat([times, of_all[:, FINISHED + 1 : -1]], axis=1)

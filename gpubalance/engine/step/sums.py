@@ -1,7 +1,8 @@
-"""Sums over replicas, in packs: their sizes, the numbers in them, and the form they are sent in.
+"""Sums over replicas in a step, and the sketches by which the parity check compares sums of parts.
 
-They are the quantity's norm, and its products with two fixed vectors of random numbers, which add
-up as the quantity's values do. Arrays of sketches have them in the last axis: [..., 3].
+A sketch stands for a quantity of any size. It is three float32 numbers: the quantity's norm, and
+its products with two fixed random vectors, which add up as the quantity's values do. Arrays of
+sketches have them in the last axis: [..., 3].
 """
 
 from __future__ import annotations
@@ -19,63 +20,71 @@ from gpubalance.planning.sync import packs_of
 from gpubalance.results.combine_rules import MEAN, MEAN_AGAIN, SUM
 from gpubalance.settings.choices import Gradients
 
-# Each of several quantities may also be apart by this part of what all together may be.
-OF_ALL = 0.1
-SCOPE = "parity_marks"  # of the operations that make them
-_SEEDS = (1, 2)  # of the two vectors
+# Of several quantities, each may also differ by this fraction of what the norm of all allows.
+FRACTION_OF_ALL = 0.1
+# The name scope of the operations that make sketches: rounding.py does not perturb these.
+SKETCH_SCOPE = "parity_marks"
+_SEEDS = (1, 2)  # of the two random vectors
 
 
 def over_replicas(values: Sequence[Any], pack_bytes: int = 0) -> list[Any]:
-    """The sums of the replicas' values; None stays None. An infinity on one replica reaches all.
+    """The sum over all replicas of each value; None stays None.
 
-    They are summed in packs of that many bytes, the last values first, each pack as soon as all in
-    it are there. A pack has one dtype, as TensorFlow makes one tensor of it. All replicas make the
-    same packs in the same order.
+    It is called in each replica while a function is traced. A pack of values is one all-reduce of
+    about `pack_bytes` bytes, with 0 of all values. It has one dtype, because TensorFlow makes one
+    tensor of it. The last values come first, and a pack is summed as soon as its values are
+    computed. All replicas make the same packs in the same order. An infinity on one replica reaches
+    all.
     """
     context = tf.distribute.get_replica_context()
-    numbers = [number for number, value in enumerate(values) if value is not None]
-    sizes = [_kind_and_bytes(values[number], number) for number in numbers]
-    summed: list[Any] = [None] * len(values)
-    for pack in packs_of(sizes, pack_bytes):
-        in_pack = [values[numbers[place]] for place in pack]
-        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, in_pack)
-        for place, total in zip(pack, sums, strict=True):
-            summed[numbers[place]] = total
-    return summed
+    present = [pair for pair in enumerate(values) if pair[1] is not None]
+    sizes = [_kind_and_bytes(value, place) for place, value in present]
+    sums: list[Any] = [None] * len(values)
+    for numbers in packs_of(sizes, pack_bytes):
+        pack = [present[number] for number in numbers]
+        own = [value for _, value in pack]
+        totals = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+        for (place, _), total in zip(pack, totals, strict=True):
+            sums[place] = total
+    return sums
 
 
-def _kind_and_bytes(value: Any, number: int) -> tuple[Hashable, int]:
-    """What a value can share a pack with, and its bytes. One of an unknown size shares none."""
+def _kind_and_bytes(value: Any, place: int) -> tuple[Hashable, int]:
+    """The kind of a value and its bytes; only values of one kind can share a pack.
+
+    The kind is the dtype, or, for rows and other values of unknown size, their own place.
+    """
     size = None if isinstance(value, tf.IndexedSlices) else value.shape.num_elements()
     if size is None:
-        return number, 0
+        return place, 0
     return value.dtype, size * value.dtype.size
 
 
-def sent(grads: Sequence[Any], gradients: Gradients) -> list[Any]:
-    """Gradients in the form in which they are sent and summed: in full, or float32 as bfloat16.
+def cast_to_send(grads: Sequence[Any], form: Gradients) -> list[Any]:
+    """A replica's gradients in the dtypes in which they are sent and summed.
 
-    TensorFlow can't gather rows of bfloat16: they are sent as float32.
+    With the form `bf16` dense float32 is sent as bfloat16. TensorFlow can't gather rows
+    (IndexedSlices) of bfloat16: they are sent as float32.
     """
-    forms = []
+    cast = []
     for grad in grads:
         if isinstance(grad, tf.IndexedSlices):
             if grad.dtype == tf.bfloat16:
                 grad = tf.cast(grad, tf.float32)
-        elif gradients != "full" and grad is not None and grad.dtype == tf.float32:
+        elif form == "bf16" and grad is not None and grad.dtype == tf.float32:
             grad = tf.cast(grad, tf.bfloat16)
-        forms.append(grad)
-    return forms
+        cast.append(grad)
+    return cast
 
 
-def received(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
-    """The sums in the types of a replica's own gradients."""
-    typed = []
+def cast_back(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
+    """The sums of gradients in the dtypes of the replica's own `grads`."""
+    cast = []
     for total, grad in zip(sums, grads, strict=True):
         if grad is not None:
             total = tf.cast(total, grad.dtype)
-        typed.append(total)
-    return typed
+        cast.append(total)
+    return cast
 
 
 def batch_of(inputs: Any) -> Any:
@@ -84,9 +93,12 @@ def batch_of(inputs: Any) -> Any:
 
 
 def weighed(value: Any, weight: Any, weight_exponent: Any) -> Any:
-    """A part's share of a quantity: over all parts the shares sum to the whole's."""
+    """`value` times weight^p, in the value's dtype: a part's share of the whole batch's quantity.
+
+    The exponent p is 0, 1 or 2 (see combine_rules.py). In the parity check it is a float32 scalar.
+    """
     if isinstance(weight_exponent, int) and weight_exponent == SUM:
-        return value
+        return value  # weight^0 is 1
     return value * tf.cast(weight**weight_exponent, value.dtype)
 
 
@@ -95,22 +107,23 @@ def wide(dtype: Any) -> Any:
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
-def together(values: Sequence[Any]) -> Any:
-    """The numbers of all these tensors in one vector, in the widest of their dtypes."""
-    is_wide = any(value.dtype == tf.float64 for value in values)
+def one_vector(tensors: Sequence[Any]) -> Any:
+    """All numbers of these tensors in order: float64 if one of them is, else float32."""
+    is_wide = any(tensor.dtype == tf.float64 for tensor in tensors)
     dtype = tf.float64 if is_wide else tf.float32
     vectors = [tf.zeros(0, dtype)]
-    for value in values:
-        vectors.append(tf.reshape(tf.cast(value, dtype), [-1]))
+    for tensor in tensors:
+        vectors.append(tf.reshape(tf.cast(tensor, dtype), [-1]))
     return tf.concat(vectors, axis=0)
 
 
-def parted(vector: Any, shapes: Sequence[Any]) -> list[Any]:
-    """A vector's parts, which have these shapes."""
-    if not shapes:  # TensorFlow splits into one part at least
+def split_vector(vector: Any, shapes: Sequence[Any]) -> list[Any]:
+    """The tensors in a `one_vector`, in its dtype, by their shapes; (-1,) takes what is left."""
+    if not shapes:  # tf.split makes at least one piece
         return []
-    parts = tf.split(vector, [math.prod(shape) for shape in shapes])
-    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+    sizes = [math.prod(shape) for shape in shapes]
+    pieces = zip(tf.split(vector, sizes), shapes, strict=True)
+    return [tf.reshape(piece, shape) for piece, shape in pieces]
 
 
 def squared_norm(grads: Sequence[Any]) -> Any:
@@ -120,20 +133,21 @@ def squared_norm(grads: Sequence[Any]) -> Any:
 
 
 def _squares(grad: Any) -> Any:
-    # An embedding's, in which a row may occur several times
+    # An embedding's: a row that occurs several times is summed before it is squared.
     if isinstance(grad, tf.IndexedSlices):
         rows, places = tf.unique(grad.indices)
         grad = tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
     return tf.reduce_sum(tf.square(tf.cast(grad, tf.float32)))
 
 
-def with_norms(stamps: Any, squares: Any, summed: Sequence[Any], scale: Any) -> Any:
-    """A replica's stamps, then its parts' Σ‖h‖²/b and the whole batch's ‖g‖².
+def with_norms(stamps: Any, part_squares: Any, summed_grads: Any, scale: Any) -> Any:
+    """A replica's 4 stamps, and two columns more: Σ‖h‖²/b of its parts, ‖g‖² of the whole batch.
 
-    The optimizer's loss scale is taken out of both.
+    Returns float64 [6]. The gradients have the optimizer's loss `scale`: it is taken out of both.
     """
-    norms = tf.cast(tf.stack([squares, squared_norm(summed)]), tf.float64)
-    return tf.concat([stamps, norms / tf.cast(scale, tf.float64) ** 2], axis=0)
+    squares = tf.stack([part_squares, squared_norm(summed_grads)])
+    norms = tf.cast(squares, tf.float64) / tf.cast(scale, tf.float64) ** 2
+    return tf.concat([stamps, norms], axis=0)
 
 
 def loss_scale(optimizer: Any) -> Any:
@@ -144,56 +158,65 @@ def loss_scale(optimizer: Any) -> Any:
     return tf.convert_to_tensor(scale)
 
 
-def sketch_of(values: Iterable[Any]) -> Any:
-    """The sketches of these tensors: float32 [values, 3]."""
-    with tf.name_scope(SCOPE):
-        return tf.reshape([_sketches(value) for value in values], (-1, 1 + len(_SEEDS)))
+def sketches_of(tensors: Iterable[Any]) -> Any:
+    """The sketches of these tensors: float32 [tensors, 3]."""
+    with tf.name_scope(SKETCH_SCOPE):
+        sketches = [_sketch(tensor) for tensor in tensors]
+        return tf.reshape(sketches, (-1, 1 + len(_SEEDS)))  # also if there are none
 
 
-def _sketches(value: Any) -> Any:
-    # Each row in its place, which other samples would give another order.
+def _sketch(value: Any) -> Any:
+    # Made dense: the order of its rows depends on the samples, and the sketch must not.
     if isinstance(value, tf.IndexedSlices):
         value = tf.math.unsorted_segment_sum(
             value.values, value.indices, value.dense_shape[0]
         )
     value = tf.cast(value, tf.float32)
-    sketches = [tf.norm(value)]
+    numbers = [tf.norm(value)]
     for seed in _SEEDS:
         fixed = tf.random.stateless_normal(tf.shape(value), (seed, 0))
-        sketches.append(tf.reduce_sum(value * fixed))
-    return tf.stack(sketches)
+        numbers.append(tf.reduce_sum(value * fixed))
+    return tf.stack(numbers)
 
 
 def norms(sketches: Any) -> Any:
-    """The norms of quantities."""
+    """The norms of the quantities: [...] of [..., 3]."""
     return sketches[..., 0]
 
 
 def products(sketches: Any) -> Any:
-    """Their products with the fixed vectors, in the last axis."""
+    """The quantities' products with the two fixed vectors: [..., 2] of [..., 3]."""
     return sketches[..., 1:]
 
 
-def weight_exponents_of(
+def matching_exponents(
     whole: Any,
     parts: Sequence[tuple[float, Any]],
-    near: float,
+    relative_tolerance: float,
     rounding: Any = 0.0,
 ) -> list[int]:
-    """The powers with which the parts make the whole, as in `CombineRules`, a mean's first.
+    """Which of p = 1, 0, 2 satisfy whole ≈ Σ weight^p · part, in that order.
 
-    A part is its weight and its sketches. They agree within `near` of the largest norm and what
-    `rounding` may change, and of several quantities within a little of all together. What is 0
-    everywhere has all powers.
+    `whole` has the sketches of one quantity, [3], or of several, [quantities, 3]. `parts` are pairs
+    (weight, sketches); these may be of several cuts of the batch, [cuts, …, 3], which must all
+    agree. All are numpy arrays. A quantity's products may differ by
+
+        relative_tolerance · its largest norm, in the whole or a part
+        + rounding, one number or one for each quantity
+        + 0.1 · relative_tolerance · the norm of all quantities, if there are several.
+
+    What is 0 everywhere satisfies every p.
     """
     part_norms = [norms(sketches) for _, sketches in parts]
-    largest = reduce(np.maximum, part_norms, norms(whole))
-    within = near * largest + rounding
+    largest_norm = reduce(np.maximum, part_norms, norms(whole))
+    tolerance = relative_tolerance * largest_norm + rounding
     if whole.ndim > 1:
-        within = within + OF_ALL * near * np.linalg.norm(norms(whole))
-    weight_exponents = []
-    for weight_exponent in (MEAN, SUM, MEAN_AGAIN):
-        made = sum(weight**weight_exponent * sketches for weight, sketches in parts)
-        if np.all(np.abs(products(made - whole)) <= within[..., None]):
-            weight_exponents.append(weight_exponent)
-    return weight_exponents
+        norm_of_all = np.linalg.norm(norms(whole))
+        tolerance = tolerance + FRACTION_OF_ALL * relative_tolerance * norm_of_all
+    exponents = []
+    for exponent in (MEAN, SUM, MEAN_AGAIN):
+        total = sum(weight**exponent * sketches for weight, sketches in parts)
+        differences = np.abs(products(total - whole))
+        if np.all(differences <= tolerance[..., None]):
+            exponents.append(exponent)
+    return exponents

@@ -28,8 +28,8 @@ from gpubalance.engine.step.logs import LaterResults, Logs
 from gpubalance.engine.step.part import ParityProbe, Part, PartReplacements, part_of
 from gpubalance.engine.step.rounding import perturbed, with_half_sums_in_float32
 from gpubalance.engine.step.state import layer_variables, metric_variables
-from gpubalance.engine.step.step import dividing
-from gpubalance.engine.step.sums import SCOPE, sketch_of
+from gpubalance.engine.step.step import replacements_for_parts
+from gpubalance.engine.step.sums import SKETCH_SCOPE, sketches_of
 
 _MOST = 64  # losses with divisors of their own, and losses that layers add
 # Operations that don't tell one step from another.
@@ -152,7 +152,7 @@ class TracedStep:
     def _perturbed(self) -> Any:
         # The sums of sketches are not the step's.
         with tf.device(self._device):
-            return perturbed(self._as_traced, but=SCOPE)
+            return perturbed(self._as_traced, but=SKETCH_SCOPE)
 
     def _trace(self) -> None:
         several = tf.TensorSpec((_MOST,), tf.float32)
@@ -181,7 +181,7 @@ class TracedStep:
             lambda tensor: None if tensor is None else next(samples), self._batch
         )
         self.probing = ParityProbe(divisors, exponents, frozenset(map(id, before)))
-        replacements = dividing(self.model, trains=self.trains)
+        replacements = replacements_for_parts(self.model, trains=self.trains)
         with (
             unchanged(self.model, zip(self._states, before, strict=True)) as scope,
             part_of(weight, replacements | fixed_draws(), probing=self.probing) as part,
@@ -202,8 +202,8 @@ class TracedStep:
         own_divisors = self.probing.own_divisors
         unused = [tf.zeros(())] * (_MOST - len(own_divisors))
         return [
-            sketch_of(grad for grad in grads if grad is not None),
-            sketch_of(quantities.values()),
+            sketches_of(grad for grad in grads if grad is not None),
+            sketches_of(quantities.values()),
             tf.stack(own_divisors + unused),
             *map(tf.identity, after),
         ]

@@ -22,7 +22,11 @@ from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.jobs.plan.record import plan_of
 from gpubalance.numbers.units import format_rate
-from gpubalance.planning.leaving import Devices, next_subset_to_measure, split_of_all
+from gpubalance.planning.leaving import (
+    Devices,
+    best_split_using_exactly,
+    next_subset_to_measure,
+)
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Round
@@ -216,7 +220,8 @@ def next_split(
 ) -> Allocation | None:
     """The next split to measure; None if another round would gain nothing.
 
-    If none was measured, it is the planner's best. Else it is the first of these that there is:
+    If none was measured, it is the planner's best, or the even split if the probe can't tell which
+    is faster. Else it is the first of these that there is:
 
     1. a split of fewer devices, if less sync may make it more than 0.4 % better than the best
        measured split and the planner's best;
@@ -230,7 +235,7 @@ def next_split(
     best = estimates.best()
     planned = _planned(estimates, best, some_ran_out=some_ran_out)
     if best is None:
-        return planned
+        return estimates.even_if_undecided(planned)
     value = estimates.problem.value(planned)
     is_better = value > (1 + WORTH_A_ROUND) * best.value
     is_better = is_better and not estimates.has(planned.split)
@@ -278,7 +283,7 @@ def _fewer_devices(
         superset = sync.smallest_measured_superset(devices)
         timed_sets = estimates.sums_s.keys() | {devices, superset}
         if sync.nothing_more_to_learn(devices) or len(timed_sets) > _MAX_TIMED_SETS:
-            return split_of_all(estimates.problem, devices)
+            return best_split_using_exactly(estimates.problem, devices)
         time_sums(devices)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpubalance.planning.allocate import allocated
+from gpubalance.planning.allocate import allocate_or_none
 from gpubalance.planning.noise import efficiency
 from gpubalance.planning.problem import Allocation, Problem, throughput
 from gpubalance.results.plan import Goodput, SplitPrediction
@@ -55,7 +55,7 @@ def best_at(
         max_global_batch=None,
         micro_batches=1,
     )
-    best = allocated(wanted)
+    best = allocate_or_none(wanted)
     return _predicted(best.split, best.step_time_s) if best else None
 
 
@@ -72,9 +72,11 @@ def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
     for step in range(_GLOBAL_BATCHES):
         total = int(largest / 2 ** (step / 4))
         totals.add(total // problem.multiple * problem.multiple)
-    free = replace(problem, max_global_batch=None, within=0.0, objective=throughput)
+    free = replace(
+        problem, max_global_batch=None, micro_batch_tolerance=0.0, objective=throughput
+    )
     for total in sorted(totals - {0}):
-        best = allocated(replace(free, global_batch=total))
+        best = allocate_or_none(replace(free, global_batch=total))
         if best is not None:
             yield _predicted(best.split, best.step_time_s)
 
@@ -91,7 +93,7 @@ def by_goodput(
     The chosen one, the one with the most samples/s, the even split, and the best device alone.
     """
     yield _goodput("chosen", planned.split.batches, planned.throughput, noise_scale)
-    fastest = allocated(replace(problem, objective=throughput))
+    fastest = allocate_or_none(replace(problem, objective=throughput))
     if fastest is not None and fastest.split != planned.split:
         batches = fastest.split.batches
         yield _goodput("most samples/s", batches, fastest.throughput, noise_scale)
@@ -126,7 +128,9 @@ def _best_alone(problem: Problem) -> tuple[int, Allocation] | None:
     alone = []
     for device, load in enumerate(problem.loads):
         if load.limit >= problem.multiple:
-            best = allocated(replace(_of_some(problem, [device]), global_batch=None))
+            best = allocate_or_none(
+                replace(_of_some(problem, [device]), global_batch=None)
+            )
             if best is not None:
                 alone.append((device, best))
     return max(alone, key=lambda pair: problem.value(pair[1]), default=None)
@@ -135,7 +139,7 @@ def _best_alone(problem: Problem) -> tuple[int, Allocation] | None:
 def _of_some(problem: Problem, devices: Sequence[int]) -> Problem:
     """The problem of some of its devices alone, numbered anew."""
     loads = tuple(problem.loads[device] for device in devices)
-    return replace(problem, loads=loads, sync=problem.sync.within(devices))
+    return replace(problem, loads=loads, sync=problem.sync.restricted_to(devices))
 
 
 def _predicted(split: BatchSplit, step_s: float) -> SplitPrediction:

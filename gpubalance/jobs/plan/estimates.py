@@ -11,8 +11,9 @@ from operator import attrgetter
 
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
-from gpubalance.planning.model import Curve, Line
-from gpubalance.planning.problem import Allocation, Problem
+from gpubalance.planning.allocate import allocate_or_none, as_measured
+from gpubalance.planning.model import LINE_WITHIN, Curve, Line
+from gpubalance.planning.problem import Allocation, Binds, Problem
 from gpubalance.planning.sync import Syncs
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement
@@ -69,6 +70,52 @@ class DeviceEstimates:
         """The solver's problem by what is known now."""
         syncs = Syncs(self._syncs_s, self.request.sync_s or 0.0, self.sums_s)
         return replace(self._by_probe, loads=tuple(self._loads), sync=syncs)
+
+    def even_if_undecided(self, promised: Allocation) -> Allocation:
+        """The even split of as large a batch, if the probe can't tell that the promised one gains.
+
+        Else the promised one. Equal devices whose times were measured within ± 3 % would otherwise
+        get unequal batches by chance.
+        """
+        used = promised.split.used
+        problem = self.problem
+        granule = problem.multiple * len(used)
+        global_batch = promised.split.global_batch
+        if self.request.global_batch is None:
+            global_batch -= global_batch % granule
+        share, rest = divmod(global_batch, len(used))
+        if rest or not share or share % problem.multiple:
+            return promised
+        loads = []
+        for device, load in enumerate(problem.loads):
+            limit = min(share, load.limit) if device in used else 0
+            loads.append(replace(load, limit=limit))
+        only_even = replace(
+            problem,
+            loads=tuple(loads),
+            global_batch=global_batch,
+            max_global_batch=None,
+            micro_batches=1,
+        )
+        even = allocate_or_none(only_even)
+        if even is None:
+            return promised
+        even = as_measured(problem, even)
+        gain = problem.value(promised) / problem.value(even) - 1
+        if gain > max(self._half_width(device, share) for device in used):
+            return promised
+        binds: list[Binds] = []
+        for device, bound in enumerate(promised.binds):
+            is_full = device in used and share == problem.loads[device].limit
+            frees = bound == "memory" and not is_full
+            binds.append("speed" if frees else bound)
+        return replace(even, binds=tuple(binds))
+
+    def _half_width(self, device: int, batch: int) -> float:
+        """How exactly the probe knows a device's time at the measured batch next to this one."""
+        curve = self.probes[device].curve
+        point = min(curve, key=lambda point: abs(math.log(point.batch / batch)))
+        return min(LINE_WITHIN, point.half_width)
 
     def sync_s(self, split: BatchSplit) -> float | None:
         """Seconds of sync of the devices that a split uses; None if that is unknown.

@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import replace
 
 from gpubalance.errors import BadInput, NothingFits
-from gpubalance.planning.allocate import allocate, only
+from gpubalance.planning.allocate import allocate, with_only
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import Load, NoSplitError, Problem
 from gpubalance.planning.sync import Syncs
@@ -29,7 +29,7 @@ def split_over(plan: Plan, left: Set[int]) -> BatchSplit:
     If they do not hold that, it is the split of the largest global batch that they hold. Raises
     NothingFits if they hold nothing.
     """
-    problem = only(_problem(plan), left)
+    problem = with_only(_problem(plan), left)
     try:
         return allocate(problem).split
     except NoSplitError as error:

@@ -11,7 +11,7 @@ from gpubalance.jobs.keep.probes import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.allocate import (
     allocate,
-    allocated,
+    allocate_or_none,
     as_measured,
     smallest_on_plateau,
 )
@@ -25,7 +25,7 @@ from gpubalance.planning.problem import (
     Problem,
     TooFineError,
 )
-from gpubalance.planning.sync import MOST_BYTES
+from gpubalance.planning.sync import MAX_PACK_BYTES
 from gpubalance.results.probe import DeviceProbe, Probe, peaks_by_batch
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.margin import (
@@ -42,12 +42,12 @@ from gpubalance.settings.settings import Settings
 # The most that the update may be of a step's fixed cost. The cost includes it but may be fitted as
 # less, and some compute must be left.
 _MOST_UPDATE = 0.99
-# The micro-batches of `--accumulate auto`, and the part of throughput that more micro-batches must
-# gain, under `auto` and when asked for: a larger global batch costs learning progress that
+# The micro-batches of `--accumulate auto`, and the fraction of the value that more micro-batches
+# must gain, under `auto` and when asked for: a larger global batch costs learning progress that
 # throughput does not show.
 AUTO_MICRO_BATCHES = 8
-AUTO_WITHIN = 0.05
-_WITHIN = 0.01
+AUTO_TOLERANCE = 0.05
+_TOLERANCE = 0.01
 
 
 def check_asked(request: ProbeRequest | BalanceRequest) -> None:
@@ -175,8 +175,14 @@ def problem_of(
     if request.noise_scale is not None:
         problem = replace(problem, objective=goodput(request.noise_scale))
     if request.accumulate == "auto":
-        return replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN)
-    return replace(problem, micro_batches=request.accumulate, within=_WITHIN)
+        return replace(
+            problem,
+            micro_batches=AUTO_MICRO_BATCHES,
+            micro_batch_tolerance=AUTO_TOLERANCE,
+        )
+    return replace(
+        problem, micro_batches=request.accumulate, micro_batch_tolerance=_TOLERANCE
+    )
 
 
 def _max_samples(probe: Probe, request: PlanRequest) -> int | None:
@@ -197,7 +203,7 @@ def _max_pack_bytes(settings: Settings) -> int:
     """The largest packs in which gradients may be summed; 0 if they are summed all at once."""
     if settings.xla:
         return 0
-    return MOST_BYTES if settings.pack_bytes is None else settings.pack_bytes
+    return MAX_PACK_BYTES if settings.pack_bytes is None else settings.pack_bytes
 
 
 def best_split(problem: Problem) -> Allocation:
@@ -225,7 +231,7 @@ def best_split(problem: Problem) -> Allocation:
             remedies.append(f"--batch-multiple {finer} takes it")
         if nearest:
             remedies.append(f"the nearest that is possible: {' or '.join(nearest)}")
-        if error.above is None and allocated(
+        if error.above is None and allocate_or_none(
             replace(problem, micro_batches=AUTO_MICRO_BATCHES)
         ):
             remedies.append("--accumulate auto does it, in micro-batches")

@@ -10,9 +10,13 @@ from gpubalance.devices.hosts import reached_by
 from gpubalance.jobs.keep.probes import holds_nothing
 from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.plan.estimates import DeviceEstimates
-from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_WITHIN
+from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_TOLERANCE
 from gpubalance.jobs.probe.curve import slower_warnings
-from gpubalance.planning.allocate import allocated, gain, requiring
+from gpubalance.planning.allocate import (
+    added_fraction,
+    allocate_or_none,
+    with_required,
+)
 from gpubalance.planning.model import Curve
 from gpubalance.planning.noise import efficiency, learning_rate_factor
 from gpubalance.planning.problem import Allocation, Load, Problem
@@ -199,8 +203,12 @@ def _accumulation(problem: Problem, planned: Allocation) -> Accumulation | None:
     """
     if problem.micro_batches > 1 or problem.global_batch is not None:
         return None
-    best = allocated(
-        replace(problem, micro_batches=AUTO_MICRO_BATCHES, within=AUTO_WITHIN)
+    best = allocate_or_none(
+        replace(
+            problem,
+            micro_batches=AUTO_MICRO_BATCHES,
+            micro_batch_tolerance=AUTO_TOLERANCE,
+        )
     )
     if best is None or not best.split.accumulates:
         return None
@@ -218,7 +226,9 @@ def _accumulation(problem: Problem, planned: Allocation) -> Accumulation | None:
 def _left_out(problem: Problem, planned: Allocation) -> tuple[LeftOut, ...]:
     # Allow the same number of micro-batches with a device as without it, or their gain would be
     # taken for the device's.
-    problem = replace(problem, micro_batches=max(planned.split.counts), within=0.0)
+    problem = replace(
+        problem, micro_batches=max(planned.split.counts), micro_batch_tolerance=0.0
+    )
     used = frozenset(planned.split.used)
     left_out: list[LeftOut] = []
     for device in range(len(problem.loads)):
@@ -237,8 +247,8 @@ def _gain_beside(problem: Problem, used: frozenset[int], device: int) -> float |
 
     It takes the place of one of them if the global batch is too small for all.
     """
-    beside = gain(requiring(problem, used), device)
-    return gain(problem, device) if beside is None else beside
+    beside = added_fraction(with_required(problem, used), device)
+    return added_fraction(problem, device) if beside is None else beside
 
 
 def _learning_rate(known: DeviceEstimates, to_batch: int) -> LearningRate | None:

@@ -38,7 +38,7 @@ from gpubalance.planning.model import LINE_WITHIN
 from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, Seconds
 from gpubalance.system.files import is_about_files
 from gpubalance.workers.worker import Worker
 
@@ -50,10 +50,14 @@ _SHOWING_STEPS = 2
 
 
 class Attempt(Record):
-    """A batch that was tried, and its point on the curve if it trains and its time was measured."""
+    """A batch that was tried, and its point on the curve if it trains and its time was measured.
+
+    Of one that was only shown to train, `step_s` is the time of a single step.
+    """
 
     trial: Trial
     point: CurvePoint | None = None
+    step_s: Seconds | None = None
 
     @property
     def trains(self) -> bool:
@@ -118,6 +122,14 @@ class Attempts:
         batches that they choose more exactly.
         """
         return LINE_WITHIN if self._for_split else wanted_precision(batch, largest)
+
+    def single_steps(self) -> dict[int, float]:
+        """The seconds of one step of each batch that was only shown to train."""
+        steps_s = {}
+        for batch, tries in self._tries.items():
+            if tries[-1].trains and tries[-1].step_s is not None:
+                steps_s[batch] = tries[-1].step_s
+        return steps_s
 
     def points_up_to(self, largest: int) -> list[CurvePoint]:
         """The points of batches up to the largest, in the order of measuring."""
@@ -210,12 +222,13 @@ class Attempts:
         began_s = time.monotonic()
         fresh = fresh or not probe_worker.worker_group.alive
         point = None
+        step_s = None
         peak_bytes = None
         outcome: Outcome = "fits"
         try:
             probe_worker.ensure_worker(fresh=fresh, last=asked.last)
             if asked.for_limit and self._takes_long(asked):
-                peak_bytes = self._try_steps(asked.batch)
+                step_s, peak_bytes = self._try_steps(asked.batch)
             else:
                 first = not self.points
                 point = self.measured(asked.batch, asked.rule)
@@ -249,7 +262,7 @@ class Attempts:
             fresh=fresh,
             memory_peak_bytes=peak_bytes,
         )
-        return Attempt(trial=trial, point=point)
+        return Attempt(trial=trial, point=point, step_s=step_s)
 
     def _refuse_too_slow(self, point: CurvePoint, *, first: bool) -> None:
         """Raises UsageError if most steps took clearly longer than by the profile."""
@@ -284,7 +297,7 @@ class Attempts:
         longest_s = 2 * _LONGEST_TRY_S if self._for_split else _LONGEST_TRY_S
         return bool(points) and point_s(points, asked.batch, asked.rule) > longest_s
 
-    def _try_steps(self, batch: int) -> int | None:
+    def _try_steps(self, batch: int) -> tuple[float, int | None]:
         with self._memory_or_fault(batch), self.probe_worker.worker() as worker:
             return try_steps(self.probe_worker, worker, batch)
 
@@ -324,14 +337,17 @@ class Attempts:
         raise OutOfMemory(fault.message, log=fault.log)
 
 
-def try_steps(probe_worker: ProbeWorker, worker: Worker, batch: int) -> int | None:
-    """Trains so few steps that a batch is known to train; the peak of the memory, if known.
+def try_steps(
+    probe_worker: ProbeWorker, worker: Worker, batch: int
+) -> tuple[float, int | None]:
+    """Trains so few steps that a batch is known to train.
 
-    Raises what `Worker.measure` does.
+    Returns the seconds of the last step, and the peak of the memory, if known. Raises what
+    `Worker.measure` does.
     """
     runner = _runner(probe_worker, worker, batch)
-    list(runner.train(at_least=_SHOWING_STEPS))
-    return runner.peaks[0]
+    *_, last_step = runner.train(at_least=_SHOWING_STEPS)
+    return step_s_of(last_step), runner.peaks[0]
 
 
 def measure_point(

@@ -100,20 +100,38 @@ def plateau_of(attempts: Attempts) -> int | None:
     if not _ends_on_plateau(attempts):
         return None
     curve = measured_curve(times_of(attempts.points.values()))
+    if not (_ends_flat(attempts, curve) or _single_step_is_flat(attempts, curve)):
+        return None
+    enough = max(_rate(curve, size) for size in curve.batches) / (1 + _PLATEAU)
+    return min(batch for batch in curve.batches if _rate(curve, batch) >= enough)
+
+
+def _ends_flat(attempts: Attempts, curve: Curve) -> bool:
+    """Whether the largest batch of the curve shows that throughput has stopped rising."""
     largest = curve.batches[-1]
     smaller = [size for size in curve.batches if size <= largest / _THREE_OCTAVES]
     # With fewer octaves a split would have few sizes to choose from.
     if not smaller or curve.step_time_s(largest) < _LONG_S:
-        return None
-    pays_no_more = _pays_no_more(curve, largest, smaller)
+        return False
     if attempts.probe_worker.request.for_split:
         # One flat octave is enough: rounds with longer steps would take minutes.
         best_before = max(_rate(curve, size) for size in curve.batches[:-1])
-        pays_no_more |= _rate(curve, largest) <= (1 + _PLATEAU) * best_before
-    if not pays_no_more:
-        return None
-    enough = _rate(curve, largest) / (1 + _PLATEAU)
-    return min(batch for batch in curve.batches if _rate(curve, batch) >= enough)
+        if _rate(curve, largest) <= (1 + _PLATEAU) * best_before:
+            return True
+    return _pays_no_more(curve, largest, smaller)
+
+
+def _single_step_is_flat(attempts: Attempts, curve: Curve) -> bool:
+    """Whether a batch that was only shown to train does, by three octaves as it is inexact."""
+    steps_s = attempts.single_steps()
+    if not steps_s:
+        return False
+    largest = max(steps_s)
+    before = [size for size in curve.batches if size <= largest / _THREE_OCTAVES]
+    if not before or steps_s[largest] < _LONG_S:
+        return False
+    best_before = max(_rate(curve, size) for size in before)
+    return largest / steps_s[largest] <= _RISE_IN_THREE * best_before
 
 
 def _ends_on_plateau(attempts: Attempts) -> bool:

@@ -5,8 +5,11 @@ Every cut, every order of devices and every depth is simulated by itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations, product
+
+import numpy as np
 
 from gpubalance.planning.pipeline.problem import CutProblem
 
@@ -35,34 +38,24 @@ def _steps(
     count = problem.micro_batches
     loads = [problem.loads[device] for device, _, _ in parts]
     runs = [slice(first, after) for _, first, after in parts]
-    forward_s = [
-        sum(load.forward_s[run]) for load, run in zip(loads, runs, strict=True)
-    ]
+
+    def of_run(name: str) -> list[float]:
+        parts = zip(loads, runs, strict=True)
+        return [sum(getattr(load, name)[run]) for load, run in parts]
+
+    forward_s, backward_s = of_run("forward_s"), of_run("backward_s")
     if max(forward_s) == float("inf"):
         return
-    backward_s = [
-        sum(load.backward_s[run]) for load, run in zip(loads, runs, strict=True)
-    ]
-    update_s = [sum(load.update_s[run]) for load, run in zip(loads, runs, strict=True)]
     behind = [len(parts) - 1 - number for number in range(len(parts))]
-    for depths in product(
-        *(range(minimum, _AHEAD * minimum + 1) for minimum in behind)
-    ):
+    limits = np.array([load.memory_bytes for load in loads])
+    fixed, live = of_run("fixed_bytes"), of_run("live_bytes")
+    sent = _sent(problem, runs)
+    for depths in product(*(range(least, _AHEAD * least + 1) for least in behind)):
         held = [min(depth + 1, count) for depth in depths]
-        needs = [
-            sum(load.fixed_bytes[run]) + maximum * sum(load.live_bytes[run])
-            for load, run, maximum in zip(loads, runs, held, strict=True)
-        ]
-        limits = [load.memory_bytes for load in loads]
-        fits = all(need <= limit for need, limit in zip(needs, limits, strict=True))
+        fits = (fixed + np.multiply(held, live) <= limits).all()
         if fits and list(depths) == sorted(depths, reverse=True):
-            yield _step_s(
-                _sent(problem, runs),
-                forward_s,
-                backward_s,
-                update_s,
-                [_order(count, d) for d in depths],
-            )
+            orders = [_order(count, depth) for depth in depths]
+            yield _step_s(sent, forward_s, backward_s, of_run("update_s"), orders)
 
 
 def _order(count: int, depth: int) -> list[tuple[bool, int]]:
@@ -71,34 +64,28 @@ def _order(count: int, depth: int) -> list[tuple[bool, int]]:
     There are as many forwards as the depth, then one of each in turns, then the backwards.
     """
     ahead = min(depth, count)
-    turns = [
-        one
-        for n in range(count)
-        for one in ([(False, n + ahead)] if n + ahead < count else []) + [(True, n)]
-    ]
-    return [(False, n) for n in range(ahead)] + turns
+    order = [(False, number) for number in range(ahead)]
+    for number in range(count):
+        if number + ahead < count:
+            order.append((False, number + ahead))
+        order.append((True, number))
+    return order
 
 
 def _sent(problem: CutProblem, runs: Sequence[slice]) -> dict[tuple[int, int], float]:
     """Seconds to send what each pair of segments has between them."""
-    sent: dict[tuple[int, int], int] = {}
+    segment_of = []
+    for number, run in enumerate(runs):
+        segment_of += [number] * (run.stop - run.start)
+    rate = problem.bytes_per_s or math.inf
+    sent: dict[tuple[int, int], float] = {}
     for edge in problem.graph.edges:
-        (source,) = (
-            n for n, run in enumerate(runs) if run.start <= edge.source < run.stop
-        )
-        for n, run in enumerate(runs):
-            if n != source and any(
-                run.start <= target < run.stop for target in edge.targets
-            ):
-                sent[source, n] = (
-                    sent.get((source, n), 0)
-                    + problem.micro_batch * edge.bytes_per_sample
-                )
-    rate = problem.bytes_per_s
-    return {
-        pair: problem.latency_s + (size / rate if rate else 0.0)
-        for pair, size in sent.items()
-    }
+        source = segment_of[edge.source]
+        seconds = problem.micro_batch * edge.bytes_per_sample / rate
+        for target in {segment_of[target] for target in edge.targets} - {source}:
+            before_s = sent.get((source, target), problem.latency_s)
+            sent[source, target] = before_s + seconds
+    return sent
 
 
 def _step_s(
@@ -109,7 +96,6 @@ def _step_s(
     orders: Sequence[Sequence[tuple[bool, int]]],
 ) -> float:
     """Does whatever can be done next, on each device in its order, until all is done."""
-    done: dict[tuple[int, bool, int], float] = {}
     arrived: dict[tuple[int, int, bool, int], float] = {}  # by the two segments
     at = [0] * len(orders)
     free_s = [0.0] * len(orders)
@@ -119,15 +105,12 @@ def _step_s(
             if at[own] == len(order):
                 continue
             is_back, number = order[at[own]]
-            needs = [
-                (a, b, is_back, number) for a, b in sent if (a if is_back else b) == own
-            ]
+            pairs = [pair for pair in sent if pair[not is_back] == own]
+            needs = [(*pair, is_back, number) for pair in pairs]
             if not all(one in arrived for one in needs):
                 continue
             begins = max([free_s[own], *(arrived[one] for one in needs)])
-            ends = free_s[own] = done[own, is_back, number] = (
-                begins + (backward_s if is_back else forward_s)[own]
-            )
+            ends = free_s[own] = begins + (backward_s if is_back else forward_s)[own]
             at[own] += 1
             for a, b in sent:
                 if (b if is_back else a) == own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
 
 from gpubalance.planning.pipeline.problem import (
@@ -46,35 +47,29 @@ def drawn(seed: int, most_devices: int = 4) -> CutProblem:
     edges = [Edge(i, (i + 1,), random.randint(0, 9)) for i in range(n - 1)]
     for _ in range(random.randint(0, 3)):
         source = random.randrange(n)
-        targets = sorted(
-            {target for target in range(source + 1, n) if random.random() < 0.4}
-        )
+        targets = [one for one in range(source + 1, n) if random.random() < 0.4]
         edges += [Edge(source, tuple(targets), random.randint(0, 9))] if targets else []
     graph = Graph(chain_graph(n).blocks, tuple(edges))
     fixed, live = ([random.uniform(0, 3) for _ in range(n)] for _ in range(2))
     scarce = random.uniform(0.2, 1.5) * (sum(fixed) + 2 * sum(live))
-    loads = [
-        BlockLoad(
-            tuple(
-                random.choice([math.inf, *[random.uniform(0.1, 2)] * 15])
-                for _ in range(n)
-            ),
-            tuple(random.uniform(0.1, 4) for _ in range(n)),
-            tuple(random.choice([0.0, random.uniform(0, 1)]) for _ in range(n)),
-            tuple(
-                size * random.choice([1.0, random.uniform(0.8, 1.2)]) for size in fixed
-            ),
-            tuple(live),
-            random.choice(
-                [
-                    math.inf,
-                    scarce * random.uniform(0.3, 1.2),
-                    scarce * random.uniform(0.3, 1.2),
-                ]
-            ),
+
+    def of_blocks(one: Callable[[], float]) -> tuple[float, ...]:
+        return tuple(one() for _ in range(n))
+
+    def forward_s() -> float:
+        return random.choice([math.inf, *[random.uniform(0.1, 2)] * 15])
+
+    loads = []
+    for _ in range(devices):
+        times_s = (
+            of_blocks(forward_s),
+            of_blocks(lambda: random.uniform(0.1, 4)),
+            of_blocks(lambda: random.choice([0.0, random.uniform(0, 1)])),
         )
-        for _ in range(devices)
-    ]
+        own = [size * random.choice([1.0, random.uniform(0.8, 1.2)]) for size in fixed]
+        limits = [scarce * random.uniform(0.3, 1.2) for _ in range(2)]
+        memory = random.choice([math.inf, *limits])
+        loads.append(BlockLoad(*times_s, tuple(own), tuple(live), memory))
     return CutProblem(
         graph,
         tuple(loads),

@@ -20,10 +20,8 @@ def test_no_step_of_a_chain_is_shorter_than_its_bound(maximum: int) -> None:
         found = chains(problem, math.inf, maximum)
         for chain in found:
             segments = chain.segments
-            assert [s.first for s in segments] == [
-                0,
-                *(s.last + 1 for s in segments[:-1]),
-            ]
+            firsts = [0, *(segment.last + 1 for segment in segments[:-1])]
+            assert [segment.first for segment in segments] == firsts
             assert segments[-1].last == len(problem.graph.blocks) - 1
             assert len({s.device for s in segments}) == len(segments) > 1
         # From the least bound to the largest
@@ -39,9 +37,8 @@ def test_only_chains_that_may_be_shorter_are_looked_at() -> None:
         problem = drawn(seed)
         found = chains(problem, math.inf, 10**6)
         below_s = found[len(found) // 2].min_s if found else 1.0
-        assert chains(problem, below_s, 10**6) == [
-            chain for chain in found if chain.min_s < below_s
-        ]
+        shorter = [chain for chain in found if chain.min_s < below_s]
+        assert chains(problem, below_s, 10**6) == shorter
 
 
 def test_no_more_tails_than_asked_for_are_looked_at() -> None:
@@ -54,6 +51,5 @@ def test_few_tails_find_a_chain_wherever_there_is_one() -> None:
     for seed in range(200):
         problem = drawn(seed)
         few = len(problem.loads) * 2 ** len(problem.loads) * len(problem.graph.blocks)
-        assert bool(chains(problem, math.inf, few)) == bool(
-            chains(problem, math.inf, 10**6)
-        )
+        some = chains(problem, math.inf, few)
+        assert bool(some) == bool(chains(problem, math.inf, 10**6))
