@@ -14,14 +14,13 @@ from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of
 from tests.support.late import keras, tf
 from tests.training.cases import in_split
+from tests.training.models import compiled
 from tests.training.samples import numbers
 
 EVEN = BatchSplit((50, 50))
 
 
-def test_a_change_costs_what_the_first_steps_of_its_split_take_more_than_usual() -> (
-    None
-):
+def test_a_change_costs_what_first_steps_of_its_split_take_more_than_usual() -> None:
     cost = ChangeCost()
     cost.begin()
     cost.note(30.0, is_first=True)  # the training's own first step
@@ -42,7 +41,7 @@ def test_a_change_costs_what_the_first_steps_of_its_split_take_more_than_usual()
     assert cost.seconds == 0.0
 
 
-def test_the_steps_left_are_those_of_known_epochs_or_of_the_first_ones_length() -> None:
+def test_the_steps_left_are_of_known_epochs_or_of_the_first_ones_length() -> None:
     left = StepsLeft()
     left.begin_epoch(1)  # of 0, 1 and 2: the first one was trained before
     left.begin_after(1000)
@@ -78,17 +77,15 @@ def slow_at_first(sleep_s: float) -> Any:
 
 
 @pytest.mark.full
-def test_a_change_is_not_made_where_too_few_steps_are_left_for_what_the_last_one_cost() -> (
-    None
-):
+def test_a_change_is_not_made_where_too_few_steps_are_left_for_its_cost() -> None:
     """A step of 34/66 takes 33 ms less than an even one: 0.7 s in 20 steps."""
     fast = DeviceProfile(name="fast", alpha_s=0.005, beta_s=0.001)
     slow = fast.model_copy(update={"name": "slow", "beta_s": 0.002})
     split = Split.of(devices_of(slow, fast), EVEN, JointProfile())
+    loss = keras.losses.SparseCategoricalCrossentropy(True)
     with split.scope():
-        layers = [keras.Input((6,)), slow_at_first(1.5), keras.layers.Dense(3)]
-        model = keras.Sequential(layers)
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+        body = [keras.Input((6,)), slow_at_first(1.5), keras.layers.Dense(3)]
+        model = compiled(body, loss)
     batches = tf.data.Dataset.from_tensor_slices(numbers(100)).batch(100).repeat()
 
     def changes(monitor: Any, steps: int) -> int:
