@@ -12,7 +12,6 @@ import pytest
 from tests.support.cases import cases
 from tests.support.late import keras
 from tests.support.python import python
-from tests.support.told import refused
 from tests.training.cases import in_split
 from tests.training.samples import numbers
 
@@ -120,16 +119,3 @@ def test_a_generator_still_asked_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
         history = split.fit(model, batches, steps_per_epoch=3, epochs=4, verbose=0)
     assert len(history.history["loss"]) == 4
     assert [text for text in told if "still making a batch for an earlier call" in text]
-
-
-def test_what_a_generator_raises_comes_with_its_type_text_and_line() -> None:
-    split, model = in_split()
-
-    def failing() -> Iterator[Any]:
-        for _ in range(4):
-            yield X[:100], Y[:100]
-        raise KeyError("boom at 4")
-
-    with refused("boom at 4") as caught:
-        split.fit(model, failing(), steps_per_epoch=9, verbose=0)
-    assert isinstance(caught.value.__cause__, KeyError)
