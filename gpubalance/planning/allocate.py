@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import replace
 
 from gpubalance.planning.fleet import TIE
@@ -142,8 +142,8 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         own_s = load.compute_s(split.batches[device], split.micro_batches[device])
         if own_s > computes_s[device] * (1 + _ROUNDING):
             computes_s[device] = own_s
-    old_busy_s = _max_busy_s(problem, allocation.compute_s)
-    added_s = _max_busy_s(problem, computes_s) - old_busy_s
+    old_busy_s = problem.busy_s(allocation.compute_s)
+    added_s = problem.busy_s(computes_s) - old_busy_s
     return replace(
         allocation,
         compute_s=tuple(computes_s),
@@ -173,15 +173,6 @@ def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
         for batch, reason in zip(halved.split.batches, halved.binds, strict=True):
             reasons.append("plateau" if batch and reason != "memory" else reason)
         smallest = replace(halved, binds=tuple(reasons))
-
-
-def _max_busy_s(problem: Problem, computes_s: Sequence[float]) -> float:
-    """The longest compute plus update of a device that computes."""
-    busy_s = [0.0]
-    for load, compute_s in zip(problem.loads, computes_s, strict=True):
-        if compute_s:
-            busy_s.append(compute_s + load.update_s)
-    return max(busy_s)
 
 
 def with_required(problem: Problem, devices: Set[int]) -> Problem:

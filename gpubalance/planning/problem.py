@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -79,6 +79,19 @@ class Problem:
     micro_batches: int = 1
     micro_batch_tolerance: float = 0.0
     objective: Objective = throughput
+
+    def busy_s(self, computes_s: Sequence[float]) -> float:
+        """The longest compute plus update of a device, of those that compute at all."""
+        busy_s = [0.0]
+        for load, compute_s in zip(self.loads, computes_s, strict=True):
+            if compute_s:
+                busy_s.append(compute_s + load.update_s)
+        return max(busy_s)
+
+    def step_time_s(self, computes_s: Sequence[float]) -> float:
+        """The step time if each device computes so long; 0 is a device without samples."""
+        used = {device for device, compute_s in enumerate(computes_s) if compute_s}
+        return self.busy_s(computes_s) + self.sync.of(used)
 
     def value(self, allocation: Allocation) -> float:
         """The split's value by the objective."""
