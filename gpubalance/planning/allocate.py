@@ -100,10 +100,11 @@ def _best_over_all_sets(problem: Problem) -> Allocation:
 
 def _best_within_set(problem: Problem, devices: frozenset[int]) -> Allocation | None:
     """The best split over these devices or a subset whose sync is not longer than theirs."""
-    sync_s = problem.sync.of(devices)
-    allocation = Solver(with_only(problem, devices), sync_s).best()
+    sync = problem.sync.curve(devices)
+    allocation = Solver(with_only(problem, devices), sync).best()
     used = frozenset(allocation.split.used)
-    if problem.sync.of(used) <= sync_s:
+    busy_s = problem.busy_s(allocation.compute_s)
+    if problem.sync.curve(used).at(busy_s) <= sync.at(busy_s):
         return allocation
     # `used` lies in a smaller set that was measured slower than `devices`, so that this split was
     # charged too little. A split outside that set has a device that the set lacks: require each of
@@ -142,8 +143,8 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         own_s = load.compute_s(split.batches[device], split.micro_batches[device])
         if own_s > computes_s[device] * (1 + _ROUNDING):
             computes_s[device] = own_s
-    old_busy_s = problem.busy_s(allocation.compute_s)
-    added_s = problem.busy_s(computes_s) - old_busy_s
+    old_step_s = problem.step_time_s(allocation.compute_s)
+    added_s = problem.step_time_s(computes_s) - old_step_s
     return replace(
         allocation,
         compute_s=tuple(computes_s),

@@ -80,6 +80,14 @@ class Problem:
     micro_batch_tolerance: float = 0.0
     objective: Objective = throughput
 
+    def computes_s(self, split: BatchSplit) -> list[float]:
+        """Each device's compute in a split, as measured; 0 without samples."""
+        pairs = zip(split.batches, split.micro_batches, strict=True)
+        return [
+            load.compute_s(*pair) if pair[0] else 0.0
+            for load, pair in zip(self.loads, pairs, strict=True)
+        ]
+
     def busy_s(self, computes_s: Sequence[float]) -> float:
         """The longest compute plus update of a device, of those that compute at all."""
         busy_s = [0.0]
@@ -91,7 +99,8 @@ class Problem:
     def step_time_s(self, computes_s: Sequence[float]) -> float:
         """The step time if each device computes so long; 0 is a device without samples."""
         used = {device for device, compute_s in enumerate(computes_s) if compute_s}
-        return self.busy_s(computes_s) + self.sync.of(used)
+        busy_s = self.busy_s(computes_s)
+        return busy_s + float(self.sync.curve(used).at(busy_s))
 
     def value(self, allocation: Allocation) -> float:
         """The split's value by the objective."""

@@ -105,18 +105,15 @@ def learn(estimates: DeviceEstimates, joint: Joint) -> None:
     of_all_s = [0.0] * len(split.batches)
     for device, own_s in zip(split.used, computes_s, strict=True):
         of_all_s[device] = own_s
-    binds: tuple[Binds, ...] = ("speed",) * len(split.batches)
-    planned = Allocation(split, tuple(of_all_s), joint.step_s, binds)
+    binds: list[Binds] = ["speed"] * len(split.batches)
+    planned = Allocation(split, tuple(of_all_s), joint.step_s, tuple(binds))
     estimates.learn(planned, measured)
 
 
 def predicted_s(estimates: DeviceEstimates, split: BatchSplit) -> float:
     """The step time that the planner predicts for a split."""
-    computes_s = []
-    pairs = zip(split.batches, split.micro_batches, strict=True)
-    for load, (batch, micro_batch) in zip(estimates.problem.loads, pairs, strict=True):
-        computes_s.append(load.compute_s(batch, micro_batch) if batch else 0.0)
-    return estimates.problem.step_time_s(computes_s)
+    problem = estimates.problem
+    return problem.step_time_s(problem.computes_s(split))
 
 
 Measured: TypeAlias = tuple[Joint, ...]

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+import numpy as np
+
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
 from gpubalance.planning.allocate import allocate_or_none, as_measured
 from gpubalance.planning.model import LINE_WITHIN, Curve, Line
 from gpubalance.planning.problem import Allocation, Binds, Problem
-from gpubalance.planning.sync import Syncs
+from gpubalance.planning.sync import SyncCurve, Syncs
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
@@ -53,6 +55,10 @@ class DeviceEstimates:
         self._loads = list(self._by_probe.loads)
         # Of each set of devices, as last measured
         self._syncs_s: dict[frozenset[int], float] = {}
+        # Of each of its splits, as last measured at the devices' present speed: (busy, sync)
+        self._sync_points: dict[
+            frozenset[int], dict[BatchSplit, tuple[float, float]]
+        ] = defaultdict(dict)
         # Seconds of a sum of all gradients over some sets of devices
         self.sums_s: dict[frozenset[int], float] = {}
         self._measured: dict[BatchSplit, MeasuredSplit] = {}
@@ -68,7 +74,12 @@ class DeviceEstimates:
     @property
     def problem(self) -> Problem:
         """The solver's problem by what is known now."""
-        syncs = Syncs(self._syncs_s, self.request.sync_s or 0.0, self.sums_s)
+        curves = {}
+        for used, by_split in self._sync_points.items():
+            if len(by_split) > 1:
+                curves[used] = SyncCurve.through(by_split.values())
+        sync_s = self.request.sync_s or 0.0
+        syncs = Syncs(self._syncs_s, sync_s, self.sums_s, curves)
         return replace(self._by_probe, loads=tuple(self._loads), sync=syncs)
 
     def even_if_undecided(self, promised: Allocation) -> Allocation:
@@ -127,7 +138,9 @@ class DeviceEstimates:
         used = set(split.used)
         if len(used) <= 1:
             used = set(range(len(self.devices)))
-        return self.problem.sync.of(used)
+        problem = self.problem
+        busy_s = problem.busy_s(problem.computes_s(split))
+        return float(problem.sync.curve(used).at(busy_s))
 
     def tried_without(self, split: BatchSplit) -> list[int]:
         """The devices that a split leaves out of the smallest set around its own of known sync."""
@@ -140,6 +153,18 @@ class DeviceEstimates:
         """A device's compute time in seconds for its part of a split, by its own probe."""
         load = self._by_probe.loads[device]
         return load.compute_s(split.batches[device], split.micro_batches[device])
+
+    def times_alone(self, split: BatchSplit, measured: Measurement) -> float:
+        """The least number of times as long as alone that a device computed in a split.
+
+        It is 1 for a device alone, or if stamps are late.
+        """
+        if self.stamps_are_late or len(measured.replicas) == 1:
+            return 1.0
+        return min(
+            replica.compute_s / self.alone_s(replica.device, split)
+            for replica in measured.replicas
+        )
 
     def alone_update_s(self, device: int) -> float:
         """A device's weight update in seconds, by its own probe."""
@@ -254,6 +279,7 @@ class DeviceEstimates:
         self.stamps_are_late = True
         self._factors.clear()
         self._syncs_s.clear()
+        self._sync_points.clear()
         for measured_split in self._measured.values():
             for measured in measured_split.current:
                 self._learn_factors(measured_split.planned.split, measured)
@@ -301,7 +327,9 @@ class DeviceEstimates:
             busy_s.append(compute_s + replica.update_s)
         if len(busy_s) > 1 and self.request.sync_s is None:
             usual_s = measured.step_time_s.median - measured.slow_s
-            self._syncs_s[frozenset(split.used)] = max(0.0, usual_s - max(busy_s))
+            used = frozenset(split.used)
+            self._syncs_s[used] = max(0.0, usual_s - max(busy_s))
+            self._sync_points[used][split] = (max(busy_s), self._syncs_s[used])
 
     def measurement_limit_reached(self, split: BatchSplit) -> MeasuredSplit | None:
         """All that was measured of a split, if measuring it again would help no more; else None."""
@@ -331,6 +359,7 @@ class DeviceEstimates:
             if split.used == used:
                 del self._measured[split]
         self._syncs_s.pop(frozenset(used), None)
+        self._sync_points.pop(frozenset(used), None)
 
     def _forget(self, device: int, ratio: float) -> None:
         self._changes[device] = ratio * self._changes.get(device, 1.0)
@@ -342,11 +371,13 @@ class DeviceEstimates:
     def _mark_stale(self, split: BatchSplit) -> None:
         measured = self._measured[split]
         self._measured[split] = replace(measured, since=len(measured.measurements))
+        self._sync_points[frozenset(split.used)].pop(split, None)
 
     def _model(self, device: int) -> Line | Curve:
         """A device's step time in joint runs.
 
-        Measured sizes take what they took, others their time alone times the mean factor of those.
+        Measured sizes take what they took, on average; others their time alone times a factor that
+        lies between those of the next measured sizes, by the logarithm of the size.
         A size that is off the line says little about its neighbours: the curve bends only right
         beside it. A throughput far above all that the device gave alone is not believed: a stamp
         that came late on a busy machine tells of one.
@@ -357,7 +388,7 @@ class DeviceEstimates:
         factors = {}
         for size, each in self._factors[device].items():
             factors[size] = statistics.fmean(each)
-        mean = statistics.fmean(factors.values())
+        known = sorted(factors)
         sizes = {multiple, limit}
         if isinstance(alone, Curve):
             sizes.update(alone.batches)
@@ -368,7 +399,10 @@ class DeviceEstimates:
         max_rate = _BELIEVED * self._best_rate(device)
         times_s = []
         for size in batches:
-            time_s = factors.get(size, mean) * alone.measured_s(size)
+            factor = np.interp(
+                math.log(size), np.log(known), [factors[of] for of in known]
+            )
+            time_s = float(factor) * alone.measured_s(size)
             times_s.append(max(time_s, size / max_rate))
         return Curve(tuple(batches), tuple(times_s))
 
