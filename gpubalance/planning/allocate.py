@@ -27,11 +27,13 @@ def allocate(problem: Problem) -> Allocation:
 
     Raises NoSplitError and TooFineError.
 
-    Problem: a device computes b samples in c(b) seconds (see `Fleet`), which never fall as b grows,
-    and updates its weights in u seconds; without samples it does neither. Samples are given in
-    granules of `problem.multiple`. Maximise the objective of B = Σb and T = max (c(b) + u) + s. The
-    sync s depends on the set of devices that have samples (`Syncs.of`). B is `global_batch`, or
-    free up to `max_global_batch`. A required device gets at least one granule.
+    Problem: a device computes b samples in c(b) seconds (see `Fleet`), and updates its weights in u
+    seconds; without samples it does neither. Where a larger batch was measured faster, c(b) is its
+    time: c never falls as b grows, and the larger batch is given. Samples are given in granules of
+    `problem.multiple`. Maximise the objective of B = Σb and T = D + s(D) with D = max (c(b) + u).
+    The sync s(D) depends on the set of devices that have samples (`Syncs.curve`); D + s(D) never
+    falls as D grows. B is `global_batch`, or free up to `max_global_batch`. A required device gets
+    at least one granule.
 
     (The all-reduce is the only barrier. A device starts its next batch right after its own update,
     so u adds to c, and T has no separate max u over all devices.)
@@ -39,7 +41,7 @@ def allocate(problem: Problem) -> Allocation:
     Method:
     1. With one s for all sets: by a deadline D each device can have done any number of granules up
        to a maximum F(D). So the best split belongs to the deadline at which the value of
-       (min(ΣF(D), largest B), D + s) is highest, or for one device alone, of (max F(D), D): see
+       (min(ΣF(D), largest B), D + s(D)) is highest, or for one device alone, of (max F(D), D): see
        `best_deadline`. A split that is charged s but uses one device is no better than that device
        alone.
     2. With several s: the search runs over all devices and over each measured set, each time with

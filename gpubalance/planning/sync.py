@@ -45,15 +45,15 @@ class SyncCurve:
         """The curve of measured points, one at least.
 
         A longer backward pass hides more, until only the last pack is left. So from (b₁, s₁) to
-        (b₂, s₂) with s₁ > s₂ sync is max(s₂, s₁ - ⅔·(b - b₁)), or on the line where that is
-        longer. (100, 40) and (400, 10) ms give 20 ms at 130 ms and 10 ms from 145 ms on.
+        (b₂, s₂) with s₁ > s₂ sync is max(s₂, s₁ - ⅔·(b - b₁)), and never above the straight line.
+        (100, 40) and (400, 10) ms give 20 ms at 130 ms and 10 ms from 145 ms on.
 
-        A step never gets shorter with a longer busy time: it takes as long as the shortest one
-        that was measured with the same busy time or a longer one.
+        No step is planned to take longer than one with a longer busy time: if one was measured so,
+        it counts with the shorter step time.
         """
         points: list[tuple[float, float]] = []
         shortest_s = math.inf
-        for busy_s, sync_s in sorted(measured, reverse=True):
+        for busy_s, sync_s in sorted(measured, key=lambda point: (-point[0], point[1])):
             shortest_s = min(shortest_s, busy_s + sync_s)
             points.insert(0, (busy_s, shortest_s - busy_s))
         knees = []
