@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-
-import numpy as np
 
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
@@ -376,11 +374,10 @@ class DeviceEstimates:
     def _model(self, device: int) -> Line | Curve:
         """A device's step time in joint runs.
 
-        Measured sizes take what they took, on average; others their time alone times a factor that
-        lies between those of the next measured sizes, by the logarithm of the size.
-        A size that is off the line says little about its neighbours: the curve bends only right
-        beside it. A throughput far above all that the device gave alone is not believed: a stamp
-        that came late on a busy machine tells of one.
+        Measured sizes take what they took, others their time alone times `_factor_at`. A size that
+        is off the line says little about its neighbours: the curve bends only right beside it. A
+        throughput far above all that the device gave alone is not believed: a stamp that came late
+        on a busy machine tells of one.
         """
         alone = self._by_probe.loads[device].model
         limit = self._loads[device].limit
@@ -388,7 +385,6 @@ class DeviceEstimates:
         factors = {}
         for size, each in self._factors[device].items():
             factors[size] = statistics.fmean(each)
-        known = sorted(factors)
         sizes = {multiple, limit}
         if isinstance(alone, Curve):
             sizes.update(alone.batches)
@@ -399,10 +395,7 @@ class DeviceEstimates:
         max_rate = _BELIEVED * self._best_rate(device)
         times_s = []
         for size in batches:
-            factor = np.interp(
-                math.log(size), np.log(known), [factors[of] for of in known]
-            )
-            time_s = float(factor) * alone.measured_s(size)
+            time_s = _factor_at(size, factors) * alone.measured_s(size)
             times_s.append(max(time_s, size / max_rate))
         return Curve(tuple(batches), tuple(times_s))
 
@@ -419,6 +412,22 @@ class DeviceEstimates:
         for device, ratio in sorted(self._changes.items()):
             if abs(ratio - 1) > _MOVED:
                 yield device, ratio - 1
+
+
+def _factor_at(size: int, factors: Mapping[int, float]) -> float:
+    """A measured size's factor; elsewhere the mean of all, each with the weight 1/(1 + d²).
+
+    It is d octaves away: sizes close to each other differ by chance, far ones as they are.
+    """
+    if size in factors:
+        return factors[size]
+    total = 0.0
+    weights = 0.0
+    for measured, factor in factors.items():
+        weight = 1 / (1 + math.log2(size / measured) ** 2)
+        total += weight * factor
+        weights += weight
+    return total / weights
 
 
 def _rivals(other: MeasuredSplit, best: MeasuredSplit) -> bool:
