@@ -32,6 +32,8 @@ WORTH_A_ROUND = 0.004
 _BELIEVED = 1.5
 # How many times as fast as alone, at the same batch, no device is beside others
 _FASTER = 2.0
+# Of the shortest step: splits whose sync differs by less have the one measured last.
+_SYNC_DIFFERS = 0.02
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
 
 
@@ -72,13 +74,23 @@ class DeviceEstimates:
     @property
     def problem(self) -> Problem:
         """The solver's problem by what is known now."""
+        syncs = Syncs(
+            self._syncs_s, self.request.sync_s or 0.0, self.sums_s, self._sync_curves()
+        )
+        return replace(self._by_probe, loads=tuple(self._loads), sync=syncs)
+
+    def _sync_curves(self) -> dict[frozenset[int], SyncCurve]:
+        """The curve of each set of devices whose sync clearly depends on the split.
+
+        Of splits that differ by chance a plan would choose the one measured with the least sync.
+        """
         curves = {}
         for used, by_split in self._sync_points.items():
-            if len(by_split) > 1:
+            syncs_s = [sync_s for _, sync_s in by_split.values()]
+            step_s = min(map(sum, by_split.values()), default=0.0)
+            if syncs_s and max(syncs_s) - min(syncs_s) > _SYNC_DIFFERS * step_s:
                 curves[used] = SyncCurve.through(by_split.values())
-        sync_s = self.request.sync_s or 0.0
-        syncs = Syncs(self._syncs_s, sync_s, self.sums_s, curves)
-        return replace(self._by_probe, loads=tuple(self._loads), sync=syncs)
+        return curves
 
     def even_if_undecided(self, promised: Allocation) -> Allocation:
         """The even split of as large a batch, if the probe can't tell that the promised one gains.
