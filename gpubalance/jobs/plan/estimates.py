@@ -34,6 +34,8 @@ _BELIEVED = 1.5
 _FASTER = 2.0
 # Of the shortest step: splits whose sync differs by less have the one measured last.
 _SYNC_DIFFERS = 0.02
+# Sizes so near tell equally much of one between them.
+_NEAR_OCTAVES = 0.5
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
 
 
@@ -427,16 +429,17 @@ class DeviceEstimates:
 
 
 def _factor_at(size: int, factors: Mapping[int, float]) -> float:
-    """A measured size's factor; elsewhere the mean of all, each with the weight 1/(1 + d²).
+    """A measured size's factor; elsewhere a mean of all, each with the weight 1/max(½, d)².
 
-    It is d octaves away: sizes close to each other differ by chance, far ones as they are.
+    It is d octaves away. Those within half an octave count alike: they differ by chance.
     """
     if size in factors:
         return factors[size]
     total = 0.0
     weights = 0.0
     for measured, factor in factors.items():
-        weight = 1 / (1 + math.log2(size / measured) ** 2)
+        octaves = abs(math.log2(size / measured))
+        weight = 1 / max(_NEAR_OCTAVES, octaves) ** 2
         total += weight * factor
         weights += weight
     return total / weights
