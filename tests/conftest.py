@@ -128,12 +128,9 @@ def pytest_runtest_teardown() -> None:
         gc.freeze()
 
 
-_HAD_TENSORFLOW = "tensorflow" in sys.modules  # as in the tests with the oldest Keras
-
-
 def pytest_collection_finish() -> None:
     """Each of xdist's processes collects all tests: none may take seconds for that."""
-    if "tensorflow" in sys.modules and not _HAD_TENSORFLOW:
+    if "tensorflow" in sys.modules:
         raise pytest.UsageError(
             "a module of tests loads TensorFlow where it is imported: see tests/support/late.py"
         )

@@ -68,7 +68,7 @@ class Board:
                         event.name, event.devices, event.measurement, now_s
                     )
                 )
-            case events.TurnDone():
+            case events.IndependentWindowDone():
                 for part in event.parts:
                     self._write(summaries.own(event.name, part, now_s))
             case events.RoundDone():

@@ -16,7 +16,7 @@ from gpubalance.errors import EnvironmentFault, GpubalanceError
 if TYPE_CHECKING:
     from gpubalance.cli.options import Reporting
     from gpubalance.jobs.keep.journal import Journal
-    from gpubalance.render.table import Part
+    from gpubalance.render.table import Paragraph
     from gpubalance.results.common import Warning_
 
 
@@ -119,7 +119,7 @@ def width() -> int:
 
 def summed_up(
     result: Any,
-    parts: Iterable[Part],
+    paragraphs: Iterable[Paragraph],
     next_command: str = "",
     script: Sequence[str] = (),
 ) -> str:
@@ -131,7 +131,9 @@ def summed_up(
     from gpubalance.render.table import summary
     from gpubalance.results.subject import warnings_of
 
-    return summary(parts, warnings_of(result), next_command, script, width(), typed)
+    return summary(
+        paragraphs, warnings_of(result), next_command, script, width(), typed
+    )
 
 
 def say(text: str, stream: TextIO) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes
-from gpubalance.render.table import Part
+from gpubalance.render.table import Paragraph
 from gpubalance.results.checkup import FEW_SAMPLES, ModelCheck, few_samples_text
 from gpubalance.results.common import Model
 from gpubalance.settings.settings import Settings
 
 
-def check_summary(check: ModelCheck) -> Iterator[Part]:
+def check_summary(check: ModelCheck) -> Iterator[Paragraph]:
     """Whether a split can train it, how large it is, and the batches of its data."""
     if check.refused is not None:
         split = "a split can't train it, only one device"

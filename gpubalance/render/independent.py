@@ -11,7 +11,7 @@ from gpubalance.render.rates import half_text, per_s, rate_text, slowed_text
 from gpubalance.render.table import (
     BLANK,
     CUT_SHORT,
-    Part,
+    Paragraph,
     TextTable,
     device_table,
     names_of,
@@ -25,7 +25,7 @@ _NAME_WIDTH = 26
 _EXACT = 0.01  # half an interval: wider ones are shown
 
 
-def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
+def window_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
     """`window 1 of 3, at once: GPU:0 [1024] 1343 samples/s; …`, and the total of several."""
     rates: dict[str, float] = {}
     for window in windows:
@@ -36,7 +36,7 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
     return f"{window_place(number, of)}, {name}: {'; '.join(texts)}"
 
 
-def independent_summary(result: Independent) -> Iterator[Part]:
+def independent_summary(result: Independent) -> Iterator[Paragraph]:
     """The sum and its baselines, each device alone and at once, and how they shared the machine."""
     yield from _answer(result)
     yield BLANK

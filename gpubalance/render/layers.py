@@ -8,7 +8,7 @@ from functools import partial
 
 from gpubalance.numbers.units import format_percent, format_seconds
 from gpubalance.render.rates import per_s, rate_text, slowed_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Part, device_table, prose
+from gpubalance.render.table import BLANK, CUT_SHORT, Paragraph, device_table, prose
 from gpubalance.results.layers import Layers, LayersRound, Span, Stage
 from gpubalance.settings.batch_split import count_text, run_text
 from gpubalance.settings.device import Device
@@ -51,7 +51,7 @@ def pipe_window_text(
     return f"{window_place(number, of)}: {per_s(throughput)}, step {format_seconds(step_time_s)}"
 
 
-def layers_summary(result: Layers) -> Iterator[Part]:
+def layers_summary(result: Layers) -> Iterator[Paragraph]:
     """The answer, each stage and where its time goes, one step as a picture, and the baselines."""
     yield from _answer(result)
     yield BLANK

@@ -24,7 +24,7 @@ from gpubalance.render.run import measured_text, run_headline, run_summary
 from gpubalance.render.step import gap_parts, step_text
 from gpubalance.render.table import (
     BLANK,
-    Part,
+    Paragraph,
     TextTable,
     batch_of,
     device_table,
@@ -65,7 +65,7 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
     return f"{head}: predicted {predicted}; {measured_text(devices, tried.measured)}"
 
 
-def plan_summary(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
+def plan_summary(plan: Plan, epoch: int | None = None) -> Iterator[Paragraph]:
     """The answer, each device, and the learning rate; of a plan that was run, what was measured."""
     predicted = plan.predicted
     yield from pipeline_sentences(
@@ -104,7 +104,7 @@ def plan_headline(plan: Plan) -> str:
     return f"batches {batches}: {rate} {how}, {model}"
 
 
-def _prediction(plan: Plan, epoch: int | None) -> Iterator[Part]:
+def _prediction(plan: Plan, epoch: int | None) -> Iterator[Paragraph]:
     predicted = plan.predicted
     gives = "is predicted to give"
     yield plan_headline(plan)
@@ -132,7 +132,7 @@ def _at_even(best: SplitPrediction) -> str:
     return f"{same}: the split {best.split} is predicted to give {rate}"
 
 
-def _goodput(predicted: Predicted, noise_scale: float) -> Iterator[Part]:
+def _goodput(predicted: Predicted, noise_scale: float) -> Iterator[Paragraph]:
     """Each split's goodput, and the course over global batches."""
     scale = f"by a noise scale of {three_digits(noise_scale)} samples"
     yield f"{scale}; goodput is samples/s times what each sample is worth:"

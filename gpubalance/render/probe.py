@@ -13,7 +13,7 @@ from gpubalance.numbers.units import (
     format_seconds,
 )
 from gpubalance.render.rates import per_s, pipeline_sentences, slowed_text, xla_text
-from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
+from gpubalance.render.table import BLANK, WIDTH, Paragraph, shorten, sparkline, table
 from gpubalance.results.probe import (
     BatchLimit,
     CurvePoint,
@@ -105,7 +105,7 @@ def device_line(device: Device) -> str:
     return f"{device.label}  {shorten(device.name, _NAME_WIDTH)}"
 
 
-def probe_summary(probe: Probe) -> Iterator[Part]:
+def probe_summary(probe: Probe) -> Iterator[Paragraph]:
     """What each device can do, without the curves; more than four devices get one line each."""
     yield from pipeline_sentences(
         probe.pipeline, _total(probe), time_scale=probe.settings.time_scale

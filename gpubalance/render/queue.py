@@ -12,7 +12,7 @@ from gpubalance.numbers.units import NOT_AVAILABLE
 from gpubalance.render.table import (
     BLANK,
     WIDTH,
-    Part,
+    Paragraph,
     TextTable,
     device_table,
     names_of,
@@ -84,7 +84,7 @@ def running_lines(
     return lines[: max(1, height)]
 
 
-def queue_summary(result: Queue) -> Iterator[Part]:
+def queue_summary(result: Queue) -> Iterator[Paragraph]:
     """How long it took, also on one device, the devices, each command, and how some failed."""
     commands = result.commands
     well = sum(command.ended_well for command in commands)

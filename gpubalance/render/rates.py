@@ -70,10 +70,10 @@ def gain_sentences(
     result: Run | Predicted,
     baselines: Baselines | Predicted,
     split: BatchSplit,
-    gave: str,
+    verb: str,
     multiple: int = 1,
 ) -> Iterator[str]:
-    """What a split gains over the even one, and how near it is to the ceiling.
+    """What a split gains over the even one, which `verb` so much, and how near the ceiling it is.
 
     A larger global batch alone is faster, so one that is not the even split's is named. A run finds
     the largest shares that fit, a plan knows only multiples of its probe's.
@@ -97,7 +97,7 @@ def gain_sentences(
                 which += f" in multiples of {multiple}"
             which += ","
             batches = f" with a global batch of {even.split.global_batch}, not {split.global_batch}"
-        yield f"{times} the {which} {even.split}{within}, which {gave} {per_s(median)}{batches}"
+        yield f"{times} the {which} {even.split}{within}, which {verb} {per_s(median)}{batches}"
     elif isinstance(result, Run) and 1 == len(split.used) < len(split.batches):
         yield "no even split ran beside it, as one device has all samples"
     if result.scaling_efficiency is not None:
@@ -115,13 +115,13 @@ def pipeline_sentences(
     pipeline: InputPipeline | None,
     solo_sum: float | None,
     *,
-    in_front: bool = False,
+    fed_the_split: bool = False,
     time_scale: float = 1.0,
 ) -> Iterator[str]:
     """The throughput of the user's own pipeline and, if that binds, what usually helps.
 
-    If it was `in_front` of the devices in the figures that follow, the split's throughput without
-    it is added. Of devices whose profile is slowed, it says what they could take at its own speed.
+    If it `fed_the_split` whose figures follow, the split's throughput without it is added. Of
+    devices whose profile is slowed, it says what they could take at its own speed.
     """
     if pipeline is None:
         return
@@ -140,7 +140,7 @@ def pipeline_sentences(
             yield f"  → {_NOTHING_USUAL}"
     else:
         without = ""
-        if in_front and held:
+        if fed_the_split and held:
             without = f"; without waiting for it the split gives {format_rate(held)}"
         yield f"your input pipeline alone gives {rate}, with {use}, and keeps up{without}"
         if time_scale > 1 and maximum:

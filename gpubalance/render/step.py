@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.planning.parts import SLOW
-from gpubalance.render.table import BLANK, Part, TextTable
+from gpubalance.render.table import BLANK, Paragraph, TextTable
 from gpubalance.results.plan import Predicted, Share
 from gpubalance.results.run import Replica, Run, SoloGap
 from gpubalance.settings.device import Device
@@ -118,7 +118,7 @@ def large_losses(
     return shown
 
 
-def gap_parts(devices: Sequence[Device], gap: SoloGap) -> Iterator[Part]:
+def gap_parts(devices: Sequence[Device], gap: SoloGap) -> Iterator[Paragraph]:
     """Why the devices gave less together than alone: a sum of the largest causes, as a table."""
     losses = large_losses(devices, gap, _MOST_CAUSES)
     if not losses:

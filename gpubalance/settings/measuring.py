@@ -104,6 +104,13 @@ class Proof(Measuring):
     )
 
 
+# The names of what a run measures interleaved, in events and in the journal: its own split, the
+# even split, and its own split on batches that lie on the devices, without an input pipeline.
+OWN_SPLIT = ""
+EVEN_SPLIT = "even"
+ON_HELD_BATCHES = "held"
+
+
 def window_place(number: int, planned: int) -> str:
     """`window 2 of 3`; of one that follows the planned ones, `window 4, beyond the planned 3`."""
     if number <= planned:

@@ -91,8 +91,9 @@ class PlanRequest(Record):
 class Rounds(Record):
     """How to find the split: in at most `rounds` rounds of `round_s` each.
 
-    `round_s` null measures each split until it is known within ± 0.5 %. `fresh` probes again even
-    if a probe of these devices and settings is stored, `each` even devices that are equal.
+    `round_s` null measures each split until its step time is known within ± 0.5 %, for at most 3 s.
+    `fresh` probes again even if a probe of these devices and settings is stored, `each` probes even
+    devices that are equal.
     """
 
     rounds: Repeats = measuring_option(

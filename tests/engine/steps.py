@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.summing import Summing
 from tests.support.late import keras
 
 IN_SMALL_PACKS = Summing(pack_bytes=1 << 10)  # so that a small model has several
+
+
+def plain_replicas(count: int, all_reduce: AllReduce = "auto") -> Any:
+    """The replicas of so many plain CPU devices."""
+    from gpubalance.engine.replicas import replicas_on
+
+    devices, joint = simulated_devices(str(count))
+    names = tuple(device.label for device in devices)
+    return replicas_on(devices, names, joint, Summing(all_reduce))
 
 
 class Steps:

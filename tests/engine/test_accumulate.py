@@ -11,12 +11,11 @@ import pytest
 
 from tests.engine.steps import Steps
 from tests.engine.test_exact import TOLERANCE, adam, dense_model, samples
+from tests.support.cases import cases, full
 from tests.support.late import keras, layers, optimizers
 
 
-@pytest.mark.parametrize(
-    "xla", [False, pytest.param(True, marks=pytest.mark.full)], ids=["", "xla"]
-)
+@cases("xla", False, full(True), ids=["", "xla"])
 def test_each_replica_accumulates_with_its_own_weights(xla: bool) -> None:
     """A nested function could take another replica's weights.
 

@@ -39,8 +39,7 @@ def test_each_part_is_brought_to_its_replicas_own_device(steps: Steps) -> None:
 
     dispatched, *_ = data.held(steps.feed, steps.samples, ())
     made = dispatched.layout.cut.graph.get_operations()
-    given = [one for one in made if one.type == "Identity" and one.device]
-    brought = [one.device[-5:] for one in given]
+    brought = [one.device[-5:] for one in made if one.type == "Identity" and one.device]
     # Each device is brought its inputs, its labels, and the weights of both.
     assert sorted(brought) == ["CPU:0"] * 3 + ["CPU:1"] * 3
 

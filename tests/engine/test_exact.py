@@ -14,9 +14,10 @@ import pytest
 from gpubalance.settings.device import DeviceProfile
 from gpubalance.system import versions
 from tests.engine.steps import Steps
+from tests.support.cases import cases, full
 from tests.support.late import keras, losses, optimizers, tf
 from tests.training.cases import largest
-from tests.training.models import dense, normalised
+from tests.training.models import dense
 from tests.training.samples import numbers
 
 Make = Callable[[], Any]
@@ -113,9 +114,7 @@ CASES: list[Any] = [
     # Keras' order, which clips and then sums, is off by 0.02.
     (dense_model, clipped_by_value, (70, 30), (10, 15), {}),
 ]
-OF_THREE: Any = (normalised, sgd, (1, 1, 98), None, {})
-for case in (OF_THREE, (REGULARISED, adam, (70, 30), (35, 10), PACED_XLA)):
-    CASES.append(pytest.param(case, marks=pytest.mark.full))
+CASES.append(full((REGULARISED, adam, (70, 30), (35, 10), PACED_XLA)))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -136,7 +135,7 @@ def replicas_are_equal(steps: Steps) -> bool:
 
 
 # The bad sample is on replica 1, and then in replica 0's last micro-batch.
-@pytest.mark.parametrize(("bad_sample", "micro_batches"), [(99, None), (69, (35, 30))])
+@cases("bad_sample, micro_batches", (99, None), (69, (35, 30)))
 def test_an_infinity_on_any_replica_skips_the_step_on_all(
     bad_sample: int, micro_batches: tuple[int, ...] | None
 ) -> None:

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.summing import Summing
+from tests.engine.steps import plain_replicas
 from tests.support.late import tf
 
 
@@ -34,11 +33,8 @@ class Slow(Iterator[Any]):
 def test_a_stopped_feed_drops_what_comes_late_and_asks_for_no_more() -> None:
     """It waits for nobody. Who goes on with the iterator waits for what is still asked of it."""
     from gpubalance.engine.feed import Feed
-    from gpubalance.engine.replicas import replicas_on
 
-    devices, joint = simulated_devices("2")
-    names = tuple(device.label for device in devices)
-    feed = Feed(replicas_on(devices, names, joint, Summing()), BatchSplit((2, 1)))
+    feed = Feed(plain_replicas(2), BatchSplit((2, 1)))
     slow = Slow()
     feed.look_ahead(slow, 3)
     assert slow.entered.wait(60)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpubalance.engine.replacing import acting
+from tests.support.cases import cases
 from tests.support.late import keras, optimizers, tf
 
 SAME_KERNEL_FOR = {
@@ -50,9 +51,8 @@ def updated(
     @tf.function
     def step(gradients: Any) -> None:
         if only_rows:
-            gradients = [
-                tf.IndexedSlices(g[:9], tf.range(9), (40, 2)) for g in gradients
-            ]
+            rows = tf.range(9), (40, 2)
+            gradients = [tf.IndexedSlices(one[:9], *rows) for one in gradients]
         with acting(fused_updates() if fused else {}):
             optimizer.apply(gradients, variables)
 
@@ -66,7 +66,7 @@ def updated(
     return np.stack([variable.numpy() for variable in variables]), applied
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@cases("dtype", "float32", "float64")
 @pytest.mark.parametrize("name", SAME_KERNEL_FOR)
 def test_one_kernel_updates_a_variable_as_keras_does(name: str, dtype: str) -> None:
     """To rounding, although Keras and the kernel round 1 - beta in other ways."""
@@ -77,14 +77,12 @@ def test_one_kernel_updates_a_variable_as_keras_does(name: str, dtype: str) -> N
     assert np.abs(found - expected).max() <= 1.3e-7
 
 
-@pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (lambda: optimizers.Adam(1e-2, amsgrad=True), {}),
-        (lambda: optimizers.Adam(1e-2), {"only_rows": True}),
-        (lambda: optimizers.RMSprop(1e-2), {}),
-        (halved, {}),
-    ],
+@cases(
+    "make, options",
+    (lambda: optimizers.Adam(1e-2, amsgrad=True), {}),
+    (lambda: optimizers.Adam(1e-2), {"only_rows": True}),
+    (lambda: optimizers.RMSprop(1e-2), {}),
+    (halved, {}),
 )
 def test_what_no_kernel_is_for_keras_updates(
     make: Callable[[], Any], options: dict[str, Any]

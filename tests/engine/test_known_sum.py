@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known_error
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
-from gpubalance.settings.summing import Summing
+from tests.engine.steps import plain_replicas
+from tests.support.cases import cases
 from tests.support.late import keras
 from tests.support.told import refused
 from tests.training.cases import largest
 
 
-@pytest.mark.parametrize("all_reduce", ["auto", "hierarchical", "one-device"])
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+@cases("all_reduce", "auto", "hierarchical", "one-device")
+@cases("count", 2, 3, 4, 5, 6)
 def test_a_device_gets_all_or_it_is_named(count: int, all_reduce: AllReduce) -> None:
     """NCCL needs GPUs. TensorFlow's hierarchical one drops a device where their number is odd."""
-    from gpubalance.engine.replicas import replicas_on
     from gpubalance.engine.step.parity import check_sum
 
-    devices, joint = simulated_devices(str(count))
-    names = tuple(device.label for device in devices)
-    replicas = replicas_on(devices, names, joint, Summing(all_reduce))
+    replicas = plain_replicas(count, all_reduce)
     if all_reduce != "hierarchical" or count % 2 == 0:
         check_sum(replicas)
         return
@@ -39,12 +34,9 @@ def test_a_step_is_not_trained_by_a_wrong_sum() -> None:
 
     from gpubalance.engine.data import as_tensors
     from gpubalance.engine.feed import Feed
-    from gpubalance.engine.replicas import replicas_on
     from gpubalance.engine.step.functions import Functions
 
-    devices, joint = simulated_devices("3")
-    names = tuple(device.label for device in devices)
-    replicas = replicas_on(devices, names, joint, Summing("hierarchical"))
+    replicas = plain_replicas(3, "hierarchical")
     with replicas.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")

@@ -12,6 +12,10 @@ from tests.support.late import keras, tf
 REPLICAS = 5
 
 
+def dropping() -> Any:
+    return keras.Sequential([keras.Input((128,)), keras.layers.Dropout(0.5, seed=3)])
+
+
 def drawn_on_each(model: Any, strategy: Any, x: Any) -> list[Any]:
     """The model's outputs on each replica of a step in parts."""
     from gpubalance.engine.step.part import part_of
@@ -33,11 +37,10 @@ def test_no_two_devices_drop_the_same_and_the_first_drops_what_keras_does() -> N
     strategy = build_strategy(tuple(names), "auto")
     x = np.ones((1, 128), np.float32)
     with strategy.scope():
-        body = [keras.Input((128,)), keras.layers.Dropout(0.5, seed=3)]
-        model = keras.Sequential(body)
-    noise = drawn_on_each(model, strategy, x)
+        models = dropping(), dropping()
+    noise, again = (drawn_on_each(model, strategy, x) for model in models)
+    assert np.array_equal(noise, again)  # by the seed
     for one, other in itertools.combinations(noise, 2):
         same = np.mean(one == other)
         assert 0.25 < same < 0.75, same
-    alone = keras.Sequential([keras.Input((128,)), keras.layers.Dropout(0.5, seed=3)])
-    assert (noise[0] == alone(x, training=True).numpy()).all()
+    assert (noise[0] == dropping()(x, training=True).numpy()).all()

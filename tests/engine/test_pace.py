@@ -5,23 +5,17 @@ The times that are compared are of one run.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gpubalance.engine import pace
-from gpubalance.engine.pace import (
-    QUEUED_WITHIN_S,
-    ComputeTimes,
-    PacedClock,
-    clocks,
-    noise_seed,
-)
+from gpubalance.engine.pace import ComputeTimes, PacedClock, clocks, noise_seed
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.engine.steps import Steps
 from tests.engine.test_exact import adam, dense_model
+from tests.support.cases import cases
 from tests.support.late import tf
 from tests.support.told import refused
 
@@ -34,20 +28,11 @@ def paced(alpha_s: float, beta_s: float = 0.0, **options: Any) -> DeviceProfile:
     return DeviceProfile(name="paced", alpha_s=alpha_s, beta_s=beta_s, **options)
 
 
-def used(profile: DeviceProfile) -> PacedClock:
-    """The clock of a device alone that has begun a step before."""
-    (clock,) = clocks([profile], JointProfile(), seed=0)
-    assert isinstance(clock, PacedClock)
-    clock.begin(1, 1)
-    return clock
-
-
-def stamps_of(
-    steps: Steps, batches: tuple[int, ...], parts: Any = None, *, discard: int = 2
-) -> Any:
-    for _ in range(discard):
-        steps.step(*data(sum(batches)), batches, parts, stamped=True)
-    return steps.step(*data(sum(batches)), batches, parts, stamped=True)[1]
+def stamps_of(steps: Steps, batches: tuple[int, ...], parts: Any = None) -> Any:
+    """Those of the third step."""
+    for _ in range(3):
+        _, stamps = steps.step(*data(sum(batches)), batches, parts, stamped=True)
+    return stamps
 
 
 def test_replicas_overlap() -> None:
@@ -79,67 +64,6 @@ def test_no_part_is_shorter_than_in_the_profile() -> None:
         assert stamps[0, 3] < stamps[1, 3]
 
 
-def test_a_queued_step_counts_from_the_end_of_the_one_before() -> None:
-    """The host's own time between two steps is hidden behind the earlier step, as on a GPU.
-
-    A pause is not hidden.
-    """
-    clock = used(paced(0.001))
-    # This process may have to wait for that long, but not each time
-    for _ in range(20):
-        clock.free_s = time.perf_counter() - QUEUED_WITHIN_S / 3
-        if clock.begin(1, 1) == clock.free_s:
-            break
-    else:
-        raise AssertionError("no step counts from the end of the one before")
-    clock.free_s = time.perf_counter() - QUEUED_WITHIN_S * 2
-    assert clock.begin(1, 1) > clock.free_s + QUEUED_WITHIN_S
-
-
-def test_of_a_late_host_what_is_beyond_half_of_the_steps_compute_counts() -> None:
-    clock = used(paced(2.0))
-    clock.free_s = time.perf_counter() - 0.3
-    assert clock.begin(1, 1) == clock.free_s
-    clock.free_s = time.perf_counter() - 5.0
-    assert clock.begin(1, 1) >= clock.free_s + 4.0
-
-
-def test_a_late_host_makes_no_compute_longer() -> None:
-    """Real compute as long as the profile's, after a host that was late by less than half of it."""
-    # On a busy machine one sleep may take longer, but not every one.
-    for _ in range(5):
-        clock = used(paced(0.5))
-        clock.free_s = time.perf_counter() - 0.2
-        began_s = clock.begin(1, 1)
-        time.sleep(0.4)
-        took_s = clock.computed() - began_s
-        if took_s == pytest.approx(0.5, abs=0.05):
-            break
-    else:
-        raise AssertionError(f"each step took longer than its profile: {took_s} s")
-    clock.begin(1, 1)
-    time.sleep(0.6)
-    clock.computed()
-    clock.summed()
-    clock.finished()
-    assert clock.late_steps == 1
-
-
-def test_what_is_woken_late_has_ended_on_time() -> None:
-    clock = used(paced(0.01))
-    steps = ((clock.begin(1, 1), clock.computed()) for _ in range(20))
-    # On a busy machine one step may come too late to sleep, but not every step.
-    assert any(ended_s == began_s + 0.01 for began_s, ended_s in steps)
-
-
-def test_a_step_is_late_once_however_often_it_is() -> None:
-    steps = Steps(dense_model, adam, [paced(0.0)])
-    for _ in range(4):
-        steps.step(*data(50), (50,))
-    clock: Any = steps.clocks[0]
-    assert 0 < clock.late_steps <= clock.steps == 4
-
-
 def test_a_step_past_a_devices_memory_raises_tensorflows_own_error() -> None:
     """A step past a device's memory raises TensorFlow's own error and begins on none.
 
@@ -166,11 +90,8 @@ def test_a_step_past_a_devices_memory_raises_tensorflows_own_error() -> None:
 
 def test_alone_a_device_has_the_memory_that_a_joint_run_takes() -> None:
     limited = paced(0.001, memory=1000, base_memory=100, memory_per_sample=10)
-    joint = JointProfile(extra_memory=50, sync_s=10.0)
-    steps = Steps(dense_model, adam, [limited], joint)
-    steps.step(*data(90), (90,))
-    with pytest.raises(tf.errors.ResourceExhaustedError):
-        steps.step(*data(91), (91,))
+    (alone,) = clocks([limited], JointProfile(extra_memory=50), seed=0)
+    assert [bool(alone.lacks(size)) for size in (90, 91)] == [False, True]
 
 
 def test_noise_is_the_devices_own_and_repeatable() -> None:
@@ -189,29 +110,8 @@ def test_drift_follows_its_points() -> None:
     assert factors == [1.0, 1.0, 1.4, 1.4, 1.0]
 
 
-def test_contention_lengthens_compute_while_other_devices_compute() -> None:
-    """In a joint run it always does.
-
-    A device alone is slower only while its worker is told that others compute at once.
-    """
-    profile = paced(0.05)
-    joint = JointProfile(contention=10)
-    both = Steps(dense_model, adam, [profile] * 2, joint)
-    stamps = stamps_of(both, (5, 5), discard=1)
-    assert (stamps[:, 1] - stamps[:, 0]).min() >= 0.5 - 1e-9
-    (clock,) = clocks([profile], joint, seed=0)
-    assert isinstance(clock, PacedClock)
-    took_s = []
-    for clock.others_compute in (False, True):
-        began_s = clock.begin(5, 5)
-        took_s.append(clock.computed() - began_s)
-        clock.summed()
-        clock.finished()
-    assert took_s[0] < 0.5 - 1e-9 <= took_s[1] + 1e-9
-
-
 class CountedTime:
-    """A clock that only counts, in place of Python's."""
+    """A clock that only counts, in place of Python's, and wakes whoever sleeps 1 ms late."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -221,13 +121,35 @@ class CountedTime:
 
     def sleep(self, seconds: float) -> None:
         assert seconds > 0
-        self.now_s += seconds
+        self.now_s += seconds + 0.001
 
 
-def test_a_step_of_two_devices_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 0.2 and 0.3 s alone; together 1.5 times as long, with half of that by XLA for the first."""
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> CountedTime:
     counted = CountedTime()
     monkeypatch.setattr(pace, "time", counted)
+    return counted
+
+
+@cases(
+    "compute_s, late_s, counts_s", (0.001, 0.014, 0), (0.001, 0.03, 0.0295), (2, 5, 4)
+)
+def test_what_a_late_host_adds_to_a_step(
+    compute_s: float, late_s: float, counts_s: float, counted: CountedTime
+) -> None:
+    """A host that comes soon has queued the step; half of the compute before hides a later one."""
+    (clock,) = clocks([paced(compute_s)], JointProfile(), seed=0)
+    assert isinstance(clock, PacedClock)
+    clock.begin(1, 1)
+    clock.free_s = counted.now_s - late_s
+    assert clock.begin(1, 1) == pytest.approx(clock.free_s + counts_s)
+
+
+def test_a_step_of_two_devices_by_hand(counted: CountedTime) -> None:
+    """Of 0.2 and 0.3 s alone; together 1.5 times as long, with half of that by XLA for the first.
+
+    A device alone is slower only while its worker is told that others compute at once.
+    """
     first = paced(0.1, 0.01, update_s=0.03, xla_factor=0.5)
     second = paced(0.1, 0.02, update_s=0.01, sync_s=0.04)
     joint = JointProfile(contention=1.5, sync_s=0.02)
@@ -258,5 +180,7 @@ def test_a_step_of_two_devices_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == [(2, 1, 2), (2, 1, 2)]
     assert [clock.lacks(10**9) for clock in pair] == ["", ""]
     alone: Any = clocks([first], joint, seed=0)[0]
-    alone.begin(10, 10)
-    assert alone.computed() - 0.2 == pytest.approx(alone.summed() - 0.2)
+    for alone.others_compute, compute_s in ((False, 0.2), (True, 0.3)):
+        ends_s = alone.begin(10, 10) + compute_s
+        assert [alone.computed(), alone.summed()] == pytest.approx([ends_s] * 2)
+        alone.finished()

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from gpubalance.planning.sync import best_pack_bytes
+from tests.support.cases import cases
 from tests.support.late import keras, tf
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size"), [("float64", 8), ("float32", 4), ("float16", 2), ("bfloat16", 2)]
-)
+@cases("dtype, size", ("float64", 8), ("float32", 4), ("float16", 2), ("bfloat16", 2))
 def test_a_value_counts_with_its_bytes(dtype: str, size: int) -> None:
     from gpubalance.engine.step.sums import _kind_and_bytes
 

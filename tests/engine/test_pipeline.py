@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,15 @@ from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Task
 from gpubalance.system.versions import numbers, software
 from tests.engine import zoo
-from tests.engine.pipelines import Trained, cut_outputs, graph_of, trained
+from tests.engine.pipelines import cut_outputs, graph_of, trained
+from tests.support.cases import full
+from tests.support.graphs import crossings
 from tests.support.late import keras, layers, optimizers, tf
 from tests.support.told import refused
 
 
-@pytest.fixture(scope="module")
-def regularised() -> Trained:
-    """A model with batch normalisation, dropout and regularisers, trained on three devices.
-
-    Its optimizer has many options.
-    """
+def test_regularised_layers_train_as_on_one_device() -> None:
+    """With batch normalisation and dropout, on three devices; the optimizer has many options."""
 
     def slower(optimizer: Any) -> None:  # as a callback would
         optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * 0.9
@@ -34,18 +31,14 @@ def regularised() -> Trained:
         averaged = {"use_ema": True, "ema_momentum": 0.9, "weight_decay": 0.1}
         return optimizers.AdamW(0.01, global_clipnorm=0.05, **averaged)
 
-    return trained(zoo.regularised, adamw, between=slower)
+    found = trained(zoo.regularised, adamw, between=slower)
+    assert max(found.weights, found.slots, found.losses) < 1e-5
 
 
 # Since Keras 3.16 a mask is not computed in the graph
 AT_MASK = numbers(software().keras) < (3, 16)
-CUTS = {
-    zoo.masked: 4 + AT_MASK,
-    zoo.nested: 5,
-    zoo.several: 6,
-    zoo.shared: 2,
-    zoo.branches: 5,
-}
+CUTS = {zoo.masked: 4 + AT_MASK, zoo.nested: 5, zoo.several: 6, zoo.shared: 2}
+CUTS[zoo.branches] = 5
 
 
 @pytest.mark.parametrize(("make", "count"), CUTS.items())
@@ -61,19 +54,13 @@ def test_wherever_it_is_cut_a_model_gives_the_same(make: Any, count: int) -> Non
             np.testing.assert_array_equal(mine, its)
 
 
-def test_regularised_layers_train_as_on_one_device(regularised: Trained) -> None:
-    assert max(regularised.weights, regularised.slots, regularised.losses) < 1e-5
-
-
 MADE: list[Any] = [
     (zoo.nested, "SGD", {"momentum": 0.9}),
     (zoo.stopped, "AdamW", {"weight_decay": 0.1}),
 ]
-for made in (
-    (zoo.masked, "Adam", {"global_clipnorm": 1e-2}),
-    (zoo.several, "SGD", {"clipnorm": 1e-2}),
-):
-    MADE.append(pytest.param(*made, marks=pytest.mark.full))
+CLIPPED, EACH_CLIPPED = {"global_clipnorm": 1e-2}, {"clipnorm": 1e-2}
+MADE.append(full(zoo.masked, "Adam", CLIPPED))
+MADE.append(full(zoo.several, "SGD", EACH_CLIPPED))
 
 
 def hands_a_flag_on() -> bool:
@@ -148,8 +135,6 @@ def test_half_precision_scales_its_loss_on_all_devices_alike() -> None:
 
 
 def test_each_update_is_computed_where_its_variables_are() -> None:
-    from tensorflow.python.eager import context
-
     from gpubalance.engine.pipeline.update import Update
 
     names = {0: "CPU:3", 1: "CPU:5"}
@@ -163,10 +148,8 @@ def test_each_update_is_computed_where_its_variables_are() -> None:
     optimizer.build([*variables[0], *variables[1]])
     update = Update(optimizer, [*names.values()], variables)
     update.begin()
-    context.enable_run_metadata()
-    try:
-        grads = {}
-        told = []
+    grads, told = {}, []
+    with crossings() as found:
         for number, name in names.items():
             with tf.device(name):
                 grads[number] = [tf.ones((2, 3))]
@@ -175,15 +158,7 @@ def test_each_update_is_computed_where_its_variables_are() -> None:
         for number, name in names.items():
             with tf.device(name):
                 update.apply(number, grads[number], told)
-        functions = context.export_run_metadata().function_graphs
-    finally:
-        context.disable_run_metadata()
-    devices = []  # of each function that updates
-    for function in functions:
-        nodes = [node for graph in function.partition_graphs for node in graph.node]
-        if any("Assign" in node.op for node in nodes):
-            devices.append({node.device[-5:] for node in nodes})
-    assert devices == [{name} for name in names.values()]
+    assert not [one for one in found if one.sender in names.values()]
 
 
 def test_an_operation_that_a_device_has_not_got_runs_elsewhere() -> None:
@@ -199,18 +174,6 @@ def test_an_operation_that_a_device_has_not_got_runs_elsewhere() -> None:
 
     traced = TracedFunction(add, tf.TensorSpec((), tf.float32))
     assert float(traced(tf.constant(1.0))) == 2
-
-
-@pytest.mark.full
-def test_a_moved_model_is_as_before(regularised: Trained, tmp_path: Path) -> None:
-    model = regularised.model
-    where = {variable.value.device[-5:] for variable in model.variables}
-    assert where == {"CPU:0", "CPU:1", "CPU:2"}
-    model.save(tmp_path / "moved.keras")
-    given = np.ones((2, 6), np.float32)
-    loaded = keras.saving.load_model(tmp_path / "moved.keras")
-    found, expected = (one.predict(given, verbose=0) for one in (loaded, model))
-    np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
 def test_a_device_that_hangs_is_named_with_its_task() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import cases
 from tests.support.late import keras, tf
 from tests.support.tiny import net
 
@@ -67,8 +68,8 @@ def by_parts(reduction: str, *, weighted: bool, masked: bool) -> list[float]:
     return [float(one) for one in strategy.experimental_local_results(traced())]
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
+@cases("masked", False, True, ids=["", "masked"])
+@cases("weighted", False, True, ids=["", "weighted"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_parts_of_a_loss_sum_to_it(
     reduction: str, weighted: bool, masked: bool

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gpubalance.settings.device import Device
+from tests.support.cases import cases
 
 DESCRIPTION = (
     "device: {}, name: NVIDIA GeForce GTX 1080, pci bus id: {}, compute capability: 6.1"
@@ -18,15 +17,13 @@ FIRST = "0000:0A:00.0"
 SECOND = "0000:01:00.0"
 
 
-@pytest.mark.parametrize(
-    ("bus_ids", "numbers"),
-    [
-        ([FIRST, SECOND], [0, 1]),
-        ([SECOND, FIRST], [1, 0]),  # TensorFlow has another order
-        ([SECOND], [None, 0]),  # it leaves the first out
-        ([SECOND, None], [0, 1]),  # where one is unknown, the position tells
-        ([None], [0, None]),
-    ],
+@cases(
+    "bus_ids, numbers",
+    ([FIRST, SECOND], [0, 1]),
+    ([SECOND, FIRST], [1, 0]),  # TensorFlow has another order
+    ([SECOND], [None, 0]),  # it leaves the first out
+    ([SECOND, None], [0, 1]),  # where one is unknown, the position tells
+    ([None], [0, None]),
 )
 def test_a_bus_id_tells_it(
     bus_ids: list[str | None], numbers: list[int | None]

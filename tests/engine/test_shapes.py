@@ -14,6 +14,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.settings import Settings
 from tests.jobs.probes import devices_of
+from tests.support.cases import full
 
 # Batches of 4 texts, each batch padded to its own longest one. The model's layer counts how often
 # it is called, which TensorFlow does only to trace it.
@@ -98,13 +99,9 @@ def measured(
 
 
 FORMS: list[Any] = [("padded", True), ("parts", False)]
-for row in (
-    ("ragged", True),
-    ("generator", True),
-    ("generator", False),
-    ("parts", True),
-):
-    FORMS.append(pytest.param(*row, marks=pytest.mark.full))
+FORMS.append(full("generator", False))
+for form in ("ragged", "generator", "parts"):
+    FORMS.append(full(form, True))
 
 
 @pytest.mark.parametrize(("form", "pipeline"), FORMS)

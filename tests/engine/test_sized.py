@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpubalance.settings.batch_split import BatchSplit
 
 MAKING_S = 10.0
@@ -15,8 +17,10 @@ class Made:
 
         self.now_s = 0.0
         self.made: list[int] = []
-        self.functions = SizedFunctions(self._make, clock=lambda: self.now_s)
-        self._defers_size_functions = defers_size_functions
+        functions = SizedFunctions(self._make, clock=lambda: self.now_s)
+        self._function_of = partial(
+            functions.of, defers_size_functions=defers_size_functions
+        )
         self._any_has_run = False
 
     def _make(self, shares: BatchSplit) -> str:
@@ -29,9 +33,7 @@ class Made:
         found = []
         for _ in range(int(seconds)):
             shares = BatchSplit((first, 100 - first))
-            function, is_first = self.functions.of(
-                shares, defers_size_functions=self._defers_size_functions
-            )
+            function, is_first = self._function_of(shares)
             found.append((function, is_first))
             if function is None and is_first:
                 assert not self._any_has_run
@@ -41,9 +43,7 @@ class Made:
         return found
 
 
-def test_the_function_of_any_size_runs_first_and_splits_get_theirs_once_they_lasted() -> (
-    None
-):
+def test_the_function_of_any_size_runs_first_and_lasting_splits_get_theirs() -> None:
     made = Made()
     # 10 s for its first run, and a second for each step
     first = made.train(50, MAKING_S + 4)

@@ -10,16 +10,13 @@ import numpy as np
 import pytest
 
 from gpubalance.settings.device import DeviceProfile
+from tests.support.cases import cases
 from tests.support.late import tf
 
 A, B = np.array([3.0, 1.0, -2.0]), np.array([5.0, -4.0, 1.0])
 PAIR: Any = (SimpleNamespace(), SimpleNamespace())
 PARTS = [(0.25, A), (0.75, B)]
-WHOLES = {
-    1: 0.25 * A + 0.75 * B,
-    0: A + B,
-    2: 0.25**2 * A + 0.75**2 * B,
-}
+WHOLES = {1: 0.25 * A + 0.75 * B, 0: A + B, 2: 0.25**2 * A + 0.75**2 * B}
 
 
 def weight_exponents(
@@ -31,10 +28,8 @@ def weight_exponents(
 
 
 def test_the_power_is_that_with_which_parts_make_the_whole() -> None:
-    assert {
-        weight_exponent: weight_exponents(whole)
-        for weight_exponent, whole in WHOLES.items()
-    } == {weight_exponent: [weight_exponent] for weight_exponent in WHOLES}
+    for exponent, whole in WHOLES.items():
+        assert weight_exponents(whole) == [exponent]
     assert weight_exponents(A) == []
     nothing = [(0.25, np.zeros(3)), (0.75, np.zeros(3))]
     assert weight_exponents(np.zeros(3), parts=nothing) == [1, 0, 2]
@@ -69,23 +64,16 @@ def test_marks_are_a_norm_and_products_that_add_up() -> None:
     rows = tf.IndexedSlices(tf.constant([[3.0, 4.0]]), [0], tf.constant([2, 2]))
     sketches = sketches_of([first, second, first + second, rows]).numpy()
     assert norms(sketches) == pytest.approx([5.0, math.sqrt(2), math.sqrt(27), 5.0])
-    assert products(sketches)[0] + products(sketches)[1] == pytest.approx(
-        products(sketches)[2]
-    )
+    of_first, of_second, of_both, _ = products(sketches)
+    assert of_first + of_second == pytest.approx(of_both)
     assert sketches[3] == pytest.approx(sketches[0])
-    assert (
-        abs(products(sketches)[0][0] - products(sketches)[0][1]) > 1e-3
-    )  # of two vectors
+    assert abs(of_first[0] - of_first[1]) > 1e-3  # of two vectors
 
 
-@pytest.mark.parametrize(
-    ("rate", "tried"),
-    [
-        (1e6, [0, 1 << 16]),
-        (1e7, [0, 1 << 16, 1 << 19]),
-        (1e12, [0, 1 << 16, 1 << 19, 10**6]),
-    ],
-)
+SIZES = [0, 1 << 16, 1 << 19, 10**6]
+
+
+@cases("rate, tried", (1e6, SIZES[:2]), (1e7, SIZES[:3]), (1e12, SIZES))
 def test_a_links_speed_is_that_of_the_first_sum_that_takes_long(
     rate: float, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,27 +107,12 @@ def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
     unlike = tf.data.Dataset.zip((rest, ten.batch(3)))
     of_filter = rest.filter(lambda _: True)
     assert list(map(static_batch_of, (ten, whole, rest))) == [None, 4, None]
-    every = (
-        ten,
-        whole,
-        rest,
-        rest.prefetch(1),
-        zipped,
-        unlike,
-        of_filter,
-        rest.unbatch(),
-    )
-    assert list(map(batch_of, every)) == [None, 4, 4, 4, 4, None, 4, None]
-    counted = (
-        whole,
-        rest,
-        rest.prefetch(1),
-        rest.repeat(),
-        of_filter,
-        rest.take(2),
-        ten,
-    )
-    assert list(map(sample_count_of, counted)) == [8, 10, 10, None, None, None, None]
+    ahead, single = rest.prefetch(1), rest.unbatch()
+    assert [batch_of(one) for one in (whole, rest, ahead, zipped, of_filter)] == [4] * 5
+    assert [batch_of(one) for one in (ten, unlike, single)] == [None] * 3
+    assert [sample_count_of(one) for one in (whole, rest, ahead)] == [8, 10, 10]
+    for unknown in (rest.repeat(), of_filter, rest.take(2), ten):
+        assert sample_count_of(unknown) is None
     assert sample_count_of(tf.data.Dataset.range(0).batch(4)) == 0
 
 
@@ -170,10 +143,8 @@ def test_a_parts_share_is_weighed_by_its_power_in_its_own_type() -> None:
     from gpubalance.engine.step.sums import batch_of, one_vector, weighed, wide
 
     value = tf.constant([8.0, 4.0], tf.float16)
-    shares = [
-        weighed(value, tf.constant(0.5), weight_exponent).numpy()
-        for weight_exponent in (0, 1, 2)
-    ]
+    half = tf.constant(0.5)
+    shares = [weighed(value, half, exponent).numpy() for exponent in (0, 1, 2)]
     assert [share.tolist() for share in shares] == [[8, 4], [4, 2], [2, 1]]
     assert {share.dtype for share in shares} == {np.dtype("float16")}
     kinds = [tf.float16, tf.float32, tf.float64]

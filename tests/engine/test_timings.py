@@ -17,6 +17,7 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.engine.pipelines import orders_of
 from tests.jobs.probes import devices_of
+from tests.support.cases import cases
 
 # This data comes in a batch every 0.12 s, or later on a busy machine.
 SLOW = """
@@ -63,7 +64,7 @@ def of_a_pipeline() -> Iterator[Timing]:
     return session.pipe(segments, orders, 2, 1, **how)
 
 
-@pytest.mark.parametrize("measured", [of_a_split, of_a_pipeline])
+@cases("measured", of_a_split, of_a_pipeline)
 def test_no_timing_is_shorter_than_its_steps_if_the_host_is_late(measured: Any) -> None:
     """No timing is shorter than its steps however long the host takes between two."""
     for timing in measured():

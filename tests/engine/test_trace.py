@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpubalance.settings.measuring import Tracing
+from tests.support.cases import cases
 
 
 def test_so_many_steps_are_traced_and_waited_for_inside(tmp_path: Path) -> None:
@@ -48,9 +49,11 @@ NO_CUPTI = "host: Failed to load libcupti (is it installed and accessible?)"
 PLANES = ["/device:GPU:0", "/device:GPU:1"]
 
 
-@pytest.mark.parametrize(
-    ("planes", "says"),
-    [([], "libcupti"), (PLANES[:1], "CUPTI reported 1 of 2 GPUs"), (PLANES, None)],
+@cases(
+    "planes, says",
+    ([], "libcupti"),
+    (PLANES[:1], "CUPTI reported 1 of 2 GPUs"),
+    (PLANES, None),
 )
 def test_gpus_that_are_not_in_the_trace(tmp_path: Path, planes: Any, says: Any) -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2

@@ -206,8 +206,7 @@ def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) 
     assert shapes == [(12, 12), (12, 24)]
     assert data.joined_from(12) == 4
     assert data.own_batch_stays
-    assert data.longest(2)[0].shape == (2, 24)
-    assert data.longest(6)[0].shape == (6, 24)
+    assert [data.longest(size)[0].shape for size in (2, 6)] == [(2, 24), (6, 24)]
     assert {data.make(3, salt=number)[0].shape[1] for number in range(7)} >= {4, 24}
     model.compile(loss="mse")
     assert count_step(model, [data.make(1, salt=number) for number in range(7)])
@@ -230,12 +229,10 @@ def test_samples_that_do_not_fit_the_model_are_told_in_keras_words(data: Any) ->
         build(settings, model, tf.distribute.get_strategy(), batch)
 
     sparse = "sparse_categorical_crossentropy"
-    shape = r"to have value 4, but received input with shape \(16, 5\)"
-    for function, told in (
-        ("other_shape", shape),
-        ("other_name", "Expected: image Received: inputs={'picture'"),
-        ("unlike", "to have value 4, but received"),
-    ):
+    shape = r"to have value 4, but received"
+    says = {"other_shape": rf"{shape} input with shape \(16, 5\)", "unlike": shape}
+    says["other_name"] = "Expected: image Received: inputs={'picture'"
+    for function, told in says.items():
         with refused(f"{function} does not fit the model and its loss: .*{told}"):
             built(function, sparse)
     with refused(r"one_by_one: .* takes one-hot labels"):

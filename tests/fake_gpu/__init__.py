@@ -6,12 +6,5 @@ README.md says how to use them, and what they can't show.
 from tests.fake_gpu.machine import Fault, Gpu, child, child_process, fake_gpus
 from tests.fake_gpu.trace import Operation, operations
 
-__all__ = [
-    "Fault",
-    "Gpu",
-    "Operation",
-    "child",
-    "child_process",
-    "fake_gpus",
-    "operations",
-]
+__all__ = ["Fault", "Gpu", "Operation", "child", "child_process"]
+__all__ += ["fake_gpus", "operations"]

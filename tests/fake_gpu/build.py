@@ -13,10 +13,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from platformdirs import user_cache_path
 
@@ -34,8 +34,7 @@ class NoFakeGpus(Exception):
     """The plugin can't be compiled here; the text says why."""
 
 
-@dataclass(frozen=True)
-class Needed:
+class Needed(NamedTuple):
     """What the plugin is compiled with and for."""
 
     compiler: str
@@ -67,7 +66,8 @@ def site_packages() -> Path:
     used = needed()
     cache = user_cache_path("gpubalance-tests") / "fake-gpu"
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    built = cache / f"tensorflow-{used.release}-{_digest(*_sources())}"
+    sources = [*sorted(PLUGIN.glob("*")), Path(__file__)]
+    built = cache / f"tensorflow-{used.release}-{_digest(*sources)}"
     with _locked(cache / "lock"):
         if not _is_whole(built):
             shutil.rmtree(built, ignore_errors=True)
@@ -101,10 +101,6 @@ def _folder() -> Path:
         why = "the fake GPUs need TensorFlow's build with CUDA, whose kernels they stand for"
         raise NoFakeGpus(why)
     return folder
-
-
-def _sources() -> list[Path]:
-    return [*sorted(PLUGIN.glob("*")), Path(__file__)]
 
 
 def _digest(*files: Path) -> str:

@@ -5,17 +5,17 @@ Where there can be none, all tests of this folder are skipped, with one line.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fake_gpu.build import NoFakeGpus, needed
-from tests.fake_gpu.machine import Gpu, fake_gpus
+from tests.fake_gpu.machine import Gpu, child, fake_gpus
 
-OF_CARD = ("max_link_width 16", "max_link_generation 4", "link_generation 4")
-FULL, NARROW = (*OF_CARD, "link_width 16"), (*OF_CARD, "link_width 4")
-FASTER = Gpu("NVIDIA GeForce RTX 3060", 3 << 30, 4.0, 2.0, kernel_ms=0.2, more=FULL)
-SLOWER = Gpu("NVIDIA GeForce RTX 3050", 2 << 30, 2.0, 1.0, kernel_ms=0.4, more=NARROW)
+FASTER = Gpu("NVIDIA GeForce RTX 3060", 3 << 30, 4.0, 2.0, kernel_ms=0.2)
+SLOWER = Gpu("NVIDIA GeForce RTX 3050", 2 << 30, 2.0, 1.0, kernel_ms=0.4)
 
 
 @pytest.fixture
@@ -25,6 +25,18 @@ def two_gpus(tmp_path: Path) -> dict[str, str]:
     The first is twice as fast, and has half as much memory again.
     """
     return fake_gpus(tmp_path, FASTER, SLOWER)
+
+
+@pytest.fixture(scope="module")
+def machine(request: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables of a process on a machine with the module's GPUS."""
+    return fake_gpus(tmp_path_factory.mktemp("machine"), *request.module.GPUS)
+
+
+@pytest.fixture(scope="module")
+def told(request: Any, machine: dict[str, str]) -> Any:
+    """What the module's PROGRAM, which must end well, has printed last, as JSON."""
+    return json.loads(child(request.module.PROGRAM, machine).splitlines()[-1])
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -16,7 +16,6 @@ from tests.fake_gpu.build import NoFakeGpus, site_packages
 from tests.support.in_process import HANGS_AFTER_S
 from tests.support.python import python
 
-ROOT = Path(__file__).parents[2]
 # Collecting garbage takes half of the time of this import, though nothing is freed.
 _BEGINS = """
 import gc

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpubalance.jobs.plan.plan import plan
 from gpubalance.settings.device import Device
-from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT, start
 from tests.fake_gpu import Gpu, fake_gpus
-from tests.jobs.probes import of_config, probe_of
+from tests.support.altered import altered
 from tests.support.in_process import HANGS_AFTER_S
+from tests.training.plans import planned
 
 SCRIPT = """
 import os, signal, sys
@@ -47,12 +46,11 @@ print("trained", split.batches, epochs)
 def test_a_gpu_that_is_lost_is_left_out(tmp_path: Path) -> None:
     gpus = [Gpu("card", 2 << 30, uuid=f"GPU-{n}") for n in (0, 1)]
     machine = fake_gpus(tmp_path, *gpus)
-    pair, _ = of_config("quick-pair")
-    made = plan(probe_of(pair), pair, PlanRequest(global_batch=144, sync_s=0.0))
     own: Any = {"name": "card", "memory_bytes": 2 << 30, "simulated": False}
     cards = [Device(index=n, uuid=f"GPU-{n}", **own) for n in (0, 1)]
+    plan = altered(planned(global_batch=144, sync_s=0.0), devices=tuple(cards))
     path, script = tmp_path / "plan.json", tmp_path / "train.py"
-    path.write_text(made.model_copy(update={"devices": tuple(cards)}).model_dump_json())
+    path.write_text(plan.model_dump_json())
     script.write_text(SCRIPT)
     files = map(str, (path, script, path, tmp_path / "backup"))
     words = ("launch", "--restarts", "1", *files)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-from tests.fake_gpu import Gpu, child, fake_gpus, operations
+from tests.fake_gpu import Gpu, operations
 
 _SAMPLES, _MICRO_BATCHES, _UNITS = 16, 4, 24
-_STEPS = f"""
+GPUS = Gpu(kernel_ms=2.0), Gpu(kernel_ms=10.0)
+PROGRAM = f"""
 import json, time
 import keras
 import tensorflow as tf
@@ -37,16 +35,16 @@ print(json.dumps(began))
 """
 
 
-def test_what_a_device_gives_is_copied_when_it_is_made(tmp_path: Path) -> None:
+def test_what_a_device_gives_is_copied_when_it_is_made(
+    machine: dict[str, str], told: float
+) -> None:
     """What a device gives is copied when it is made and no pass is given a number.
 
     The second device's next inputs come while it still computes the ones before.
 
     It is the slower one.
     """
-    variables = fake_gpus(tmp_path, Gpu(kernel_ms=2.0), Gpu(kernel_ms=10.0))
-    began_s = json.loads(child(_STEPS, variables))
-    done = [one for one in operations(variables) if one.queued_at_s >= began_s]
+    done = [one for one in operations(machine) if one.queued_at_s >= told]
     size = _SAMPLES * _UNITS * 4
     between = [one for one in done if (one.kind, one.bytes) == ("between", size)]
     activations = [one for one in between if one.device == 0]

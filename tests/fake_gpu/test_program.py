@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from gpubalance.remedies import known_error
 from tests.cli.program import TINY, gpubalance, typed
 from tests.fake_gpu import Fault, Gpu, Operation, fake_gpus, operations
@@ -18,6 +16,7 @@ from tests.fake_gpu import Fault, Gpu, Operation, fake_gpus, operations
 # It is none of NVML's UUIDs.
 UNKNOWN = "uuid GPU-ffffffff-0000-4000-8000-000000000000"
 REST = "0000-0000-4000-8000-000000000000"
+# The first is too small for TensorFlow, which leaves it out.
 GPUS = (
     Gpu("NVIDIA GeForce GTX 750", uuid=f"GPU-7500{REST}", more=(UNKNOWN,)),
     Gpu("NVIDIA GeForce RTX 3050", kernel_ms=0.2, uuid=f"GPU-3050{REST}"),
@@ -29,14 +28,9 @@ TRAIN = ("--batches", "16,8", "--model", TINY, *SHORT, "--json")
 HOST_UUID = "0000000-0000-4000-8000-000000000000"
 
 
-@pytest.fixture
-def three_gpus(tmp_path: Path) -> dict[str, str]:
-    """A machine whose first GPU is too small for TensorFlow, which leaves it out."""
-    return fake_gpus(tmp_path, *GPUS)
-
-
-def test_two_of_three_train_in_another_order(three_gpus: dict[str, str]) -> None:
-    machine = three_gpus | {"CUDA_VISIBLE_DEVICES": f"{GPUS[2].uuid},{GPUS[1].uuid}"}
+def test_two_of_three_train_in_another_order(tmp_path: Path) -> None:
+    visible = f"{GPUS[2].uuid},{GPUS[1].uuid}"
+    machine = fake_gpus(tmp_path, *GPUS) | {"CUDA_VISIBLE_DEVICES": visible}
     listed = gpubalance("devices", code=0, environment=machine).stdout
     assert all(gpu.name in listed for gpu in GPUS)
     assert "hidden by CUDA_VISIBLE_DEVICES" in listed
@@ -57,11 +51,12 @@ def check(done: list[Operation], batch: int) -> None:
     assert batch * SAMPLE_BYTES in copied
 
 
-def test_a_gpu_that_tensorflow_leaves_out_is_named(three_gpus: dict[str, str]) -> None:
+def test_a_gpu_that_tensorflow_leaves_out_is_named(tmp_path: Path) -> None:
+    machine = fake_gpus(tmp_path, *GPUS)
     run = (*typed("run --gpus 1,0 --batches 16,8 --model"), TINY)
-    done = gpubalance(*run, environment=three_gpus, code=3)
+    done = gpubalance(*run, environment=machine, code=3)
     assert "leaves out GPU:0 (NVIDIA GeForce GTX 750" in done.stderr
-    assert not any(one.kind == "kernel" for one in operations(three_gpus))
+    assert not any(one.kind == "kernel" for one in operations(machine))
 
 
 def test_what_nccl_can_not_do_is_told_with_what_avoids_it(tmp_path: Path) -> None:

@@ -11,20 +11,24 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import gpubalance, typed
-from tests.fake_gpu import Gpu, child, fake_gpus, operations
+from tests.fake_gpu import Gpu, child, operations
 
 pytestmark = pytest.mark.xdist_group("step on GPUs")
 
 ALONE = ("--windows", "1", "--duration", "0.2", "--baseline", "none", "--json")
+# So slow that the host has all the time that it needs, unless it is busy once
+GPUS = Gpu(kernel_ms=2.0), Gpu(kernel_ms=2.0)
 _SAMPLES, _STEPS, _FEATURES = 64, 10, (12, 12, 3)
 _BATCHES = 40, 24
-# This small CNN has no metric beside its loss, as Keras' accuracy goes through the host by itself.
-_TRAINED = f"""
+# When each step of our training began, and then each of Keras' own. This small CNN has no metric
+# beside its loss, as Keras' accuracy goes through the host by itself.
+PROGRAM = f"""
 import json, time
 import keras
 import numpy as np
 import tensorflow as tf
 from gpubalance import Split
+from tests.fake_gpu.inside import cnn
 
 class Times(keras.callbacks.Callback):
     def __init__(self):
@@ -40,11 +44,7 @@ data = tf.data.Dataset.from_tensor_slices((x, y)).batch({_SAMPLES})
 
 def begun(scope, fit):
     with scope:
-        pooled = keras.layers.GlobalAveragePooling2D()  # its gradient needs the batch's size
-        inner = [keras.layers.Conv2D(8, 3, activation="relu"), pooled, keras.layers.Dense(10)]
-        model = keras.Sequential([keras.Input({_FEATURES}), *inner])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("sgd", loss, jit_compile=False)
+        model = cnn()
     times = Times()
     fit(model, data, verbose=0, callbacks=[times])
     return times.begun
@@ -54,20 +54,6 @@ ours = begun(split.scope(), split.fit)
 keras_own = begun(tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).scope(), keras.Model.fit)
 print(json.dumps([ours, keras_own]))
 """
-
-
-@pytest.fixture(scope="module")
-def slow_gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Two GPUs so slow that the host has all the time that it needs, unless it is busy once."""
-    slow = Gpu(kernel_ms=2.0)
-    return fake_gpus(tmp_path_factory.mktemp("slow"), slow, slow)
-
-
-@pytest.fixture(scope="module")
-def begun(slow_gpus: dict[str, str]) -> list[list[float]]:
-    """When each step of our training on them began, and then each of Keras' own."""
-    begun: list[list[float]] = json.loads(child(_TRAINED, slow_gpus))
-    return begun
 
 
 def _copies(variables: Mapping[str, str], begun: Sequence[float]) -> Counter[str]:
@@ -80,14 +66,14 @@ def _copies(variables: Mapping[str, str], begun: Sequence[float]) -> Counter[str
     return Counter({kind: round(counts[kind] / steps) for kind in kinds})
 
 
-def test_it_copies_no_more(slow_gpus: dict[str, str], begun: list[list[float]]) -> None:
-    ours, keras_own = (_copies(slow_gpus, steps) for steps in begun)
+def test_it_copies_no_more(machine: dict[str, str], told: list[list[float]]) -> None:
+    ours, keras_own = (_copies(machine, steps) for steps in told)
     assert all(ours[kind] <= keras_own[kind] for kind in keras_own)
     assert ours["to_host"] == 1  # the logs, which the callback asked for
 
 
 def test_the_next_batch_is_there_before_this_ones_gradients(
-    slow_gpus: dict[str, str], begun: list[list[float]]
+    machine: dict[str, str], told: list[list[float]]
 ) -> None:
     """The next batch is there before the step on this one has its gradients.
 
@@ -95,8 +81,8 @@ def test_the_next_batch_is_there_before_this_ones_gradients(
 
     If each one waited for the step before it, none would be early.
     """
-    keras_begins_s = begun[1][0]
-    done = [one for one in operations(slow_gpus) if one.queued_at_s < keras_begins_s]
+    keras_begins_s = told[1][0]
+    done = [one for one in operations(machine) if one.queued_at_s < keras_begins_s]
     for device, share in enumerate(_BATCHES):
         own = [one for one in done if one.device == device]
         size = share * math.prod(_FEATURES) * 4

@@ -6,12 +6,11 @@ itself. One process does it all.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.fake_gpu import Gpu, child, fake_gpus, operations
+from tests.fake_gpu import Gpu, operations
 
 pytestmark = pytest.mark.xdist_group("training on GPUs")
 
@@ -19,7 +18,8 @@ MEMORY_BYTES = 60 << 20, 40 << 20
 GPUS = Gpu("first", 60 << 20, gflops=0.1), Gpu("second", 40 << 20, gflops=0.1)
 SAMPLES = 60_000  # a hundred megabytes, more than either memory
 TOO_LARGE = 50_000  # for the first GPU's memory
-_SCRIPT = f"""
+# It ends well only if arrays that no GPU's memory holds can be trained on.
+PROGRAM = f"""
 import json, time, warnings
 import keras
 import numpy as np
@@ -27,18 +27,10 @@ import tensorflow as tf
 import gpubalance
 from gpubalance.engine import memory
 from gpubalance.errors import OutOfMemory
+from tests.fake_gpu.inside import cnn
 
 tf.ones(3) + 1.0  # before the scope
 told = {{}}
-
-def build(metrics=()):
-    keras.utils.set_random_seed(3)
-    layers = [keras.layers.Conv2D(8, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
-    model = keras.Sequential([keras.Input((12, 12, 3)), *layers])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    sgd = keras.optimizers.SGD(0.05, momentum=0.9)
-    model.compile(sgd, loss, metrics=list(metrics), jit_compile=False)
-    return model
 
 def fit(model, samples, **options):
     return model.fit(x[:samples], y[:samples], epochs=2, shuffle=False, verbose=0, **options).history
@@ -49,7 +41,7 @@ split = gpubalance.Split(gpus=[1, 0], batches=[24, 40])
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     with split.scope():
-        model = build(["accuracy"])
+        model = cnn(["accuracy"])
 told["warned"] = [str(one.message) for one in warned]
 told["names"] = split.replicas.names
 told["limits"] = memory.memory_limits_bytes(split.devices, split.replicas.names)
@@ -57,39 +49,24 @@ told["began_s"] = time.perf_counter()
 logs = fit(model, 320)
 told["ended_s"] = time.perf_counter()
 with tf.device("/CPU:0"):
-    alone = build(["accuracy"])
+    alone = cnn(["accuracy"])
     logs_alone = fit(alone, 320, batch_size=64)
 both = zip(model.get_weights(), alone.get_weights())
 told["weights_apart"] = max(float(abs(mine - its).max()) for mine, its in both)
 told["logs_apart"] = max(abs(np.subtract(logs[name], logs_alone[name])).max() for name in logs_alone)
 fit(model, {SAMPLES}, steps_per_epoch=1)
 with gpubalance.Split(gpus=[0], batches=[64]).scope():
-    alone = build()
+    alone = cnn()
 fit(alone, 320)
 told["alone_ended_s"] = time.perf_counter()
 with gpubalance.Split(gpus=[1, 0], batches=[24, {TOO_LARGE}]).scope():
-    model = build()
+    model = cnn()
 try:
     fit(model, {SAMPLES})
 except OutOfMemory as error:
     told["out_of_memory"] = error.replica, str(error)
 print(json.dumps(told))
 """
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return fake_gpus(tmp_path_factory.mktemp("training"), *GPUS)
-
-
-@pytest.fixture(scope="module")
-def told(machine: dict[str, str]) -> dict[str, Any]:
-    """What the script has found.
-
-    It ends well only if arrays that no GPU's memory holds can be trained on.
-    """
-    found: dict[str, Any] = json.loads(child(_SCRIPT, machine).splitlines()[-1])
-    return found
 
 
 def test_memory_growth_that_comes_too_late_is_told(told: dict[str, Any]) -> None:

@@ -345,10 +345,10 @@ def test_what_an_input_pipeline_gives() -> None:
     fast = pipeline(5000.0, 800.0, binds=False)
     alone = "your input pipeline alone gives 5000 samples/s, with 55 % of the processors, and keeps up"
     assert list(pipeline_sentences(fast, 900.0)) == [alone]
-    (told,) = pipeline_sentences(fast, 900.0, in_front=True)
+    (told,) = pipeline_sentences(fast, 900.0, fed_the_split=True)
     assert told == f"{alone}; without waiting for it the split gives 800"
     unknown = pipeline(5000.0, None, binds=False)
-    assert list(pipeline_sentences(unknown, 900.0, in_front=True)) == [alone]
+    assert list(pipeline_sentences(unknown, 900.0, fed_the_split=True)) == [alone]
     assert list(pipeline_sentences(None, 900.0)) == []
     be, keep = "be the bottleneck", "keep up with that too"
     for scale, takes, verdict in ((8, 7200, be), (4, 3600, keep)):

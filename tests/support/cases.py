@@ -15,3 +15,13 @@ def cases(
 ) -> pytest.MarkDecorator:
     """Has pytest call a test with each row, a value for each of the names."""
     return pytest.mark.parametrize(names, rows, ids=ids)
+
+
+def full(*row: Any) -> Any:
+    """A row that only the full tests have."""
+    return pytest.param(*row, marks=pytest.mark.full)
+
+
+def campaign(*row: Any) -> Any:
+    """A row that only a campaign has."""
+    return pytest.param(*row, marks=pytest.mark.campaign)

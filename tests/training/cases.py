@@ -172,6 +172,18 @@ def in_split(
         return split, (make or classifier())(*given, **options)
 
 
+def in_both(
+    make: Any = None, batches: Any = (70, 30), micro_batches: Any = None
+) -> tuple[Split, Any, Any]:
+    """A split, a model that is made in its scope, and one device's with the same weights."""
+    keras.utils.set_random_seed(3)
+    make = make or classifier("adam")
+    split, model = in_split(make, batches=batches, micro_batches=micro_batches)
+    one_device = make()
+    one_device.set_weights(model.get_weights())
+    return split, model, one_device
+
+
 def largest(one: Iterable[Any], other: Iterable[Any]) -> float:
     """The largest difference of two lists of arrays or numbers."""
     return max(

@@ -206,15 +206,7 @@ class _Draw:
             f"{self.count} samples of {self.kind}, {self.classes} classes",
             f"{self.depth} layers of {self.width} ({self.activation})",
         ]
-        names = [
-            "normal",
-            "dropout",
-            "zeros",
-            "l2",
-            "masked",
-            "weighted",
-            "is_function",
-        ]
+        names = "normal", "dropout", "zeros", "l2", "masked", "weighted", "is_function"
         drawn = [(name, getattr(self, name)) for name in names]
         return ", ".join(parts + [f"{name} {value}" for name, value in drawn if value])
 

@@ -46,9 +46,8 @@ def own_loss(kind: str) -> Callable[[], Any]:
                 for tracker, value in zip(self.trackers, (loss, 1, count), strict=True):
                     tracker.update_state(value)
                 own, steps, samples = (tracker.result() for tracker in self.trackers)
-                results = {"loss": own, "steps": steps, "samples": samples}
                 return {
-                    **results,
+                    **{"loss": own, "steps": steps, "samples": samples},
                     "samples a step": samples / steps,
                     "weight": weight,
                     "weight now": 0.1 * ops.sum(self.trainable_weights[0] ** 2),
@@ -201,9 +200,8 @@ def sampling() -> Any:
             return {"total": self.total.result(), **self.compute_metrics(x, x, p)}
 
         def test_step(self, data: Any) -> Any:
-            return self.compute_metrics(
-                *2 * data[:1], self.decoder(self.encoder(*data[:1]))
-            )
+            x = data[0]
+            return self.compute_metrics(x, x, self.decoder(self.encoder(x)))
 
     def loss(y: Any, p: Any) -> Any:
         return ops.mean(ops.abs(y - p))
@@ -230,11 +228,9 @@ def guided() -> Any:
                 metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
             return {metric.name: metric.result() for metric in self.metrics}
 
-        def compute_metrics(
-            self, x: Any, y: Any, p: Any, sample_weight: Any = None
-        ) -> Any:
-            means = {"own": tf.reduce_mean(p[:, 0]), "accuracy": 0.0}
-            return {"a": means, "b": super().compute_metrics(x, y, p, sample_weight)}
+        def compute_metrics(self, *given: Any, **weights: Any) -> Any:
+            means = {"own": tf.reduce_mean(given[2][:, 0]), "accuracy": 0.0}
+            return {"a": means, "b": super().compute_metrics(*given, **weights)}
 
     return compiled(Guided(dense()), optimizer="adam", metrics=["accuracy"])
 

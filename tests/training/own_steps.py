@@ -137,10 +137,7 @@ def sampled() -> Any:
 
 
 def stepping(kind: str) -> Any:
-    """A model whose `train_step` has no compiled loss.
-
-    Its loss is of a sum, of a value for each sample, or another.
-    """
+    """A model whose `train_step` has no compiled loss, but one of this kind."""
 
     class Stepping(keras.Sequential):
         def train_step(self, data: Any) -> Any:
@@ -156,10 +153,10 @@ def stepping(kind: str) -> Any:
                     loss = ops.mean(ops.reshape(loss[:12], (12,)))
                 elif kind == "weights":
                     loss = ops.sum(loss * weights) / (ops.sum(weights) + 1e-7)
-                elif kind != "values":
+                else:
                     loss = ops.sum(loss) if "sum" in kind else ops.mean(loss)
                 loss += sum(self.losses)
-                if kind not in ("values", "outside"):
+                if kind != "outside":
                     loss = self.optimizer.scale_loss(loss)
             if kind == "outside":
                 loss = self.optimizer.scale_loss(loss)

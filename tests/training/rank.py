@@ -6,7 +6,6 @@ the end, for a test to compare.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import os
@@ -66,27 +65,6 @@ def weights_after(model: Any, fit: Callable[..., Any]) -> dict[str, Any]:
     x, y = data()
     fit(model, x, y, batch_size=BATCH, shuffle=False, verbose=0)
     return weights_of(model, "after an epoch")
-
-
-def go_on(model: Any, fit: Callable[..., Any], backup: Path) -> dict[str, Any]:
-    """The weights after a training that lost everything and continued from its backup.
-
-    The training had ended between two epochs.
-    """
-
-    def stop(epoch: int, logs: Any) -> None:
-        if epoch == 1:
-            raise InterruptedError
-
-    x, y = data()
-    for more in ([keras.callbacks.LambdaCallback(on_epoch_begin=stop)], []):
-        callbacks = [keras.callbacks.BackupAndRestore(str(backup)), *more]
-        options = {"epochs": EPOCHS, "shuffle": False, "verbose": 0}
-        with contextlib.suppress(InterruptedError):
-            fit(model, x, y, batch_size=BATCH, callbacks=callbacks, **options)
-        if more:
-            model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
-    return weights_of(model, "gone on")
 
 
 def ends(here: bool, hook: str, at: int, flag: str = "stop_training") -> Any:
@@ -150,13 +128,13 @@ def main(folder: Path, profile: str, plan: str) -> None:
     ]
     found = train(model, split.fit, callbacks=callbacks)
     times = monitor.epochs[-1]
-    found |= go_on(model, split.fit, folder / "backup")
-    in_parts = copy.copy(split)
-    parts = tuple(min(size, PART) for size in split.batches)
-    in_parts.shares = BatchSplit(split.batches, parts)
-    with in_parts.scope():
+    how: dict[str, Any] = {"simulate": profile, "hosts": ["alpha", "beta"]}
+    how["micro_batches"] = [min(size, PART) for size in split.batches]
+    labels = [device.label for device in split.devices]
+    by_hand = gpubalance.Split(labels, split.batches, **how)
+    with by_hand.scope():
         local = build(normalised=False)
-    found |= weights_after(local, in_parts.fit)
+    found |= weights_after(local, by_hand.fit)
     found |= rebalanced(split)
     found |= {"compute_s": times.compute_s, "sync_s": times.sync_s}
     np.savez(folder / f"{rank}.npz", **found)
@@ -164,8 +142,7 @@ def main(folder: Path, profile: str, plan: str) -> None:
     x, y = data()
     for callbacks in (
         [ends(True, "on_train_batch_end", 1)] if rank == 1 else [],
-        # Keras continues from the epoch of the last backup, 1.
-        [ends(rank == 2, "on_epoch_end", 2)],
+        [ends(rank == 2, "on_epoch_end", 1)],
     ):
         model.optimizer.iterations.assign(0)
         split.fit(model, x, y, BATCH, epochs=4, verbose=0, callbacks=callbacks)

@@ -5,7 +5,6 @@ Their names are `tests.training.steps:model_3` and `:data_3`, for example.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,29 +13,24 @@ from tests.training.models import compiled, dense, two_in_two_out
 from tests.training.samples import numbers, of_two
 
 
-def penalised(layers: Callable[[], list[Any]] = dense) -> Callable[[], Any]:
-    """Makes a classifier of these layers whose loss has the gradient of its first output."""
+def penalised() -> Any:
+    """A classifier whose loss has the gradient of its first output."""
 
-    def make() -> Any:
-        class Stepping(keras.Sequential):
-            def loss_of(self, x: Any, y: Any) -> Any:
+    class Stepping(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
                 with tf.GradientTape() as inner:
                     inner.watch(x)
                     p = self(x, training=True)
                     first = p[:, :1]
                 penalty = ops.mean(ops.sum(inner.gradient(first, x) ** 2, axis=1))
-                return self.compute_loss(x, y, p) + penalty
+                loss = self.compute_loss(x, y, p) + penalty
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {}
 
-            def train_step(self, data: Any) -> Any:
-                with tf.GradientTape() as tape:
-                    loss = self.loss_of(*data)
-                weights = self.trainable_variables
-                self.optimizer.apply(tape.gradient(loss, weights), weights)
-                return {}
-
-        return compiled(Stepping(layers()), optimizer="adam")
-
-    return make
+    return compiled(Stepping(dense()), optimizer="adam")
 
 
 def augmented() -> Any:
@@ -46,7 +40,7 @@ def augmented() -> Any:
 
 MODELS: dict[str, Any] = {
     "augmentation": (augmented, numbers),
-    "gradient penalty": (penalised(), numbers),
+    "gradient penalty": (penalised, numbers),
     "two inputs and outputs": (two_in_two_out, of_two),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.late import keras
 from tests.support.told import refused, warned
-from tests.training.cases import apart, largest, simulated
+from tests.training.cases import apart, in_both, in_split, largest, simulated
 from tests.training.models import classifier, compiled, dense
 from tests.training.samples import numbers
 
@@ -39,17 +39,8 @@ def counting() -> Any:
     return compiled(Counting(dense()), optimizer="adam")
 
 
-def both(make: Any, split: Any = None) -> tuple[Any, Any]:
-    """A model of a split and one of one device, with the same weights."""
-    with (split or simulated((70, 30))).scope():
-        model = make()
-    one_device = make()
-    one_device.set_weights(model.get_weights())
-    return model, one_device
-
-
 def test_a_models_own_make_train_function_wraps_the_splits() -> None:
-    model, one_device = both(counting)
+    _, model, one_device = in_both(counting)
     for trained in (one_device, model):
         for _ in range(2):
             trained.fit(X, Y, epochs=2, **OPTIONS)
@@ -70,8 +61,7 @@ def test_a_callbacks_wrapper_is_called_until_the_model_is_compiled() -> None:
 
         trained.train_function = train
 
-    split = simulated((70, 30))
-    model, one_device = both(classifier("adam"), split)
+    split, model, one_device = in_both()
     for trained, scope in ((one_device, nullcontext()), (model, split.scope())):
         begin = keras.callbacks.LambdaCallback(
             on_train_begin=lambda _, trained=trained: wrap(trained)
@@ -92,7 +82,7 @@ def test_making_it_anew_by_force_trains_what_is_trainable_now() -> None:
             trained.layers[0].trainable = False
             trained.make_train_function(force=True)
 
-    model, one_device = both(classifier("sgd"))
+    _, model, one_device = in_both(classifier("sgd"))
     for trained in (one_device, model):
         freezing = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, _, trained=trained: freeze(trained, epoch)
@@ -103,7 +93,7 @@ def test_making_it_anew_by_force_trains_what_is_trainable_now() -> None:
 
 @pytest.mark.full
 def test_a_second_split_trains_what_the_first_one_traced() -> None:
-    model, one_device = both(classifier("sgd"))
+    _, model, one_device = in_both(classifier("sgd"))
     for trained in (one_device, model):
         trained.fit(X, Y, **OPTIONS)
         trained.layers[0].trainable = False
@@ -113,7 +103,7 @@ def test_a_second_split_trains_what_the_first_one_traced() -> None:
 
 
 def test_what_calls_no_function_of_the_split_is_refused() -> None:
-    model, _ = both(classifier())
+    _, model = in_split()
     set_another = keras.callbacks.LambdaCallback(
         on_train_begin=lambda _: setattr(model, "train_function", lambda _: {})
     )
@@ -124,7 +114,7 @@ def test_what_calls_no_function_of_the_split_is_refused() -> None:
 
 
 def test_what_was_set_before_fit_is_told() -> None:
-    model, _ = both(classifier())
+    _, model = in_split()
     model.train_function = lambda _: {}
     with warned("before fit is not called"):
         model.fit(X, Y, **OPTIONS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -12,16 +11,15 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.training.change_cost import ChangeCost, StepsLeft
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of
-from tests.support.late import keras, tf
+from tests.support.late import tf
 from tests.training.cases import in_split
+from tests.training.models import classifier
 from tests.training.samples import numbers
 
 EVEN = BatchSplit((50, 50))
 
 
-def test_a_change_costs_what_the_first_steps_of_its_split_take_more_than_usual() -> (
-    None
-):
+def test_a_change_costs_what_first_steps_of_its_split_take_more_than_usual() -> None:
     cost = ChangeCost()
     cost.begin()
     cost.note(30.0, is_first=True)  # the training's own first step
@@ -42,7 +40,7 @@ def test_a_change_costs_what_the_first_steps_of_its_split_take_more_than_usual()
     assert cost.seconds == 0.0
 
 
-def test_the_steps_left_are_those_of_known_epochs_or_of_the_first_ones_length() -> None:
+def test_the_steps_left_are_of_known_epochs_or_of_the_first_ones_length() -> None:
     left = StepsLeft()
     left.begin_epoch(1)  # of 0, 1 and 2: the first one was trained before
     left.begin_after(1000)
@@ -59,50 +57,30 @@ def test_the_steps_left_are_those_of_known_epochs_or_of_the_first_ones_length() 
     assert left.left(unknown) is None
 
 
-def slow_at_first(sleep_s: float) -> Any:
-    """A layer that sleeps where it gets another number of samples, as cuDNN's search takes time."""
-    seen: set[int] = set()
-
-    def search(x: Any) -> Any:
-        if len(x) not in seen:
-            seen.add(len(x))
-            time.sleep(sleep_s)
-        return x
-
-    class Slow(keras.layers.Layer):
-        def call(self, x: Any) -> Any:
-            found = tf.numpy_function(search, [x], tf.float32, stateful=False)
-            return tf.ensure_shape(found, x.shape)
-
-    return Slow()
-
-
 @pytest.mark.full
-def test_a_change_is_not_made_where_too_few_steps_are_left_for_what_the_last_one_cost() -> (
-    None
-):
+def test_a_change_is_not_made_where_too_few_steps_are_left_for_its_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A step of 34/66 takes 33 ms less than an even one: 0.7 s in 20 steps."""
     fast = DeviceProfile(name="fast", alpha_s=0.005, beta_s=0.001)
     slow = fast.model_copy(update={"name": "slow", "beta_s": 0.002})
     split = Split.of(devices_of(slow, fast), EVEN, JointProfile())
     with split.scope():
-        layers = [keras.Input((6,)), slow_at_first(1.5), keras.layers.Dense(3)]
-        model = keras.Sequential(layers)
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+        model = classifier()()
     batches = tf.data.Dataset.from_tensor_slices(numbers(100)).batch(100).repeat()
+    changed = []
+    for cost_s in (0.0, 1.5):
 
-    def changes(monitor: Any, steps: int) -> int:
+        def note(cost: ChangeCost, *_: Any, of: float = cost_s, **__: Any) -> None:
+            cost.seconds = of
+
+        monkeypatch.setattr(ChangeCost, "note", note)
         split.shares = EVEN
-        before = len(monitor.changes)
+        monitor = split.monitor(every=1, rebalance=True)
         options = {"shuffle": False, "verbose": 0, "callbacks": [monitor]}
-        split.fit(model, batches, steps_per_epoch=steps, **options)
-        return len(monitor.changes) - before
-
-    monitor = split.monitor(every=1, rebalance=True)
-    assert changes(monitor, 30)
-    assert not changes(monitor, 20)
-    # Who does not know of a cost makes it.
-    assert changes(split.monitor(every=1, rebalance=True), 20)
+        split.fit(model, batches, steps_per_epoch=20, **options)
+        changed.append(bool(monitor.changes))
+    assert changed == [True, False]
 
 
 def test_only_a_fit_that_rebalances_waits_with_functions_of_a_splits_sizes() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import gpubalance
+from tests.support.cases import campaign, cases, full
 from tests.support.late import keras, layers, losses, tf
 from tests.support.told import refused
 from tests.training.cases import apart, of_type, simulated
@@ -33,20 +34,13 @@ def of_ones_own() -> Any:
     return compiled(model, lambda y, p: of_each(y, p), "adam")
 
 
-KINDS = {
-    "of a class of one's own": (of_ones_own, None, 1e-6),
-    "in another split's scope": (classifier("adam"), (20, 50, 30), 1e-6),
-    "mixed_float16": (of_type("mixed_float16", loss_scaled), None, 2e-3),
-}
-MARKED = [
-    pytest.param(*row, id=name, marks=[mark] if mark else [])
-    for (name, row), mark in zip(
-        KINDS.items(), (None, pytest.mark.full, pytest.mark.campaign), strict=True
-    )
-]
+# The second is built in another split's scope.
+IN_SCOPE = full(classifier(), (20, 50, 30), 1e-6)
+HALF = of_type("mixed_float16", loss_scaled)
+OF_HALF = campaign(HALF, None, 2e-3)
 
 
-@pytest.mark.parametrize(("make", "built_for", "within"), MARKED)
+@cases("make, built_for, within", (of_ones_own, None, 1e-6), IN_SCOPE, OF_HALF)
 def test_a_copy_has_all_that_the_model_learned_and_goes_on_as_it_would(
     make: Any, built_for: Any, within: float
 ) -> None:

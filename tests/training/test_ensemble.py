@@ -16,6 +16,7 @@ from gpubalance.errors import NothingFits
 from tests.cli.program import QUICK_PAIR
 from tests.support.late import keras, layers, tf
 from tests.support.told import refused
+from tests.training.models import compiled
 
 pytestmark = pytest.mark.xdist_group("ensemble")
 
@@ -32,14 +33,12 @@ memory = "1 MiB"
 def models() -> list[Any]:
     """Three models, of which the last is compiled."""
     keras.utils.set_random_seed(1)
-    convolution = [layers.Conv2D(4, 3), layers.BatchNormalization()]
-    bodies = [[*convolution, layers.GlobalAveragePooling2D()], [layers.Flatten()]]
+    convolution = [layers.Conv2D(4, 3), layers.BatchNormalization(), layers.Flatten()]
     made = []
-    for body in (*bodies, [layers.Flatten()]):
+    for body in (convolution, [layers.Flatten()], [layers.Flatten()]):
         whole = [keras.Input((32, 32, 3)), *body, layers.Dense(10, "softmax")]
         made.append(keras.Sequential(whole))
-    made[-1].compile("adam", "sparse_categorical_crossentropy")
-    return made
+    return [*made[:2], compiled(made[2])]
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +79,9 @@ def test_models_of_a_split_are_not_said_to_be_predicted_by_each_device(
 def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
     made = [dense(3), dense(3)]
     x = np.ones((5, 64), "float32")
-    for number, model in enumerate(made):
-        model.save(tmp_path / f"{number}.keras")
     files = [str(tmp_path / "0.keras"), tmp_path / "1.keras"]
+    for model, file in zip(made, files, strict=True):
+        model.save(file)
     found_by_each = gpubalance.Ensemble(files, simulate=2).predict(x, batch_size=2)
     for found, model in zip(found_by_each, made, strict=True):
         np.testing.assert_allclose(found, model.predict(x, verbose=0), atol=1e-6)

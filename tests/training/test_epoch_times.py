@@ -25,14 +25,6 @@ def step(
     return epoch_times.StampedStep(np.array(rows), split)
 
 
-def test_times_of_a_step_are_from_its_four_points() -> None:
-    one = step((0.3, 0.5), 0.05)
-    assert one.summed_s == pytest.approx(5.55)
-    assert one.times.compute_s == pytest.approx((0.3, 0.5))
-    assert one.times.update_s == pytest.approx((0.1, 0.1))
-    assert one.times.sync_s == pytest.approx(0.05)
-
-
 def test_an_epoch_has_the_medians_of_its_last_whole_split() -> None:
     steps = [
         step((9.0, 9.0), 9.0),

@@ -7,53 +7,34 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import PlanMismatch
-from gpubalance.jobs.plan.plan import plan
-from gpubalance.settings.planning import PlanRequest
-from gpubalance.training.split import Split, load_plan
+from gpubalance.training.split import load_plan
 from tests.cli.program import QUICK_PAIR, ROOT
-from tests.jobs.probes import probe_of
-from tests.support.late import keras, layers, ops, optimizers, tf
+from tests.support.cases import campaign, cases
+from tests.support.late import keras, layers, tf
 from tests.support.python import python
 from tests.support.told import refused
-from tests.training.cases import KERAS_OWN, apart, in_split, simulated
+from tests.training.cases import KERAS_OWN, apart, in_both, in_split
 from tests.training.models import classifier, compiled, dense, subclassed
+from tests.training.plans import planned
 from tests.training.samples import numbers
 
 X, Y = numbers(240)
 
 
-def untrained() -> Any:
-    keras.utils.set_random_seed(3)
-    return classifier("adam")()
-
-
 def trained_alone() -> tuple[Any, list[Any]]:
-    model = untrained()
+    keras.utils.set_random_seed(3)
+    model = classifier("adam")()
     start = model.get_weights()
     model.fit(X, Y, batch_size=100, shuffle=False, verbose=0, epochs=2)
     return model, start
-
-
-@cache
-def alone() -> tuple[Any, list[Any]]:
-    """One device's training, for all tests that only look at it."""
-    return trained_alone()
-
-
-def in_scope(split: Split, start: list[Any], make: Any = None) -> Any:
-    with split.scope():
-        model = (make or classifier("adam"))()
-    model.set_weights(start)
-    return model
 
 
 def of_generator() -> Iterator[Any]:
@@ -79,9 +60,7 @@ def test_every_kind_of_input_is_dealt_in_the_split() -> None:
 
     A dataset's other batches are regrouped.
     """
-    one_device = untrained()
-    split = simulated((70, 30))
-    model = in_scope(split, one_device.get_weights())
+    split, model, one_device = in_both()
     of = tf.data.Dataset
     single = of.from_tensor_slices((X, Y))
     data = single.batch(100)  # of 100, 100 and 40
@@ -110,13 +89,11 @@ def test_every_kind_of_input_is_dealt_in_the_split() -> None:
 
 
 def test_steps_of_what_is_not_trained_on_are_the_users_own_batches() -> None:
-    """Of a dataset, arrays, a PyDataset and a generator, beside one device."""
-    one_device, start = alone()
-    split = simulated((70, 30))
-    model = in_scope(split, start)
-    model.set_weights(one_device.get_weights())
+    """Of a dataset, arrays, a PyDataset and a generator, in their order, beside one device."""
+    split, model, one_device = in_both(batches=(3, 90, 7))
     single = tf.data.Dataset.from_tensor_slices((X, Y))
     kinds: dict[str, Any] = {
+        "fewer than devices": lambda: {"x": X[:4], "y": Y[:4]},
         "smaller batches": lambda: {"x": single.batch(4)},
         "endless": lambda: {"x": single.batch(7).repeat()},
         "larger batches": lambda: {"x": single.batch(110)},
@@ -153,9 +130,7 @@ def test_validation_steps_are_the_users_own_batches() -> None:
         "arrays in batches": lambda: arrays,
         "generator": lambda: {"validation_data": of_generator()},
     }
-    one_device = untrained()
-    split = simulated((70, 30))
-    model = in_scope(split, one_device.get_weights())
+    _, model, one_device = in_both()
     for name, given in kinds.items():
         options: dict[str, Any] = {"verbose": 0, "validation_steps": 2}
         expected = one_device.fit(single.batch(100), **given(), **options).history
@@ -180,17 +155,19 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
     def own() -> Any:
         return compiled(Own(dense()), optimizer="adam", metrics=["accuracy"])
 
-    one_device, start = alone()
+    one_device, start = trained_alone()
     with tf.distribute.MirroredStrategy(KERAS_OWN).scope():
         keras_own = compiled(dense())
-    splits = simulated((70, 30)), simulated((20, 80))  # on one strategy
-    model, of_both = in_scope(splits[0], start, own), in_scope(splits[1], start)
+    first, model = in_split(own)
+    second, of_both = in_split(classifier("adam"), batches=(20, 80))  # on one strategy
+    for one in (model, of_both):
+        one.set_weights(start)
     keras_own.fit(X, Y, batch_size=80, verbose=0)
-    monitor = splits[0].monitor(every=1)
+    monitor = first.monitor(every=1)
     model.fit(X, Y, epochs=2, shuffle=False, verbose=0, callbacks=[monitor])
     assert monitor.epochs[-1].batches == (70, 30)
     assert model.fits == 1
-    for split in splits:
+    for split in (first, second):
         split.fit(of_both, X, Y, shuffle=False, verbose=0)
     assert max(apart(one, one_device) for one in (model, of_both)) < 1e-6
     of_one = one_device.predict(X, verbose=0)
@@ -200,27 +177,6 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
     assert model.evaluate(*few, verbose=0) == pytest.approx(expected, abs=1e-6)
     again, _ = trained_alone()  # of no split: Keras' own
     assert apart(again, one_device) == 0
-
-
-@pytest.mark.full
-def test_evaluate_and_predict_are_in_order(caplog: pytest.LogCaptureFixture) -> None:
-    one_device, _ = alone()
-    split = simulated((3, 90, 7))
-    model = in_scope(split, one_device.get_weights())
-    for count in (240, 102):
-        given = {"x": X[:count], "y": Y[:count], "verbose": 0, "return_dict": True}
-        expected = one_device.evaluate(**given)
-        assert split.evaluate(model, **given) == pytest.approx(expected, abs=1e-6)
-    with split.scope():
-        uncompiled = keras.models.clone_model(one_device)
-    uncompiled.set_weights(one_device.get_weights())
-    for count in (240, 101, 2):
-        expected = one_device.predict(X[:count], verbose=0)
-        for one in (model, uncompiled):
-            found = split.predict(one, X[:count], verbose=0)
-            assert found == pytest.approx(expected)
-    # TensorFlow warns of an argument whose name begins with _.
-    assert "node name" not in caplog.text
 
 
 @pytest.mark.full
@@ -245,9 +201,8 @@ def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tmp_path: Path) -
 
 
 def test_validation_between_does_not_lose_a_batch() -> None:
-    one_device, start = alone()
-    split = simulated((70, 30))
-    model = in_scope(split, start)
+    split, model, one_device = in_both()
+    one_device.fit(X, Y, batch_size=100, shuffle=False, verbose=0, epochs=2)
     counted: list[int] = []
 
     def look(batch: int, logs: Any) -> None:
@@ -265,9 +220,7 @@ def test_validation_between_does_not_lose_a_batch() -> None:
 @pytest.mark.full
 def test_a_callback_may_train_test_and_predict_on_a_batch_of_arrays() -> None:
     """Also read the optimizer's numbers, as plain numbers; all beside one device."""
-    one_device = untrained()
-    split = simulated((70, 30))
-    model = in_scope(split, one_device.get_weights())
+    _, model, one_device = in_both()
     found: dict[Any, list[Any]] = {one_device: [], model: []}
 
     def look(one: Any, batch: int) -> None:
@@ -293,20 +246,16 @@ def test_a_callback_may_train_test_and_predict_on_a_batch_of_arrays() -> None:
     assert apart(model, one_device) < 1e-6
 
 
-@pytest.mark.parametrize(
-    "micro_batches", [pytest.param(None, marks=pytest.mark.campaign), (1, 9, 30)]
-)
+@cases("micro_batches", campaign(None), (1, 9, 30))
 def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
     def make() -> Any:
         last = layers.Dense(3, "softmax")
         return compiled([keras.Input((6,)), layers.BatchNormalization(), last])
 
-    one_device = make()
-    split = simulated((1, 9, 90), micro_batches)
-    model = in_scope(split, one_device.get_weights(), make)
+    _, model, one_device = in_both(make, (1, 9, 90), micro_batches)
     options = {"batch_size": 100, "epochs": 2, "shuffle": False, "verbose": 0}
-    one_device.fit(X[:200], Y[:200], **options)
-    split.fit(model, X[:200], Y[:200], **options)
+    for one in (one_device, model):
+        one.fit(X[:200], Y[:200], **options)
     mean, expected = (of.layers[0].moving_mean.numpy() for of in (model, one_device))
     assert mean == pytest.approx(expected, abs=1e-6)
     first, *_, last = model.layers[0].moving_variance.value.values
@@ -315,9 +264,7 @@ def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
 
 def test_one_weight_for_all_of_a_batch_is_each_samples() -> None:
     """In batches of the split's size, and in others. A sample may have one weight, too."""
-    one_device = untrained()
-    split = simulated((70, 30))
-    model = in_scope(split, one_device.get_weights())
+    split, model, one_device = in_both()
     of = tf.data.Dataset
     samples = of.from_tensor_slices((X, Y))
 
@@ -347,65 +294,11 @@ def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
         return compiled([layers.Dense(6, kernel_initializer="ones")], "mse")
 
     one_device = make()
-    split = simulated((70, 30))
+    split, model = in_split(make)
     x, weights = X[:100], np.repeat(np.array([0.5, 2.0], np.float32), 50)
     one_device.fit(x, x, 100, sample_weight=weights, shuffle=False, verbose=0)
-    with split.scope():
-        model = make()
     split.fit(model, tf.data.Dataset.from_tensor_slices((x, x, weights)), verbose=0)
     assert apart(model, one_device) < 1e-6
-
-
-@pytest.mark.full
-def test_layers_that_are_unfrozen_between_two_fits_train_as_on_one_device() -> None:
-    def frozen() -> Any:
-        model = keras.Sequential(dense())
-        model.layers[0].trainable = False
-        return compiled(model, optimizer="adam")
-
-    keras.utils.set_random_seed(3)
-    one_device = frozen()
-    split = simulated((70, 30))
-    start = one_device.get_weights()
-    model = in_scope(split, start, frozen)
-    split.fit(model, X, Y, shuffle=False, verbose=0)
-    one_device.fit(X, Y, batch_size=100, shuffle=False, verbose=0)
-    assert (model.get_weights()[0] == start[0]).all()
-    for one in (model, one_device):
-        one.layers[0].trainable = True
-        compiled(one, optimizer="adam")
-    with refused(r"outside this split's scope(.|\n)*→ compile it again, with a new op"):
-        split.fit(model, X, Y, verbose=0)
-    with split.scope():
-        compiled(model, optimizer="adam")
-    split.fit(model, X, Y, shuffle=False, verbose=0)
-    one_device.fit(X, Y, batch_size=100, shuffle=False, verbose=0)
-    assert (model.get_weights()[0] != start[0]).any()
-    assert apart(model, one_device) < 1e-6
-
-
-def test_each_device_draws_noise_of_its_own_by_the_seed() -> None:
-    """Each device draws noise of its own and the same with the same seed."""
-
-    def mean(_: Any, p: Any) -> Any:
-        return ops.mean(p)
-
-    def only_noise() -> Any:
-        unmodified = layers.Dense(1, use_bias=False, kernel_initializer="ones")
-        noise = [keras.Input((1,)), layers.GaussianNoise(1.0, seed=1), unmodified]
-        return compiled(noise, "mse", optimizers.SGD(0.0), metrics=[mean])
-
-    def drawn() -> dict[str, list[float]]:
-        """The means of the noise of two samples, one on each device, and of its squares."""
-        split, model = in_split(only_noise, batches=(1, 1))
-        zeros = np.zeros((2, 1), np.float32)
-        trained: Any = split.fit(model, zeros, zeros, epochs=2, verbose=0)
-        return dict(trained.history)
-
-    found = drawn()
-    for square, mean_of_both in zip(found["loss"], found["mean"], strict=True):
-        assert square - mean_of_both**2 > 1e-3
-    assert found == drawn()
 
 
 @pytest.mark.full
@@ -427,12 +320,6 @@ def test_one_model_takes_data_of_several_kinds() -> None:
         split.fit(model, endless, verbose=0)
     trained = split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0)
     assert len(trained.history["loss"]) == 2
-    model.trainable = False
-    with split.scope():
-        model.compile("sgd", "sparse_categorical_crossentropy")
-    before = model.get_weights()
-    split.fit(model, X, Y, verbose=0)
-    assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
 
 
 @pytest.mark.full
@@ -469,8 +356,7 @@ def test_importing_loads_no_tensorflow() -> None:
 
 def test_a_plan_is_loaded_with_its_devices_and_batches(tmp_path: Path) -> None:
     quick, four = QUICK_PAIR, str(ROOT / "configs" / "four-unlike.toml")
-    devices = simulated_devices(quick)[0]
-    made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0))
+    made = planned(accumulate=1, sync_s=0.0)
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
     for simulate in (None, quick):

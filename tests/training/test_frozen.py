@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import cases, full
 from tests.support.late import keras
-from tests.training.cases import apart, largest, simulated
+from tests.training.cases import apart, in_both, largest
 from tests.training.models import classifier
 from tests.training.samples import numbers
 
@@ -29,18 +30,12 @@ def freezing(model: Any) -> Any:
     return keras.callbacks.LambdaCallback(on_epoch_begin=begin)
 
 
-@pytest.mark.parametrize("noise", [False, pytest.param(True, marks=pytest.mark.full)])
+@cases("noise", False, full(True))
 def test_over_many_steps_a_frozen_layer_trains_as_in_keras(noise: bool) -> None:
     """The first stamped step is traced in the middle of them."""
-    one_device = make()
-    split = simulated((70, 30))
-    with split.scope():
-        model = make()
-    model.set_weights(one_device.get_weights())
-    for trained, others in (
-        (one_device, []),
-        (model, [split.monitor(every=4, noise=noise)]),
-    ):
+    split, model, one_device = in_both(make)
+    monitor = split.monitor(every=4, noise=noise)
+    for trained, others in ((one_device, []), (model, [monitor])):
         trained.fit(X, Y, epochs=3, callbacks=[freezing(trained), *others], **OPTIONS)
     assert apart(model, one_device) < 1e-5
     # A test is traced for the first time: it sees the model as it is now.
@@ -53,12 +48,8 @@ def test_over_many_steps_a_frozen_layer_trains_as_in_keras(noise: bool) -> None:
 @pytest.mark.full
 def test_what_is_too_small_to_divide_or_rare_trains_the_frozen_layer_too() -> None:
     """Keras would trace once more for another size, so the one device's is never frozen."""
-    one_device = make()
-    split = simulated((70, 30))
-    with split.scope():
-        model = make()
+    _, model, one_device = in_both(make)
     model.jit_compile = True
-    model.set_weights(one_device.get_weights())
     for trained in (one_device, model):
         trained.fit(X[:200], Y[:200], **OPTIONS)
     model.layers[0].trainable = False

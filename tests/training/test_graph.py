@@ -25,8 +25,12 @@ _REPLICAS = ("CPU:1", "CPU:2")
 _STAMPS = {"PyFunc", "_Retval"}
 
 
-def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
-    """A split whose devices are not the host's."""
+def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> tuple[Split, Any]:
+    """A split whose devices are not the host's, and a model.
+
+    The model has moving averages, random numbers and several metrics. Its learning rate is
+    scheduled.
+    """
     from gpubalance.engine.replicas import replicas_on
     from gpubalance.engine.step.parity import check_sum
 
@@ -34,14 +38,6 @@ def _beside_the_host(micro_batches: tuple[int, ...] = ()) -> Split:
     split = Split.of(devices, BatchSplit((7, 3), micro_batches), joint, IN_SMALL_PACKS)
     split.replicas = replicas_on(devices, _REPLICAS, joint, IN_SMALL_PACKS)
     check_sum(split.replicas)  # once, which the host looks at
-    return split
-
-
-def _model(split: Split) -> Any:
-    """A model with moving averages, random numbers and several metrics.
-
-    Its learning rate is scheduled.
-    """
     with split.scope():
         keras.utils.set_random_seed(1)
         model = _sequential(layers.Dense(8))
@@ -49,7 +45,7 @@ def _model(split: Split) -> Any:
         metrics = ["accuracy", keras.metrics.AUC(), keras.metrics.F1Score()]
         adam = keras.optimizers.Adam(rate)
         model.compile(adam, "categorical_crossentropy", metrics=metrics)
-    return model
+    return split, model
 
 
 def _sequential(first: Any) -> Any:
@@ -64,8 +60,7 @@ def _samples(count: int) -> tuple[Any, Any]:
 
 
 def _to_the_host(found: Iterable[Crossing]) -> set[Crossing]:
-    to_host = [one for one in found if one.receiver == _HOST]
-    return {one for one in to_host if one.sender in _REPLICAS}
+    return {one for one in found if one.receiver == _HOST and one.sender in _REPLICAS}
 
 
 def _between(found: Iterable[Crossing]) -> set[Crossing]:
@@ -75,8 +70,7 @@ def _between(found: Iterable[Crossing]) -> set[Crossing]:
 
 
 def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host() -> None:
-    split = _beside_the_host()
-    model = _model(split)
+    split, model = _beside_the_host()
     with crossings(*_REPLICAS) as found:
         split.fit(model, *_samples(23), verbose=0)  # and a last batch of another size
         split.evaluate(model, *_samples(20), verbose=0)
@@ -88,8 +82,7 @@ def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host() -> None:
 
 @pytest.mark.full
 def test_a_step_in_micro_batches_sends_nothing_to_the_host() -> None:
-    split = _beside_the_host((3, 2))
-    model = _model(split)
+    split, model = _beside_the_host((3, 2))
     with crossings(*_REPLICAS) as found:
         split.fit(model, *_samples(20), verbose=0)
     assert not _to_the_host(found)
@@ -98,8 +91,7 @@ def test_a_step_in_micro_batches_sends_nothing_to_the_host() -> None:
 
 @pytest.mark.full
 def test_a_stamped_step_sends_its_stamps_alone_to_the_host() -> None:
-    split = _beside_the_host()
-    model = _model(split)
+    split, model = _beside_the_host()
     with crossings(*_REPLICAS) as found:
         split.fit(model, *_samples(40), verbose=0, callbacks=[split.monitor(every=1)])
     sent = _to_the_host(found)

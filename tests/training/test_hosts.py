@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ import numpy as np
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.plan.plan import plan
-from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT, here
-from tests.jobs.probes import probe_of
+from tests.support.altered import altered
 from tests.support.late import keras
-from tests.training.rank import build, data, go_on, train, weights_after
+from tests.training.plans import planned
+from tests.training.rank import build, train, weights_after
 
 TWO_HOSTS = str(ROOT / "configs" / "two-hosts.toml")
 TOLERANCE = 1e-5
@@ -26,53 +24,12 @@ def write_plan(folder: Path, **changes: Any) -> Path:
     """Writes a plan without sync, so that all three devices are worth it, with these changes."""
     devices, _ = simulated_devices(TWO_HOSTS)
     path = folder / "plan.json"
-    made = plan(probe_of(devices), devices, PlanRequest(global_batch=144, sync_s=0.0))
-    path.write_text(made.model_copy(update=changes).model_dump_json())
+    made = planned(devices, global_batch=144, sync_s=0.0)
+    path.write_text(altered(made, **changes).model_dump_json())
     return path
 
 
-PLAIN = """
-import sys
-import numpy as np
-import gpubalance
-from tests.training.rank import build, data
-
-x, y = data()
-by_hand = gpubalance.Split(["alpha:0", "beta:0"], [84, 60], simulate=1, hosts=["alpha", "beta"])
-for split in (gpubalance.load_plan(sys.argv[1], simulate=1), by_hand):
-    with split.scope():
-        model = build()
-    split.fit(model, x, y, shuffle=False, verbose=0)
-    print(split.batches, [float(np.abs(weight).sum()) for weight in model.get_weights()])
-"""
-
-
-@pytest.mark.full
-def test_plain_devices_on_hosts_train(tmp_path: Path) -> None:
-    paced = [simulated_devices(TWO_HOSTS)[0][number] for number in (0, 2)]
-    plain, _ = simulated_devices(1, ["alpha", "beta"])
-    made = plan(probe_of(paced), paced, PlanRequest(global_batch=144, sync_s=0.0))
-    path = tmp_path / "plan.json"
-    script = tmp_path / "train.py"
-    path.write_text(made.model_copy(update={"devices": plain}).model_dump_json())
-    script.write_text(PLAIN)
-    words = ("launch", "--via", "env ON={host}", str(path), str(script), str(path))
-    done = here(*words, environment={"PYTHONPATH": str(ROOT)}, code=0)
-
-    model = build()
-    x, y = data()
-    model.fit(x, y, batch_size=144, shuffle=False, verbose=0)
-    expected = [float(np.abs(weight).sum()) for weight in model.get_weights()]
-    lines = done.stdout.splitlines()
-    assert {line.partition(" |")[0] for line in lines} == {"alpha:0", "beta:0"}
-    batches = {line.partition("| ")[2].partition(" [")[0] for line in lines}
-    assert batches == {str(made.batches), "(84, 60)"}
-    for line in lines:
-        found = json.loads(line.partition(") ")[2])
-        assert found == pytest.approx(expected, rel=TOLERANCE), line
-
-
-@pytest.mark.full  # three processes; two are above
+@pytest.mark.full  # three processes
 def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
     path = str(write_plan(tmp_path))
     script = str(ROOT / "tests" / "training" / "rank.py")
@@ -83,19 +40,15 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
 
     model = build()
     expected = train(model, keras.Model.fit)
-    expected |= go_on(model, keras.Model.fit, tmp_path / "alone")
     expected |= weights_after(build(normalised=False), keras.Model.fit)
     found = [np.load(tmp_path / f"{rank}.npz") for rank in range(3)]
     for name, value in expected.items():
         assert np.max(np.abs(found[0][name] - value)) < TOLERANCE, name
         assert all((item[name] == found[0][name]).all() for item in found), name
     # A split that is rebalanced is so in the same step of all of them.
-    changed = re.findall(r"(.*) \| (changed in step \d+: 48/48/48 → .*)", done.stdout)
-    assert len(changed) == 3
-    assert len({line for _, line in changed}) == 1
-    weights = [name for name in found[0] if name.startswith("rebalanced")]
-    assert weights
-    for name in weights:
+    changed = re.findall(r".* \| (changed in step \d+: 48/48/48 → .*)", done.stdout)
+    assert changed == changed[:1] * 3
+    for name in [name for name in found[0] if name.startswith("rebalanced")]:
         assert all((item[name] == found[0][name]).all() for item in found), name
     # What the monitor measured is of all devices, in every process.
     for item in found:
@@ -106,8 +59,7 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
     # The first process writes; the others have taken part.
     written = {path.name for path in (tmp_path / "by-0").iterdir()}
     assert written == {"best.keras", "log.csv", "backup", "saved.keras"}
-    assert not list((tmp_path / "by-1").iterdir())
-    assert not list((tmp_path / "by-2").iterdir())
+    assert not any(list((tmp_path / f"by-{rank}").iterdir()) for rank in (1, 2))
     said = done.stdout
     for label in ("alpha:0", "alpha:1", "beta:0"):
         # After the second batch, and after two epochs of five, all end where one ended.

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import cases, full
 from tests.support.late import keras
-from tests.training.cases import largest, simulated
+from tests.training.cases import in_split, largest
 from tests.training.models import classifier
 from tests.training.samples import numbers
 
@@ -34,9 +35,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def trained(steps: int, every: int = 0, **data: Any) -> tuple[Any, Any, Any]:
     """The model, its history and the monitor after an epoch of so many steps a call of Keras'."""
     keras.utils.set_random_seed(1)
-    split = simulated((70, 30))
-    with split.scope():
-        model = classifier("adam", compiled={"steps_per_execution": steps})()
+    how = {"steps_per_execution": steps}
+    split, model = in_split(classifier("adam", compiled=how))
     monitor = split.monitor(every=every) if every else None
     callbacks = [monitor] if monitor else []
     given = {"x": X, "y": Y, "shuffle": False} | data
@@ -44,14 +44,12 @@ def trained(steps: int, every: int = 0, **data: Any) -> tuple[Any, Any, Any]:
     return model, history, monitor
 
 
-@pytest.mark.parametrize(
-    ("every", "expected"),
-    [
-        # The first step is tried, and the last batch has fewer samples.
-        pytest.param(0, [1, 4, 2, 1, 8, 1, 1], marks=pytest.mark.full),
-        # The 6th, 12th and 18th steps are stamped; the first of a trace does not count.
-        (6, [1, 4, 1, 1, 1, 2, 1, 1, 4, 1, 1]),
-    ],
+@cases(
+    "every, expected",
+    # The first step is tried, and the last batch has fewer samples.
+    full(0, [1, 4, 2, 1, 8, 1, 1]),
+    # The 6th, 12th and 18th steps are stamped; the first of a trace does not count.
+    (6, [1, 4, 1, 1, 1, 2, 1, 1, 4, 1, 1]),
 )
 def test_steps_in_one_call_train_as_they_do_alone(
     calls: list[int], every: int, expected: list[int]
@@ -69,7 +67,7 @@ def test_steps_in_one_call_train_as_they_do_alone(
         assert len(monitor.epochs) == len(monitor_alone.epochs) == 1
 
 
-def test_batches_that_are_large_or_asked_of_a_generator_are_trained_one_by_one(
+def test_large_batches_and_those_of_a_generator_are_trained_one_by_one(
     calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A generator is asked for no batch before it is needed, and batches in a row take memory."""

@@ -73,17 +73,12 @@ def test_models_that_train_in_turns_are_each_traced_once() -> None:
             tracings.append(self.name)
             return x
 
-    models = []
+    last = keras.layers.Dense
     with split.scope():
-        for number in range(3):
-            counting = Counting(name=f"counting-{number}")
-            layers = [keras.Input((6,)), counting, keras.layers.Dense(3, "softmax")]
-            model = keras.Sequential(layers)
-            model.compile("sgd", "sparse_categorical_crossentropy")
-            models.append(model)
-    for model in models:
-        split.fit(model, X, Y, verbose=0)
-    tracings.clear()
-    for model in models:
-        split.fit(model, X, Y, verbose=0)
+        bodies = [[keras.Input((6,)), Counting(), last(3, "softmax")] for _ in range(3)]
+        models = list(map(compiled, bodies))
+    for _ in range(2):
+        tracings.clear()
+        for model in models:
+            split.fit(model, X, Y, verbose=0)
     assert tracings == []

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import cases, full
 from tests.support.late import keras
-from tests.training.cases import in_split
+from tests.training.cases import in_both
 from tests.training.samples import numbers
 
 CLASSES = 200  # their confusion matrix has 320 KB
@@ -42,37 +43,33 @@ def counting(dtype: str, *, doubles: bool = False) -> Any:
     return model
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int64", pytest.param("float32", marks=pytest.mark.full)]
-)
+@cases("dtype", "int64", full("float32"))
 def test_a_large_state_stays_local_and_its_logs_are_those_of_one_device(
     dtype: str,
 ) -> None:
-    split, model = in_split(lambda: counting(dtype))
-    alone = counting(dtype)
+    split, model, alone = in_both(lambda: counting(dtype))
     x, y = numbers(SAMPLES)
-    seen: dict[str, list[Any]] = {"split": [], "alone": []}
+    seen: dict[Any, list[Any]] = {model: [], alone: []}
 
-    def trained(name: str, model: Any, fit: Any) -> Any:
+    def trained(one: Any) -> Any:
         def see(_batch: int, logs: Any) -> None:
-            result = float(model.metrics[1].result()["iou"])
-            seen[name].append((logs["iou"], logs["accuracy"], result))
+            result = float(one.metrics[1].result()["iou"])
+            seen[one].append((logs["iou"], logs["accuracy"], result))
 
         options = {"batch_size": 100, "epochs": 2, "shuffle": False, "verbose": 0}
         see_all = keras.callbacks.LambdaCallback(on_train_batch_end=see)
-        return fit(x, y, validation_data=(x, y), callbacks=[see_all], **options).history
+        return one.fit(x, y, validation_data=(x, y), callbacks=[see_all], **options)
 
-    ours = trained("split", model, model.fit)
-    theirs = trained("alone", alone, alone.fit)
+    ours, theirs = (trained(one).history for one in seen)
     assert {"iou", "val_iou", "accuracy"} <= ours.keys()
     for name, values in theirs.items():
         assert ours[name] == pytest.approx(values, abs=1e-6), name
-    assert len(seen["split"]) == 6
-    for own, other in zip(seen["split"], seen["alone"], strict=True):
+    assert len(seen[model]) == 6
+    for own, other in zip(seen[model], seen[alone], strict=True):
         assert own == pytest.approx(other, abs=1e-6)
     # What was kept is read after all steps, and is still that of its own.
     kept = [float(logs["iou"]) for logs in model.kept]
-    assert kept == pytest.approx([iou for iou, _, _ in seen["alone"]], abs=1e-6)
+    assert kept == pytest.approx([iou for iou, _, _ in seen[alone]], abs=1e-6)
     (functions,) = split.functions_of(model)
     traced: Any = functions._functions._traced  # type: ignore[attr-defined]
     for _, function in traced.values():
@@ -82,12 +79,11 @@ def test_a_large_state_stays_local_and_its_logs_are_those_of_one_device(
 
 
 def test_a_log_that_is_computed_from_such_a_result_is_computed_in_the_step() -> None:
-    split, model = in_split(lambda: counting("float32", doubles=True))
+    split, model, alone = in_both(lambda: counting("float32", doubles=True))
     x, y = numbers(100)
     options = {"batch_size": 100, "shuffle": False, "verbose": 0}
-    logs = split.fit(model, x, y, **options).history
-    alone = counting("float32", doubles=True)
-    for name, values in alone.fit(x, y, **options).history.items():
+    logs, expected = (one.fit(x, y, **options).history for one in (model, alone))
+    for name, values in expected.items():
         assert logs[name] == pytest.approx(values, abs=1e-6), name
     (functions,) = split.functions_of(model)
     traced: Any = functions._functions._traced  # type: ignore[attr-defined]

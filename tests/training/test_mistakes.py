@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
+from tests.support.cases import cases
 from tests.support.late import keras, layers, optimizers, tf
 from tests.support.told import refused, warnings_of
 from tests.training.cases import in_split, simulated
@@ -45,9 +46,8 @@ def test_a_training_loop_in_the_scope_is_told_where_it_belongs() -> None:
 
 
 def test_a_training_loop_beside_the_scope_is_told_that_no_split_trains_it() -> None:
-    split = simulated((70, 30))
+    split, model = in_split()
     with split.scope():
-        model = classifier()()
         model.build((None, 6))
         built, unbuilt = optimizers.SGD(0.1), optimizers.Adam()
         built.build(model.trainable_variables)
@@ -195,7 +195,7 @@ def test_inputs_of_another_shape_are_named_in_keras_words() -> None:
     refused_as("x", model.predict, x=narrow, batch_size=100)
 
 
-@pytest.mark.parametrize("of", [lambda *arrays: arrays, batched])
+@cases("of", lambda *arrays: arrays, batched)
 def test_labels_of_the_other_loss(of: Any) -> None:
     one, other = "sparse_categorical_crossentropy", "categorical_crossentropy"
     shapes = r"\(batch, 3\), one-hot", r"\(batch\), class"
@@ -211,23 +211,10 @@ def recommender() -> Any:
     """What rates a user's items, of which each has another number."""
     user = keras.Input((), dtype="int64", name="user")
     items = keras.Input((None,), dtype="int64", name="items")
-    of_items = layers.Embedding(9, 4, mask_zero=True)(items)
-    mean = layers.GlobalAveragePooling1D()(of_items)
+    mean = layers.GlobalAveragePooling1D()(layers.Embedding(9, 4)(items))
     joined = layers.Concatenate()([layers.Embedding(5, 4)(user), mean])
     model = keras.Model({"user": user, "items": items}, layers.Dense(1)(joined))
-    model.compile("adam", "mse")
-    return model
-
-
-def of_unlike_lengths(form: str) -> tuple[Any, ...]:
-    """Samples of a recommender: users, and a ragged array of their items."""
-    items = tf.ragged.constant([[1], [2, 3], [4, 5, 6], [7]] * 50, dtype="int64")
-    x = {"user": tf.constant(Y % 5, "int64"), "items": items}
-    y = tf.constant(Y, "float32")
-    if form == "array":
-        return x, y
-    data = tf.data.Dataset.from_tensor_slices((x, y))
-    return (data if form == "samples" else data.batch(100),)
+    return compiled(model, "mse", "adam")
 
 
 def padded(x: Any, y: Any) -> tuple[Any, Any]:
@@ -235,23 +222,18 @@ def padded(x: Any, y: Any) -> tuple[Any, Any]:
     return {**x, "items": x["items"].to_tensor()}, y
 
 
-@pytest.mark.parametrize("form", ["batches", "samples", "array"])
-def test_a_ragged_input_is_named_with_what_makes_it_train(form: str) -> None:
-    split = simulated((70, 30))
-    with split.scope():
-        model = recommender()
-    data = of_unlike_lengths(form)
-    with pytest.raises(BadInput, match=r'x\["items"\] is a RaggedTensor') as caught:
-        split.fit(model, *data, verbose=0)
+def test_a_ragged_input_is_named_with_what_makes_it_train() -> None:
+    split, model = in_split(recommender)
+    items = tf.ragged.constant([[1], [2, 3], [4, 5, 6], [7]] * 50, dtype="int64")
+    arrays = {"user": tf.constant(Y % 5, "int64"), "items": items}, Y.astype("float32")
+    (batches,) = batched(*arrays)
     remedy = r'x\["items"\]\.to_tensor\(\): in the dataset\'s map after its batch'
-    caught.match(remedy)
-    if form == "array":
-        data = padded(*data)
-    else:
-        (batches,) = of_unlike_lengths("batches")
-        data = (batches.map(padded),)
-    history = split.fit(model, *data, epochs=2, verbose=0).history["loss"]
-    assert history[1] < history[0]
+    for data in (arrays, (batches,), (batches.unbatch(),)):
+        with refused(rf'x\["items"\] is a RaggedTensor(.|\n)*{remedy}'):
+            split.fit(model, *data, verbose=0)
+    for dense_again in (padded(*arrays), (batches.map(padded),)):
+        history = split.fit(model, *dense_again, epochs=2, verbose=0).history["loss"]
+        assert history[1] < history[0]
 
 
 def test_a_sparse_input_is_named_with_what_makes_it_dense() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, DriftPoint, JointProfile
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of
+from tests.support.altered import altered
+from tests.support.cases import cases, full
 from tests.support.late import keras, tf
 from tests.support.told import refused, warned
 from tests.training.cases import in_split, largest, simulated
@@ -30,11 +33,15 @@ def hot_pair(
     The first device becomes slower after so many seconds of training; `others` are both's fields.
     """
     cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002, **others)
-    hot = cool.model_copy(
-        update={"name": "hot", "drift": (DriftPoint(from_s=from_s, factor=2.0),)}
-    )
-    shares = BatchSplit((50, 50), micro_batches)
-    split = Split.of(devices_of(hot, cool), shares, JointProfile())
+    hot = altered(cool, name="hot", drift=(DriftPoint(from_s=from_s, factor=2.0),))
+    return of_pair(hot, cool, BatchSplit((50, 50), micro_batches))
+
+
+def of_pair(
+    first: DeviceProfile, second: DeviceProfile, shares: BatchSplit
+) -> tuple[Split, Any]:
+    """A split of these devices, and a model."""
+    split = Split.of(devices_of(first, second), shares, JointProfile())
     with split.scope():
         return split, classifier("adam")()
 
@@ -73,18 +80,15 @@ def written(log: Path) -> list[Any]:
     return [value for event in events for value in event.summary.value]
 
 
-@pytest.mark.parametrize("ratios", [False, pytest.param(True, marks=pytest.mark.full)])
+@cases("ratios", False, full(True))
 def test_a_short_last_batch_says_nothing_of_the_split_that_was_set(
     ratios: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
     """Only it is stamped in the last epoch: 8/4, of which the fixed costs decide."""
     fast = DeviceProfile(name="fast", alpha_s=0.04, beta_s=0.0005)
     slow = DeviceProfile(name="slow", alpha_s=0.02, beta_s=0.0015)
-    devices = devices_of(fast, slow)
-    split = Split.of(devices, BatchSplit((80, 40)), JointProfile())
+    split, model = of_pair(fast, slow, BatchSplit((80, 40)))
     split.takes_any_batch = ratios
-    with split.scope():
-        model = classifier("adam")()
     monitor = split.monitor(every=3)
     x, y = numbers(252)
     options = {"batch_size": 120, "epochs": 4, "verbose": 0}
@@ -94,11 +98,8 @@ def test_a_short_last_batch_says_nothing_of_the_split_that_was_set(
     assert not [str(one.message) for one in recwarn if "fits" in str(one.message)]
 
     # By whole batches it is judged, and named as it was set
-    doubled = slow.model_copy(update={"alpha_s": 0.1})
-    unfit = Split.of(devices_of(fast, doubled), BatchSplit((80, 40)), JointProfile())
+    unfit, model = of_pair(fast, altered(slow, alpha_s=0.1), BatchSplit((80, 40)))
     unfit.takes_any_batch = ratios
-    with unfit.scope():
-        model = classifier("adam")()
     with pytest.warns(UserWarning, match="the split 80/40 no longer fits: GPU:0 wait"):
         unfit.fit(model, x, y, callbacks=[unfit.monitor(every=1)], **options)
 
@@ -117,12 +118,18 @@ def ending(model: Any, monitor: Any, more: int) -> Any:
 
 
 def followed(
-    split: Split, model: Any, more: int = 10, *, verbose: Any = 0, **options: Any
+    split: Split,
+    model: Any,
+    more: int = 10,
+    *,
+    monitor: Any = None,
+    others: Sequence[Any] = (),
+    verbose: Any = 0,
 ) -> Any:
-    """The monitor of an epoch in which the split changed."""
-    monitor = split.monitor(every=1, rebalance=True, **options)
+    """The monitor of an epoch in which the split changed, with other callbacks."""
+    monitor = monitor or split.monitor(every=1, rebalance=True)
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
-    callbacks = [monitor, ending(model, monitor, more)]
+    callbacks = [monitor, *others, ending(model, monitor, more)]
     how = {"steps_per_epoch": 1000, "shuffle": False, "verbose": verbose}
     split.fit(model, batches, callbacks=callbacks, **how)
     return monitor
@@ -136,7 +143,8 @@ def test_a_split_is_rebalanced_within_the_epoch_and_says_so(
     alone = classifier("adam")()
     alone.set_weights(model.get_weights())
     caplog.set_level("INFO", "gpubalance")
-    monitor = followed(split, model, log_dir=tmp_path)
+    monitor = split.monitor(every=1, rebalance=True, log_dir=tmp_path)
+    followed(split, model, monitor=monitor)
 
     first = monitor.changes[0]
     said = capsys.readouterr().out.splitlines()
@@ -235,10 +243,7 @@ def test_another_model_that_a_callback_trains_leaves_the_monitor_alone() -> None
                 noted.append(len(monitor._steps))
 
     monitor = split.monitor(every=1, rebalance=True)
-    batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
-    callbacks = [monitor, Tests(), ending(model, monitor, 1)]
-    options = {"steps_per_epoch": 100, "shuffle": False, "verbose": 0}
-    split.fit(model, batches, callbacks=callbacks, **options)
+    followed(split, model, 1, monitor=monitor, others=[Tests()])
     assert monitor.changes
     assert noted[::2] == noted[1::2]
     assert noted[2] > noted[0]

@@ -20,11 +20,12 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.training.pipelined import Pipelined
 from gpubalance.training.split import load_layers
 from tests.engine.pipelines import in_stages, orders_of
+from tests.support.altered import altered
 from tests.support.late import keras, losses, ops, optimizers, tf
 from tests.support.late import layers as of
 from tests.support.told import refused, warned
 from tests.training.cases import apart, largest
-from tests.training.models import positions, subclassed, two_in_two_out
+from tests.training.models import compiled, positions, subclassed, two_in_two_out
 from tests.training.own_code import traced
 from tests.training.samples import numbers, of_two, weighted, words
 
@@ -32,10 +33,6 @@ _MICRO_BATCH = 8
 _MICRO_BATCHES = 4
 _SAMPLES = 72  # of an epoch: its last batch has one micro-batch
 _RESULT = Path(__file__).parents[1] / "render" / "data" / "pair-layers.json"
-
-
-def like(one: Any, **changes: Any) -> Any:
-    return one.model_copy(update=changes)
 
 
 def cut(model: Any, stages: int = 2) -> Layers:
@@ -53,22 +50,21 @@ def cut(model: Any, stages: int = 2) -> Layers:
     blocks, cut_into = [], []
     for one in graph.blocks:
         own = {"calls": one.calls, "weights_bytes": one.weights_bytes}
-        blocks.append(like(of_pair.blocks[0], **own))
+        blocks.append(altered(of_pair.blocks[0], **own))
     for segment in segments:
         of_stage: Any = {"segments": ((segment.first, segment.last),)}
         of_stage["device"] = segment.device
-        cut_into.append(like(of_pair.stages[0], **of_stage))
-    found: Layers = like(
+        cut_into.append(altered(of_pair.stages[0], **of_stage))
+    return altered(
         of_pair,
         devices=simulated_devices(str(stages))[0],
         blocks=tuple(blocks),
         stages=tuple(cut_into),
-        timeline=like(of_pair.timeline, tasks=tuple(tasks), updates=()),
+        timeline=altered(of_pair.timeline, tasks=tuple(tasks), updates=()),
         micro_batch=_MICRO_BATCH,
         micro_batches=_MICRO_BATCHES,
         global_batch=_MICRO_BATCH * _MICRO_BATCHES,
     )
-    return found
 
 
 def of_all_kinds() -> Any:
@@ -171,7 +167,7 @@ def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:
     memory = {"memory": 1000, "memory_per_sample": 100}
     profile = DeviceProfile(name="small", alpha_s=0, beta_s=0, **memory)
     result = cut(two_in_two_out())
-    devices = tuple(like(device, profile=profile) for device in result.devices)
+    devices = tuple(altered(device, profile=profile) for device in result.devices)
     layers = Pipelined(result, devices, JointProfile())
     with layers.scope():
         model = two_in_two_out()
@@ -213,17 +209,14 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
     body += [of.Dropout(0.1), of.Dense(3)]
     own_code = "is of the class Subclassed, with code of its own instead of a graph"
     own_step = "has a train_step of its own, which runs all of its layers at once"
+    left = "divides by what ignore_class leaves of a batch"
     mean, other = loss("sum_over_batch_size"), loss("none")
     cases: list[tuple[Any, Any, str]] = [
         (subclassed(), "mse", own_code),
         (traced(), "mse", own_step),
         (keras.Sequential(body), mean, "divides by what a mask leaves of a batch"),
         (keras.Sequential(dense), other, "divides by other than samples"),
-        (
-            keras.Sequential(dense),
-            ignoring,
-            "divides by what ignore_class leaves of a batch",
-        ),
+        (keras.Sequential(dense), ignoring, left),
         (keras.Sequential(dense), None, "is compiled without a loss"),
         (keras.Sequential(dense), "mse", "jit_compile=True, which is for one device"),
     ]
@@ -244,21 +237,22 @@ def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:
     def meant(labels: Any, outputs: Any) -> Any:
         return ops.mean(ops.square(labels - outputs))
 
-    (given, _), weights = numbers(_SAMPLES), np.ones(_SAMPLES, np.float32)
-    body = [keras.Input((6,)), of.Dense(6), of.Dense(6, "sigmoid")]
-    layers = layers_for(keras.Sequential(body))
-
     class Adding(of.Dense):
         def call(self, given: Any) -> Any:
             self.add_loss(ops.sum(ops.square(given)))
             return super().call(given)
 
-    def fit(loss: Any, *, adding: bool = False, **options: Any) -> Any:
+    def made(first: Any = of.Dense) -> Any:
+        body = [keras.Input((6,)), first(6, name="first"), of.Dense(6, "sigmoid")]
+        return keras.Sequential(body)
+
+    (given, _), weights = numbers(_SAMPLES), np.ones(_SAMPLES, np.float32)
+    layers = layers_for(made())
+
+    def fit(loss: Any, first: Any = of.Dense, **options: Any) -> Any:
         keras.utils.set_random_seed(2)
         with layers.scope():
-            first = Adding(6, name="adding") if adding else of.Dense(6)
-            model = keras.Sequential([keras.Input((6,)), first, of.Dense(6, "sigmoid")])
-            model.compile("sgd", loss)
+            model = compiled(made(first), loss)
         layers.fit(model, given, given, shuffle=False, verbose=0, **options)
         return model
 
@@ -267,8 +261,8 @@ def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:
         fit(summed)
     with warned(r"\(Dice\) is not a mean over samples"):
         fit(losses.Dice())
-    with refused(r"own layers: adding\) sums over the batch(.|\n)*→ add_loss"):
-        fit("mse", adding=True)
+    with refused(r"own layers: first\) sums over the batch(.|\n)*→ add_loss"):
+        fit("mse", Adding)
     assert apart(fit(meant), fit("mse")) < 1e-6
     weighed = losses.MeanSquaredError(reduction="mean_with_sample_weight")
     with refused("divides by the sample weights of a batch"):
@@ -280,9 +274,8 @@ def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
     result = cut(two_in_two_out())
     file = tmp_path / "layers.json"
     file.write_text(result.model_dump_json())
-    with pytest.raises(PlanMismatch, match="not here") as told:
+    with refused("not here", PlanMismatch):
         gpubalance.load_layers(file, simulate=1)
-    assert told.value.exit_code == 7
     layers = layers_for(two_in_two_out())
     with layers.scope():
         wider, model = two_in_two_out(width=9), two_in_two_out()

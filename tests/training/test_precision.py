@@ -9,20 +9,19 @@ from typing import Any, get_args
 
 import pytest
 
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import UsageError
-from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.settings.choices import Precision
-from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.split import Split, load_layers, load_plan
 from tests.cli.program import QUICK_PAIR
-from tests.jobs.probes import probe_of
 from tests.render.samples import DATA
+from tests.support.altered import altered
+from tests.support.cases import campaign, cases
 from tests.support.late import keras, tf
 from tests.support.told import refused, warned, warnings_of
 from tests.training.models import classifier
+from tests.training.plans import planned
 from tests.training.samples import numbers
 
 X, Y = numbers(96)
@@ -42,11 +41,8 @@ def set_here(policy: str, *, tf32: bool) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
 
 
-def planned(precision: Precision) -> Plan:
-    devices, _ = simulated_devices(QUICK_PAIR)
-    made = plan(probe_of(devices), devices, PlanRequest(global_batch=48))
-    settings = made.settings.model_copy(update={"precision": precision})
-    return made.model_copy(update={"settings": settings, "model": None})
+def planned_in(precision: Precision) -> Plan:
+    return altered(planned(None, {"precision": precision}, global_batch=48), model=None)
 
 
 @pytest.mark.parametrize("precision", get_args(Precision))
@@ -55,7 +51,7 @@ def test_the_plans_precision_rules_in_its_scope(tmp_path: Path, precision: Any) 
     tf32 = precision != "float32"
     set_here("float32", tf32=not tf32)
     path = tmp_path / "plan.json"
-    path.write_text(planned(precision).model_dump_json())
+    path.write_text(planned_in(precision).model_dump_json())
     split = load_plan(path, simulate=QUICK_PAIR)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -69,7 +65,7 @@ def test_the_plans_precision_rules_in_its_scope(tmp_path: Path, precision: Any) 
 
 @pytest.mark.bfloat16
 def test_another_precision_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = load_plan(planned("float32"), simulate=QUICK_PAIR)
+    split = load_plan(planned_in("float32"), simulate=QUICK_PAIR)
     with split.scope():
         model = classifier()()
     tf.config.experimental.enable_tensor_float_32_execution(True)
@@ -91,7 +87,7 @@ def test_another_precision_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_policy_that_the_script_has_set_is_replaced_with_a_warning() -> None:
     keras.config.set_dtype_policy("mixed_float16")
     told = f"{POLICY} float32 instead of mixed_float16; gpubalance balance --precision mixed_float"
-    with warned(told), load_plan(planned("tf32"), simulate=QUICK_PAIR).scope():
+    with warned(told), load_plan(planned_in("tf32"), simulate=QUICK_PAIR).scope():
         assert keras.config.dtype_policy().name == "float32"
 
 
@@ -125,7 +121,7 @@ def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
     hashed = [keras.Input((6,), dtype="int32"), layers.Hashing(8)]
     hashed += [layers.Embedding(8, 4), layers.Flatten()]
     wide = [keras.Input((6,)), layers.Dense(4, dtype="float64")]
-    split = load_plan(planned("tf32"), simulate=QUICK_PAIR)
+    split = load_plan(planned_in("tf32"), simulate=QUICK_PAIR)
     for first in (hashed, wide):
         with split.scope():
             model = keras.Sequential([*first, layers.Dense(3, "softmax")])
@@ -136,14 +132,12 @@ def test_layers_of_other_dtypes_say_nothing_of_the_precision() -> None:
         assert "trains in float32" in precision_mismatch_text(model, "tf32")
 
 
-@pytest.mark.parametrize(
-    "floatx", ["float64", pytest.param("float16", marks=pytest.mark.campaign)]
-)
+@cases("floatx", "float64", campaign("float16"))
 def test_a_script_of_another_floatx_trains_in_it(floatx: str) -> None:
     keras.config.set_floatx(floatx)
     # As Keras itself has it when a script begins so
     keras.config.set_dtype_policy(floatx)
-    split = load_plan(planned("tf32"), simulate=QUICK_PAIR)
+    split = load_plan(planned_in("tf32"), simulate=QUICK_PAIR)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with split.scope():

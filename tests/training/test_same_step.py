@@ -8,22 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.settings import Settings
 from tests.engine.steps import IN_SMALL_PACKS
+from tests.support.cases import cases, full
 from tests.support.told import warnings_of
 from tests.training.cases import simulated
 from tests.training.steps import MODELS
 
 SPLIT = BatchSplit((70, 30))
-FIRST = "augmentation"
-EVERY = []
-for model in MODELS:
-    marks = [] if model == FIRST else [pytest.mark.full]
-    EVERY.append(pytest.param(model, marks=marks))
+FIRST, *OTHERS = MODELS
 
 
 def operations(functions: Any) -> Counter[Any]:
@@ -37,7 +32,7 @@ def operations(functions: Any) -> Counter[Any]:
     return found
 
 
-@pytest.mark.parametrize("name", EVERY)
+@cases("name", FIRST, *map(full, OTHERS))
 def test_the_step_that_is_measured_is_the_one_that_is_trained(name: str) -> None:
     from gpubalance.engine.session import Session
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from gpubalance.results.combine_rules import SUM
+from tests.support.cases import cases, full
 from tests.support.late import keras, layers, losses, metrics, ops
 from tests.support.told import refused, warned
 from tests.training.cases import in_split
 from tests.training.models import compiled, dense
 from tests.training.samples import numbers
-from tests.training.told import checked, with_loss
+from tests.training.told import checked, keeping, with_loss
 
 
 def unexplained(y: Any, p: Any) -> Any:
@@ -42,7 +43,7 @@ def of_one_number() -> tuple[Any, Any]:
     return numbers(200)[0], np.random.default_rng(1).random((200, 1), np.float32)
 
 
-@pytest.mark.parametrize("loss", [unexplained, nearly_unexplained, two_largest])
+@cases("loss", unexplained, nearly_unexplained, two_largest)
 def test_of_how_many_samples_a_loss_is_no_number_is_found(loss: Any) -> None:
     # Of two samples too this loss may be far beyond the whole's
     keras.utils.set_random_seed(1)
@@ -67,7 +68,7 @@ def test_a_first_batch_that_is_not_finite_says_nothing_of_sizes() -> None:
     assert "not finite" in found.warned[0]
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("hardest", None), ("masked", (35, 15))])
+@cases("name, sizes", ("hardest", None), ("masked", (35, 15)))
 def test_a_batch_too_small_for_parts_is_trained_whole(name: str, sizes: Any) -> None:
     """A batch too small for parts that need several samples is trained whole.
 
@@ -131,36 +132,24 @@ def test_a_sum_that_is_0_at_first_is_told_or_refused() -> None:
         split.fit(model, x, y, shuffle=False, verbose=0)
 
 
-def of_half(what: str, policy: str) -> Any:
+def of_half(kind: str, policy: str) -> Any:
     """A model with a state that is the mean or the largest of the last values, of that policy."""
-
-    class Keeping(layers.Layer):
-        def build(self, _: Any) -> None:
-            self.kept = self.add_weight((), "zeros", "float32", trainable=False)
-
-        def call(self, x: Any, training: bool = False) -> Any:
-            if training:
-                value = ops.mean(x) if what == "mean" else ops.max(x)
-                self.kept.assign(ops.cast(value, "float32"))
-            return x
-
-    first, *_, last = dense()
-    hidden = layers.Dense(16, "relu", dtype=policy)
-    return compiled([first, hidden, Keeping(dtype=policy, name="mine"), last])
+    first, hidden, last = dense(dtype=policy)
+    return compiled([first, hidden, keeping(kind, policy), last])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@cases("policy", "mixed_bfloat16", "mixed_float16")
 def test_rounding_to_half_is_no_surprise_of_a_layers_state(policy: str) -> None:
     x, y = numbers(100)
     for seed in range(2):
         keras.utils.set_random_seed(seed)
-        assert checked(of_half("mean", policy), x, y).warned == ()
-    (warned,) = checked(of_half("largest", policy), x, y).warned
-    assert "the layer mine updates" in warned
+        assert checked(of_half("last_mean", policy), x, y).warned == ()
+    (warned,) = checked(of_half("last_max", policy), x, y).warned
+    assert "the layer layer_last_max updates" in warned
 
 
-HALVES = ["bfloat16", pytest.param("float16", marks=pytest.mark.full)]
+HALVES = ["bfloat16", full("float16")]
 
 
 def counting(policy: str) -> Any:

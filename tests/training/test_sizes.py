@@ -9,17 +9,16 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
-from gpubalance.jobs.plan.plan import plan
-from gpubalance.settings.planning import PlanRequest
 from gpubalance.system.files import read_toml
 from gpubalance.training.distribute import distribute
 from gpubalance.training.ensemble import Ensemble
 from gpubalance.training.split import Split, load_layers, load_plan
 from tests.cli.program import QUICK_PAIR
-from tests.jobs.probes import QUICK, devices_of, probe_of
+from tests.jobs.probes import QUICK, devices_of
 from tests.support.known import known
 from tests.support.told import refused, warned
 from tests.training.models import classifier
+from tests.training.plans import planned
 
 EACH = " → give one whole number per device, in gpus order (0 skips a device)"
 ODD = "--all-reduce hierarchical drops the gradients of one device if their number is odd, and "
@@ -46,10 +45,8 @@ def test_a_time_scale_slows_the_profile_of_whatever_is_simulated() -> None:
 
 
 def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> None:
-    devices = devices_of(QUICK, QUICK, QUICK)
-    made = plan(probe_of(devices), devices, PlanRequest(global_batch=96, sync_s=0.0))
-    settings = made.settings.model_copy(update={"all_reduce": "hierarchical"})
-    plan_of_three = made.model_copy(update={"settings": settings})
+    devices, own = devices_of(QUICK, QUICK, QUICK), {"all_reduce": "hierarchical"}
+    plan_of_three = planned(devices, own, global_batch=96, sync_s=0.0)
     with warned("of simulated devices"), refused(f"{ODD}there are 3", UsageError):
         load_plan(plan_of_three)
 

@@ -12,6 +12,7 @@ import pytest
 from gpubalance.errors import UsageError
 from gpubalance.settings.summing import Summing
 from gpubalance.training.split import Split
+from tests.support.cases import cases
 from tests.support.late import keras
 from tests.training.cases import SAMPLES, apart, largest, simulated
 from tests.training.models import classifier
@@ -43,8 +44,8 @@ def test_a_model_without_trainable_weights_has_nothing_to_sum() -> None:
     assert largest(model.get_weights(), before) == 0
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"pack_bytes": -1}, {"pack_bytes": "4MiB"}, {"gradients": "fp8"}], ids=str
+@cases(
+    "wrong", {"pack_bytes": -1}, {"pack_bytes": "4MiB"}, {"gradients": "fp8"}, ids=str
 )
 def test_what_is_no_way_to_sum_is_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong

@@ -6,27 +6,25 @@ It is another model, other batches, or no memory.
 from __future__ import annotations
 
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.common import Optimizer
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
-from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.split import Split, load_plan
-from tests.cli.program import QUICK_PAIR
-from tests.jobs.probes import devices_of, probe_of
+from tests.jobs.probes import devices_of
+from tests.support.altered import altered
+from tests.support.known import known
 from tests.support.late import layers, losses, ops, tf
 from tests.support.told import refused, warned, warnings_of
 from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense
+from tests.training.plans import planned
 from tests.training.samples import in_sizes, numbers
 
 X, Y = numbers(240)
@@ -44,41 +42,30 @@ def hardest(y: Any, p: Any) -> Any:
 
 
 def told(call: Any) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        call()
-    of_split = [one for one in caught if "split" in str(one.message)]
-    assert all(one.filename == __file__ for one in of_split)
-    return [str(one.message) for one in of_split]
+    return [text for text in warnings_of(call, __file__) if "split" in text]
 
 
-def plan_of_small() -> Plan:
-    devices = simulated_devices(QUICK_PAIR)[0]
-    request = PlanRequest(accumulate=1, sync_s=0.0, global_batch=len(X))
-    return plan(probe_of(devices), devices, request)
+def plan_of_small(**settings: str) -> Plan:
+    return planned(None, settings, accumulate=1, sync_s=0.0, global_batch=len(X))
 
 
 def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
-    made = plan_of_small()
-    own = {"model": "train.py:small", "data": "train.py:dataset"}
-    settings = made.settings.model_copy(update=own)
-    path.write_text(made.model_copy(update={"settings": settings}).model_dump_json())
+    made = plan_of_small(model="train.py:small", data="train.py:dataset")
+    path.write_text(made.model_dump_json())
     simulated_only = r"is of simulated devices \(GPU:0 .*simulate= says that"
     with pytest.warns(UserWarning, match=simulated_only):
         split = load_plan(path)
     with split.scope():
         model = classifier()()
     (text,) = told(lambda: split.fit(model, X, Y, verbose=0))
-    assert text.startswith(
-        "the plan was measured with train.py:small (the model small with 648 parameters), and this "
-        "model is sequential"
+    assert (
+        "train.py:small (the model small with 648 parameters), and this model is"
+        in text
     )
-    balance = (
-        r"163 parameters: gpubalance balance --simulate PROFILE.toml --model FILE.py:FUNCTION "
-        r"--data FILE.py:FUNCTION --global-batch 240 -o NEW.json finds its split: FILE.py has the "
-    )
-    assert re.search(balance, text)
+    own = "--model FILE.py:FUNCTION --data FILE.py:FUNCTION --global-batch 240 -o NEW.json"
+    balance = f"gpubalance balance --simulate PROFILE.toml {own} finds its split"
+    assert f"163 parameters: {balance}: FILE.py has the " in text
     assert told(lambda: split.fit(model, X, Y, verbose=0)) == []
 
 
@@ -86,25 +73,21 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
     from gpubalance.training.measured import plan_mismatch_text
 
     made = plan_of_small()
-    assert made.model is not None
-    known = made.model.model_copy(update={"name": "sequential", "parameters": 163})
+    of_plan = altered(known(made.model), name="sequential", parameters=163)
     model = classifier()()
     model.optimizer.build(model.trainable_variables)  # as fit does
     step = (("MatMul", 5), ("others", 150))
 
     def text(settings: dict[str, str] | None = None, **changes: Any) -> str:
         """What is told of a plan of the model with these changes."""
-        of_settings = made.settings.model_copy(update=settings or {})
-        of_model = known.model_copy(update=changes)
-        changed = made.model_copy(update={"model": of_model, "settings": of_settings})
+        of_settings = altered(made.settings, **(settings or {}))
+        changed = altered(made, model=altered(of_plan, **changes), settings=of_settings)
         return plan_mismatch_text(changed, model, file="frozen.json", step=step)
 
     assert text() == text(optimizer=SGD) == text(step=step) == ""
     phase = (
-        r"163 parameters: its best split may be another one: gpubalance balance "
-        r"--simulate PROFILE.toml --model \S+:FUNCTION --data train.py:dataset --global-batch 240 "
-        r"-o \S*frozen-2.json, where FUNCTION builds it as it trains now. If other layers of it are frozen, "
-        r"see Fine-tune in phases"
+        r"163 parameters: its best split may be another one: .* --model \S+:FUNCTION --data "
+        r"train.py:dataset .*frozen-2.json, where .* frozen, see Fine-tune in phases"
     )
     functions = {"model": "train.py:frozen", "data": "train.py:dataset"}
     assert re.search(phase, text(functions, parameters=16 * 3 + 3))
@@ -128,15 +111,14 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
 def test_steps_of_another_size_are_told_once() -> None:
     model = in_split()[1]
     (text,) = told(lambda: model.fit(X[:32], Y[:32], verbose=0))
+    takes = "this fit takes 32 samples a step, 22/10, not the split's 100:"
     assert text.startswith(
-        "this fit takes 32 samples a step, 22/10, not the split's 100: there are only 32 samples; "
-        "gpubalance balance --model FILE.py:FUNCTION --global-batch 32 --batch-multiple 1 finds"
+        f"{takes} there are only 32 samples; gpubalance balance --model"
     )
+    assert " --global-batch 32 --batch-multiple 1 finds" in text
     model = in_split()[1]
     (text,) = told(lambda: model.fit(X, Y, batch_size=32, verbose=0))
-    assert text.startswith(
-        "this fit takes 32 samples a step, 22/10, not the split's 100: leave batch_size out or "
-    )
+    assert text.startswith(f"{takes} leave batch_size out or ")
     for size in (32, 100, None):
         assert told(lambda size=size: model.fit(X, Y, batch_size=size, verbose=0)) == []
 
@@ -184,9 +166,9 @@ def test_each_model_from_outside_the_scope_is_told_once() -> None:
     split = simulated((70, 30))
     (text,) = told(lambda: model.fit(X, Y, verbose=0))
     assert (
-        "was built outside split.scope(), so it trains on one device, not with Split(CPU:0 "
-        "CPU: 70, CPU:1"
-    ) in text
+        "outside split.scope(), so it trains on one device, not with Split(CPU:0 "
+        in text
+    )
     assert told(lambda: model.fit(X, Y, verbose=0)) == []
     (text,) = told(lambda: second.fit(X, Y, verbose=0))
     assert text.startswith(f"the model {second.name} was built outside")
@@ -211,10 +193,13 @@ def test_batch_normalisation_that_is_not_synchronised_is_told_once() -> None:
         return warnings_of(lambda: fit(X[:100], Y[:100], verbose=0))
 
     model = in_split(normalising, of(name="mine"), of())[1]
-    assert texts(model.fit) == [
-        f"the model {model.name} normalises each device's own samples (mine and 1 more), so it "
-        "trains otherwise than on one device; exact: BatchNormalization(synchronized=True)"
-    ]
+    (text,) = texts(model.fit)
+    own = (
+        f"the model {model.name} normalises each device's own samples (mine and 1 more)"
+    )
+    assert text.startswith(
+        f"{own}, so it trains otherwise than on one device; exact: Ba"
+    )
     assert texts(model.fit) == []
     exact = normalising(of(trainable=False), of(synchronized=True))
     assert unsynchronised_text(exact, micro=False, xla=False) == ""
@@ -230,11 +215,10 @@ def test_batches_that_become_others_are_told_once() -> None:
     assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [of_twenty]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
     in_twelves = data.batch(12, drop_remainder=True).repeat()
-    texts = told(lambda: model.fit(in_twelves, steps_per_epoch=2, verbose=0))
-    assert texts == [
-        "your batches of 12 are regrouped into the split's 100: steps_per_epoch=2 means 2 steps of "
-        "100"
-    ]
+    (text,) = told(lambda: model.fit(in_twelves, steps_per_epoch=2, verbose=0))
+    assert text.endswith(
+        "regrouped into the split's 100: steps_per_epoch=2 means 2 steps of 100"
+    )
     for as_they_were in (data, data.batch(100), data.batch(100).repeat(2)):
         assert told(lambda given=as_they_were: split.fit(model, given, verbose=0)) == []
 
@@ -264,10 +248,9 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
 def test_a_gpu_is_found_by_its_name_in_tensorflows_text() -> None:
     from gpubalance.training.memory import out_of_memory
 
-    devices = [
-        Device(index=i, uuid=f"GPU-{i}", name=name, memory_bytes=None, simulated=False)
-        for i, name in ((1, "B"), (0, "A"))
-    ]
+    of: Any = {"memory_bytes": None, "simulated": False}
+    devices = [Device(index=1, uuid="b", name="B", **of)]
+    devices.append(Device(index=0, uuid="a", name="A", **of))
     split = Split.of(devices, BatchSplit((568, 820)), JointProfile())
     where = "/job:localhost/replica:0/task:0/device:GPU:1 by allocator"
     found = MemoryError(f"OOM when allocating tensor with shape[568,64] on {where}")

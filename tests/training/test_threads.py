@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,15 +18,16 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training.split import Split
+from tests.support.cases import campaign, cases, full
 from tests.support.late import keras, tf
-from tests.training.cases import KERAS_OWN, SAMPLES, apart, simulated
+from tests.training.cases import KERAS_OWN, SAMPLES, apart, in_split, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers
 
 X, Y = numbers(3 * SAMPLES)
 EPOCHS = 3
 NEAR = 1e-6
-TIMES = [1, pytest.param(50, marks=pytest.mark.campaign)]
+TIMES = [1, campaign(50)]
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
@@ -68,10 +70,7 @@ def trained_by(split: Split, weights: list[Any]) -> Any:
 
 
 def on_one_device(weights: list[Any]) -> Any:
-    model = classifier("adam")()
-    model.set_weights(weights)
-    model.fit(X, Y, batch_size=SAMPLES, epochs=EPOCHS, shuffle=False, verbose=0)
-    return model
+    return trained(keras.Model.fit, nullcontext(), weights)
 
 
 def by_mirrored_strategy(weights: list[Any]) -> Any:
@@ -105,28 +104,23 @@ def test_two_splits_train_in_two_threads_and_keras_is_left(times: int) -> None:
     assert apart(plain, expected) <= NEAR
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("times", TIMES)
-def test_a_plain_model_trains_as_ever_while_a_split_traces(times: int) -> None:
+OFTEN = [campaign(50, plain) for plain in (True, False)]
+
+
+@cases("times, is_plain", full(1, True), *OFTEN)
+def test_a_model_trains_as_ever_while_a_split_traces(
+    times: int, is_plain: bool
+) -> None:
+    """A plain model, by Keras alone, or another one of the same split."""
     weights = beginning()
     expected = on_one_device(weights)
     for _ in range(times):
-        split = simulated((70, 30))
-        of_split = partial(trained_by, split, weights)
-        models = together(of_split, partial(by_mirrored_strategy, weights))
+        of_split = partial(trained_by, simulated((70, 30)), weights)
+        other = partial(by_mirrored_strategy, weights) if is_plain else of_split
+        models = together(of_split, other)
         assert max(apart(model, expected) for model in models) <= NEAR
-        assert max(differences_of_replicas(models[1])) == 0.0
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("times", [50])
-def test_two_models_of_the_same_devices_train_in_two_threads(times: int) -> None:
-    weights = beginning()
-    expected = on_one_device(weights)
-    for _ in range(times):
-        split = simulated((70, 30))
-        models = together(*[partial(trained_by, split, weights) for _ in range(2)])
-        assert max(apart(model, expected) for model in models) <= NEAR
+        if is_plain:
+            assert max(differences_of_replicas(models[1])) == 0.0
 
 
 def test_one_thread_at_a_time_makes_variables() -> None:
@@ -154,9 +148,7 @@ def test_one_thread_at_a_time_makes_variables() -> None:
 
 @pytest.mark.full
 def test_a_server_evaluates_a_model_while_another_thread_trains_it() -> None:
-    split = simulated((70, 30))
-    with split.scope():
-        model = classifier()()
+    split, model = in_split()
     before = split.evaluate(model, X, Y, verbose=0)
     model.optimizer.learning_rate = 0.0
     training = threading.Event()

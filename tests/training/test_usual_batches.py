@@ -12,8 +12,7 @@ import pytest
 
 from gpubalance.settings.batch_split import BatchSplit
 from tests.support.late import keras
-from tests.training.cases import simulated
-from tests.training.models import classifier
+from tests.training.cases import in_split
 from tests.training.samples import in_sizes, numbers
 
 X, Y = numbers(250)
@@ -58,9 +57,7 @@ def test_a_call_tells_what_is_usual_in_it(monkeypatch: pytest.MonkeyPatch) -> No
         return call(functions, what, batch, kind)
 
     monkeypatch.setattr(Functions, "_call", noting)
-    split = simulated((70, 30))
-    with split.scope():
-        model = classifier()()
+    split, model = in_split()
     for order in (CALLS, CALLS[::-1], [*CALLS[1:], CALLS[0]]):
         for one, usual in order:
             dispatched.clear()

@@ -7,56 +7,18 @@ from typing import Any
 
 import pytest
 
-from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.plan.plan import plan
-from gpubalance.settings.planning import PlanRequest
 from gpubalance.training.split import Split
-from tests.cli.program import ROOT
-from tests.jobs.probes import probe_of
-from tests.support.late import keras, ops, tf
+from tests.support.altered import altered
+from tests.support.cases import campaign, cases
+from tests.support.late import keras, tf
 from tests.support.told import refused, warned
 from tests.training.cases import CASES, Case, apart, in_split, in_turn, simulated
 from tests.training.models import adamw, classifier, compiled, dense
+from tests.training.plans import planned
 from tests.training.samples import numbers
 
 X, Y = numbers(280)
 COMPILED = {"jit_compile": True}
-
-
-def telling() -> Any:
-    """A model whose logs depend on metrics, on samples, on neither, and on weights of two moments."""
-
-    class Telling(keras.Sequential):
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            rate = self.optimizer.learning_rate * 1.0
-            before = self.trainable_variables[0][0, 0] * 1.0
-            with tf.GradientTape() as tape:
-                p = self(x, training=True)
-                loss = self.compute_loss(x, y, p)
-                scaled = self.optimizer.scale_loss(loss)
-            gradients = tape.gradient(scaled, self.trainable_variables)
-            self.optimizer.apply(gradients, self.trainable_variables)
-            logs = self.compute_metrics(x, y, p)
-            accuracy = logs["accuracy"]
-            twice = tf.cond(accuracy > 0.3, lambda: 2 * accuracy, lambda: rate)
-            own = {"of a metric": twice, "of samples": ops.sum(p**2), "constant": 3.0}
-            return {**logs, **own, "rate": rate, "before": before}
-
-    how = {"metrics": ["accuracy"], **COMPILED}
-    return compiled(Telling(dense()), optimizer="adam", **how)
-
-
-def with_xla(case: Case) -> tuple[Case, list[Any]]:
-    """The case with a model that is compiled with jit_compile=True, and the models it has made."""
-    models = []
-
-    def make() -> Any:
-        models.append(case.make())
-        models[-1].jit_compile = True
-        return models[-1]
-
-    return replace(case, make=make), models
 
 
 def kinds(split: Split, model: Any) -> set[bool]:
@@ -66,19 +28,22 @@ def kinds(split: Split, model: Any) -> set[bool]:
     return {kind.xla for what, _, kind in traced if what == "train"}
 
 
-OF_ROWS = pytest.param(
-    CASES["embedding of positions, Adam"], marks=pytest.mark.campaign
-)
+OF_ROWS = campaign(CASES["embedding of positions, Adam"])
 
 
-@pytest.mark.parametrize("case", [Case(telling, numbers), OF_ROWS])
+@cases("case", CASES["train_step of one's own"], OF_ROWS)
 def test_a_compiled_split_gives_what_one_device_gives(case: Case) -> None:
-    made = simulated((70, 30), (20, 30))
-    compiled_case, models = with_xla(case)
-    (found,) = in_turn(compiled_case, made, [80])
-    assert found.weights < 1e-5
-    assert found.logs < 1e-5
-    assert kinds(made, models[-1]) == {True, False}  # without for the short last batch
+    split = simulated((70, 30), (20, 30))
+    models = []
+
+    def make() -> Any:
+        models.append(case.make())
+        models[-1].jit_compile = True
+        return models[-1]
+
+    (found,) = in_turn(replace(case, make=make), split, [80])
+    assert max(found.weights, found.logs) < 1e-5
+    assert kinds(split, models[-1]) == {True, False}  # without for the short last batch
 
 
 @pytest.mark.full
@@ -113,11 +78,9 @@ def printing() -> Any:
 
 def of_plan(*, xla: bool) -> Split:
     """The split of a plan for two devices, measured with XLA or without."""
-    devices, _ = simulated_devices(str(ROOT / "configs" / "quick-pair.toml"))
-    made = plan(probe_of(devices), devices, PlanRequest(accumulate=1, sync_s=0.0))
-    settings = made.settings.model_copy(update={"xla": xla})
+    made = planned(None, {"xla": xla}, accumulate=1, sync_s=0.0)
     split = simulated((70, 30))
-    split.plan = made.model_copy(update={"settings": settings, "model": None})
+    split.plan = altered(made, model=None)
     return split
 
 

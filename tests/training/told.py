@@ -35,9 +35,6 @@ def own_loss(name: str) -> Any:
         of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
         return 1 - 2 * ops.sum(of_class * p) / (ops.sum(of_class) + ops.sum(p**2))
 
-    def noisy(y: Any, p: Any) -> Any:
-        return summed(y, p) * (1 + 0.1 * tf.random.normal(()))
-
     def drawn(y: Any, p: Any) -> Any:
         return ops.mean(p) + keras.random.normal(())
 
@@ -65,11 +62,6 @@ def own_loss(name: str) -> Any:
         losses = of_each(y, p)
         ones = ops.ones_like(losses), ops.ones(ops.shape(p)[:1])
         return sum(0.5 / ops.sum(of_one) for of_one in ones) * ops.sum(losses)
-
-    def balanced(y: Any, p: Any) -> Any:
-        of_class = ops.one_hot(ops.cast(ops.reshape(y, (-1,)), "int32"), 3)
-        weights = ops.sum(of_class / (1 + ops.sum(of_class, axis=0)), axis=1)
-        return ops.mean(weights * of_each(y, p))
 
     def hardest(y: Any, p: Any) -> Any:  # of which there must be two
         losses = of_each(y, p)
@@ -121,11 +113,13 @@ _UPDATES: dict[str, Callable[[Any, Any], Any]] = {
     "maxima": lambda kept, x: kept + ops.max(x),
     "decayed_sum": lambda kept, x: 0.9 * kept + 0.1 * ops.sum(x),
     "sum": lambda kept, x: kept + ops.sum(x),
+    "last_mean": lambda _, x: ops.cast(ops.mean(x), "float32"),
+    "last_max": lambda _, x: ops.cast(ops.max(x), "float32"),
 }
 
 
-def keeping(kind: str) -> Any:
-    """A layer with a state that it updates in this way."""
+def keeping(kind: str, policy: Any = None) -> Any:
+    """A layer of this policy with a state that it updates in this way."""
 
     class Keeping(layers.Layer):
         def build(self, _: Any) -> None:
@@ -136,7 +130,7 @@ def keeping(kind: str) -> Any:
             self.kept.assign(_UPDATES[kind](self.kept, x))
             return x
 
-    return Keeping(name=f"layer_{kind}")
+    return Keeping(name=f"layer_{kind}", dtype=policy)
 
 
 def metric(kind: str) -> Any:
@@ -227,13 +221,9 @@ def of_the_batch() -> Any:
             return centred(x)
 
     inputs = keras.Input((6,))
-    activated = layers.Dense(6, activation=centred, name="activated")(inputs)
-    ways = [
-        activated,
-        layers.Lambda(centred, name="of_lambda")(inputs),
-        Centring(name="of_class")(inputs),
-        centred(inputs),
-    ]
+    ways = [layers.Dense(6, activation=centred, name="activated")(inputs)]
+    ways.append(layers.Lambda(centred, name="of_lambda")(inputs))
+    ways += [Centring(name="of_class")(inputs), centred(inputs)]
     return compiled(keras.Model(inputs, layers.Dense(3, "softmax")(layers.Add()(ways))))
 
 
@@ -284,10 +274,8 @@ REFUSED: Told = {
     "no reduction": (unreduced, "which a loss without a reduction needs"),
     "a sum as one number": (with_loss, "summed", rf"\(summed\) {A_NUMBER}"),
     "a step's sum, with L2 and dropout": (stepping, "random sum, L2", OF_A_SUM),
-    "a step's values": (stepping, "values", OF_A_SUM),
     "compute_loss": (total_of_own, rf"\(your own code: compute_loss\) {OF_A_SUM}"),
     "a layer's loss": (adding, "sum", "the layer mine adds a sum over the batch to"),
-    "a random sum": (with_loss, "noisy", rf"\(noisy\) {A_NUMBER}"),
     "a mask": (normalised_behind_a_mask, "gets a mask: there Keras does not synch"),
 }
 LOGS = [f"logs {name}, {NO_RESULT} nor a mean" for name in ("norm", "spread", "codes")]
@@ -309,11 +297,8 @@ TOLD: Told = {
     "outputs of pairs": (of_pairs, [r"\(in_batch\) is not a mean over samples"]),
     "pairs, with dropout": (stepping, "random pairs", [NO_MEAN]),
     "a layer's loss of the batch": (adding, "largest", [rf"mine\) {NO_MEAN}"]),
-    "layers of the batch": (
-        of_the_batch,
-        [rf"\(your own code: {OF_BATCH}\) {NO_MEAN}"],
-    ),
+    "layers of the batch": (of_the_batch, [rf"own code: {OF_BATCH}\) {NO_MEAN}"]),
     "states": (of_odd_states, STATES),
 }
 # Losses of one model with an output for each
-NO_MEANS = ("dice", "positives", "balanced")
+NO_MEANS = ("dice", "positives")

@@ -29,6 +29,7 @@ from gpubalance.workers.worker_group import WorkerGroup
 from tests.cli.program import lines_until, start, typed
 from tests.stand_in import engine
 from tests.support.asked import asked
+from tests.support.cases import cases
 from tests.support.told import refused
 from tests.workers.test_process import left_of
 from tests.workers.test_ranks import BUILD, DEVICES, ROOT, SPLIT
@@ -83,9 +84,8 @@ def test_a_worker_on_another_host_is_a_worker(
             timing, *_ = asked(worker_group, measured)
         assert isinstance(timing, Timing)
         assert timing.compute_s == pytest.approx((0.110, 0.110, 0.112))
-        assert "on alpha" in asked(
-            worker_group, lambda worker: tail(worker.process.log)
-        )
+        log = asked(worker_group, lambda worker: worker.process.log)
+        assert "on alpha" in tail(log)
         there = below()
         assert len(there) == 2 * len(DEVICES)
         limits = tuple(device.memory_bytes for device in DEVICES)
@@ -110,7 +110,7 @@ SAYS = r" alpha makes a terminal there\n.* leave that option out of --via"
 SLOW = ("sh -c 'sleep 600' {host}", 1.0, "the time limit of 1 s passed")
 
 
-@pytest.mark.parametrize(("via", "limit_s", "says"), [(TERMINAL, 60.0, SAYS), SLOW])
+@cases("via, limit_s, says", (TERMINAL, 60.0, SAYS), SLOW)
 def test_a_prefix_that_does_not_do_is_told_and_left(
     group_that: Callable[..., WorkerGroup], via: str, limit_s: float, says: str
 ) -> None:
@@ -147,9 +147,7 @@ def test_a_loss_is_told_with_its_host(group_that: Callable[..., WorkerGroup]) ->
             parties.append(ended.enter_context(group_that(FAILS.format(act))))
             parties[-1].start()
         there = below()
-        attempts = [
-            threads.submit(asked, worker_group, measured) for worker_group in parties
-        ]
+        attempts = [threads.submit(asked, group, measured) for group in parties]
         for attempt, says in zip(attempts, LOSSES.values(), strict=True):
             with refused(says, PartialResult):
                 attempt.result()

@@ -1,6 +1,6 @@
 """Workers on the nodes of a Ray cluster, with real nodes and actors.
 
-The engine trains nothing. What they measure with TensorFlow is in test_networks.py.
+The engine trains nothing. What they measure with TensorFlow is in test_plain_shell.py.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import gpubalance
 from gpubalance import programs
 from gpubalance.results.run import Run
 from tests.cli.program import PROGRAM, QUICK_PAIR, SHORT, TINY
+from tests.support.cases import full
 from tests.support.in_process import HANGS_AFTER_S
 from tests.training.test_hosts import write_plan
 from tests.workers.test_ssh import serving
@@ -39,9 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The current folder of the programs."""
     made = tmp_path_factory.mktemp("hiding")
     for name in HIDING:
-        (made / f"{name}.py").write_text(
-            f"raise SystemExit('{name}.py of the current folder was loaded')\n"
-        )
+        ends = f"raise SystemExit('{name}.py of the current folder was loaded')\n"
+        (made / f"{name}.py").write_text(ends)
     return made
 
 
@@ -52,7 +52,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return kept | {"XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
 
 
-OTHERS = [pytest.param(name, marks=pytest.mark.full) for name in ("ssh", "ray")]
+OTHERS = [full(name) for name in ("ssh", "ray")]
 Reached = tuple[dict[str, str], tuple[str, ...]]
 
 

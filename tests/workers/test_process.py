@@ -18,7 +18,7 @@ import pytest
 
 from gpubalance import programs
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import BadInput, EnvironmentFault, OutOfMemory, PartialResult
+from gpubalance.errors import EnvironmentFault, OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
@@ -52,21 +52,19 @@ def gone(pid: int) -> bool:
     One that was killed as part of a group may still need the processor for it.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        end = time.monotonic() + 10
-        while lives(process) and time.monotonic() < end:
-            time.sleep(0.02)
-        return not lives(process)
+        return not left_of([psutil.Process(pid)], within_s=10)
     return True
 
 
-def left_of(there: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """The processes that have not ended within a host's wait for whoever has started it."""
-    end = time.monotonic() + 35
-    while (
-        left := [process for process in there if lives(process)]
-    ) and time.monotonic() < end:
-        time.sleep(0.2)
+def left_of(
+    there: Sequence[psutil.Process], within_s: float = 35
+) -> list[psutil.Process]:
+    """The processes that do not end within a host's wait for whoever has started it."""
+    end = time.monotonic() + within_s
+    left = list(there)
+    while left and time.monotonic() < end:
+        left = [process for process in left if lives(process)]
+        time.sleep(0.02)
     return left
 
 
@@ -92,7 +90,7 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
 def test_a_script_that_its_agent_can_not_start_says_why() -> None:
     """The agent may open a file, and not all pipes of a script."""
     start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
-    few = ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.KEEPER]
+    few = ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.AGENT]
     request = json.dumps(start) + "\n"
     done = subprocess.run(few, input=request, capture_output=True, text=True)
     told = [json.loads(line) for line in filter(None, done.stdout.split("\n"))]
@@ -159,11 +157,6 @@ def test_a_worker_measures_any_split_and_an_oom_is_its_devices(opened: Worker) -
         assert [t.steps for t in timings if isinstance(t, Timing)] == [2, 2, 2]
         assert isinstance(last, Measured)
         assert last.memory_peak_bytes == needed(*batches)
-    *timings, _ = opened.measure(BatchSplit((30, 20)), at_least=2, stamped=True)
-    for timing in timings:
-        assert isinstance(timing, Timing)
-        assert len(known(timing.compute_s)) == 2
-        assert known(timing.step_s) >= max(known(timing.compute_s)) > 0
     whole, parts = BatchSplit((30, 5000)), BatchSplit((30, 5000), (30, 2500))
     for split, says in (
         (whole, "GPU:1 ran out of memory with batches 30/5000"),
@@ -179,7 +172,6 @@ def test_a_worker_measures_any_split_and_an_oom_is_its_devices(opened: Worker) -
 
 
 BROKEN = """
-import sys
 import keras
 
 def fails():
@@ -187,9 +179,6 @@ def fails():
 
 def helper():
     raise KeyError("of mine")
-
-def exits():
-    sys.exit(3)
 
 class Broken(keras.layers.Layer):
     def call(self, x, training=None):
@@ -214,13 +203,9 @@ def test_a_failed_model_has_the_users_lines(opened: Worker, tmp_path: Path) -> N
     def build(name: str) -> None:
         opened.open(Build(settings=Settings(model=f"{file}:{name}"), joint=JOINT))
 
-    with pytest.raises(BadInput) as caught:
+    with refused(r"in helper(.|\n)*KeyError: 'of mine'") as caught:
         build("fails")
-    assert "KeyError: 'of mine'" in caught.value.message
-    assert "in helper" in caught.value.message
     assert "gpubalance/" not in caught.value.message
-    with refused("SystemExit: 3"):
-        build("exits")
     build("endless")
     timing, _ = opened.measure(BatchSplit((3, 2)))
     assert isinstance(timing, Timing)
@@ -233,7 +218,6 @@ def test_a_failed_model_has_the_users_lines(opened: Worker, tmp_path: Path) -> N
 TOLD_AT_EVERY_START = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 I0000 00:00:1795284274.373600   24078 cudart_stub.cc:31] Could not find cuda drivers on your machine.
-I0000 00:00:1795284274.420179   24078 cpu_feature_guard.cc:227] This TensorFlow binary is optimized.
 To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
 2026-11-21 18:00:00.000001: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.
 Traceback (most recent call last):

@@ -88,12 +88,7 @@ FAILURES: dict[str, tuple[str, str, type[GpubalanceError], str]] = {
     "a cut link": ("pass", LOST, DeadlinePassed, f"{ALL} lost each other while train"),
     "a device or a program hangs": (HANGS, WAITS, DeadlinePassed, NOT_COMPUTED),
     "a process is stopped": (STOPS, WAITS, DeadlinePassed, NO_ANSWER),
-    "all wait": (
-        WAITS,
-        WAITS,
-        DeadlinePassed,
-        f"{ALL} said .*; each waits for the oth",
-    ),
+    "all wait": (WAITS, WAITS, DeadlinePassed, f"{ALL} said .*; each waits for the o"),
 }
 
 
@@ -103,9 +98,8 @@ def test_one_failure_is_told_with_its_device_and_all_are_ended(
 ) -> None:
     act, others, kind, says = FAILURES[name]
     progress = 5 if name == "all wait" else 4
-    with group_that(
-        FAILS.format(act=act, others=others, progress=progress)
-    ) as worker_group:
+    script = FAILS.format(act=act, others=others, progress=progress)
+    with group_that(script) as worker_group:
         started = asked(worker_group, pids)
 
         def train(worker: Worker) -> object:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.errors import GpubalanceError, OutOfMemory, PartialResult
+from gpubalance.errors import OutOfMemory, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
@@ -25,6 +26,7 @@ from gpubalance.workers.worker import Worker
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.cli.program import lives
 from tests.support.asked import asked
+from tests.support.cases import cases
 from tests.support.told import refused
 from tests.workers.test_process import gone
 
@@ -153,7 +155,7 @@ def test_a_failure_is_its_devices(
     assert all(map(gone, every))
 
 
-@pytest.mark.parametrize(("device", "stays"), [(FIRST, True), (GPU, False)])
+@cases("device, stays", (FIRST, True), (GPU, False))
 def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
     engine_that: Callable[[str], None], device: Device, stays: bool
 ) -> None:
@@ -170,35 +172,23 @@ def test_after_an_out_of_memory_a_gpu_has_a_fresh_worker(
 def test_whoever_waits_hears_of_a_kill(engine_that: Callable[[str], None]) -> None:
     """Whoever waits hears that another thread has killed the worker group or an interrupt has."""
     engine_that("import time\ndef step(*_):\n    time.sleep(600)\n")
-    heard: list[GpubalanceError] = []
-    with (
-        interrupts(),
-        WorkerGroup([FIRST], [SECOND], build=BUILD, deadline_s=60) as worker_group,
-    ):
+    waiting_group = WorkerGroup([FIRST], [SECOND], build=BUILD, deadline_s=60)
+    with interrupts(), waiting_group as worker_group:
         pids = worker_group.each(numbered(pid))
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             worker_group.each(numbered(step))
-    assert len(pids) == 2
     assert all(map(gone, pids.values()))
-    with WorkerGroup([FIRST], build=BUILD) as worker_group:
-        worker_group.start()
-
-        def wait() -> None:
-            try:
-                asked(worker_group, step)
-            except GpubalanceError as error:
-                heard.append(error)
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
+    with ThreadPoolExecutor(1) as thread, WorkerGroup([FIRST], build=BUILD) as one:
+        one.start()
+        waiting = thread.submit(asked, one, step)
         time.sleep(0.2)
-        worker_group.kill()
-        waiting.join(60)
-        assert isinstance(heard[0], PartialResult)
+        one.kill()
+        with pytest.raises(PartialResult):
+            waiting.result(60)
         # A worker that is started after that is killed too
         with pytest.raises(PartialResult):
-            asked(worker_group, step)
+            asked(one, step)
 
 
 @pytest.mark.usefixtures("stand_in")
