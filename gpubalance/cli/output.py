@@ -91,7 +91,8 @@ class Output:
         if not was_read and self._path is None and journal is not None:
             journal.stays = True
             self._print_beside(
-                "stdout was closed; rerun with --resume to print the result"
+                "stdout was closed before the result was printed: rerun with "
+                "--resume to print it"
             )
         return result
 

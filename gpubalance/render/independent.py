@@ -63,13 +63,13 @@ def _are_heterogeneous(result: Independent) -> bool:
 def _answer(result: Independent) -> Iterator[str]:
     trained = f"model {result.settings.model}"
     if _are_heterogeneous(result):
-        trained = "a model of its own each"
+        trained = "a separate model each"
     if result.throughput is None:
         yield f"nothing was measured at once{_why_not_at_once(result)}; {trained}"
         return
     fed = slowed_text(result.settings)
     if result.settings.data:
-        fed += ", each behind an input pipeline of its own"
+        fed += ", each with its own input pipeline"
     yield f"{len(result.measured)} devices at once: {rate_text(result.throughput)}, {trained}{fed}"
     if result.solo_sum:
         part = format_percent(result.throughput.median / result.solo_sum, 1)
@@ -96,7 +96,7 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
     split = joint.split
     rate = joint.throughput.median
     ends = joint.throughput.ci95
-    text = f"one model on all of them, split {split}: {per_s(rate)}"
+    text = f"one model on all devices, split {split}: {per_s(rate)}"
     if ends is None or ends[1] - ends[0] > 2 * _EXACT * rate:
         precision = half_text(rate, ends).lstrip() or "of unknown precision"
         text += f" ({precision}: that run was short)"
@@ -138,7 +138,7 @@ def contention_texts(result: Independent) -> Iterator[str]:
         measured += ": too few timings to tell contention from chance"
     elif not contended:
         maximum = format_percent(max(0.0, *ends), 1)
-        measured += f"; no contention was found ({maximum} at most)"
+        measured += f"; no contention found (at most {maximum})"
     yield measured
     for replica in contended:
         contention = replica.contention or 0.0

@@ -14,7 +14,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.settings import Settings
 
 _NOTHING_USUAL = (
-    "no usual remedy is missing: do less for each sample, or do it once, beforehand"
+    "no usual remedy applies: do less work per sample, or do it once in advance"
 )
 
 # Of the best device alone: a smaller gain is hardly worth another device.
@@ -23,8 +23,8 @@ _WORTH = "worth it"
 _NOT_WORTH = "not worth it"
 _SAMPLES = 1000
 _NO_VERDICT = (
-    "most steps took longer than the profile's time, so nobody knows whether another device is "
-    "worth it"
+    "most steps took longer than the profile's time, so it is unknown whether "
+    "another device is worth it"
 )
 
 
@@ -99,7 +99,7 @@ def gain_sentences(
             batches = f" with a global batch of {even.split.global_batch}, not {split.global_batch}"
         yield f"{times} the {which} {even.split}{within}, which {verb} {per_s(median)}{batches}"
     elif isinstance(result, Run) and 1 == len(split.used) < len(split.batches):
-        yield "no even split ran beside it, as one device has all samples"
+        yield "no even split was measured, because one device has all samples"
     if result.scaling_efficiency is not None:
         part = format_percent(result.scaling_efficiency, 1)
         alone = f"what the devices gave alone, {per_s(baselines.solo_sum)} in total"
@@ -194,7 +194,7 @@ def _worth(run: Run, best: SoloBest, maximum: float) -> Iterator[str]:
     alone = best.throughput
     if maximum <= alone:
         takes = f"{label} alone takes {format_rate(alone)} (at batch {best.batch})"
-        why = "another device is not worth it until that gives more"
+        why = "another device is not worth it until the pipeline gives more"
         yield f"{takes}, more than your input pipeline gives: {why}"
         return
     rate = run.throughput
@@ -252,7 +252,7 @@ def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
     gain = rate.median / alone - 1
     low, high = rate.ci95 or (rate.median, rate.median)
     if low < alone < high and high > (1 + _CLEARLY) * alone:
-        word = "measured too roughly to say whether it is worth it"
+        word = "measured too imprecisely to tell whether it is worth it"
     elif gain >= _CLEARLY:
         word = _WORTH
     else:
@@ -293,7 +293,7 @@ def epoch_text(epoch: int, rates: Mapping[str, float], maximum: float) -> str:
     ]
     text = f"an epoch of {epoch:,} samples: {', '.join(times)}"
     if max(rates.values()) > maximum:
-        text += "; your input pipeline gives them no faster"
+        text += "; your input pipeline limits this"
     return text
 
 

@@ -49,7 +49,7 @@ def proven(
     workers = drawn_workers(asked, lambda _, size: 1.0 if size == fast else 2.0)
     made = find_and_prove(BalanceRounds(workers, probe_of(devices)))
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
-    assert f"and the even split {fast}/{fast} beside it" in warning.message
+    assert f"but the even split {fast}/{fast} gave " in warning.message
     return made, warning
 
 
@@ -80,7 +80,7 @@ def test_the_largest_even_split_is_proposed_if_faster(asked: dict[str, int]) -> 
     made, warning = proven(devices, joint, 115, **asked)
     if asked:
         assert made.batches != (115, 115)
-        says = "not what --global-batch, --batch-multiple or --margin asks for"
+        says = "because --global-batch, --batch-multiple or --margin excludes it"
         assert says in warning.message
         assert warning.next.endswith("gpubalance run --batches 115 115")
     else:

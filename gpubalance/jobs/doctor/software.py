@@ -42,7 +42,7 @@ def software_checks(
         built = f"built for CUDA {inspected.cuda} and cuDNN {inspected.cudnn}"
     detail = f"{inspected.tensorflow} with Keras {inspected.keras}, {built}"
     if gpus and inspected.cuda is None:
-        remedy = "pip install --force-reinstall 'gpubalance[cuda]'"
+        remedy = "pip install --force-reinstall '.[cuda]' in gpubalance's checkout"
         yield check("tensorflow", "failure", detail, remedy)
         return
     yield ok("tensorflow", detail)
