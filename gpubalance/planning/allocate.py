@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import replace
 
 from gpubalance.planning.fleet import TIE
@@ -27,11 +27,13 @@ def allocate(problem: Problem) -> Allocation:
 
     Raises NoSplitError and TooFineError.
 
-    Problem: a device computes b samples in c(b) seconds (see `Fleet`), which never fall as b grows,
-    and updates its weights in u seconds; without samples it does neither. Samples are given in
-    granules of `problem.multiple`. Maximise the objective of B = Σb and T = max (c(b) + u) + s. The
-    sync s depends on the set of devices that have samples (`Syncs.of`). B is `global_batch`, or
-    free up to `max_global_batch`. A required device gets at least one granule.
+    Problem: a device computes b samples in c(b) seconds (see `Fleet`), and updates its weights in u
+    seconds; without samples it does neither. Where a larger batch was measured faster, c(b) is its
+    time: c never falls as b grows, and the larger batch is given. Samples are given in granules of
+    `problem.multiple`. Maximise the objective of B = Σb and T = D + s(D) with D = max (c(b) + u).
+    The sync s(D) depends on the set of devices that have samples (`Syncs.curve`); D + s(D) never
+    falls as D grows. B is `global_batch`, or free up to `max_global_batch`. A required device gets
+    at least one granule.
 
     (The all-reduce is the only barrier. A device starts its next batch right after its own update,
     so u adds to c, and T has no separate max u over all devices.)
@@ -39,7 +41,7 @@ def allocate(problem: Problem) -> Allocation:
     Method:
     1. With one s for all sets: by a deadline D each device can have done any number of granules up
        to a maximum F(D). So the best split belongs to the deadline at which the value of
-       (min(ΣF(D), largest B), D + s) is highest, or for one device alone, of (max F(D), D): see
+       (min(ΣF(D), largest B), D + s(D)) is highest, or for one device alone, of (max F(D), D): see
        `best_deadline`. A split that is charged s but uses one device is no better than that device
        alone.
     2. With several s: the search runs over all devices and over each measured set, each time with
@@ -100,10 +102,11 @@ def _best_over_all_sets(problem: Problem) -> Allocation:
 
 def _best_within_set(problem: Problem, devices: frozenset[int]) -> Allocation | None:
     """The best split over these devices or a subset whose sync is not longer than theirs."""
-    sync_s = problem.sync.of(devices)
-    allocation = Solver(with_only(problem, devices), sync_s).best()
+    sync = problem.sync.curve(devices)
+    allocation = Solver(with_only(problem, devices), sync).best()
     used = frozenset(allocation.split.used)
-    if problem.sync.of(used) <= sync_s:
+    busy_s = problem.busy_s(allocation.compute_s)
+    if problem.sync.curve(used).at(busy_s) <= sync.at(busy_s):
         return allocation
     # `used` lies in a smaller set that was measured slower than `devices`, so that this split was
     # charged too little. A split outside that set has a device that the set lacks: require each of
@@ -142,8 +145,8 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         own_s = load.compute_s(split.batches[device], split.micro_batches[device])
         if own_s > computes_s[device] * (1 + _ROUNDING):
             computes_s[device] = own_s
-    old_busy_s = _max_busy_s(problem, allocation.compute_s)
-    added_s = _max_busy_s(problem, computes_s) - old_busy_s
+    old_step_s = problem.step_time_s(allocation.compute_s)
+    added_s = problem.step_time_s(computes_s) - old_step_s
     return replace(
         allocation,
         compute_s=tuple(computes_s),
@@ -173,15 +176,6 @@ def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
         for batch, reason in zip(halved.split.batches, halved.binds, strict=True):
             reasons.append("plateau" if batch and reason != "memory" else reason)
         smallest = replace(halved, binds=tuple(reasons))
-
-
-def _max_busy_s(problem: Problem, computes_s: Sequence[float]) -> float:
-    """The longest compute plus update of a device that computes."""
-    busy_s = [0.0]
-    for load, compute_s in zip(problem.loads, computes_s, strict=True):
-        if compute_s:
-            busy_s.append(compute_s + load.update_s)
-    return max(busy_s)
 
 
 def with_required(problem: Problem, devices: Set[int]) -> Problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -79,6 +79,28 @@ class Problem:
     micro_batches: int = 1
     micro_batch_tolerance: float = 0.0
     objective: Objective = throughput
+
+    def computes_s(self, split: BatchSplit) -> list[float]:
+        """Each device's compute in a split, as measured; 0 without samples."""
+        pairs = zip(split.batches, split.micro_batches, strict=True)
+        return [
+            load.compute_s(*pair) if pair[0] else 0.0
+            for load, pair in zip(self.loads, pairs, strict=True)
+        ]
+
+    def busy_s(self, computes_s: Sequence[float]) -> float:
+        """The longest compute plus update of a device, of those that compute at all."""
+        busy_s = [0.0]
+        for load, compute_s in zip(self.loads, computes_s, strict=True):
+            if compute_s:
+                busy_s.append(compute_s + load.update_s)
+        return max(busy_s)
+
+    def step_time_s(self, computes_s: Sequence[float]) -> float:
+        """The step time if each device computes so long; 0 is a device without samples."""
+        used = {device for device, compute_s in enumerate(computes_s) if compute_s}
+        busy_s = self.busy_s(computes_s)
+        return busy_s + float(self.sync.curve(used).at(busy_s))
 
     def value(self, allocation: Allocation) -> float:
         """The split's value by the objective."""

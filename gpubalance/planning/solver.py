@@ -16,8 +16,10 @@ from gpubalance.planning.problem import (
     Problem,
     TooFineError,
 )
+from gpubalance.planning.sync import SyncCurve
 from gpubalance.settings.batch_split import BatchSplit
 
+_NO_SYNC = SyncCurve(((0.0, 0.0),))
 # Rounding in a sum of times; well below TIE.
 _ROUNDING = 1e-13
 # So many granules are sorted at once: that costs about as much as dividing their time further.
@@ -30,14 +32,14 @@ _IN_CACHE = 1 << 15
 
 
 class Solver:
-    """One problem, in granules, as if every set of devices took `sync_s`.
+    """One problem, in granules, as if every set of devices had that sync.
 
     Raises NoSplitError if no split meets the request.
     """
 
-    def __init__(self, problem: Problem, sync_s: float) -> None:
+    def __init__(self, problem: Problem, sync: SyncCurve) -> None:
         self._problem = problem
-        self._sync_s = sync_s
+        self._sync = sync
         self._multiple = problem.multiple
         maximum = math.inf
         for batch in (problem.global_batch, problem.max_global_batch):
@@ -63,10 +65,10 @@ class Solver:
 
     def best(self) -> Allocation:
         """The solution; `allocate` states the problem and the method."""
-        deadline_s, worth = best_deadline(self._fleet, self._value(self._sync_s))
+        deadline_s, worth = best_deadline(self._fleet, self._value(self._sync))
         above = worth * (1 + TIE)
         alone_s, worth_alone = best_deadline(
-            self._fleet, self._value(0.0), alone=True, above=above
+            self._fleet, self._value(_NO_SYNC), alone=True, above=above
         )
         if worth_alone:
             return self._allocation(alone_s, alone=True)
@@ -84,7 +86,7 @@ class Solver:
         )
         step_time_s = float(times_s.max())
         if used.sum() > 1:
-            step_time_s += self._sync_s
+            step_time_s += float(self._sync.at(step_time_s))
         return Allocation(
             split=BatchSplit(self._samples(units), self._samples(sizes)),
             compute_s=tuple(computes_s.tolist()),
@@ -176,12 +178,13 @@ class Solver:
         ).tolist()
         return binds
 
-    def _value(self, sync_s: float) -> Value:
+    def _value(self, sync: SyncCurve) -> Value:
         """The objective of granules by a deadline; granules above the wanted number don't count."""
 
         def value(granules: Floats, deadlines_s: Floats) -> Floats:
             counted = np.minimum(granules, self._maximum)
-            step_times_s = np.maximum(deadlines_s, self._first_s) + sync_s
+            busy_s = np.maximum(deadlines_s, self._first_s)
+            step_times_s = busy_s + sync.at(busy_s)
             worth = self._problem.objective(counted * self._multiple, step_times_s)
             return np.where(counted >= self._minimum, worth, 0.0)
 

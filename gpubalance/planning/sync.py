@@ -6,8 +6,12 @@ Sync is the part of the all-reduce that is not hidden behind compute, in seconds
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 # A timed sum may be off by this fraction.
 _TIMING_ERROR = 0.03
@@ -21,6 +25,48 @@ _FIRST_PACK = 0.25
 # Packs are used only if their exposed time is at most this fraction of one all-reduce's.
 _MAX_EXPOSED = 0.5
 _RATIO = 4  # between a size of packs and the ones that are tried beside it
+# The backward pass is this fraction of compute: it multiplies twice where the forward pass
+# multiplies once. Packs are summed meanwhile.
+_BACKWARD = 2 / 3
+
+
+@dataclass(frozen=True)
+class SyncCurve:
+    """A set's seconds of sync by its busy time: the longest compute plus update of its devices.
+
+    Points are (busy, sync), by busy time; sync is linear between two points, and that of the
+    nearest point beyond them.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def through(cls, measured: Iterable[tuple[float, float]]) -> SyncCurve:
+        """The curve of measured points, one at least.
+
+        A longer backward pass hides more, until only the last pack is left. So from (b₁, s₁) to
+        (b₂, s₂) with s₁ > s₂ sync is max(s₂, s₁ - ⅔·(b - b₁)), and never above the straight line.
+        (100, 40) and (400, 10) ms give 20 ms at 130 ms and 10 ms from 145 ms on.
+
+        No step is planned to take longer than one with a longer busy time: if one was measured so,
+        it counts with the shorter step time.
+        """
+        points: list[tuple[float, float]] = []
+        shortest_s = math.inf
+        for busy_s, sync_s in sorted(measured, key=lambda point: (-point[0], point[1])):
+            shortest_s = min(shortest_s, busy_s + sync_s)
+            points.insert(0, (busy_s, shortest_s - busy_s))
+        knees = []
+        for (busy_s, sync_s), (later_s, less_s) in pairwise(points):
+            knee_s = busy_s + (sync_s - less_s) / _BACKWARD
+            if busy_s < knee_s < later_s:
+                knees.append((knee_s, less_s))
+        return cls(tuple(sorted(points + knees)))
+
+    def at(self, busy_s: Any) -> Any:
+        """The sync at a busy time, or at each one of an array."""
+        known_s, syncs_s = zip(*self.points, strict=True)
+        return np.interp(busy_s, known_s, syncs_s)
 
 
 @dataclass(frozen=True)
@@ -33,11 +79,15 @@ class Syncs:
 
     `sums_s` has, for some sets, the seconds of a sum of all gradients over the set. Sums are timed
     alone, with no compute running.
+
+    `curves` has the measured sets whose sync is known at several busy times. Sets are compared
+    by the sync in `measured`, splits take that of the curve.
     """
 
     measured: Mapping[frozenset[int], float] = field(default_factory=dict)
     otherwise_s: float = 0.0
     sums_s: Mapping[frozenset[int], float] = field(default_factory=dict)
+    curves: Mapping[frozenset[int], SyncCurve] = field(default_factory=dict)
 
     def of(self, used: Set[int]) -> float:
         """The sync that a split over these devices is planned with; 0 for one device alone."""
@@ -45,6 +95,13 @@ class Syncs:
             return 0.0
         superset = self.smallest_measured_superset(used)  # itself if measured
         return self.measured.get(superset, self.longest_s)
+
+    def curve(self, used: Set[int]) -> SyncCurve:
+        """The same by the busy time; `of` at each, if only one was measured."""
+        superset = self.smallest_measured_superset(used)
+        if len(used) > 1 and superset in self.curves:
+            return self.curves[superset]
+        return SyncCurve(((0.0, self.of(used)),))
 
     @property
     def longest_s(self) -> float:
@@ -111,11 +168,15 @@ class Syncs:
         The set of all of them counts as measured, so `otherwise_s` is not needed. `sums_s` is left
         out: who compares such splits times no sums.
         """
-        syncs = {frozenset(range(len(devices))): self.of(set(devices))}
+        used = set(devices)
+        syncs = {frozenset(range(len(devices))): self.of(used)}
+        curves = {frozenset(range(len(devices))): self.curve(used)}
         for measured, seconds in self.measured.items():
-            if measured <= set(devices):
-                syncs[frozenset(map(devices.index, measured))] = seconds
-        return Syncs(syncs)
+            if measured <= used:
+                renumbered = frozenset(map(devices.index, measured))
+                syncs[renumbered] = seconds
+                curves[renumbered] = self.curve(measured)
+        return Syncs(syncs, curves=curves)
 
     def smallest_measured_superset(self, used: Set[int]) -> frozenset[int]:
         """The smallest measured set with all these devices, itself if measured; empty for none.

@@ -10,6 +10,8 @@ COOLER = "look at its temperature and power limit (nvidia-smi -q -d PERFORMANCE)
 
 # With this warning there is no verdict
 TOO_SLOW = "too-slow-for-profile"
+# Devices slow each other down if each takes over so many times as long as alone.
+TOGETHER = 1.1
 
 # The code is what comes before a slash. In braces stand the facts that `warning` is given.
 _ROWS = {
@@ -237,6 +239,16 @@ _ROWS = {
         "cannot be trusted; step times and samples/s do not use these timestamps",
         "keep the processor free for gpubalance and measure again; add --fresh if "
         "the probe was disturbed too",
+    ),
+    "slower-together": (
+        "the devices slow each other down: each computes at least {factor:.1f} × as long as alone",
+        "gpubalance independent shows by how much, without a sync between them; "
+        "they share host cores, PCIe lanes, power and input",
+    ),
+    "slower-together/independent": (
+        "the devices slow each other down: a step takes at least {factor:.1f} × as long as alone",
+        "see which they lack: host cores (nproc), PCIe lanes (nvidia-smi topo -m), power or input; "
+        "gpubalance guide independent",
     ),
     "shares-assumed": (
         "a block's share of its device's profile is assumed to be its share of the "

@@ -47,6 +47,7 @@ BENCHES = (
         "ensemble",
         "sync",
         "rules",
+        "published",
         "parity",
         "following",
         "changes",

@@ -95,6 +95,18 @@ def test_each_device_gives_at_once_what_contention_leaves(tmp_path: Path) -> Non
     assert '"1.1.json","independent"' in csv
 
 
+def test_devices_that_slow_each_other_down_are_warned_of(tmp_path: Path) -> None:
+    for factor in (1.05, 1.5):
+        pair = contended(tmp_path, factor)
+        result = result_of(
+            "independent", "--simulate", pair, "--batches", "64", "64", *LONG
+        )
+        told = [one["message"] for one in result["warnings"]]
+        slower = [text for text in told if "slow each other down" in text]
+        assert len(slower) == (factor > 1.1)
+        assert all("1.5 ×" in text for text in slower)
+
+
 def test_what_counts_was_measured_at_once_also_in_tensorboard(tmp_path: Path) -> None:
     """By the program's clock, a device's timings fit into the time in which both were measured."""
     logs = tmp_path / "logs"

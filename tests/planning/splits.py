@@ -118,8 +118,11 @@ def all_splits(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
     computes = [np.array(list(times.values())) for times in of_device]
     in_use = [(one > 0).astype(int) for one in batches]
     which = reduce(np.add.outer, [used << device for device, used in enumerate(in_use)])
-    syncs = [sync_s(problem, subset) for subset in subsets(len(problem.loads))]
-    step_s = reduce(np.maximum.outer, computes) + np.array(syncs)[which]
+    step_s = reduce(np.maximum.outer, computes)
+    for number, subset in enumerate(subsets(len(problem.loads))):
+        of_subset = which == number
+        added_s = [sync_s(problem, subset, busy_s) for busy_s in step_s[of_subset]]
+        step_s[of_subset] += added_s
     return reduce(np.add.outer, batches), step_s, reduce(np.add.outer, in_use)
 
 
@@ -136,7 +139,7 @@ def by_set(**seconds: float) -> dict[frozenset[int], float]:
     return {frozenset(map("abcde".index, of)): took for of, took in seconds.items()}
 
 
-def sync_s(problem: Problem, used: set[int]) -> float:
+def sync_s(problem: Problem, used: set[int], busy_s: float) -> float:
     """A set's sync: measured, or that of the smallest measured set that it is a part of."""
     measured = problem.sync.measured
     if len(used) < 2:
@@ -144,7 +147,10 @@ def sync_s(problem: Problem, used: set[int]) -> float:
     for size in range(len(used), len(problem.loads) + 1):
         around = [some for some in measured if len(some) == size and used <= some]
         if around:
-            return min(measured[some] for some in around)
+            least = min(around, key=lambda some: measured[some])
+            if least in problem.sync.curves:
+                return float(problem.sync.curves[least].at(busy_s))
+            return measured[least]
     return max(measured.values(), default=problem.sync.otherwise_s)
 
 
@@ -173,7 +179,7 @@ def assert_split(problem: Problem, found: Allocation) -> None:
             assert compute_s == pytest.approx(time_s(load, batch, micro), rel=1e-12)
         else:
             assert micro == compute_s == 0
-    step_s = max(busy_s) + sync_s(problem, {*split.used})
+    step_s = max(busy_s) + sync_s(problem, {*split.used}, max(busy_s))
     assert found.step_time_s == pytest.approx(step_s, rel=1e-13)
     assert split.global_batch == (problem.global_batch or split.global_batch)
     assert split.global_batch <= (problem.max_global_batch or math.inf)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
-from gpubalance.planning.sync import Syncs
+from gpubalance.planning.sync import SyncCurve, Syncs
 from tests.planning.splits import (
     assert_best,
     by_set,
@@ -113,6 +115,87 @@ def test_of_some_devices_it_is_the_same_under_their_new_numbers() -> None:
     assert syncs.of({0, 1, 2}) == syncs.of({1, 2}) == 0.1
 
 
+# Two rounds at (busy, sync) of (100, 40) and (400, 10) ms
+ROUNDS = [(0.400, 0.010), (0.100, 0.040)]
+
+
+@cases(
+    "busy_s, sync_s",
+    (0.050, 0.040),  # as the nearest one
+    (0.100, 0.040),
+    (0.130, 0.020),  # 30 ms more compute hide 20 ms more
+    (0.145, 0.010),
+    (0.300, 0.010),
+    (0.900, 0.010),
+)
+def test_a_longer_backward_pass_hides_more_of_the_sync(
+    busy_s: float, sync_s: float
+) -> None:
+    everything = frozenset({0, 1})
+    syncs = Syncs({everything: 0.010}, curves={everything: SyncCurve.through(ROUNDS)})
+    assert syncs.curve({0, 1}).at(busy_s) == pytest.approx(sync_s)
+    assert syncs.curve({0}).at(busy_s) == 0.0
+    renumbered = syncs.restricted_to([1, 0])
+    assert renumbered.curve({0, 1}).at(busy_s) == pytest.approx(sync_s)
+
+
+def test_sync_that_rises_or_falls_faster_than_compute_hides_is_on_the_line_between() -> (
+    None
+):
+    rising = SyncCurve.through([(0.1, 0.02), (0.3, 0.04)])
+    steep = SyncCurve.through([(0.1, 0.05), (0.15, 0.01)])
+    assert rising.at(0.2) == pytest.approx(0.03)
+    assert steep.at(0.125) == pytest.approx(0.03)
+
+
+def test_a_step_counts_with_a_shorter_one_of_longer_compute() -> None:
+    """150 ms were measured with 100 ms of compute, and 130 ms with 120 ms."""
+    curve = SyncCurve.through([(0.100, 0.050), (0.120, 0.010), (0.120, 0.015)])
+    assert curve.at([0.100, 0.110, 0.120]) == pytest.approx([0.030, 0.020, 0.010])
+
+
+def sync_by_hand(points: list[tuple[float, float]], busy_s: float) -> float:
+    """The same by the rule, from one point to the next."""
+    lowered = []
+    for busy, sync in sorted(points):
+        steps_s = [other + with_it for other, with_it in points if other >= busy]
+        lowered.append((busy, min(min(steps_s) - busy, sync)))
+    lowered.sort()
+    if busy_s <= lowered[0][0]:
+        return min(sync for busy, sync in lowered if busy == lowered[0][0])
+    for (busy, sync), (later, less) in pairwise(lowered):
+        if busy < busy_s <= later:
+            line = sync + (less - sync) * (busy_s - busy) / (later - busy)
+            hidden = max(less, sync - (busy_s - busy) * 2 / 3)
+            return min(line, hidden) if sync > less else line
+    return lowered[-1][1]
+
+
+a_point = st.tuples(st.floats(0.01, 1.0), st.floats(0.0, 0.5))
+
+
+@given(points=st.lists(a_point, min_size=1, max_size=5), busy_s=st.floats(0.0, 1.2))
+def test_sync_is_as_by_hand_and_no_longer_compute_makes_a_step_shorter(
+    points: list[tuple[float, float]], busy_s: float
+) -> None:
+    curve = SyncCurve.through(points)
+    assert curve.at(busy_s) == pytest.approx(sync_by_hand(points, busy_s), abs=1e-9)
+    several_s = np.linspace(0.0, 1.2, 200)
+    steps_s = several_s + curve.at(several_s)
+    assert (np.diff(steps_s) > -1e-12).all()
+
+
+def test_a_plan_for_another_global_batch_takes_the_sync_of_its_compute() -> None:
+    """Two cards of 1 ms a sample: 100 and 400 each were measured, 130 and 200 each are planned."""
+    pair = frozenset({0, 1})
+    syncs = Syncs({pair: 0.010}, curves={pair: SyncCurve.through(ROUNDS)})
+    problem = Problem((Load(Line(0.0, 0.001, 0.0), 400),) * 2, syncs)
+    for each, step_s in ((100, 0.140), (130, 0.150), (200, 0.210), (400, 0.410)):
+        planned = allocate(replace(problem, global_batch=2 * each))
+        assert planned.split.batches == (each, each)
+        assert planned.step_time_s == pytest.approx(step_s)
+
+
 @st.composite
 def with_sets(draw: st.DrawFn) -> Problem:
     """A problem in which some sets, or all, have a sync of their own.
@@ -125,7 +208,14 @@ def with_sets(draw: st.DrawFn) -> Problem:
         return problem
     seconds = st.integers(0, 16).map(lambda n: n / 64)
     measured_s = draw(st.dictionaries(st.sampled_from(several), seconds))
-    return replace(problem, sync=Syncs(measured_s))
+    curves = {}
+    for devices in measured_s:
+        points = draw(
+            st.lists(st.tuples(seconds.map(lambda s: 4 * s), seconds), max_size=3)
+        )
+        if points:
+            curves[devices] = SyncCurve.through(points)
+    return replace(problem, sync=Syncs(measured_s, curves=curves))
 
 
 @given(problem=with_sets())

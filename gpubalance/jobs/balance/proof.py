@@ -30,7 +30,7 @@ from gpubalance.results.run import (
     alone_in_use,
     divide_gap,
 )
-from gpubalance.results.warnings import warning
+from gpubalance.results.warnings import TOGETHER, warning
 from gpubalance.settings.batch_split import BatchSplit
 
 
@@ -133,20 +133,24 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
             solo_gap=gap,
             overhead=rounds.joint_workers.overhead,
         ),
-        "warnings": (*plan.warnings, *_warnings(rounds, plan.global_batch)),
+        "warnings": (*plan.warnings, *_warnings(rounds, best)),
     }
     return plan.model_copy(update=changes)
 
 
-def _warnings(rounds: BalanceRounds, global_batch: int) -> list[Warning_]:
+def _warnings(rounds: BalanceRounds, best: MeasuredSplit) -> list[Warning_]:
     warnings = []
+    split = best.planned.split
+    times = rounds.estimates.times_alone(split, best.run or best.current[-1])
+    if times > TOGETHER:
+        warnings.append(warning("slower-together", factor=times))
     for device, change in rounds.estimates.changed():
         warnings.append(speed_changed(rounds.request.devices[device], change))
     if rounds.estimates.stamps_are_late:
         warnings.append(warning("stamps-late"))
     warnings += resumed(rounds.journal.reused[TriedSplit], "rounds")
     if rounds.pipeline is not None:
-        warnings += batches_joined(rounds.pipeline.joined_from, global_batch)
+        warnings += batches_joined(rounds.pipeline.joined_from, split.global_batch)
     return warnings + rounds.warnings
 
 

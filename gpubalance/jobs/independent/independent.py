@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,6 +37,7 @@ from gpubalance.numbers.stats import interval_of_sum
 from gpubalance.results.common import Model, Throughput, Warning_, now
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
 from gpubalance.results.probe import Failure
+from gpubalance.results.warnings import TOGETHER, warning
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.system.deadlines import TimeLimit
@@ -92,13 +93,14 @@ class Found:
             model = facts[0].model
         at_once = [replica for replica in self.going if windows[replica.at_once]]
         solo_rates = [self._throughput(replica.alone).median for replica in at_once]
+        own_models = tuple(self._own_model(replica, origin_s) for replica in replicas)
         return Independent(
             created=now(),
             settings=request.settings,
             environment=environment(request.driver),
             model=model,
             devices=request.devices,
-            replicas=tuple(self._own_model(replica, origin_s) for replica in replicas),
+            replicas=own_models,
             throughput=self._sum_of_rates(at_once),
             solo_sum=sum(solo_rates) if solo_rates else None,
             overlap_s=self.measurer.overlap_s,
@@ -106,6 +108,7 @@ class Found:
             complete=self.complete,
             warnings=(
                 *resumed(self.measurer.resumed.total()),
+                *slower_together(own_models),
                 *self._of_figures(),
                 *telemetry_ended(self.measurer.telemetry_ended()),
                 *self.trace_warnings,
@@ -341,3 +344,13 @@ def one_failure(replicas: Sequence[OwnReplica]) -> GpubalanceError | None:
     if kind is OutOfMemory:
         kind = NothingFits
     return one_error(kind, failed)
+
+
+def slower_together(replicas: Sequence[OwnModel]) -> Iterator[Warning_]:
+    """A warning if every device's steps take clearly longer at once than alone."""
+    times = []
+    for replica in replicas:
+        if replica.contention is not None and replica.contention < 1:
+            times.append(1 / (1 - replica.contention))
+    if len(times) > 1 and min(times) > TOGETHER:
+        yield warning("slower-together/independent", factor=min(times))

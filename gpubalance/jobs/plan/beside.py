@@ -17,9 +17,7 @@ _MOST_DEVICES = 16  # each global batch costs one run of the solver
 _GLOBAL_BATCHES = 24
 
 
-def even_split(
-    problem: Problem, split: BatchSplit, sync_s: float
-) -> SplitPrediction | None:
+def even_split(problem: Problem, split: BatchSplit) -> SplitPrediction | None:
     """The even split of that split's devices and global batch, in one piece a device.
 
     Where that does not fit, the largest equal shares that do. None if the split has one device, or
@@ -32,10 +30,10 @@ def even_split(
     even = BatchSplit.even(split.global_batch, len(loads))
     if max(even.batches) > limit:
         even = BatchSplit((limit,) * len(loads))
-    busy_s = 0.0
-    for load, batch in zip(loads, even.batches, strict=True):
-        busy_s = max(busy_s, load.compute_s(batch, batch) + load.update_s)
-    return _predicted(even, sync_s + busy_s)
+    computes_s = [0.0] * len(problem.loads)
+    for device, batch in zip(split.used, even.batches, strict=True):
+        computes_s[device] = problem.loads[device].compute_s(batch, batch)
+    return _predicted(even, problem.step_time_s(computes_s))
 
 
 def best_at(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -14,7 +14,7 @@ from gpubalance.jobs.plan.problem import find_probes, problem_of
 from gpubalance.planning.allocate import allocate_or_none, as_measured
 from gpubalance.planning.model import LINE_WITHIN, Curve, Line
 from gpubalance.planning.problem import Allocation, Binds, Problem
-from gpubalance.planning.sync import Syncs
+from gpubalance.planning.sync import SyncCurve, Syncs
 from gpubalance.results.probe import Probe
 from gpubalance.results.run import Measurement
 from gpubalance.settings.batch_split import BatchSplit
@@ -32,6 +32,10 @@ WORTH_A_ROUND = 0.004
 _BELIEVED = 1.5
 # How many times as fast as alone, at the same batch, no device is beside others
 _FASTER = 2.0
+# Of the shortest step: splits whose sync differs by less have the one measured last.
+_SYNC_DIFFERS = 0.02
+# Sizes so near tell equally much of one between them.
+_NEAR_OCTAVES = 0.5
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
 
 
@@ -53,6 +57,10 @@ class DeviceEstimates:
         self._loads = list(self._by_probe.loads)
         # Of each set of devices, as last measured
         self._syncs_s: dict[frozenset[int], float] = {}
+        # Of each of its splits, as last measured at the devices' present speed: (busy, sync)
+        self._sync_points: dict[
+            frozenset[int], dict[BatchSplit, tuple[float, float]]
+        ] = defaultdict(dict)
         # Seconds of a sum of all gradients over some sets of devices
         self.sums_s: dict[frozenset[int], float] = {}
         self._measured: dict[BatchSplit, MeasuredSplit] = {}
@@ -68,8 +76,23 @@ class DeviceEstimates:
     @property
     def problem(self) -> Problem:
         """The solver's problem by what is known now."""
-        syncs = Syncs(self._syncs_s, self.request.sync_s or 0.0, self.sums_s)
+        syncs = Syncs(
+            self._syncs_s, self.request.sync_s or 0.0, self.sums_s, self._sync_curves()
+        )
         return replace(self._by_probe, loads=tuple(self._loads), sync=syncs)
+
+    def _sync_curves(self) -> dict[frozenset[int], SyncCurve]:
+        """The curve of each set of devices whose sync clearly depends on the split.
+
+        Of splits that differ by chance a plan would choose the one measured with the least sync.
+        """
+        curves = {}
+        for used, by_split in self._sync_points.items():
+            syncs_s = [sync_s for _, sync_s in by_split.values()]
+            step_s = min(map(sum, by_split.values()), default=0.0)
+            if syncs_s and max(syncs_s) - min(syncs_s) > _SYNC_DIFFERS * step_s:
+                curves[used] = SyncCurve.through(by_split.values())
+        return curves
 
     def even_if_undecided(self, promised: Allocation) -> Allocation:
         """The even split of as large a batch, if the probe can't tell that the promised one gains.
@@ -127,7 +150,9 @@ class DeviceEstimates:
         used = set(split.used)
         if len(used) <= 1:
             used = set(range(len(self.devices)))
-        return self.problem.sync.of(used)
+        problem = self.problem
+        busy_s = problem.busy_s(problem.computes_s(split))
+        return float(problem.sync.curve(used).at(busy_s))
 
     def left_out_beside_measured_set(self, split: BatchSplit) -> list[int]:
         """What a split leaves out of the smallest set of measured sync that has its own devices."""
@@ -140,6 +165,18 @@ class DeviceEstimates:
         """A device's compute time in seconds for its part of a split, by its own probe."""
         load = self._by_probe.loads[device]
         return load.compute_s(split.batches[device], split.micro_batches[device])
+
+    def times_alone(self, split: BatchSplit, measured: Measurement) -> float:
+        """The least number of times as long as alone that a device computed in a split.
+
+        It is 1 for a device alone, or if stamps are late.
+        """
+        if self.stamps_are_late or len(measured.replicas) == 1:
+            return 1.0
+        return min(
+            replica.compute_s / self.alone_s(replica.device, split)
+            for replica in measured.replicas
+        )
 
     def alone_update_s(self, device: int) -> float:
         """A device's weight update in seconds, by its own probe."""
@@ -256,6 +293,7 @@ class DeviceEstimates:
         self.stamps_are_late = True
         self._factors.clear()
         self._syncs_s.clear()
+        self._sync_points.clear()
         for measured_split in self._measured.values():
             for measured in measured_split.current:
                 self._learn_factors(measured_split.planned.split, measured)
@@ -303,7 +341,9 @@ class DeviceEstimates:
             busy_s.append(compute_s + replica.update_s)
         if len(busy_s) > 1 and self.request.sync_s is None:
             usual_s = measured.step_time_s.median - measured.slow_s
-            self._syncs_s[frozenset(split.used)] = max(0.0, usual_s - max(busy_s))
+            used = frozenset(split.used)
+            self._syncs_s[used] = max(0.0, usual_s - max(busy_s))
+            self._sync_points[used][split] = (max(busy_s), self._syncs_s[used])
 
     def measurement_limit_reached(self, split: BatchSplit) -> MeasuredSplit | None:
         """All that was measured of a split, if measuring it again would help no more; else None."""
@@ -333,6 +373,7 @@ class DeviceEstimates:
             if split.used == used:
                 del self._measured[split]
         self._syncs_s.pop(frozenset(used), None)
+        self._sync_points.pop(frozenset(used), None)
 
     def _forget(self, device: int, ratio: float) -> None:
         self._changes[device] = ratio * self._changes.get(device, 1.0)
@@ -344,14 +385,15 @@ class DeviceEstimates:
     def _mark_stale(self, split: BatchSplit) -> None:
         measured = self._measured[split]
         self._measured[split] = replace(measured, since=len(measured.measurements))
+        self._sync_points[frozenset(split.used)].pop(split, None)
 
     def _model(self, device: int) -> Line | Curve:
         """A device's step time in joint runs.
 
-        Measured sizes take what they took, others their time alone times the mean factor of those.
-        A size that is off the line says little about its neighbours: the curve bends only right
-        beside it. A throughput far above all that the device gave alone is not believed: a stamp
-        that came late on a busy machine tells of one.
+        Measured sizes take what they took, others their time alone times `_factor_at`. A size that
+        is off the line says little about its neighbours: the curve bends only right beside it. A
+        throughput far above all that the device gave alone is not believed: a stamp that came late
+        on a busy machine tells of one.
         """
         alone = self._by_probe.loads[device].model
         limit = self._loads[device].limit
@@ -359,7 +401,6 @@ class DeviceEstimates:
         factors = {}
         for size, each in self._factors[device].items():
             factors[size] = statistics.fmean(each)
-        mean = statistics.fmean(factors.values())
         sizes = {multiple, limit}
         if isinstance(alone, Curve):
             sizes.update(alone.batches)
@@ -370,7 +411,7 @@ class DeviceEstimates:
         max_rate = _BELIEVED * self._best_rate(device)
         times_s = []
         for size in batches:
-            time_s = factors.get(size, mean) * alone.measured_s(size)
+            time_s = _factor_at(size, factors) * alone.measured_s(size)
             times_s.append(max(time_s, size / max_rate))
         return Curve(tuple(batches), tuple(times_s))
 
@@ -387,6 +428,23 @@ class DeviceEstimates:
         for device, ratio in sorted(self._changes.items()):
             if abs(ratio - 1) > _MOVED:
                 yield device, ratio - 1
+
+
+def _factor_at(size: int, factors: Mapping[int, float]) -> float:
+    """A measured size's factor; elsewhere a mean of all, each with the weight 1/max(½, d)².
+
+    It is d octaves away. Those within half an octave count alike: they differ by chance.
+    """
+    if size in factors:
+        return factors[size]
+    total = 0.0
+    weights = 0.0
+    for measured, factor in factors.items():
+        octaves = abs(math.log2(size / measured))
+        weight = 1 / max(_NEAR_OCTAVES, octaves) ** 2
+        total += weight * factor
+        weights += weight
+    return total / weights
 
 
 def _rivals(other: MeasuredSplit, best: MeasuredSplit) -> bool:

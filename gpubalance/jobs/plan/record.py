@@ -156,7 +156,7 @@ def _predicted(
     if len(split.used) > 1:
         # Measured step and compute times each have noise of their own.
         sync_s = max(0.0, planned.step_time_s - max(busy_s))
-    even = even_split(problem, split, sync_s)
+    even = even_split(problem, split)
     even_batch = even.split.global_batch if even else None
     solo_sum = _solo_sum(known.probes)
     noise_scale = known.request.noise_scale
