@@ -127,7 +127,7 @@ def test_a_sum_that_is_0_at_first_is_told_or_refused() -> None:
     x = np.clip(numbers(200)[0], -2, 2)
     y = numbers(200)[1]
     x[100:] *= 4
-    told = warned("adds to the loss is 0 for the samples tried")
+    told = warned("adds 0 to the loss for the samples tried")
     with told, refused("adds a sum over the batch"):
         split.fit(model, x, y, shuffle=False, verbose=0)
 
@@ -181,7 +181,7 @@ def test_a_counter_in_half_precision_is_no_mean_and_told_where_it_is_lost() -> N
     assert known.warned == ()
     assert sorted(known.variables.values()) == [SUM] * 4  # the loss's two, too
     (warned,) = checked(counting("mixed_bfloat16"), x, y).warned
-    assert "changes float32 by no more than rounding does" in warned
+    assert "changes float32 by no more than rounding error" in warned
 
 
 @pytest.mark.parametrize("half", HALVES)
