@@ -109,8 +109,8 @@ OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
     ("[devices]\nzzz = 3", f": [devices] zzz{NONE}", OF_DEVICES),
     ("config = 'other.toml'", f": config{NONE}", "there are: "),
     ("[run]\nno-xla = true", f": [run] no-xla{NONE}", "did you mean xla?"),
-    ("[run", " is not TOML", ""),
-    ("x = " + "[" * 100_000, " is not TOML", ""),
+    ("[run", " is not valid TOML", ""),
+    ("x = " + "[" * 100_000, " is not valid TOML", ""),
     ("#" * (1 << 20) + "\n", " is larger than 1 MiB", ""),
     ids=lambda text: text[:30],
 )
