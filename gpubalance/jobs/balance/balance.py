@@ -80,7 +80,8 @@ def find_and_prove(rounds: BalanceRounds) -> Plan:
         elif best is None:
             raise PartialResult(
                 f"every split that was tried ran out of memory, {rounds.ran_out} of them",
-                remedy="--margin keeps more memory free, --rounds tries more",
+                remedy="keep more memory free with --margin, or try more splits with "
+                "--rounds",
             )
         elif best.run is not None:
             finish(rounds, best.planned.split, best.run)

@@ -152,7 +152,7 @@ class Measurer:
             return taken
         raise BadInput(
             "the journal of this command is damaged",
-            remedy="run it again without --resume",
+            remedy="run the command again without --resume",
         )
 
     def _key_of(self, turn: Turn, number: int) -> str:
