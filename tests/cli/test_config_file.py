@@ -188,7 +188,7 @@ def test_verbose_may_be_in_it_too(tmp_path: Path) -> None:
     process = start("devices", "--config", "mine.toml", cwd=tmp_path)
     _, err = process.communicate(timeout=60)
     refused = (
-        "error: --simulate 65: from 1 to 64 devices\n  → from mine.toml: --simulate"
+        "error: --simulate 65: give 1 to 64 devices\n  → from mine.toml: --simulate"
     )
     assert err.startswith(f"{refused}\nTraceback")
 

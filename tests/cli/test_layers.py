@@ -227,7 +227,7 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
     (
         "os.kill(os.getpid(), 9)",
         6,
-        "memory ran out while training in segments on GPU:0",
+        "the host ran out of memory while training in segments on GPU:0",
     ),
 )
 def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(

@@ -434,7 +434,7 @@ def test_a_model_is_cut_only_where_that_can_be_faster() -> None:
     with pytest.raises(UsageError) as caught:
         uncut(request, NO_LIMIT, quiet, nothing_kept())
     assert "because 5.9 % of each step is bubble" in caught.value.message
-    rate = f"layers would give {16 / 17 * sum(rates):.0f} samples/s"
+    rate = f"layers would give at most {16 / 17 * sum(rates):.0f} samples/s"
     assert rate in caught.value.message
     forced = uncut(asked(force=True), NO_LIMIT, quiet, nothing_kept())
     assert known(forced.solo_best).throughput == pytest.approx(max(rates))

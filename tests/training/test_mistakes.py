@@ -88,7 +88,7 @@ def test_nan_among_the_samples_is_told_as_a_loss_that_is_not_finite() -> None:
     for given, among in (((x * np.nan, y), "inputs"), ((x, y * np.nan), "labels")):
         (text,) = checked(compiled(body, "mse"), *given).warned
         assert "is NaN or infinite for the samples tried" in text
-        assert text.endswith(f"among their {among}")
+        assert text.endswith(f"their {among} contain NaN or infinity")
 
 
 def test_a_later_nan_is_told_when_the_training_ends() -> None:
@@ -200,7 +200,7 @@ def test_inputs_of_another_shape_are_named_in_keras_words() -> None:
 @cases("of", lambda *arrays: arrays, batched)
 def test_labels_of_the_other_loss(of: Any) -> None:
     one, other = "sparse_categorical_crossentropy", "categorical_crossentropy"
-    shapes = r"\(batch, 3\), one-hot", r"\(batch\), class"
+    shapes = r"\(batch, 3\): they are one-hot", r"\(batch\): they are class"
     kinds = (one, one_hot(200)[1], other, shapes[0]), (other, Y, one, shapes[1])
     for loss, labels, use, shape in kinds:
         split, model = dense(loss)

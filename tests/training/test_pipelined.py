@@ -274,7 +274,7 @@ def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
     result = cut(two_in_two_out())
     file = tmp_path / "layers.json"
     file.write_text(result.model_dump_json())
-    with refused("not here", PlanMismatch):
+    with refused("is missing", PlanMismatch):
         gpubalance.load_layers(file, simulate=1)
     layers = layers_for(two_in_two_out())
     with layers.scope():

@@ -20,7 +20,7 @@ X, Y = numbers(240)
 def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     split = simulated((70, 30))
     outside = r"was built outside this split's scope\(\)"
-    with refused(rf"{outside}(.|\n)*→ with split\.scope\(\):"):
+    with refused(rf"{outside}(.|\n)*→ build .* inside `with split\.scope\(\):`"):
         split.fit(classifier()(), X, Y)
     split, model = in_split()
     too_many = r"fewer CPU devices than 9(.|\n)*of several splits, enter the largest one's first"
@@ -32,9 +32,7 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     with refused("a batch of 1 has fewer samples than the 2 devices"):
         split.fit(model, X, Y, batch_size=1)
     model.compile("adam", "mse")
-    again = (
-        r"the model compiled, outside this split's scope(.|\n)*→ compile it again, with"
-    )
+    again = r"the model compiled, outside this split's scope(.|\n)*→ compile it again inside the scope, with"
     with refused(f"the optimizer of the model .* was made, or {again} a new op"):
         split.fit(model, X, Y)
     with split.scope():
@@ -80,9 +78,7 @@ def test_a_subclass_gets_its_variables_in_the_scope_or_is_refused(before: str) -
         model.fit(X, Y, verbose=0)
         return
     model(X[:1])
-    outside = (
-        r"called or built outside it first: its layer dense\w* created its variables"
-    )
+    outside = r"called or built outside it first: its layer dense\w* created its variables there"
     with refused(
         rf"^the model \w+ was .*, but {outside}\n  → build the model anew and"
     ):

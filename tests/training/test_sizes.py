@@ -52,7 +52,7 @@ def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> No
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:
-    no_profile = r"can't read no\.toml: .*\n  → simulate takes a profile"
+    no_profile = r"can't read no\.toml: .*\n  → simulate takes the file of a profile"
     with refused(no_profile, UsageError):
         Split(batches=[8, 4], simulate="no.toml")
 

@@ -111,7 +111,7 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
 def test_steps_of_another_size_are_told_once() -> None:
     model = in_split()[1]
     (text,) = told(lambda: model.fit(X[:32], Y[:32], verbose=0))
-    takes = "this fit takes 32 samples a step, 22/10, not the split's 100:"
+    takes = "this fit takes 32 samples a step (22/10), not the split's 100:"
     assert text.startswith(
         f"{takes} there are only 32 samples; gpubalance balance --model"
     )
@@ -133,7 +133,9 @@ def test_a_short_batch_that_comes_first_by_chance_is_not_told_of() -> None:
     assert told(lambda: fit(100, 40)) == []
     for sizes in ((20, 40, 40), (40, 40, 20), (40,)):
         (text,) = told(lambda sizes=sizes: fit(*sizes))
-        assert text.startswith("this fit takes 40 samples a step, 28/12, not the split")
+        assert text.startswith(
+            "this fit takes 40 samples a step (28/12), not the split"
+        )
 
 
 @pytest.mark.full

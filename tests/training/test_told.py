@@ -76,7 +76,7 @@ def test_each_loss_that_is_no_mean_is_told_by_its_name() -> None:
     warned = "\n".join(checked(with_losses(*NO_MEANS), *given).warned)
     assert re.findall(r"\((\w+)\) is not a mean over samples", warned) == [*NO_MEANS]
     of_two = checked(with_losses("seldom", "signs"), X, [Y, Y]).warned
-    assert "(seldom) is 0 for the samples tried, so it is not known" in of_two[-1]
+    assert "(seldom) is 0 for the samples tried, so gpubalance cannot" in of_two[-1]
     assert f"the loss signs {DRAWS}" in of_two[0]
 
 

@@ -97,7 +97,7 @@ FAILURES: dict[str, tuple[str, str, type[GpubalanceError], str]] = {
     ),
     "a device or a program hangs": (HANGS, WAITS, DeadlinePassed, NOT_COMPUTED),
     "a process is stopped": (STOPS, WAITS, DeadlinePassed, NO_ANSWER),
-    "all wait": (WAITS, WAITS, DeadlinePassed, f"{ALL} said .*; each waits for the o"),
+    "all wait": (WAITS, WAITS, DeadlinePassed, f"{ALL} sent .*; each waits for the o"),
 }
 
 
