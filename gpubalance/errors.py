@@ -131,7 +131,7 @@ class TimeLimitPassed(DeadlinePassed):
     def __init__(self, seconds: float) -> None:
         super().__init__(
             f"the time limit of {seconds:g} s passed",
-            remedy="give it more, or leave out --time-limit",
+            remedy="raise --time-limit, or leave it out",
         )
         self.seconds = seconds
 

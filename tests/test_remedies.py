@@ -77,7 +77,7 @@ def test_an_error_has_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_an_unforeseen_error_is_a_known_one(capsys: pytest.CaptureFixture[str]) -> None:
     bug, full = "a bug in gpubalance: ", "No space left on device"
-    quoted = f"error: {bug}KeyError: '{full}'\n  → report what --verbose adds to this\n"
+    quoted = f"error: {bug}KeyError: '{full}'\n  → report the output with --verbose\n"
     for error, code, says in (
         (OSError(28, full), 3, known_error("disk-full").remedy),
         (RuntimeError("of ours"), 1, f"{bug}RuntimeError: of ours"),

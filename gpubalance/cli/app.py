@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gpubalance.cli import complete
-from gpubalance.cli.command import COMMANDS, Command
+from gpubalance.cli.command import COMMANDS, GROUPS, Command
 from gpubalance.cli.config import ConfigOption, HelpOption, Invocation
 from gpubalance.cli.next_command import program, resuming, typed
 from gpubalance.cli.output import say
@@ -58,7 +58,9 @@ class _Program(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         options["commands"] = {
-            name: Command(name, about) for name, about in COMMANDS.items()
+            name: Command(name, about, group)
+            for group, commands in GROUPS.items()
+            for name, about in commands.items()
         }
         super().__init__(**options)
 
@@ -66,7 +68,8 @@ class _Program(TyperGroup):
         """Raises UsageError for a word such as train: that is done in a script."""
         if args and get_close_matches(args[0], _OF_A_SCRIPT, cutoff=0.8):
             raise UsageError(
-                f"there is no command {args[0]!r}: your own script trains your model",
+                f"gpubalance has no command {args[0]!r}: your own script trains the "
+                "model, with the split that gpubalance found",
                 remedy="gpubalance guide train",
             )
         return super().resolve_command(ctx, args)
@@ -75,7 +78,8 @@ class _Program(TyperGroup):
 app = typer.Typer(
     name="gpubalance",
     cls=_Program,
-    help="Measures unlike GPUs and finds the batch split that makes them finish together.",
+    help="Measures GPUs of different speed and finds the batch split with which they "
+    "finish together.",
     no_args_is_help=True,
     add_help_option=False,
 )
@@ -202,7 +206,7 @@ def to_gpubalance_error(
     message = f"{type(error).__name__}: {error}"
     fault = machine_fault(error)
     if fault is None:
-        our_error: GpubalanceError = Bug(message, report="what --verbose adds to this")
+        our_error: GpubalanceError = Bug(message, report="the output with --verbose")
     else:
         our_error = EnvironmentFault(message, cause=fault.cause, remedy=fault.remedy)
     our_error.__cause__ = error
@@ -233,7 +237,7 @@ def show_error(error: GpubalanceError, *, verbose: bool) -> int:
         text = _wrapped(f"error: {error}")
         if error.log and (verbose or error.exit_code not in (2, 4, 5)):
             log = "".join(f"\n  | {line}" for line in error.log.splitlines())
-            text += f"\n  the end of the worker's log:{log}"
+            text += f"\n  the last lines of the worker's log:{log}"
     say(clean_lines(text), sys.stderr)
     if verbose:  # cleaned too: a traceback may quote anybody's text
         say(clean_lines("".join(traceback.format_exception(error))), sys.stderr)

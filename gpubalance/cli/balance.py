@@ -29,7 +29,10 @@ def balance(
     *,
     watch: Any = None,
 ) -> Any:
-    """Example: gpubalance balance --gpus 0 1 -o plan.json"""
+    """It probes, plans, runs the plan, and corrects the plan from what was measured.
+
+    Example: gpubalance balance --gpus 0 1 -o plan.json
+    """
     # `watch` is for Python: it gets the events, and nothing is shown. Returns the plan, None after
     # a dry run.
     from gpubalance.cli.dry_run import dry_run

@@ -19,7 +19,9 @@ def check(
     gpus: Annotated[Devices, Without("hosts", "via")],
     reporting: Unwatched,
 ) -> None:
-    """Without --gpus it runs on this machine's CPU, and touches no GPU.
+    """It also lists what a split would not train exactly.
+
+    Without --gpus it runs on this machine's CPU and uses no GPU.
 
     Example: gpubalance check --model train.py:build --data train.py:dataset
     """
@@ -31,7 +33,7 @@ def check(
     from gpubalance.results.checkup import ModelCheck
 
     if not settings.model:
-        raise UsageError("there is no model to check", remedy="--model train.py:build")
+        raise UsageError("check needs a model", remedy="--model train.py:build")
     simulate = gpus.simulate or None
     if simulate is None and gpus.gpus is None:
         simulate = "1"

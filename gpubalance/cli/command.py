@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Container, Sequence
@@ -20,43 +21,32 @@ from gpubalance.errors import UsageError
 _NUMBER = re.compile(r"-\d")
 _TYPED = "gpubalance.typed"
 
-COMMANDS = {
-    "devices": "List the devices, and why one can't be used.",
-    "check": (
-        "Say in seconds whether a model and its data can be measured, and what a split would not "
-        "train exactly."
-    ),
-    "probe": (
-        "Measure what each device can do alone: throughput over batch sizes, batch limit, "
-        "step-time model."
-    ),
-    "balance": (
-        "Find the best split and prove it: probe, plan, run, and correct it from what was measured."
-    ),
-    "plan": "Compute the best split from a probe, and predict what it gives. No device is touched.",
-    "run": "Train with a split for real, and see what each device gives and where its time goes.",
-    "independent": (
-        "Train a model on each device, all at once and each alone: what sharing the machine costs."
-    ),
-    "layers": (
-        "Cut a model that no device holds over several, and prove the cut: a pipeline of "
-        "micro-batches."
-    ),
-    "queue": "Run many commands, one at a time on each device, each where all of them end soonest.",
-    "launch": (
-        "Run a training script on a plan's devices: over several hosts, a process for each device."
-    ),
-    "compare": "Compare results with the first: faster, slower, or no clear difference.",
-    "report": (
-        "Show results as a page with charts and tables, as pictures, or as text for documents and "
-        "spreadsheets."
-    ),
-    "doctor": (
-        "Check driver, libraries, GPUs, copies between them and a training step, and say how to "
-        "fix it."
-    ),
-    "guide": "Read the manual: a chapter each on measuring, training, files, troubles and more.",
+# Each fits into a line of the program's help.
+GROUPS = {
+    "Measure": {
+        "check": "Check in seconds whether a model and its data can be measured.",
+        "probe": "Measure each device alone, at all batch sizes that fit.",
+        "balance": "Find the best split and prove it by a measurement.",
+        "plan": "Compute the best split from a probe, without any device.",
+        "run": "Train with a given split, and show where the time goes.",
+        "independent": "Train a model on each device, alone and all at once.",
+        "layers": "Cut a model that fits on no device over several of them.",
+    },
+    "Train": {
+        "launch": "Run your training script on the devices of a plan.",
+        "queue": "Run many commands, one at a time on each device.",
+    },
+    "Results": {
+        "compare": "Compare results: faster, slower, or no clear difference.",
+        "report": "Show results as a page with charts, as pictures, or as tables.",
+    },
+    "Machine and manual": {
+        "devices": "List the devices, and why any of them can't be used.",
+        "doctor": "Check driver, libraries and GPUs, and show how to fix them.",
+        "guide": "Read the manual.",
+    },
 }
+COMMANDS = tuple(itertools.chain(*GROUPS.values()))
 
 
 class Command(TyperCommand):
@@ -66,7 +56,7 @@ class Command(TyperCommand):
     lists as people write them, and completes them: Typer knows one value for an option.
     """
 
-    def __init__(self, name: str, summary: str) -> None:
+    def __init__(self, name: str, summary: str, group: str | None = None) -> None:
         super().__init__(
             name,
             # The words after the name of a script to launch are the script's own.
@@ -74,6 +64,7 @@ class Command(TyperCommand):
             short_help=summary,
             add_help_option=False,
             rich_markup_mode="rich",
+            rich_help_panel=group,
         )
         # So that __getattr__ is asked for them
         del self.params, self.callback, self.help

@@ -19,12 +19,13 @@ Baseline = Annotated[
     Path,
     typer.Argument(
         metavar="BASELINE.json",
-        help="What `run`, `balance`, `plan`, `probe` or `independent` wrote: the baseline.",
+        help="The baseline: a result of `run`, `balance`, `plan`, `probe`, "
+        "`independent` or `layers`.",
     ),
 ]
 Others = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="RESULT.json", help="One or more to compare with it."),
+    typer.Argument(metavar="RESULT.json", help="Results to compare with it."),
 ]
 
 
@@ -35,7 +36,9 @@ def _per_cent(text: str) -> str:
     """
     number = text.strip("% ")
     if text.startswith("0.") and number == text.strip():
-        raise ValueError(f"{text} needs its sign: {text}% or {float(text):.0%}?")
+        raise ValueError(
+            f"{text} needs a unit: did you mean {text}% or {float(text):.0%}?"
+        )
     return number
 
 
@@ -46,18 +49,22 @@ class Gate(Record):
         Annotated[float, BeforeValidator(_per_cent), Field(ge=0, lt=100)] | None
     ) = output_option(
         "--fail-slower P%",
-        "Exit with 9 if a result is clearly slower, by more than that many per cent: "
-        "--fail-slower 5%.",
+        "Exit with code 9 if a result is clearly slower by more than this many per "
+        "cent: --fail-slower 5%.",
     )
 
 
 def compare(
     baseline: Baseline, gate: Gate, reporting: Printed, others: Others = None
 ) -> None:
-    """Example: gpubalance compare before.json after.json --fail-slower 5%"""
+    """Each result is compared with the first one.
+
+    Example: gpubalance compare before.json after.json --fail-slower 5%
+    """
     if not others:
         raise UsageError(
-            f"{clean(str(baseline))} is compared with nothing: give a second result",
+            "compare needs a second result: there is nothing to compare "
+            f"{clean(str(baseline))} with",
             remedy=f"gpubalance compare {shlex.quote(str(baseline))} RESULT.json",
         )
     from gpubalance.cli.output import Output, width

@@ -127,7 +127,7 @@ def by_name(place: str, values: Mapping[str, Any], known: Set[str]) -> dict[str,
         if near:
             remedy = f"did you mean {near[0]}?"
         raise UsageError(
-            f"{place}{clean(name, 40)}: there is no such command or option",
+            f"{place}{clean(name, 40)}: no such command or option",
             remedy=remedy,
         )
     return by_flag
@@ -157,7 +157,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Take options from a TOML file, unless they are given here.",
+        help="Read options from a TOML file; options given here override it.",
         callback=take,
         is_eager=True,
     ),

@@ -22,7 +22,9 @@ def doctor(
         Settings, Without("precision", "xla", "input", "data", "all_reduce")
     ],
 ) -> None:
-    """With --hosts, all hosts are checked in parallel.
+    """It also tests copies between GPUs and a training step.
+
+    With --hosts, all hosts are checked in parallel.
 
     Example: gpubalance doctor
     """

@@ -44,7 +44,8 @@ def _give(
     path = reporting.output
     if path is not None and path.is_file() and not is_estimate(path):
         raise UsageError(
-            f"{path} exists, and --dry-run measures nothing to replace it with",
+            f"{path} exists, and --dry-run does not overwrite a result with an "
+            "estimate",
             remedy="give another -o",
         )
     place = f"; this estimate is in {path}" if path else ""

@@ -94,9 +94,10 @@ def name_of(function: object, argument: str) -> str:
     if path is None or is_from_prompt or not is_at_top:
         shown = name or f"a value of type {type(function).__name__}"
         raise BadInput(
-            f"{argument} must be a function at the top level of a file, which each worker imports, "
-            f"and {shown} is not",
-            remedy="write it into a file of its own, train.py, and `from train import …` here",
+            f"{argument} must be a function at the top level of a file, because each "
+            f"worker imports it; {shown} is not",
+            remedy="move it to a file of its own, train.py, and import it here: `from "
+            "train import …`",
         )
     spec = getattr(module, "__spec__", None)  # None of a script
     place = spec.name if spec else home

@@ -30,7 +30,7 @@ def guide(
         str | None,
         typer.Argument(
             metavar="CHAPTER",
-            help="What to read about. Default: list the chapters.",
+            help="The chapter to read. Default: list the chapters.",
             autocompletion=_complete,
         ),
     ] = None,
@@ -43,14 +43,17 @@ def guide(
         ),
     ] = None,
 ) -> None:
-    """Example: gpubalance guide train"""
+    """It has chapters on measuring, training, files, troubleshooting and more.
+
+    Example: gpubalance guide train
+    """
     from gpubalance.cli.output import say
     from gpubalance.guide.chapters import names, read_chapter
 
     if search is not None:
         if chapter is not None:
             raise UsageError(
-                "--search looks through all chapters",
+                "--search always searches all chapters: leave out the chapter",
                 remedy=f"gpubalance guide --search {shlex.quote(search)}",
             )
         say(_found(search), sys.stdout)
@@ -86,7 +89,7 @@ def _found(word: str) -> str:
     having = _chapters_with(word)
     if not having:
         raise UsageError(
-            f"no chapter of the guide has {clean(word, 40)!r}",
+            f"no chapter contains {clean(word, 40)!r}",
             remedy="gpubalance guide lists the chapters",
         )
     lines = []

@@ -24,14 +24,14 @@ class OwnModels(Record):
 
     batches: tuple[Count, ...] | None = split_option(
         "--batches N…",
-        "Samples of each device in one step of its own, in the order of --gpus: "
-        "--batches 1024 512. "
-        "Default: the smallest within 5 % of its best by its probe, else 64.",
+        "Batch of each device, in the order of --gpus: --batches 1024 512. Default: "
+        "the smallest within 5 % of the device's best in its probe, or 64.",
     )
     models: tuple[Name, ...] = training_option(
         "--model NAME…",
-        "What each device trains a copy of, named as for run. Several, one a device in the "
-        "order of --gpus, train unlike models: --model a.py:build b.py:build",
+        "The model that each device trains, named as for run. Give several to train "
+        "a different one on each device, in the order of --gpus: --model a.py:build "
+        "b.py:build",
         (),
     )
 
@@ -51,8 +51,9 @@ class OwnModels(Record):
         models = self.models or (common.model,)
         if len(models) not in (1, len(devices)):
             raise UsageError(
-                f"--model: {len(models)} given for {len(devices)} devices",
-                remedy="give one model for all, or one a device in the order of --gpus",
+                f"--model names {len(models)} models for {len(devices)} devices",
+                remedy="give one model for all devices, or one for each device, in the "
+                "order of --gpus",
             )
         models *= len(devices) // len(models)
         own_settings = [common.model_copy(update={"model": model}) for model in models]
@@ -73,7 +74,10 @@ def independent(
     control: RunControl,
     reporting: Reporting,
 ) -> None:
-    """Example: gpubalance independent --gpus 0 1 --batches 1024 512"""
+    """The difference is what sharing the machine costs.
+
+    Example: gpubalance independent --gpus 0 1 --batches 1024 512
+    """
     from gpubalance.cli.dry_run import dry_run
     from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import command

@@ -43,6 +43,7 @@ from gpubalance.workers.hosts import connected
 # no host.
 _NAME = "events.out.tfevents"
 _FORMAT = "brain.Event:2"
+_INSTALL = "pip install '.[tensorboard]' in gpubalance's checkout"
 
 
 class Board:
@@ -68,7 +69,7 @@ class Board:
                         event.name, event.devices, event.measurement, now_s
                     )
                 )
-            case events.TurnDone():
+            case events.IndependentWindowDone():
                 for part in event.parts:
                     self._write(summaries.own(event.name, part, now_s))
             case events.RoundDone():
@@ -123,8 +124,8 @@ def board_in(
     try:
         board = Board(folder / name, settings)
     except ImportError as error:
-        message = f"--tensorboard needs TensorBoard's own package: {error}"
-        raise EnvironmentFault(message, remedy="pip install 'tensorboard<3'") from None
+        message = f"--tensorboard needs the package tensorboard: {error}"
+        raise EnvironmentFault(message, remedy=_INSTALL) from None
     except OSError as error:
         raise unwritable("--tensorboard", folder, error) from None
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PlanFile = Annotated[
     Path,
-    typer.Argument(metavar="PLAN.json", help="What `balance -o` or `plan -o` wrote."),
+    typer.Argument(metavar="PLAN.json", help="A plan, from `balance -o` or `plan -o`."),
 ]
 Script = Annotated[
     Path,
@@ -31,7 +31,7 @@ Script = Annotated[
 ]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ARGS...", help="What the script is given."),
+    typer.Argument(metavar="ARGS...", help="The script's arguments."),
 ]
 
 
@@ -43,7 +43,9 @@ def launch(
     dry: DryStart,
     arguments: Arguments = None,
 ) -> None:
-    """Hosts are reached as they were for the plan; a --via that was typed then is typed again.
+    """Over several hosts, each device has a process of its own.
+
+    Hosts are reached as they were for the plan; if you used --via then, give it again.
 
     Example: gpubalance launch plan.json train.py
     """
@@ -63,12 +65,12 @@ def launch(
     reach_planned(planned, devices.hosts, devices.via)
     if str(script).startswith("-"):
         raise UsageError(
-            f"{script} comes after the plan",
+            f"{script} comes after the plan, where the script belongs",
             remedy="put launch's own options before PLAN.json",
         )
     if not are_reached() and not script.is_file():
         raise UsageError(
-            f"there is no script {script}",
+            f"the script {script} does not exist",
             remedy="give the path of your training script",
         )
     command = [str(script), *(arguments or [])]

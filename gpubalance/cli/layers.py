@@ -26,7 +26,10 @@ def layers(
     control: RunControl,
     reporting: Unwatched,
 ) -> None:
-    """Example: gpubalance layers --gpus 0 1 -o layers.json"""
+    """The devices form a pipeline of micro-batches; a run proves the cut.
+
+    Example: gpubalance layers --gpus 0 1 -o layers.json
+    """
     from gpubalance.cli.dry_run import dry_run
     from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import layers_uses

@@ -25,6 +25,7 @@ from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.queue import running_lines
 from gpubalance.results.probe import CurvePoint
 from gpubalance.settings.device import Device
+from gpubalance.settings.measuring import ON_HELD_BATCHES
 
 if TYPE_CHECKING:
     from gpubalance.cli.remaining import DoingNow, Remaining
@@ -81,8 +82,8 @@ class LiveScreen:
                 self._timing(event)
             case events.WindowDone():
                 self._window(event)
-            case events.TurnDone():
-                self._turn(event)
+            case events.IndependentWindowDone():
+                self._independent_window(event)
             case events.PointDone():
                 self._curve(event.device)[event.point.batch] = event.point
             case events.TrialDone():
@@ -115,7 +116,7 @@ class LiveScreen:
         for replica in event.measurement.replicas:
             split.rows[replica.device].memory_bytes = replica.memory_peak_bytes
 
-    def _turn(self, event: events.TurnDone) -> None:
+    def _independent_window(self, event: events.IndependentWindowDone) -> None:
         for part in event.parts:
             self._own_row(part.device, part.batch).memory_bytes = part.memory_peak_bytes
 
@@ -137,7 +138,7 @@ class LiveScreen:
     ) -> LiveSplit:
         """What is shown of a split; a new one, or one of other devices, replaces all before it."""
         # The same split without its pipeline: the screen shows it with the pipeline.
-        if name == "held":
+        if name == ON_HELD_BATCHES:
             return LiveSplit(devices, batches)
         self._lines = lambda width, height: joint_lines(self._joint, width, height)
         split = self._joint.get(name)

@@ -28,19 +28,19 @@ class Devices(Record):
     )
     simulate: str | None = devices_option(
         "--simulate NAME|FILE|N",
-        "Use simulated devices instead of GPUs: a profile of yours, one that comes with gpubalance "
-        "(see gpubalance guide profiles), or N plain CPU devices.",
+        "Use simulated devices instead of GPUs: your own profile, one of "
+        "gpubalance's (see gpubalance guide profiles), or N plain CPU devices.",
     )
     time_scale: TimeScale = devices_option(
         "--time-scale X",
-        "With a profile: everything in the profile takes X times as long, for a machine that "
-        "computes your model more slowly than the profile says.",
+        "With a profile: multiply all its times by X, for a machine that computes "
+        "your model more slowly than the profile says.",
         1.0,
     )
     hosts: str | None = devices_option(
         "--hosts NAME,…",
-        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0. "
-        "ray: of a Ray cluster's nodes.",
+        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0. ray: use the "
+        "nodes of a Ray cluster.",
     )
     via: str | None = devices_option(
         "--via PREFIX",
@@ -64,7 +64,7 @@ class DryStart(Record):
 
     dry_run: bool = output_option(
         "--dry-run",
-        "Print what would be started and where, and start nothing.",
+        "Show what would start, and where, without starting it.",
         default=False,
     )
 
@@ -84,7 +84,7 @@ class RunControl(Record):
     )
     dry_run: bool = measuring_option(
         "--dry-run",
-        "Print what would be done and how long it would take, and do nothing.",
+        "Show what would be done and how long it would take, without doing it.",
         default=False,
     )
 
@@ -92,22 +92,23 @@ class RunControl(Record):
 class Times(Record):
     times: Path | None = devices_option(
         "--curve TIMES.csv",
-        "In place of a probe: step times measured elsewhere, a table with the columns device, "
-        "batch and seconds. A device's largest batch there is its limit.",
+        "Use step times measured elsewhere instead of a probe: a table with the "
+        "columns device, batch and seconds. A device's largest batch in it is its "
+        "limit.",
     )
 
 
 class Epoch(Record):
     epoch: Annotated[int, Field(ge=1, le=10**12)] | None = split_option(
         "--epoch N",
-        "Samples in one of your epochs: the result says how long an epoch takes.",
+        "Samples in one of your epochs; the result then shows how long an epoch takes.",
     )
 
 
 class Scripting(Record):
     script: Path | None = output_option(
         "--script FILE",
-        "Write a Python script that trains your model on your data with it.",
+        "Write a Python script that trains your model on your data with this split.",
     )
 
 
@@ -117,17 +118,23 @@ class Reporting(Record):
     as_json: bool = output_option(
         "--json", "Print the result as JSON, and nothing else on stdout.", default=False
     )
-    output: Path | None = output_option("--output -o FILE", "Write the result as JSON.")
-    overwrite: bool = output_option(
-        "--overwrite", "Replace FILE if it exists.", default=False
+    output: Path | None = output_option(
+        "--output -o FILE", "Write the result to FILE as JSON."
     )
-    quiet: bool = output_option("--quiet -q", "No progress on stderr.", default=False)
+    overwrite: bool = output_option(
+        "--overwrite", "Overwrite files that exist.", default=False
+    )
+    quiet: bool = output_option(
+        "--quiet -q", "Show no progress on stderr.", default=False
+    )
     tensorboard: Path | None = output_option(
-        "--tensorboard DIR", "Write measurements there as they come, for TensorBoard."
+        "--tensorboard DIR",
+        "Write measurements to DIR as they are made, for TensorBoard.",
     )
     trace: Path | None = output_option(
         "--trace DIR",
-        "Trace some more steps with TensorFlow's profiler at the end, and write the trace there.",
+        "At the end, trace some more steps with TensorFlow's profiler, and write the "
+        "trace to DIR.",
     )
 
 

@@ -16,7 +16,7 @@ from gpubalance.errors import EnvironmentFault, GpubalanceError
 if TYPE_CHECKING:
     from gpubalance.cli.options import Reporting
     from gpubalance.jobs.keep.journal import Journal
-    from gpubalance.render.table import Part
+    from gpubalance.render.table import Paragraph
     from gpubalance.results.common import Warning_
 
 
@@ -91,7 +91,8 @@ class Output:
         if not was_read and self._path is None and journal is not None:
             journal.stays = True
             self._print_beside(
-                "stdout was closed; rerun with --resume to print the result"
+                "stdout was closed before the result was printed: rerun with "
+                "--resume to print it"
             )
         return result
 
@@ -119,7 +120,7 @@ def width() -> int:
 
 def summed_up(
     result: Any,
-    parts: Iterable[Part],
+    paragraphs: Iterable[Paragraph],
     next_command: str = "",
     script: Sequence[str] = (),
 ) -> str:
@@ -131,7 +132,9 @@ def summed_up(
     from gpubalance.render.table import summary
     from gpubalance.results.subject import warnings_of
 
-    return summary(parts, warnings_of(result), next_command, script, width(), typed)
+    return summary(
+        paragraphs, warnings_of(result), next_command, script, width(), typed
+    )
 
 
 def say(text: str, stream: TextIO) -> bool:

@@ -43,7 +43,7 @@ def refuse_unusable(option: str, name: str) -> None:
     if not (place and wanted):
         likely = _likeliest(list(functions), _LIKELY[option])
         raise BadInput(
-            f"{option} {clean(name)} names no function of that file",
+            f"{option} {clean(name)} names a file but no function in it",
             remedy=f"name the function: {option} {clean(file)}:{clean(likely)}; {listed}",
         )
     if wanted in functions:
@@ -134,8 +134,8 @@ def _refuse_arguments(option: str, name: str, function: ast.FunctionDef) -> None
         raise BadInput(
             f"{option} {clean(name)} needs arguments: "
             f"{', '.join(argument.arg for argument in needed)}",
-            remedy="it must be callable without arguments: give them defaults, or wrap it in a "
-            "function",
+            remedy="give the arguments defaults, or wrap the function in one that "
+            "needs none",
         )
 
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from gpubalance.settings.device import Device
 
 _WITHOUT_DEVICES = (
-    "elsewhere: `gpubalance plan PROBE.json`, with what `probe -o` wrote, or `gpubalance plan "
-    "--curve FILE`, with times of steps"
+    "without devices: `gpubalance plan PROBE.json` (from `probe -o`) or `gpubalance "
+    "plan --curve TIMES.csv` (step times)"
 )
 
 ProbeFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="PROBE.json",
-        help="What `probe -o` wrote. Default: the latest whole probe of these devices. "
-        "What a balance by it measured counts too.",
+        help="A probe, from `probe -o`. Default: the latest whole probe of these "
+        "devices, with what a balance based on it measured.",
     ),
 ]
 
@@ -45,7 +45,10 @@ def plan(
     elsewhere: Times,
     probe_file: ProbeFile = None,
 ) -> None:
-    """Example: gpubalance plan --gpus 0 1"""
+    """It also predicts what the split gives.
+
+    Example: gpubalance plan --gpus 0 1
+    """
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.devices.hosts import connect_hosts
@@ -64,14 +67,15 @@ def plan(
     output = Output(reporting, text, shows_progress=False)
     if (probe_file or elsewhere.times) and settings != Settings():
         raise UsageError(
-            "a file of measurements has its own model and settings",
-            remedy="leave out the file, or the other options",
+            "a file of measurements brings its own model and settings",
+            remedy="leave out the file, or the options for model and settings",
         )
     joint = None
     if elsewhere.times is not None:
         if probe_file or gpus.simulate or gpus.hosts:
             raise UsageError(
-                "--curve brings its own devices: give no probe, --simulate or --hosts"
+                "--curve brings its own devices: leave out the probe, --simulate and "
+                "--hosts"
             )
         probe = probe_of_times(elsewhere.times)
         devices = select(gpus.gpus, probe.devices)
@@ -105,8 +109,8 @@ def _kept_probe(
     probe = best_probe(devices, settings)
     if probe is None:
         raise BadInput(
-            f"no probe of these devices with --model {settings.model}, as it is now, and these "
-            "settings is kept here",
+            "there is no stored probe of these devices with --model "
+            f"{settings.model}, as it is now, and these settings",
             remedy=f"make one: {command('probe', devices, settings, simulate)}",
         )
     return probe

@@ -22,7 +22,10 @@ def probe(
     control: RunControl,
     reporting: Reporting,
 ) -> None:
-    """Example: gpubalance probe --gpus 0 1"""
+    """It finds throughput by batch size, the batch limit and a step-time model.
+
+    Example: gpubalance probe --gpus 0 1
+    """
     from gpubalance.cli.dry_run import dry_run
     from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import command

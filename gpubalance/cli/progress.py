@@ -89,8 +89,8 @@ def _text(event: events.Event) -> str:
             return layers.cut_done_text(tried, devices, global_batch)
         case events.PipeWindowDone(number, of, throughput, step_time_s):
             return layers.pipe_window_text(number, of, throughput, step_time_s)
-        case events.TurnDone(number, of, name, parts):
-            return independent.turn_text(number, of, name, parts)
+        case events.IndependentWindowDone(number, of, name, parts):
+            return independent.window_text(number, of, name, parts)
         case events.TrialDone(device, trial):
             return f"… {probe.trial_text(device, trial)}"
         case events.PointDone(device, point):

@@ -15,13 +15,13 @@ from gpubalance.settings.queueing import Queueing, QueueRequest
 
 _MOST_BYTES = 16 << 20
 _WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"
-_WHOLE = "close its quotes, and write all of a command on one line"
+_WHOLE = "close the quotes, and write each command on one line"
 _PLAIN = re.compile(r"[\w ./=,:@%+-]*")  # words, which a shell can read
 CommandsFile = Annotated[
     str,
     typer.Argument(
         metavar="COMMANDS.txt",
-        help="A file with a command a line; - reads them from stdin.",
+        help="A file with one command per line; - reads stdin.",
     ),
 ]
 
@@ -33,7 +33,10 @@ def queue(
     dry: DryStart,
     reporting: Unwatched,
 ) -> None:
-    """Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt"""
+    """Each command runs where the last of all ends as early as possible.
+
+    Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt
+    """
     from gpubalance.cli.dry_run import dry_run_of_queue
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
@@ -90,12 +93,12 @@ def _read(commands: str) -> tuple[str, ...]:
         if line and not line.startswith("#"):
             lines.append(line)
     if not lines:
-        raise BadInput(f"{name} has no command", remedy=_WRITE)
+        raise BadInput(f"{name} contains no command", remedy=_WRITE)
     for line in lines:
         fault = _fault(line)
         if fault:
             raise BadInput(
-                f"{name}: the shell can't read `{clean(line)}`: {clean(fault)}",
+                f"{name}: the shell cannot parse `{clean(line)}`: {clean(fault)}",
                 remedy=_WHOLE,
             )
     return tuple(lines)
@@ -104,7 +107,7 @@ def _read(commands: str) -> tuple[str, ...]:
 def _fault(line: str) -> str:
     """What a shell finds wrong with a line; empty if nothing."""
     if (len(line) - len(line.rstrip("\\"))) % 2:
-        return "it continues on the next line"
+        return "the command continues on the next line"
     if _PLAIN.fullmatch(line):
         return ""
     command = ["/bin/sh", "-n", "-c", line]
@@ -127,6 +130,6 @@ def _check_logs(folder: Path, *, overwrite: bool) -> None:
     logs = sorted(folder.glob("[0-9][0-9][0-9]*.log"))
     if logs and not overwrite:
         raise UsageError(
-            f"--logs {folder} has the logs of a queue: {logs[0].name}",
+            f"--logs {folder} already holds logs of a queue: {logs[0].name}",
             remedy="give another --logs, --resume or --overwrite",
         )

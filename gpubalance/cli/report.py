@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _NEEDED = ("matplotlib", "jinja2")
 _INSTALL = (
-    "pip install matplotlib jinja2; in a checkout GPUBALANCE_EXTRAS=report scripts/gpubalance "
-    "report …"
+    "pip install '.[report]' in gpubalance's checkout, or there "
+    "GPUBALANCE_EXTRAS=report scripts/gpubalance report …"
 )
 _CAN_WRITE = (
     "\nit can write a page (--html FILE), pictures (--png DIR) and tables "
@@ -41,8 +41,8 @@ _TAKEN_OUT = {
     "optimizer": ("name of an optimizer, numbered", "names of optimizers, numbered"),
     "device": ("name in a profile, numbered", "names in a profile, numbered"),
     "command": ("command, numbered", "commands, numbered"),
-    "text": ("text's words that may be names", "texts' words that may be names"),
-    "version": ("addition to a version", "additions to versions"),
+    "text": ("words of a text that may be names", "words of texts that may be names"),
+    "version": ("version suffix", "version suffixes"),
     "hash": ("hash of your code", "hashes of your code"),
     "step": ("fingerprint of a step", "fingerprints of steps"),
     "line": ("line of your code", "lines of your code"),
@@ -50,14 +50,15 @@ _TAKEN_OUT = {
     "output": ("end of a program's output", "ends of programs' output"),
 }
 _STAYS = (
-    "figures, settings, times, versions, and the names of cards and processor stay\n"
-    "nothing was sent; read the file before you show it"
+    "kept: figures, settings, times, versions, and the names of cards and processor\n"
+    "nothing was sent; read the file before you share it"
 )
 
 Results = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RESULT.json", help="What commands that measure or plan wrote with -o."
+        metavar="RESULT.json",
+        help="Result files, written with -o by commands that measure or plan.",
     ),
 ]
 
@@ -65,11 +66,9 @@ Results = Annotated[
 class ReportOptions(Record):
     """What is written, and where."""
 
-    html: Path | None = output_option(
-        "--html FILE", "Write a page with charts, in one file."
-    )
+    html: Path | None = output_option("--html FILE", "Write one HTML page with charts.")
     png: Path | None = output_option(
-        "--png DIR", "Write each chart as a PNG into a folder."
+        "--png DIR", "Write each chart as a PNG file to DIR."
     )
     markdown: bool = output_option(
         "--markdown", "Print the tables as Markdown.", default=False
@@ -77,17 +76,19 @@ class ReportOptions(Record):
     csv: bool = output_option("--csv", "Print every number as CSV.", default=False)
     share: Path | None = output_option(
         "--share FILE",
-        "Write a copy without hosts, UUIDs, paths, your models' names and logs, to attach to an "
-        "issue; nothing is sent.",
+        "Write a copy without hosts, UUIDs, paths, logs and the names of your "
+        "models, to attach to an issue. Nothing is sent.",
     )
     overwrite: bool = output_option(
-        "--overwrite", "Replace files that exist.", default=False
+        "--overwrite", "Overwrite files that exist.", default=False
     )
-    quiet: bool = output_option("--quiet -q", "No progress on stderr.", default=False)
+    quiet: bool = output_option(
+        "--quiet -q", "Show no progress on stderr.", default=False
+    )
 
 
 def report(results: Results, wanted: ReportOptions) -> None:
-    """Without an option it prints a summary of each result.
+    """Without an option, a summary of each result is printed.
 
     Example: gpubalance report plan.json --html report.html
     """
@@ -97,7 +98,7 @@ def report(results: Results, wanted: ReportOptions) -> None:
 
     if wanted.share is not None and len(results) > 1:
         raise UsageError(
-            f"--share writes one result, and {len(results)} are given",
+            f"--share takes one result, not {len(results)}",
             remedy="give them one at a time",
         )
     is_drawn = wanted.html is not None or wanted.png is not None
@@ -133,7 +134,8 @@ def _check_written(
 ) -> None:
     if file.resolve() in [path.resolve() for path in results]:
         raise UsageError(
-            f"{option} {file} is one of the results", remedy=f"give another {option}"
+            f"{option} {file} would overwrite one of the results",
+            remedy=f"give another {option}",
         )
     check_file(option, file, overwrite=overwrite)
 
@@ -157,7 +159,7 @@ def _check_installed() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise EnvironmentFault(
-            f"{' and '.join(missing)}, which draw the report, are not installed",
+            f"the report needs {' and '.join(missing)}, not installed here",
             remedy=_INSTALL,
         )
 

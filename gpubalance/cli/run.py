@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
     from gpubalance.results.run import Run
     from gpubalance.settings.requests import RunRequest
-_FORCE = "--force runs this one all the same"
+_FORCE = "--force runs this plan anyway"
 
 
 def run(
@@ -36,7 +36,10 @@ def run(
     reporting: Reporting,
     epoch: Epoch,
 ) -> None:
-    """Example: gpubalance run --gpus 0 1 --batches 820 568"""
+    """It also shows what each device gives.
+
+    Example: gpubalance run --gpus 0 1 --batches 820 568
+    """
     from gpubalance.cli.dry_run import dry_run
     from gpubalance.cli.job import job_of
     from gpubalance.cli.next_command import command
@@ -92,14 +95,15 @@ def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:
 
     if split.plan is None:
         if split.force:
-            raise UsageError("--force is for --plan", remedy="leave it out")
+            raise UsageError("--force needs --plan", remedy="leave it out")
         return None
     plan = read_record(split.plan, Plan)
     if plan.devices[0].simulated and gpus.simulate is None and not split.force:
         raise UsageError(
-            f"{split.plan} is a plan for simulated devices",
-            remedy="simulate them as it was made: gpubalance run --simulate PROFILE.toml --plan "
-            f"{split.plan}\n--force runs it on the GPUs that are here",
+            f"{split.plan} is a plan for simulated devices, and this run would use "
+            "GPUs",
+            remedy="name their profile: gpubalance run --simulate PROFILE.toml --plan "
+            f"{split.plan}\n--force runs the plan on this machine's GPUs",
         )
     return plan
 
@@ -112,18 +116,19 @@ class GivenSplit(Record):
 
     batches: tuple[Batch, ...] | None = split_option(
         "--batches N…",
-        "Samples of each device in one step, in the order of --gpus: --batches 820 568. "
-        f"0 leaves one out. Default: {DEFAULT_BATCH} each.",
+        "Batch of each device, in the order of --gpus: --batches 820 568; 0 leaves a "
+        f"device out. Default: {DEFAULT_BATCH} each.",
     )
     micro_batches: tuple[Batch, ...] | None = split_option(
         "--micro-batches N…",
-        "Samples that each device takes at a time if its memory does not hold its whole batch; "
-        "their gradients are summed: --batches 1640 568 --micro-batches 820 568. "
-        "Default: the whole batch.",
+        "Micro-batch of each device, for batches that do not fit in memory; "
+        "gradients are summed before the all-reduce: --batches 1640 568 "
+        "--micro-batches 820 568. Default: the whole batch.",
     )
     plan: Path | None = split_option(
         "--plan PLAN.json",
-        "Run what plan or balance wrote: its devices, batches and settings.",
+        "Use the devices, batches and settings of a plan, from `plan -o` or `balance "
+        "-o`.",
     )
     force: bool = split_option(
         "--force",
@@ -171,7 +176,7 @@ class GivenSplit(Record):
                 if value != getattr(only_names, name):
                     given.append("--" + name.replace("_", "-"))
             raise UsageError(
-                "--plan has its own devices, batches and settings",
+                "--plan already sets devices, batches and settings",
                 remedy=f"leave out {' and '.join(given)}, or --plan",
             )
         self._refuse_unnamed(plan.settings, settings)
@@ -208,9 +213,9 @@ class GivenSplit(Record):
             unnamed.append(f"--data {planned.data}")
         if unnamed:
             raise BadInput(
-                f"{self.plan} is for your own code, and a plan runs no code and opens no file by "
-                "itself",
-                remedy=f"name what it is for: {' '.join(unnamed)}",
+                f"{self.plan} is for your own code, and gpubalance runs no code and "
+                "opens no file that only a plan names",
+                remedy=f"name the code yourself: {' '.join(unnamed)}",
             )
 
 
@@ -222,8 +227,8 @@ def _refuse_time_scale(plan: Plan, time_scale: float) -> None:
     if plan.settings.time_scale != 1:
         was = f"with --time-scale {plan.settings.time_scale:g}"
     raise PlanMismatch(
-        f"the plan was measured {was}, not with {time_scale:g}",
-        remedy="leave --time-scale out, as the plan has its own; or balance with "
+        f"the plan was measured {was}, not with --time-scale {time_scale:g}",
+        remedy="leave out --time-scale: the plan sets it. Or make a plan with "
         f"--time-scale {time_scale:g}\n{_FORCE}",
     )
 
@@ -246,9 +251,11 @@ def changed_data(
     ):
         return []
     why = (
-        f"the plan is for the samples of {planned.data} as it was then, not for those of "
-        f"{settings.data} now"
+        f"the plan is for the samples of {planned.data} at that time, and this run "
+        f"has those of {settings.data} now"
     )
     if settings.data != planned.data and not force:
-        raise PlanMismatch(why, remedy=f"make a plan for these: {balance}\n{_FORCE}")
+        raise PlanMismatch(
+            why, remedy=f"make a plan for this data: {balance}\n{_FORCE}"
+        )
     return [warning("data-changed", why=why, balance=balance)]

@@ -55,12 +55,13 @@ def check_script(path: Path, settings: Settings) -> None:
     """
     if not settings.model_is_code or settings.data is None:
         raise UsageError(
-            "--script writes the training of your own model on your own data",
+            "--script needs a model and data of your own",
             remedy="name both: --model train.py:build --data train.py:dataset",
         )
     if path.exists():
         raise UsageError(
-            f"{path} exists, and --script replaces no file", remedy="give another name"
+            f"{path} exists, and --script never overwrites a file",
+            remedy="give another name",
         )
     _refuse_names(settings.model.rpartition(":")[0], settings.data.rpartition(":")[0])
     check_file("--script", path, overwrite=False)
@@ -72,13 +73,14 @@ def _refuse_names(*places: str) -> None:
         parts = [Path(place).stem] if place.endswith(".py") else place.split(".")
         if not all(part.isidentifier() and not iskeyword(part) for part in parts):
             raise UsageError(
-                f"{clean(place)} can't be imported by its name, as the script needs it",
-                remedy="rename it to letters, digits and _, such as my_train.py",
+                f"the script cannot import {clean(place)} by its name",
+                remedy="rename it: letters, digits and _ only, such as my_train.py",
             )
     first, second = places
     if first != second and _module(first) == _module(second):
         raise UsageError(
-            f"{clean(first)} and {clean(second)} share a name, by which the script imports them",
+            f"{clean(first)} and {clean(second)} have the same module name, so the "
+            "script cannot import both",
             remedy="rename one of them",
         )
 

@@ -35,7 +35,8 @@ def request_fields(
     devices = machine.select(gpus.gpus)
     if len(devices) < minimum:
         raise UsageError(
-            f"needs at least {minimum} devices; only {devices[0].label} selected",
+            f"at least {minimum} devices are needed; only {devices[0].label} is "
+            "selected",
             remedy="--gpus 0 1",
         )
     return {
@@ -56,7 +57,8 @@ def settings_on(
     """
     if settings.data is not None and settings.input == "host":
         raise UsageError(
-            "--input host is for random samples: --data has its own pipeline",
+            "--input host is for random samples; --data has an input pipeline of its "
+            "own",
             remedy="leave it out",
         )
     _refuse_names("--model", settings.model)
@@ -77,8 +79,8 @@ def _refuse_names(flag: str, name: str) -> None:
     if file.endswith((".py", SAVED_MODEL)) and not Path(file).is_file():
         example = "train.py:function" if file.endswith(".py") else "saved.keras"
         raise UsageError(
-            f"{flag}: there is no file {clean(file)}",
-            remedy=f"give its path: {flag} folder/{example}",
+            f"{flag}: the file {clean(file)} does not exist",
+            remedy=f"give the path: {flag} folder/{example}",
         )
     if name:
         refuse_unusable(flag, name)

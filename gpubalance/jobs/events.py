@@ -91,7 +91,7 @@ class WindowDone(NamedTuple):
     measurement: Measurement
 
 
-class TurnDone(NamedTuple):
+class IndependentWindowDone(NamedTuple):
     """A window of independent models is measured: one device "alone", or all of them "at once"."""
 
     number: int
@@ -209,7 +209,7 @@ class QueueSeen(NamedTuple):
 Going = Doing | Starting | PhaseBegun | TimeLeft | TimingDone | ModelBuilt | Planned
 Done = (
     WindowDone
-    | TurnDone
+    | IndependentWindowDone
     | PointDone
     | TrialDone
     | DeviceDone

@@ -52,7 +52,7 @@ def run(
         refuses_too_slow=True,
     )
     with (
-        attach_partial(job.findings.result),
+        attach_partial(job.state.result),
         raising_gpu_lost(used.devices),
         worker_group,
     ):
@@ -62,7 +62,7 @@ def run(
             job.measure()
         except OutOfMemory as error:
             raise JointMemorySearch(worker_group, used, watch).error(error) from None
-        result = cast("Run", job.findings.result())  # it has windows
+        result = cast("Run", job.state.result())  # it has windows
         if len(result.replicas) > 1:
             save(result)
         noted = trace(worker_group, {0: used.split}, used.tracing, watch)

@@ -82,7 +82,7 @@ def run_once(
             for ended in as_completed(codes):
                 if ended.exception() or ended.result():
                     # Or the training might go on on a host that no longer answers
-                    scripts[codes.index(ended)].kill()
+                    scripts[codes.index(ended)].request_exit()
                     wait(codes, GRACE_S)  # the others may say why
                     return _failed(scripts, codes, codes.index(ended))
         except KeyboardInterrupt as interrupt:

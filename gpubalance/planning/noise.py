@@ -67,7 +67,7 @@ def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
             signals.append(step.signal)
     count = len(variances)
     if count < _FEWEST_STEPS:
-        return NoiseScale(None, None, f"{count} steps say too little")
+        return NoiseScale(None, None, f"{count} steps are too few")
     variance = statistics.fmean(variances)
     signal = statistics.fmean(signals)
     # The interval's ends are the roots of a·φ² − 2b·φ + c.
@@ -75,7 +75,7 @@ def noise_scale(steps: Sequence[Norms]) -> NoiseScale:
     a = signal**2 - t2 * statistics.variance(signals)
     if signal <= 0 or a <= 0:
         return NoiseScale(
-            None, None, f"{count} steps do not tell the gradient from its noise"
+            None, None, f"{count} steps cannot separate the gradient from its noise"
         )
     if variance <= 0:
         return NoiseScale(None, None, "the gradients of all parts are alike")

@@ -297,7 +297,7 @@ class _Search:
         yield best, reason
         yield (
             max(self._grid.rung(predicted.doubt - 1), low) + 1,
-            "the smallest that should fail",
+            "the smallest batch that should fail",
         )
 
     def _blind(self) -> tuple[int, str]:

@@ -196,8 +196,8 @@ class Solver:
             raise NoSplitError(f"no device's batch limit allows a batch of {multiple}")
         if self._maximum < self._minimum:
             error = NoSplitError(
-                f"a global batch of at most {problem.max_global_batch} is less than the least "
-                f"batch, {minimum}"
+                f"a global batch of at most {problem.max_global_batch} is below the "
+                f"smallest possible one, {minimum}"
             )
             if problem.global_batch is None:
                 error.above = minimum

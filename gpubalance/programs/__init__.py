@@ -9,7 +9,7 @@ takes off the path. (`-m` and `-c` put the current folder there, which may hold 
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-KEEPER = str(_FOLDER / "agent.py")
+AGENT = str(_FOLDER / "agent.py")
 OVER_RAY = str(_FOLDER / "over_ray.py")
 REACHING = str(_FOLDER / "reaching.py")
 WORKER = str(_FOLDER / "worker.py")

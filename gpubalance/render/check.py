@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpubalance.numbers.units import format_bytes
-from gpubalance.render.table import Part
+from gpubalance.render.table import Paragraph
 from gpubalance.results.checkup import FEW_SAMPLES, ModelCheck, few_samples_text
 from gpubalance.results.common import Model
 from gpubalance.settings.settings import Settings
 
 
-def check_summary(check: ModelCheck) -> Iterator[Part]:
+def check_summary(check: ModelCheck) -> Iterator[Paragraph]:
     """Whether a split can train it, how large it is, and the batches of its data."""
     if check.refused is not None:
-        split = "a split can't train it, only one device"
+        split = "a split can't train it, only one device can"
     elif any(warning.code == "not-exact" for warning in check.warnings):
-        split = "a split trains it, not all of it exactly"
+        split = "a split trains it, but not all of it exactly"
     elif check.compiled_with is not None:
         split = "a split trains it once it is compiled"
     else:
@@ -31,7 +31,7 @@ def model_text(
     """The model's weights, what an all-reduce moves, and the batches of the data, in a line."""
     size = format_bytes(model.gradient_bytes)
     weights = (
-        f"{model.name}: {model.parameters:,} parameters to train, gradients of {size}"
+        f"{model.name}: {model.parameters:,} trainable parameters, {size} of gradients"
     )
     if data is None:
         return f"{weights}; random samples"

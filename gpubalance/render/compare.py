@@ -101,9 +101,9 @@ def _verdict(pair: _Pair) -> Iterator[str]:
     against = pair.against
     if against.unlike:
         differences = "; ".join(map(_difference, against.unlike))
-        yield f"not the same ({first} → {other}): {differences}"
+        yield f"differences ({first} → {other}): {differences}"
     if against.same_measurement and first == other:
-        yield f"no verdict: it is {first} twice"
+        yield f"no verdict: {first} is given twice"
     elif against.same_measurement:
         yield f"no verdict: {other} is the same measurement as {first}"
     elif against.ratio is not None:
@@ -125,9 +125,9 @@ def _split_verdict(pair: _Pair, ratio: ThroughputRatio) -> str:
     predicted = {name: None for name, result in results if result.kind == "prediction"}
     if not predicted:
         return _judged(pair, ratio, what)
-    why = f"{' and '.join(predicted)} was never run, its figures are predicted"
+    why = f"{' and '.join(predicted)} was never run: its figures are predictions"
     if len(predicted) > 1:
-        why = f"{' and '.join(predicted)} were never run, their figures are predicted"
+        why = f"{' and '.join(predicted)} were never run: their figures are predictions"
     return f"no verdict, as {why}: {ratio.value:.3f} × {what}"
 
 
@@ -164,7 +164,7 @@ def _judged(pair: _Pair, ratio: ThroughputRatio, what: str) -> str:
 def _doubt(pair: _Pair) -> str:
     doubts = []
     if pair.against.unlike:
-        doubts.append("not like with like")
+        doubts.append("under other conditions")
     unquiet = []
     for name, result in zip(pair.names, (pair.first, pair.other), strict=True):
         if result.not_quiet:
@@ -180,7 +180,7 @@ def _warnings(results: Sequence[ComparedResult], names: Sequence[str]) -> Iterat
     """What makes a result doubtful. The command that wrote the result has said what to do."""
     for name, result in zip(names, results, strict=True):
         if not result.complete:
-            yield f"{name}: cut short: the figures are of what was measured until then"
+            yield f"{name}: cut short; the figures are of what was measured until then"
         for warning in result.warnings:
             yield f"{name}: warning {warning.code}: {warning.message}"
 

@@ -11,7 +11,7 @@ from gpubalance.render.rates import half_text, per_s, rate_text, slowed_text
 from gpubalance.render.table import (
     BLANK,
     CUT_SHORT,
-    Part,
+    Paragraph,
     TextTable,
     device_table,
     names_of,
@@ -25,7 +25,7 @@ _NAME_WIDTH = 26
 _EXACT = 0.01  # half an interval: wider ones are shown
 
 
-def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
+def window_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> str:
     """`window 1 of 3, at once: GPU:0 [1024] 1343 samples/s; …`, and the total of several."""
     rates: dict[str, float] = {}
     for window in windows:
@@ -36,7 +36,7 @@ def turn_text(number: int, of: int, name: str, windows: Sequence[OwnWindow]) -> 
     return f"{window_place(number, of)}, {name}: {'; '.join(texts)}"
 
 
-def independent_summary(result: Independent) -> Iterator[Part]:
+def independent_summary(result: Independent) -> Iterator[Paragraph]:
     """The sum and its baselines, each device alone and at once, and how they shared the machine."""
     yield from _answer(result)
     yield BLANK
@@ -63,13 +63,13 @@ def _are_heterogeneous(result: Independent) -> bool:
 def _answer(result: Independent) -> Iterator[str]:
     trained = f"model {result.settings.model}"
     if _are_heterogeneous(result):
-        trained = "a model of its own each"
+        trained = "a separate model each"
     if result.throughput is None:
         yield f"nothing was measured at once{_why_not_at_once(result)}; {trained}"
         return
     fed = slowed_text(result.settings)
     if result.settings.data:
-        fed += ", each behind an input pipeline of its own"
+        fed += ", each with its own input pipeline"
     yield f"{len(result.measured)} devices at once: {rate_text(result.throughput)}, {trained}{fed}"
     if result.solo_sum:
         part = format_percent(result.throughput.median / result.solo_sum, 1)
@@ -96,7 +96,7 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
     split = joint.split
     rate = joint.throughput.median
     ends = joint.throughput.ci95
-    text = f"one model on all of them, split {split}: {per_s(rate)}"
+    text = f"one model on all devices, split {split}: {per_s(rate)}"
     if ends is None or ends[1] - ends[0] > 2 * _EXACT * rate:
         precision = half_text(rate, ends).lstrip() or "of unknown precision"
         text += f" ({precision}: that run was short)"
@@ -138,7 +138,7 @@ def contention_texts(result: Independent) -> Iterator[str]:
         measured += ": too few timings to tell contention from chance"
     elif not contended:
         maximum = format_percent(max(0.0, *ends), 1)
-        measured += f"; no contention was found ({maximum} at most)"
+        measured += f"; no contention found (at most {maximum})"
     yield measured
     for replica in contended:
         contention = replica.contention or 0.0

@@ -8,7 +8,7 @@ from functools import partial
 
 from gpubalance.numbers.units import format_percent, format_seconds
 from gpubalance.render.rates import per_s, rate_text, slowed_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Part, device_table, prose
+from gpubalance.render.table import BLANK, CUT_SHORT, Paragraph, device_table, prose
 from gpubalance.results.layers import Layers, LayersRound, Span, Stage
 from gpubalance.settings.batch_split import count_text, run_text
 from gpubalance.settings.device import Device
@@ -30,7 +30,7 @@ def cut_done_text(
     predicted = _predicted_text(tried.predicted_s, tried.predicted_ci95)
     if tried.step_time_s is None:
         where = "a device" if tried.ran_out is None else devices[tried.ran_out].label
-        return f"{head}: {where} ran out of memory and gets less ({predicted})"
+        return f"{head}: {where} ran out of memory and gets fewer blocks ({predicted})"
     rate = per_s(global_batch / tried.step_time_s)
     return f"{head}: step {format_seconds(tried.step_time_s)}, {predicted}; {rate}"
 
@@ -51,7 +51,7 @@ def pipe_window_text(
     return f"{window_place(number, of)}: {per_s(throughput)}, step {format_seconds(step_time_s)}"
 
 
-def layers_summary(result: Layers) -> Iterator[Part]:
+def layers_summary(result: Layers) -> Iterator[Paragraph]:
     """The answer, each stage and where its time goes, one step as a picture, and the baselines."""
     yield from _answer(result)
     yield BLANK
@@ -80,7 +80,10 @@ def _answer(result: Layers) -> Iterator[str]:
     yield f"{samples} a step, 1f1b: {measured}, {predicted}"
     bubble = format_percent(result.bubble, 1)
     bound = format_percent(result.bubble_bound, 1)
-    yield f"bubble {bubble} of a step; for equal stages without transfers it is {bound}"
+    yield (
+        f"bubble {bubble} of a step (at best {bound}, for equal stages without "
+        "transfers)"
+    )
 
 
 def _predicted_text(step_time_s: float, ci95: tuple[float, float] | None) -> str:
@@ -96,7 +99,7 @@ def _idle(result: Layers) -> Iterator[str]:
     slowest = max(result.stages, key=lambda stage: stage.busy_s)
     why = "no other cut that fits is predicted to be faster"
     if result.cuts:
-        why = "the cuts are those of --cuts"
+        why = "--cuts determines the cuts"
     for stage in result.stages:
         idle = (stage.bubble_s + stage.transfer_s) / result.step_time_s.median
         if stage is not slowest and idle > result.bubble_bound + _MUCH:

@@ -24,7 +24,7 @@ from gpubalance.render.run import measured_text, run_headline, run_summary
 from gpubalance.render.step import gap_parts, step_text
 from gpubalance.render.table import (
     BLANK,
-    Part,
+    Paragraph,
     TextTable,
     batch_of,
     device_table,
@@ -45,11 +45,11 @@ from gpubalance.settings.device import Device
 # Why a device has no more samples, to follow its name.
 _REASONS = {
     "memory": "is limited by its memory ({limit})",
-    "max batch": "was measured no further ({limit})",
+    "max batch": "was measured only up to {limit}",
     "speed": "could take more, but the others would wait",
-    "granularity": "could take more, but not {multiple} more without making the others wait",
-    "global batch": "could take more of a larger global batch",
-    "plateau": "could take more, but no larger global batch promises clearly more {aim}",
+    "granularity": "could take more, but {multiple} more would make the others wait",
+    "global batch": "could take more with a larger global batch",
+    "plateau": "could take more, but no larger global batch gives clearly more {aim}",
     "sync": "costs more sync than it adds",
 }
 _WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
@@ -65,7 +65,7 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
     return f"{head}: predicted {predicted}; {measured_text(devices, tried.measured)}"
 
 
-def plan_summary(plan: Plan, epoch: int | None = None) -> Iterator[Part]:
+def plan_summary(plan: Plan, epoch: int | None = None) -> Iterator[Paragraph]:
     """The answer, each device, and the learning rate; of a plan that was run, what was measured."""
     predicted = plan.predicted
     yield from pipeline_sentences(
@@ -104,7 +104,7 @@ def plan_headline(plan: Plan) -> str:
     return f"batches {batches}: {rate} {how}, {model}"
 
 
-def _prediction(plan: Plan, epoch: int | None) -> Iterator[Part]:
+def _prediction(plan: Plan, epoch: int | None) -> Iterator[Paragraph]:
     predicted = plan.predicted
     gives = "is predicted to give"
     yield plan_headline(plan)
@@ -122,25 +122,32 @@ def _prediction(plan: Plan, epoch: int | None) -> Iterator[Part]:
     yield device_table(plan.devices, plan.shares, leads)
     yield step_text(predicted, plan.shares)
     if plan.balanced:
-        yield f"based on what the balance of {plan.balanced} measured of these devices together"
+        yield (
+            f"with what the balance of {plan.balanced} measured of these devices "
+            "together"
+        )
 
 
 def _at_even(best: SplitPrediction) -> str:
     """What the best split gives with the even split's global batch, which the plan's is not."""
     rate = per_s(best.throughput)
-    same = f"--global-batch {best.split.global_batch}, as the even split has"
+    same = f"with --global-batch {best.split.global_batch}, like the even split"
     return f"{same}: the split {best.split} is predicted to give {rate}"
 
 
-def _goodput(predicted: Predicted, noise_scale: float) -> Iterator[Part]:
+def _goodput(predicted: Predicted, noise_scale: float) -> Iterator[Paragraph]:
     """Each split's goodput, and the course over global batches."""
-    scale = f"by a noise scale of {three_digits(noise_scale)} samples"
-    yield f"{scale}; goodput is samples/s times what each sample is worth:"
-    rows = [("", "split", "global batch", "samples/s", "worth", "goodput")]
+    scale = f"with a noise scale of {three_digits(noise_scale)} samples"
+    yield f"{scale}; goodput = samples/s × efficiency:"
+    rows = [("", "split", "global batch", "samples/s", "efficiency", "goodput")]
     for goodput in predicted.by_goodput:
         split = "/".join(map(str, goodput.batches))
         worth = format_percent(goodput.efficiency, 1)
-        rates = format_rate(goodput.throughput), worth, format_rate(goodput.goodput)
+        rates = (
+            format_rate(goodput.throughput),
+            worth,
+            format_rate(goodput.goodput),
+        )
         rows.append((goodput.of, split, str(goodput.global_batch), *rates))
     yield TextTable(rows)
     goodputs: dict[int, float] = {}
@@ -157,7 +164,9 @@ def _accumulation(plan: Plan) -> str:
     if more is None:
         return ""
     gain = f"{gain_percent(more.gain)} more {aim_text(plan)}"
-    batches = f"for a global batch of {more.global_batch}, not {plan.global_batch}"
+    batches = (
+        f"with a global batch of {more.global_batch} instead of {plan.global_batch}"
+    )
     return f"--accumulate auto: {more.split} is predicted to give {gain}, {batches}"
 
 
@@ -177,9 +186,10 @@ def own_batch_text(plan: Plan) -> str:
         return ""
     if plan.wants_larger_batches:
         return (
-            f"your batches of {own} differ in shape, so split.fit uses them as they are. To train "
-            f"with {new}, let the dataset make those (batch or padded_batch): the learning rate "
-            f"stays until then. Or balance with {_keeping(own, plan)}"
+            f"your batches of {own} differ in shape, so split.fit uses them as they "
+            f"are. To train with {new}, make batches of that size in the dataset "
+            "(batch or padded_batch); until then the learning rate stays. Or balance "
+            f"with {_keeping(own, plan)}"
         )
     if new > own:
         steps = f"{three_digits(new / own)} × fewer"
@@ -208,7 +218,7 @@ def _advice(plan: Plan) -> str:
     if plan.wants_larger_batches:
         return ""
     if rate.from_batch == rate.to_batch:
-        return f"global batch {rate.to_batch}, as before: the learning rate stays"
+        return f"global batch {rate.to_batch} as before: keep the learning rate"
     tuned = (
         f"if yours was tuned for batch {rate.from_batch}, multiply by {_factors(rate)}"
     )
@@ -262,7 +272,8 @@ def left_out_text(plan: Plan, left_out: LeftOut) -> str:
     share = plan.shares[left_out.device]
     if share.limit < plan.batch_multiple:
         return (
-            f"{label} is left out: it has no room for a batch of {plan.batch_multiple}"
+            f"{label} is left out: it has no memory for a batch of "
+            f"{plan.batch_multiple}"
         )
     if left_out.gain is None:
         return f"{label} has no samples"

@@ -13,7 +13,7 @@ from gpubalance.numbers.units import (
     format_seconds,
 )
 from gpubalance.render.rates import per_s, pipeline_sentences, slowed_text, xla_text
-from gpubalance.render.table import BLANK, WIDTH, Part, shorten, sparkline, table
+from gpubalance.render.table import BLANK, WIDTH, Paragraph, shorten, sparkline, table
 from gpubalance.results.probe import (
     BatchLimit,
     CurvePoint,
@@ -35,7 +35,7 @@ _OUTCOMES = {
     "oom": "out of memory",
     "margin": "leaves less than the margin",
     "crash": "its worker died",
-    "deadline": "its worker fell silent",
+    "deadline": "its worker sent nothing",
 }
 
 
@@ -105,7 +105,7 @@ def device_line(device: Device) -> str:
     return f"{device.label}  {shorten(device.name, _NAME_WIDTH)}"
 
 
-def probe_summary(probe: Probe) -> Iterator[Part]:
+def probe_summary(probe: Probe) -> Iterator[Paragraph]:
     """What each device can do, without the curves; more than four devices get one line each."""
     yield from pipeline_sentences(
         probe.pipeline, _total(probe), time_scale=probe.settings.time_scale
@@ -131,7 +131,7 @@ def probe_headline(probe: Probe) -> str:
     """`each device alone: 2255 samples/s in total, model small`."""
     alone = "each device alone"
     if probe.settings.data:
-        alone += ", on batches of --data held on it"
+        alone += ", with batches of --data held on it"
     model = f"model {probe.settings.model}{slowed_text(probe.settings)}"
     return f"{alone}: {per_s(_total(probe))} in total, {model}"
 
@@ -196,8 +196,9 @@ def _limit(limit: BatchLimit) -> str:
         return f"batch limit: not even {limit.fails} fits"
     if limit.plateau is not None:
         return (
-            f"batch limit: at least {limit.fits} trains; not looked for further, as throughput "
-            f"stopped rising at {limit.plateau}: probe --find-limit does"
+            f"batch limit: at least {limit.fits} trains; the search ended there, "
+            f"because throughput stopped rising at {limit.plateau}; probe "
+            "--find-limit continues"
         )
     if limit.fails is None:
         return f"batch limit: none found up to batch {limit.max_batch}"
@@ -212,10 +213,13 @@ def _limit(limit: BatchLimit) -> str:
 
 def _model(model: StepTimeModel, update_s: float | None) -> str:
     line = f"{format_seconds(model.alpha_s)} + {format_seconds(model.beta_s)} · batch"
-    off = f"off by {format_percent(model.residual, 1)} at most"
+    off = f"off by at most {format_percent(model.residual, 1)}"
     update = ""
     if update_s:
         update = f"; {format_seconds(update_s)} of it is the update"
     if model.planned_with == "curve":
-        return f"step time: no line ({line} is {off}), so plans use the measured curve{update}"
+        return (
+            f"step time: not a line ({line} is {off}), so plans use the measured "
+            f"curve{update}"
+        )
     return f"step time: {line}, {off}{update}"

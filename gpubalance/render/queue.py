@@ -12,7 +12,7 @@ from gpubalance.numbers.units import NOT_AVAILABLE
 from gpubalance.render.table import (
     BLANK,
     WIDTH,
-    Part,
+    Paragraph,
     TextTable,
     device_table,
     names_of,
@@ -52,7 +52,7 @@ def ended_text(device: Device, command: QueuedCommand, next_on: Device | None) -
     elif last.exit:
         after += f", exit {last.exit}"
     if next_on:
-        after += f"; once more on {next_on.label}, which has more"
+        after += f"; trying again on {next_on.label}, which has more memory"
     line = clean(command.command, _LONGEST)
     return f"{command.number:03} {how} on {device.label} {after}: {line}"
 
@@ -84,7 +84,7 @@ def running_lines(
     return lines[: max(1, height)]
 
 
-def queue_summary(result: Queue) -> Iterator[Part]:
+def queue_summary(result: Queue) -> Iterator[Paragraph]:
     """How long it took, also on one device, the devices, each command, and how some failed."""
     commands = result.commands
     well = sum(command.ended_well for command in commands)
@@ -133,7 +133,7 @@ def _failure(result: Queue, command: QueuedCommand) -> Iterator[str]:
         text += f" with exit code {last.exit}"
     if command.tail:
         log = f", {command.log}" if command.log else ""
-        text += f"; the end of what it printed{log}:"
+        text += f"; the end of its output{log}:"
     yield text
     for line in command.tail:
         if line:
@@ -152,7 +152,10 @@ def _guessed_speeds(result: Queue) -> str:
             labels.append(result.label(share.device))
     if not labels:
         return ""
-    return f"the speed of {', '.join(labels)} is by a probe: no command has succeeded there yet"
+    return (
+        f"the speed of {', '.join(labels)} is from a probe: no command has succeeded "
+        "there yet"
+    )
 
 
 def _commands(result: Queue) -> TextTable:

@@ -14,7 +14,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.settings import Settings
 
 _NOTHING_USUAL = (
-    "no usual remedy is missing: do less for each sample, or do it once, beforehand"
+    "no usual remedy applies: do less work per sample, or do it once in advance"
 )
 
 # Of the best device alone: a smaller gain is hardly worth another device.
@@ -23,8 +23,8 @@ _WORTH = "worth it"
 _NOT_WORTH = "not worth it"
 _SAMPLES = 1000
 _NO_VERDICT = (
-    "most steps took longer than the profile's time, so nobody knows whether another device is "
-    "worth it"
+    "most steps took longer than the profile's time, so it is unknown whether "
+    "another device is worth it"
 )
 
 
@@ -70,10 +70,10 @@ def gain_sentences(
     result: Run | Predicted,
     baselines: Baselines | Predicted,
     split: BatchSplit,
-    gave: str,
+    verb: str,
     multiple: int = 1,
 ) -> Iterator[str]:
-    """What a split gains over the even one, and how near it is to the ceiling.
+    """What a split gains over the even one, which `verb` so much, and how near the ceiling it is.
 
     A larger global batch alone is faster, so one that is not the even split's is named. A run finds
     the largest shares that fit, a plan knows only multiples of its probe's.
@@ -97,9 +97,9 @@ def gain_sentences(
                 which += f" in multiples of {multiple}"
             which += ","
             batches = f" with a global batch of {even.split.global_batch}, not {split.global_batch}"
-        yield f"{times} the {which} {even.split}{within}, which {gave} {per_s(median)}{batches}"
+        yield f"{times} the {which} {even.split}{within}, which {verb} {per_s(median)}{batches}"
     elif isinstance(result, Run) and 1 == len(split.used) < len(split.batches):
-        yield "no even split ran beside it, as one device has all samples"
+        yield "no even split was measured, because one device has all samples"
     if result.scaling_efficiency is not None:
         part = format_percent(result.scaling_efficiency, 1)
         alone = f"what the devices gave alone, {per_s(baselines.solo_sum)} in total"
@@ -115,13 +115,13 @@ def pipeline_sentences(
     pipeline: InputPipeline | None,
     solo_sum: float | None,
     *,
-    in_front: bool = False,
+    fed_the_split: bool = False,
     time_scale: float = 1.0,
 ) -> Iterator[str]:
     """The throughput of the user's own pipeline and, if that binds, what usually helps.
 
-    If it was `in_front` of the devices in the figures that follow, the split's throughput without
-    it is added. Of devices whose profile is slowed, it says what they could take at its own speed.
+    If it `fed_the_split` whose figures follow, the split's throughput without it is added. Of
+    devices whose profile is slowed, it says what they could take at its own speed.
     """
     if pipeline is None:
         return
@@ -140,7 +140,7 @@ def pipeline_sentences(
             yield f"  → {_NOTHING_USUAL}"
     else:
         without = ""
-        if in_front and held:
+        if fed_the_split and held:
             without = f"; without waiting for it the split gives {format_rate(held)}"
         yield f"your input pipeline alone gives {rate}, with {use}, and keeps up{without}"
         if time_scale > 1 and maximum:
@@ -194,7 +194,7 @@ def _worth(run: Run, best: SoloBest, maximum: float) -> Iterator[str]:
     alone = best.throughput
     if maximum <= alone:
         takes = f"{label} alone takes {format_rate(alone)} (at batch {best.batch})"
-        why = "another device is not worth it until that gives more"
+        why = "another device is not worth it until the pipeline gives more"
         yield f"{takes}, more than your input pipeline gives: {why}"
         return
     rate = run.throughput
@@ -252,7 +252,7 @@ def _gain(rate: Throughput, alone: float) -> tuple[str, str]:
     gain = rate.median / alone - 1
     low, high = rate.ci95 or (rate.median, rate.median)
     if low < alone < high and high > (1 + _CLEARLY) * alone:
-        word = "measured too roughly to say whether it is worth it"
+        word = "measured too imprecisely to tell whether it is worth it"
     elif gain >= _CLEARLY:
         word = _WORTH
     else:
@@ -293,7 +293,7 @@ def epoch_text(epoch: int, rates: Mapping[str, float], maximum: float) -> str:
     ]
     text = f"an epoch of {epoch:,} samples: {', '.join(times)}"
     if max(rates.values()) > maximum:
-        text += "; your input pipeline gives them no faster"
+        text += "; your input pipeline limits this"
     return text
 
 

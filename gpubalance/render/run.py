@@ -17,25 +17,28 @@ from gpubalance.render.step import step_text
 from gpubalance.render.table import (
     BLANK,
     CUT_SHORT,
-    Part,
+    Paragraph,
     batch_of,
     device_table,
     names_of,
 )
 from gpubalance.results.run import InputPipeline, Measurement, Run, StepSpread
 from gpubalance.settings.device import Device
-from gpubalance.settings.measuring import window_place
+from gpubalance.settings.measuring import ON_HELD_BATCHES, OWN_SPLIT, window_place
 
 
 def window_text(
     number: int, of: int, name: str, devices: Sequence[Device], measured: Measurement
 ) -> str:
-    """`window 1 of 3: GPU:0 [820] 1279 samples/s …`; of another split than the run's its rate."""
+    """`window 1 of 3: GPU:0 [820] 1279 samples/s …` of the run's own split.
+
+    Of the others only the rate: `window 1 of 3, the even split, 694/694: 1834 samples/s`.
+    """
     head = window_place(number, of)
-    if not name:
+    if name == OWN_SPLIT:
         return f"{head}: {measured_text(devices, measured)}"
     which = f"the {name} split"
-    if name == "held":
+    if name == ON_HELD_BATCHES:
         which = "the split with batches held on the devices"
     return f"{head}, {which}, {measured.split}: {per_s(measured.throughput.median)}"
 
@@ -58,24 +61,25 @@ def measured_text(devices: Sequence[Device], measured: Measurement) -> str:
 
 
 def run_summary(
-    run: Run, epoch: int | None = None, pipeline: InputPipeline | None = None
-) -> Iterator[Part]:
+    run: Run, epoch: int | None = None, pipeline_after: InputPipeline | None = None
+) -> Iterator[Paragraph]:
     """The answer and where each device's time goes; with `epoch`, the time of that many samples.
 
-    `pipeline` is the user's own if it was measured after the run.
+    `pipeline_after` is the user's own if it was measured after the run, as a balance does.
     """
     yield from pipeline_sentences(
         run.pipeline,
         run.baselines.solo_sum,
-        in_front=True,
+        fed_the_split=True,
         time_scale=run.settings.time_scale,
     )
     yield run_headline(run)
-    yield from gain_sentences(run, run.baselines, run.split, "gave")
-    yield from worth_sentences(run, epoch, pipeline)
+    yield from gain_sentences(run, run.baselines, run.split, verb="gave")
+    yield from worth_sentences(run, epoch, pipeline_after)
     yield BLANK
-    leads = {"": names_of(run.devices), "batch": batch_of}
-    yield device_table(run.devices, run.replicas, leads)
+    # The head of each first column, and its cells: devices' names have no head.
+    first_columns = {"": names_of(run.devices), "batch": batch_of}
+    yield device_table(run.devices, run.replicas, first_columns)
     idle = [run.label(device) for device, batch in enumerate(run.batches) if not batch]
     if idle:
         yield f"{', '.join(idle)}: no samples, left out"
@@ -88,7 +92,10 @@ def run_summary(
 
 
 def _summing(run: Run) -> Iterator[str]:
-    """How gradients are summed, if part of that is hidden behind compute or it is not exact."""
+    """How gradients are summed, if part of that is hidden behind compute or it is not exact.
+
+    `pack_bytes` is None for a device alone, and 0 if all gradients were summed at once.
+    """
     if run.pack_bytes:
         packs = format_bytes(run.pack_bytes)
         yield f"sync is what is not hidden behind compute: gradients are summed in packs of {packs}"
@@ -98,12 +105,12 @@ def _summing(run: Run) -> Iterator[str]:
 
 
 def _spread_text(spread: StepSpread) -> str:
-    half = format_seconds(spread.p50_s)
-    maximum = format_seconds(spread.p95_s)
+    p50 = format_seconds(spread.p50_s)
+    p95 = format_seconds(spread.p95_s)
     text = "batches differ in shape"
-    if half == maximum:
-        return f"{text}: their steps take the same time, {half}"
-    return f"{text}: half of the steps take up to {half}, 95 % up to {maximum}; rates use the mean"
+    if p50 == p95:
+        return f"{text}: their steps take the same time, {p50}"
+    return f"{text}: half of the steps take up to {p50}, 95 % up to {p95}; rates use the mean"
 
 
 def run_headline(run: Run) -> str:
@@ -111,8 +118,9 @@ def run_headline(run: Run) -> str:
     batches = " ".join(map(str, run.batches))
     if run.split.accumulates:
         batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
-    held = ""
+    where = ""
+    # The user's data, but not from the input pipeline: a balance's proof.
     if run.settings.data and not run.pipeline:
-        held = " on batches held on the devices"
+        where = " on batches held on the devices"
     model = f"model {run.settings.model}{slowed_text(run.settings)}"
-    return f"batches {batches}: {rate_text(run.throughput)}{held}, {model}"
+    return f"batches {batches}: {rate_text(run.throughput)}{where}, {model}"

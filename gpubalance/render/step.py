@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpubalance.numbers.units import format_percent, format_rate, format_seconds
 from gpubalance.planning.parts import SLOW
-from gpubalance.render.table import BLANK, Part, TextTable
+from gpubalance.render.table import BLANK, Paragraph, TextTable
 from gpubalance.results.plan import Predicted, Share
 from gpubalance.results.run import Replica, Run, SoloGap
 from gpubalance.settings.device import Device
@@ -39,9 +39,7 @@ def step_text(step: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
         terms += _measured_terms(step)
     text = f"step {format_seconds(step_s)} = {' + '.join(terms)}"
     if isinstance(step, Run) and step.excess_s > _SHOWN * step_s:
-        text += (
-            f" − {format_seconds(step.excess_s)} (steps that were timed were slower)"
-        )
+        text += f" − {format_seconds(step.excess_s)} (timestamped steps were slower)"
     if are_several:
         text += f"; imbalance {step.imbalance:.3f} (1 = they finish together)"
     return text
@@ -65,8 +63,14 @@ def _how_rare(run: Run) -> str:
     if steps is None:
         return ""
     if not steps.count:
-        return f" (between the {steps.timed} steps timed alone, of which none was slow)"
-    return f" ({steps.count} of {steps.timed} steps timed alone took over {SLOW:g} × the median)"
+        return (
+            f" (between the {steps.timed} steps that were timed one by one, none of "
+            "which was slow)"
+        )
+    return (
+        f" ({steps.count} of {steps.timed} steps timed one by one took over {SLOW:g} "
+        "× the median)"
+    )
 
 
 class Loss(NamedTuple):
@@ -86,12 +90,12 @@ def all_losses(devices: Sequence[Device], gap: SoloGap) -> list[Loss]:
     """Every part, in order from the solo sum to what the devices give together."""
     losses = [
         Loss("left out", gap.left_out),
-        Loss("other batches than the best alone", gap.batch_sizes),
+        Loss("batches other than the best alone", gap.batch_sizes),
     ]
     for device, rate in zip(devices, gap.slowdown, strict=True):
         how = "slower" if rate >= 0 else "faster"
         losses.append(Loss(f"{device.label} {how} than alone", rate))
-    losses.append(Loss("waiting for the slowest", gap.imbalance))
+    losses.append(Loss("waiting for the slowest device", gap.imbalance))
     losses.append(Loss("summing gradients", gap.sync))
     if gap.slow:
         losses.append(Loss("rare slow steps", gap.slow))
@@ -118,7 +122,7 @@ def large_losses(
     return shown
 
 
-def gap_parts(devices: Sequence[Device], gap: SoloGap) -> Iterator[Part]:
+def gap_parts(devices: Sequence[Device], gap: SoloGap) -> Iterator[Paragraph]:
     """Why the devices gave less together than alone: a sum of the largest causes, as a table."""
     losses = large_losses(devices, gap, _MOST_CAUSES)
     if not losses:

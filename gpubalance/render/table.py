@@ -39,12 +39,12 @@ class TextTable(NamedTuple):
     left: Sequence[int] = (0, 1)
 
 
-# A sentence, which may be indented, a table, or what draws a picture of a width.
-Part = str | TextTable | Callable[[int], list[str]]
+# A sentence, which may be indented, a table, or a function that draws a picture of some width.
+Paragraph = str | TextTable | Callable[[int], list[str]]
 
 
 def summary(
-    parts: Iterable[Part],
+    paragraphs: Iterable[Paragraph],
     warnings: Sequence[Warning_],
     next_command: str = "",
     script: Sequence[str] = (),
@@ -53,10 +53,10 @@ def summary(
 ) -> str:
     """What a command prints at its end.
 
-    These are the parts of a result's summary, its warnings, the next command, and a training
+    These are the paragraphs of a result's summary, its warnings, the next command, and a training
     script's lines. `typed` returns a remedy with its commands as this user types them.
     """
-    lines = lines_of(parts, width) + warning_lines(warnings, width, typed)
+    lines = lines_of(paragraphs, width) + warning_lines(warnings, width, typed)
     if next_command:
         lines += ["", f"next: {next_command}"]
     if len(script) == 1:
@@ -86,20 +86,20 @@ def warning_lines(
     return lines
 
 
-def lines_of(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
+def lines_of(paragraphs: Iterable[Paragraph], width: int = WIDTH) -> list[str]:
     """The lines of a terminal of that width."""
     lines: list[str] = []
-    for part in parts:
-        if part == BLANK:
+    for paragraph in paragraphs:
+        if paragraph == BLANK:
             lines.append("")
-        elif isinstance(part, TextTable):
-            lines += table(part.rows, left=part.left, width=width)
-        elif isinstance(part, str):
-            text = part.lstrip(" ")
-            indent = " " * (len(part) - len(text))
+        elif isinstance(paragraph, TextTable):
+            lines += table(paragraph.rows, left=paragraph.left, width=width)
+        elif isinstance(paragraph, str):
+            text = paragraph.lstrip(" ")
+            indent = " " * (len(paragraph) - len(text))
             lines += prose(text, width, indent)
         else:
-            lines += part(width)
+            lines += paragraph(width)
     return lines
 
 

@@ -50,11 +50,11 @@ class CombineRules(Record):
         """Raises BadInput if the smallest part of a batch has too few samples for a finite loss."""
         if smallest < self.minimum:
             raise BadInput(
-                f"a part of {smallest} of a batch's samples fails in the model {model.name}, or "
-                "gives gradients or a loss that is not finite, or far beyond the whole batch's: "
-                "something needs more samples at a time, or is divided by the part's variance, "
-                "count or sum",
-                remedy=f"give each device at least {self.minimum} samples a step",
+                f"{smallest} samples are too few for a part of a batch: the model "
+                f"{model.name} fails, or gives gradients or a loss that are not "
+                "finite or far beyond the whole batch's. Something in it divides by "
+                "the part's variance, count or sum, or needs more samples",
+                remedy=f"give each device at least {self.minimum} samples per step",
             )
 
     @property

@@ -45,7 +45,9 @@ class MeasuredBlock(Record):
     name: str
     calls: Size
     weights_bytes: Count
-    crossing_bytes: Annotated[Count, Shown("a cut before it sends, bytes a sample", "")]
+    crossing_bytes: Annotated[
+        Count, Shown("bytes per sample that a cut before it sends", "")
+    ]
     compute_s: tuple[Seconds | None, ...]
 
 
@@ -248,11 +250,13 @@ class Layers(OfModel):
         for first, last, _ in self.segments:
             blocks += range(first, last + 1)
         if blocks != list(range(len(self.blocks))):
-            raise unsound("stages", "their segments are not each block once")
+            raise unsound(
+                "stages", "their segments do not contain each block exactly once"
+            )
         busy = {task.device for task in self.timeline.tasks}
         busy |= {update.device for update in self.timeline.updates}
         if not busy <= {stage.device for stage in self.stages}:
-            raise unsound("timeline", "of a device that has no stage")
+            raise unsound("timeline", "contains a device without a stage")
         return self
 
     @property

@@ -235,7 +235,7 @@ class Plan(OfSplit, OfModel):
         if self.global_batch != sum(self.batches):
             raise unsound(
                 "global_batch",
-                f"{self.global_batch}, where the batches are {sum(self.batches)}",
+                f"{self.global_batch}, but the batches add up to {sum(self.batches)}",
             )
         shares = [
             (share.device, share.batch, share.micro_batch) for share in self.shares
@@ -243,7 +243,7 @@ class Plan(OfSplit, OfModel):
         if shares != list(
             zip(range(count), self.batches, self.micro_batches, strict=True)
         ):
-            raise unsound("shares", "not those of batches and micro_batches")
+            raise unsound("shares", "do not match batches and micro_batches")
         used = len(self.split.used)
         for name, devices in {
             "even": used,

@@ -49,7 +49,7 @@ class CurvePoint(Record):
     precise: Annotated[bool, Shown("within ± 1 %")]
     steady: bool
     measured_again: bool = False
-    late_part: Annotated[Part, Shown("later than its profile")] = 0.0
+    late_part: Annotated[Part, Shown("slower than its profile")] = 0.0
     unlike: Annotated[bool, Shown("batches differ in shape")] = False
     telemetry: Telemetry | None = None
 
@@ -135,7 +135,7 @@ class StepTimeModel(Record):
     @model_validator(mode="after")
     def _sound(self) -> StepTimeModel:
         if not self.alpha_s + self.beta_s > 0:
-            raise ValueError("a step that takes no time")
+            raise ValueError("a step must take time")
         batches = [batch for batch, _ in self.curve or ()]
         if batches != sorted(set(batches)):
             raise unsound("curve", "its batches must rise")

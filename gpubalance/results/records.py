@@ -76,7 +76,9 @@ def result_of(source: str | Path | _Result, kind: type[_Result]) -> _Result:
     if isinstance(source, str | Path):
         return read_record(Path(source), kind)
     wanted = _KINDS[kind.__name__.lower()]
-    what = f"{clean(repr(source), 40)} is not {wanted.called}, nor the name of its file"
+    what = (
+        f"{clean(repr(source), 40)} is neither {wanted.called} nor the name of its file"
+    )
     raise BadInput(what, remedy=wanted.writes())
 
 
@@ -108,7 +110,7 @@ def _read(path: Path, names: Container[str], wanted: _Kind) -> Record:
         again = "give that command again without --dry-run"
         raise BadInput(
             f"{path} is an estimate that --dry-run wrote: nothing was measured",
-            remedy=f"{again}; with the same -o it replaces the estimate",
+            remedy=f"{again}; the same -o overwrites the estimate",
         )
     if not isinstance(name, str):
         raise BadInput(f"{path} is not {wanted.called}", remedy=wanted.writes())
@@ -137,7 +139,7 @@ def _document(path: Path, wanted: _Kind) -> Any:
     there = os.path.exists(path)  # noqa: PTH110  (which is false of a name that is too long)
     remedy = wanted.writes() if there else wanted.writes(shlex.quote(str(path)))
     if not there and path.suffix in _WRITTEN_BY_REPORT:
-        remedy = f"name results, files of JSON: {_WRITTEN_BY_REPORT[path.suffix]}"
+        remedy = f"name result files (JSON): {_WRITTEN_BY_REPORT[path.suffix]}"
     content = content_of(path, wanted.called, _LARGEST_FILE, remedy)
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))

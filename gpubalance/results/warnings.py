@@ -14,37 +14,38 @@ TOO_SLOW = "too-slow-for-profile"
 # The code is what comes before a slash. In braces stand the facts that `warning` is given.
 _ROWS = {
     "throttled": (
-        "{throttled} while it was measured, and measured once more after that",
+        "{throttled} during the measurement, which was repeated afterwards",
         f"{COOLER}, and measure again",
     ),
     "throttled/speed": (
-        "{device} became {part} {slower} while it was measured: "
-        "the split is for its speed at the end",
+        "{device} became {part} {slower} during the measurement: the split is for "
+        "its speed at the end",
         "{advice}",
     ),
     "throttled/probe": (
-        "{device} changed its speed{why} while it was measured: "
-        "batches were measured once more after that{left}",
+        "{device} changed its speed{why} during the measurement: batches were "
+        "measured again afterwards{left}",
         "{advice}, and probe again",
     ),
     "throttled/points": (
-        "{device}: the step time at batch {batches} was of a throttled device ({reasons}), "
-        "and was measured once more",
+        "{device} was throttled ({reasons}) at batch {batches}: the step time there "
+        "was measured again",
         "{advice}, and probe again",
     ),
     "telemetry-ended": (
-        "{device} {fault}: NVML reports nothing of it any more. Its telemetry is of the time "
-        "before, and whether its memory had errors after that is unknown",
+        "{device} {fault}: NVML no longer reports anything about it. Its telemetry "
+        "ends there, and later memory errors would not be seen",
         "{remedy}",
     ),
     "slower-than-profile": (
-        "in {late} of the steps the real compute took longer than the profile's time, "
-        "so the figures are this machine's and not the profile's",
+        "in {late} of the steps the real compute took longer than the profile's "
+        "time: the figures are this machine's, not the profile's",
         "{advice}",
     ),
     "too-slow-for-profile": (
-        "in {late} of the steps, most of them, the real compute took longer than the profile's "
-        "time: the figures are this machine's, and say nothing of the profile's devices",
+        "in most steps ({late}) the real compute took longer than the profile's "
+        "time: the figures are this machine's and say nothing about the profile's "
+        "devices",
         "{advice}",
     ),
     "slower-than-profile/points": (
@@ -62,103 +63,109 @@ _ROWS = {
         "measure longer (--duration), with nothing else running",
     ),
     "not-steady": (
-        "the step time still had a trend when the warm-up ended",
-        "run it again: clocks that rise or fall, or another program, may be the cause",
+        "the step time still rose or fell when the warm-up ended",
+        "measure again: a changing clock or another program may be the cause",
     ),
     "not-steady/machine": (
-        "the machine is not steady: {split} gave {least} to {most} samples/s in {count} "
-        "measurements, of which the median counts",
+        "the machine is not steady: {split} gave {least} to {most} samples/s in "
+        "{count} measurements; their median counts",
         "close other programs, and balance again",
     ),
     "not-steady/points": (
-        "{device}: the step time at batch {batches} rose or fell while it was measured, "
-        "and was measured once more",
+        "{device}: the step time at batch {batches} rose or fell during the "
+        "measurement, so it was measured again",
         "probe again with nothing else running",
     ),
     "slow-steps": (
         "{slow}",
-        "close other programs, or move them to another machine. "
-        "If that does not help, see whether data or a checkpoint makes a step wait",
+        "close other programs, or move them to another machine. If that does not "
+        "help, check whether data or a checkpoint delays steps",
     ),
     "stamps-cost": (
-        "steps in which the devices were timed took {costs} longer. "
-        "Total throughput is from the others, but compute, wait and sync are only that exact",
-        "larger batches reduce it",
+        "timestamped steps took {costs} longer. Throughput comes from the other "
+        "steps, but compute, wait and sync are off by up to that much",
+        "larger batches reduce this cost",
     ),
     "parts-exceed-step": (
-        "the slowest device's compute, timed in some steps, is {excess} longer than a whole step "
-        "of the others, so compute, wait and sync are only that exact",
+        "the slowest device's compute in timestamped steps is {excess} longer than a "
+        "whole step of the others, so compute, wait and sync are off by up to that "
+        "much",
         "measure longer, with nothing else running",
     ),
     "loss-not-finite": (
-        "the loss became infinite or NaN while it was measured, "
-        "which changes nothing about a step's work and time",
-        "nothing to do for a measurement on random data",
+        "the loss became infinite or NaN during the measurement. That changes "
+        "nothing about a step's work and time",
+        "nothing to do if the samples are random",
     ),
     "resumed": (
         "{count} of its {what} measured before it was interrupted{since}",
         "nothing to do, unless the machine was changed in between: then measure without --resume",
     ),
     "slower-than-larger": (
-        "{device}: a step of {batch} samples took {time}, longer than one of {larger} "
-        "({larger_time}), and did so when it was measured again",
+        "{device}: a step of {batch} samples took {time}, longer than one of "
+        "{larger} ({larger_time}), also when measured again",
         "nothing to do: plans use the larger batch. cuDNN chooses its algorithms by the size of a "
         "batch, and a multiple of 8 or 64 often has a faster one",
     ),
     "slower-than-larger/given": (
         "{device}: a step of {batch} samples takes {time}, longer than one of {larger} "
         "({larger_time}): plans use the larger batch",
-        "measure both once more: a first step, which compiles and tunes, is no step time",
+        "measure both again: a first step, which compiles and tunes, does not count",
     ),
     "smaller-batch-failed": (
         "{device}: batch {batches} failed though a larger one trains",
-        "nothing to do: memory in pieces, or a slower algorithm near the limit, can be the cause",
+        "nothing to do: fragmented memory, or a slower algorithm near the limit, can "
+        "be the cause",
     ),
     "margin-unknown": (
-        "{device}: TensorFlow does not report its memory, so no margin could be kept free",
-        "give the profile a memory, or leave out --margin",
+        "{device}: TensorFlow does not report its memory, so --margin has no effect",
+        "give the profile a memory size, or leave out --margin",
     ),
     "not-exact": (
         "{text}",
         "gpubalance guide refused says what a split trains exactly",
     ),
     "not-exact/batch-normalisation": (
-        "{layers} not synchronised: each device normalises with its own share{shares}, "
-        "whose statistics are noisier than the whole batch's",
-        "BatchNormalization(synchronized=True) takes them over the whole batch, and is exact",
+        "{layers} not synchronised: each device normalises its own share{shares}, "
+        "with noisier statistics than the whole batch's",
+        "BatchNormalization(synchronized=True) uses the whole batch's statistics, "
+        "and is exact",
     ),
     "random-layers": (
-        "{layers}: each device draws numbers of its own, "
-        "so training is as random as on one device, and not the same",
-        "nothing to do; gpubalance guide train, same result as one device",
+        "{layers}: each device draws its own random numbers, so training is as "
+        "random as on one device, but not identical",
+        'nothing to do; see "same result as one device" in gpubalance guide train',
     ),
     "not-compiled": (
-        "the model is not compiled: it is measured with {compiled_with}, "
-        "as its outputs suggest, and a split trains what is compiled in split.scope()",
-        "compile it in that function; a training loop of your own belongs into the model's "
-        "train_step: gpubalance guide train",
+        "the model is not compiled: it is measured with {compiled_with}, chosen by "
+        "its outputs; a split trains with what you compile in split.scope()",
+        "compile it in that function. If you have a training loop of your own, move "
+        "it to the model's train_step: gpubalance guide train",
     ),
     "not-for-a-split": ("gpubalance balance will refuse this model: {why}", "{advice}"),
     "even-split-out-of-memory": (
-        "{what}, interleaved with the run's split: there is no even split to compare with",
-        "compare with smaller batches, or measure with --baseline none",
+        "{what}, in the even split beside the run: there is nothing to compare the "
+        "split with",
+        "use smaller batches, or measure with --baseline none",
     ),
     "even-is-faster": (
-        "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}: "
-        "the faster of them counts",
-        "close other programs, and balance again: "
-        "the devices were not as fast as when they were planned for",
+        "{split} gave {rate} samples/s, but the even split {even} gave {even_rate} "
+        "in the same run: the faster one is proposed",
+        "close other programs and balance again: the devices were slower than when "
+        "the split was planned",
     ),
     "even-is-faster/not-asked": (
-        "{split} gave {rate} samples/s and the even split {even} beside it {even_rate}, "
-        "but that is not what --global-batch, --batch-multiple or --margin asks for",
-        "balance again without them, or run it: gpubalance run --batches {even_batches}",
+        "{split} gave {rate} samples/s, but the even split {even} gave {even_rate} "
+        "in the same run. It is not proposed, because --global-batch, "
+        "--batch-multiple or --margin excludes it",
+        "balance again without these options, or run the even split: gpubalance run "
+        "--batches {even_batches}",
     ),
     "batches-joined": (
-        "the dataset's own batches have {own} samples and differ in shape: batches of {size} were "
-        "made from them, each padded to its longest sample, "
-        "but split.fit leaves such batches as they are",
-        "let the dataset make batches of {size} there (batch or padded_batch)",
+        "the dataset's batches have {own} samples and differ in shape. For this "
+        "measurement they were joined into batches of {size}, each padded to its "
+        "longest sample; split.fit uses them as they are",
+        "let the dataset make batches of {size} (batch or padded_batch)",
     ),
     "few-samples": (
         "{data} has {samples} samples, so a global batch has at most {samples}",
@@ -168,43 +175,46 @@ _ROWS = {
         "the batches differ in shape: a step time is the mean over several of them, "
         "and plans use that mean. "
         "The batch limit was tried with the longest of the first batches",
-        "keep some memory free with --margin if longer ones may come",
+        "keep memory free with --margin if longer batches may come",
     ),
     "new-shapes": (
-        "batches of new shapes kept coming while it was measured: step times have what TensorFlow "
-        "takes to compile the step or choose algorithms for each",
+        "batches of new shapes kept coming during the measurement: step times "
+        "include compiling and tuning for each new shape",
         "pad to a few lengths: keras.utils.pad_sequences(…, maxlen=…) or "
         "tf.data.Dataset.bucket_by_sequence_length",
     ),
     "trace-without-gpu": (
-        "{where}the trace has the host's part, and not that of every GPU: {missing}",
+        "{where}the trace shows the host, but not every GPU: {missing}",
         # https://developer.nvidia.com/ERR_NVGPUCTRPERM
-        "CUPTI must be there (it comes with the extra cuda) and open to all users: "
-        "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d/, then restart; "
-        "in a container --cap-add=SYS_ADMIN",
+        "CUPTI must be installed (the extra cuda brings it) and open to all users: "
+        "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d/, "
+        "then restart; in a container --cap-add=SYS_ADMIN",
     ),
     "measured-in-parallel": (
         "the devices were measured at the same time: they may have disturbed each other",
-        "leave out --parallel for what each can do alone",
+        "leave out --parallel to measure each device alone",
     ),
     "pipeline-unknown": (
         "the input pipeline was not measured alone: {why}",
         "{advice}",
     ),
     "sync-unknown": (
-        "the plan assumes that sync takes no time: "
-        "no balance by this probe that measured it is kept here",
-        "gpubalance balance measures it and plans again; or give --sync, in seconds",
+        "the plan assumes that sync takes no time: no stored balance by this probe "
+        "has measured it",
+        "measure it with gpubalance balance, or give it with --sync, in seconds",
     ),
     "sync-unknown/elsewhere": (
-        "the plan assumes that sync takes no time: the table has step times of devices alone",
-        "time a step of all devices together, take off the slowest one's time alone, "
-        "and give --sync, in seconds; gpubalance guide pytorch has an example",
+        "the plan assumes that sync takes no time: the table has step times of "
+        "single devices only",
+        "time a step over all devices, subtract the slowest device's time alone, and "
+        "give the difference with --sync, in seconds: gpubalance guide pytorch has "
+        "an example",
     ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
     "gpu-in-use": (
-        "{device} is used by {others}",
-        "figures and limits cover only what is left: end what you don't need, and measure again",
+        "{device} is also used by {others}",
+        "figures and limits cover only what these leave: end what you don't need, "
+        "and measure again",
     ),
     "gpu-left-out": (
         "{gpu} is left out: {why}",
@@ -212,24 +222,25 @@ _ROWS = {
     ),
     "untested-version": ("{untested}", "{remedy}, if something fails or looks wrong"),
     "tf-config-ignored": (
-        "TF_CONFIG names a cluster of {count}: it is ignored, and this host is measured alone",
-        "nothing to do; a script that loads a plan for several hosts goes by it",
+        "TF_CONFIG names a cluster of {count}: it is ignored, and only this host is "
+        "measured",
+        "nothing to do; a script that loads a plan for several hosts uses it",
     ),
     "plan-forced": ("the plan is for other devices: {differences}", "{advice}"),
     "data-changed": (
         "{why}",
-        "if its samples have another size now, other batches suit them: {balance}",
+        "if its samples now have another size, another split suits them: {balance}",
     ),
     "stamps-late": (
-        "a device seems over twice as fast beside the others as alone, which can't be: timestamps "
-        "within a step came late, so its compute, wait and sync say nothing. Step times and "
-        "samples/s are measured without them",
-        "leave the processor to gpubalance, and measure again; with --fresh if the probe was "
-        "disturbed",
+        "a device seems over twice as fast in the joint run as alone, which is "
+        "impossible: timestamps within a step came late. Compute, wait and sync "
+        "cannot be trusted; step times and samples/s do not use these timestamps",
+        "keep the processor free for gpubalance and measure again; add --fresh if "
+        "the probe was disturbed too",
     ),
     "shares-assumed": (
-        "a block's part of its device's profile is assumed to be its part of the model's "
-        "operations, weights and activations",
+        "a block's share of its device's profile is assumed to be its share of the "
+        "model's operations, weights and activations",
         "nothing to do: real devices are measured block by block",
     ),
 }

@@ -41,7 +41,8 @@ class BatchSplit:
         for batch, micro in zip(self.batches, self.micro_batches, strict=True):
             if not min(1, batch) <= micro <= batch:
                 raise ValueError(
-                    f"micro-batches must be from 1 to their batch, not {micro} of {batch}"
+                    f"a micro-batch must have from 1 to its batch's {batch} samples, "
+                    f"not {micro}"
                 )
 
     @classmethod
@@ -52,7 +53,7 @@ class BatchSplit:
         """
         if not 0 < devices <= global_batch:
             raise ValueError(
-                f"{global_batch} samples can't be shared among {devices} devices"
+                f"{global_batch} samples are too few for {devices} devices"
             )
         batch, rest = divmod(global_batch, devices)
         return cls((batch + 1,) * rest + (batch,) * (devices - rest))

@@ -70,7 +70,10 @@ def refuse_name(option: str, name: str) -> None:
         )
     if not (place and function) and (option == "--data" or ":" in name):
         remedy = "write package.module:function or file.py:function"
-        raise BadInput(f"{option} {clean(name)!r} names no function", remedy=remedy)
+        raise BadInput(
+            f"{option} {clean(name)!r} names a file or module but no function",
+            remedy=remedy,
+        )
 
 
 def names_file_or_code(model: str) -> bool:

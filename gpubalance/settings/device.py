@@ -134,7 +134,7 @@ class DeviceProfile(Record):
                 raise ValueError("alpha_s and beta_s are needed, or a curve")
             return self
         if self.alpha_s or self.beta_s:
-            raise ValueError("curve: it takes the place of alpha_s and beta_s")
+            raise ValueError("curve replaces alpha_s and beta_s: give one or the other")
         return self
 
     @field_validator("curve")
@@ -142,7 +142,7 @@ class DeviceProfile(Record):
     def _curve_rises(cls, curve: tuple[TimedBatch, ...]) -> tuple[TimedBatch, ...]:
         batches = [batch for batch, _ in curve]
         if curve and (len(batches) < 2 or batches != sorted(set(batches))):
-            raise ValueError("it has two points or more, of rising batches")
+            raise ValueError("needs two or more points, of rising batches")
         if not all(seconds for _, seconds in curve):
             raise ValueError("its seconds must be above 0")
         return curve

@@ -23,16 +23,17 @@ class Launching(Record):
 
     restarts: Annotated[int, Field(ge=0, le=10_000)] = launching_option(
         "--restarts N",
-        "When a process or a host is lost, start the script again on the devices that are left, "
-        "at most this often.",
+        "After the loss of a process or a host, start the script again on the "
+        "remaining devices, at most N times.",
         0,
     )
     at_least: Count = launching_option(
-        "--at-least N", "Do not start it again on fewer devices than this.", 1
+        "--at-least N", "Do not start again on fewer than N devices.", 1
     )
     deadline_s: WithinDay | None = launching_option(
         "--deadline S",
-        "End all if a training takes no step for longer than this. Default: wait.",
+        "End everything if training finishes no step for longer than S seconds. "
+        "Default: wait.",
     )
 
 
@@ -68,9 +69,12 @@ class TrainingProgress(Record):
     def lost_text(self) -> str:
         """What is lost if the training ends here."""
         if not self.epoch:
-            return "it had not begun to train"
+            return "training had not begun"
         since = "the last backup" if self.backs_up else "the beginning"
-        return f"steps lost since {since}: {self.unsaved:,}; it was {self.place_text}"
+        return (
+            f"steps lost since {since}: {self.unsaved:,}; training was "
+            f"{self.place_text}"
+        )
 
 
 class LaunchedSplit(Record):

@@ -35,7 +35,8 @@ def _bytes_of(size: object) -> int:
     ):
         number = size.strip()
         raise ValueError(
-            f"{number} is {number} bytes: give a unit, {number}MiB, or {number}B if you mean it"
+            f"{number} means {number} bytes: give a unit, {number}MiB, or {number}B "
+            "for bytes"
         )
     try:
         return parse_bytes(size)
@@ -65,8 +66,9 @@ def margin_option(panel: str, beyond: str = "") -> Margin:
     margin: Margin = option(
         panel,
         "--margin SIZE",
-        f"Memory to keep free on each device{beyond}: 512MiB. Or on some: 0=2GiB,1=512MiB, as for "
-        "a GPU with a display, or with another program that may grow.",
+        f"Memory to keep free on each device{beyond}: 512MiB. On some devices only: "
+        "0=2GiB,1=512MiB, as for a GPU with a display, or with another program that "
+        "may need more.",
         0,
     )
     return margin

@@ -26,7 +26,7 @@ _LONGEST_WINDOW_S = 10.0
 USUAL_MULTIPLE = 8  # of --batch-multiple
 _KNOWN = 0.005
 
-EACH = "Probe each device, equal ones too. Default: of equal devices of a host one is probed."
+EACH = "Probe every device. Default: of equal devices on one host, only the first."
 
 
 class Limits(Record):
@@ -38,17 +38,17 @@ class Limits(Record):
 
     time_limit_s: float | None = measuring_option(
         "--time-limit S",
-        "Stop after this many seconds, and give what has been measured by then.",
+        "Stop after this many seconds, and show what was measured until then.",
         gt=0,
         le=1e7,
     )
     deadline_s: WithinDay | None = measuring_option(
         "--deadline S",
-        "End a worker that is silent for longer than this. Default: 30 times as long as such "
-        "steps took, at least 60 s; 900 s for a first step.",
+        "End a worker that sends nothing for longer than this. Default: 30 times as "
+        "long as such steps took before, at least 60 s; for a first step 900 s.",
     )
     seed: int = measuring_option(
-        "--seed N", "Seed of samples, weights and noise.", 0, ge=0, lt=2**31
+        "--seed N", "Seed for samples, weights and noise.", 0, ge=0, lt=2**31
     )
 
 
@@ -62,8 +62,8 @@ class Measuring(Limits):
 
     windows: Repeats = measuring_option(
         "--windows N",
-        "Windows to measure. At most two thirds as many more follow while the result is not "
-        "known within ± 1 %: 2 after 3.",
+        "Number of windows. If the result is not known within ± 1 %, up to two "
+        "thirds as many more follow, rounded up: 2 after 3.",
         3,
     )
     duration_s: WithinDay | None = measuring_option(
@@ -73,7 +73,7 @@ class Measuring(Limits):
     )
     baseline: Baseline = measuring_option(
         "--baseline even|none",
-        "Measure the even split too, interleaved with this one, or not.",
+        "What to measure interleaved with the split: even (the even split) or none.",
         "even",
     )
 
@@ -98,10 +98,17 @@ class Proof(Measuring):
 
     windows: Repeats = measuring_option(
         "--windows N",
-        "Windows of the proof. At most two thirds as many more follow while it is not known "
-        "within ± 1 %: 2 after 2.",
+        "Number of windows of the proof. If its result is not known within ± 1 %, up "
+        "to two thirds as many more follow, rounded up: 2 after 2.",
         2,
     )
+
+
+# The names of what a run measures interleaved, in events and in the journal: its own split, the
+# even split, and its own split on batches that lie on the devices, without an input pipeline.
+OWN_SPLIT = ""
+EVEN_SPLIT = "even"
+ON_HELD_BATCHES = "held"
 
 
 def window_place(number: int, planned: int) -> str:
@@ -138,28 +145,29 @@ class Probing(Limits):
     """
 
     max_batch: Count | None = measuring_option(
-        "--max-batch N", "Try no larger batch. Default: until memory is full."
+        "--max-batch N", "The largest batch to try. Default: until memory is full."
     )
     batch_multiple: Multiple = measuring_option(
         "--batch-multiple N",
-        "Try only multiples of this; if memory holds none, all smaller batches.",
+        "Try only multiples of this; if none fits, try all smaller batches.",
         USUAL_MULTIPLE,
     )
     margin_bytes: Margin = margin_option("Measuring")
     find_limit: bool = measuring_option(
         "--find-limit",
-        "Look for the largest batch that memory holds even far above where throughput stops "
+        "Find the largest batch that fits, even far above where throughput stops "
         "rising.",
         default=False,
     )
     duration_s: WithinHour | None = measuring_option(
         "--duration S",
-        "Measure each batch size for at least this long, and at most 4 times as long. "
-        "Default: until it is known well enough; see gpubalance guide probe.",
+        "Measure each batch size for at least S seconds, at most 4 times as long. "
+        "Default: until it is known precisely enough, see gpubalance guide probe.",
     )
     parallel: bool = measuring_option(
         "--parallel",
-        "Measure all devices at once, on hosts where they do not disturb each other.",
+        "Measure all devices at once; use it only where they do not disturb each "
+        "other.",
         default=False,
     )
     ahead: bool = measuring_option(
@@ -175,6 +183,6 @@ def too_few_samples(where: str, samples: int, wanted: int) -> BadInput:
     multiple = " with --batch-multiple 1" if samples % USUAL_MULTIPLE else ""
     return BadInput(
         f"{where} has {samples} samples, fewer than the global batch of {wanted}",
-        remedy=f"give more samples, or use smaller batches, {samples} in sum at most: "
-        f"for balance that is --global-batch {samples} at most{multiple}",
+        remedy=f"give more samples, or use smaller batches, at most {samples} in "
+        f"total: for balance --global-batch {samples} or less{multiple}",
     )

@@ -35,7 +35,8 @@ def _micro_batches(typed: object) -> object:
         number = int(str(typed))
     if number != "auto" and number not in range(1, _MOST_MICRO_BATCHES + 1):
         raise ValueError(
-            f"auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not {short_repr(typed)}"
+            f"must be auto, off or a number from 1 to {_MOST_MICRO_BATCHES}, not "
+            f"{short_repr(typed)}"
         )
     return number
 
@@ -58,49 +59,50 @@ class PlanRequest(Record):
         "Default: whatever gives the most samples per second.",
     )
     max_global_batch: Count | None = split_option(
-        "--max-global-batch B", "The largest global batch."
+        "--max-global-batch B", "Upper limit for the global batch."
     )
     accumulate: Accumulate = split_option(
         "--accumulate auto|off|N",
-        "The most micro-batches of a device if its batch does not fit.",
+        "Allow up to N micro-batches on a device whose batch does not fit; auto: up "
+        "to 8.",
         1,
         typed="off",
     )
     batch_multiple: Multiple | None = split_option(
         "--batch-multiple N",
-        "Make each batch a multiple of this. Default: the probe's.",
+        "Make every batch a multiple of N. Default: as in the probe.",
     )
     margin_bytes: Margin = margin_option("Split", " beyond what a joint run needs")
     from_batch: Count | None = split_option(
         "--from-batch B",
-        "The global batch that your learning rate was tuned for. Default: the batch of "
-        "--data, else the best device's best batch alone.",
+        "The global batch that your learning rate was tuned for. Default: the batch "
+        "of --data, or the best batch of the best device alone.",
     )
     noise_scale: Annotated[float, Field(gt=0, le=1e12)] | None = split_option(
         "--noise-scale N|FILE",
-        "Maximise goodput, what samples per second are worth in learning, by the gradient "
-        "noise scale: in samples, or the file that split.monitor(noise=FILE) wrote. "
-        "Default: maximise samples per second.",
+        "Maximise goodput (throughput × learning progress per sample) with this "
+        "gradient noise scale: in samples, or the file that "
+        "split.monitor(noise=FILE) wrote. Default: maximise samples per second.",
     )
     sync_s: Seconds | None = split_option(
         "--sync S",
-        "Seconds of sync in a step, all but the slowest compute and update, as a run shows it.",
+        "Sync of a step in seconds, as `run` shows it: everything except the slowest "
+        "compute and update.",
     )
 
 
 class Rounds(Record):
     """How to find the split: in at most `rounds` rounds of `round_s` each.
 
-    `round_s` null measures each split until it is known within ± 0.5 %. `fresh` probes again even
-    if a probe of these devices and settings is stored, `each` even devices that are equal.
+    `round_s` null measures each split until its step time is known within ± 0.5 %, for at most 3 s.
+    `fresh` probes again even if a probe of these devices and settings is stored, `each` probes even
+    devices that are equal.
     """
 
-    rounds: Repeats = measuring_option(
-        "--rounds N", "Measure at most this many splits.", 10
-    )
+    rounds: Repeats = measuring_option("--rounds N", "Measure at most N splits.", 10)
     fresh: bool = measuring_option(
         "--fresh",
-        "Probe again, even if these devices were probed with these settings before.",
+        "Make a new probe, even if there is one of these devices and settings.",
         default=False,
     )
     each: bool = measuring_option("--each", EACH, default=False)
@@ -122,11 +124,12 @@ class Cutting(Rounds):
 
     micro_batch: Multiple | None = split_option(
         "--micro-batch N",
-        "Samples in a micro-batch. Default: the fewest that are within 5 % of the best.",
+        "Samples in a micro-batch. Default: the fewest within 5 % of the best "
+        "throughput.",
     )
     micro_batches: int | None = split_option(
         "--micro-batches N",
-        "Micro-batches in a step. Default: 8 a device.",
+        "Number of micro-batches in a step. Default: 8 per device.",
         ge=1,
         le=_MOST_MICRO_BATCHES,
     )
@@ -137,11 +140,9 @@ class Cutting(Rounds):
     )
     margin_bytes: Margin = margin_option("Split")
     force: bool = split_option(
-        "--force", "Cut the model even if it is faster uncut.", default=False
+        "--force", "Cut the model even if it trains faster uncut.", default=False
     )
-    rounds: Repeats = measuring_option(
-        "--rounds N", "Measure at most this many cuts.", 5
-    )
+    rounds: Repeats = measuring_option("--rounds N", "Measure at most N cuts.", 5)
     round_s: WithinHour = measuring_option(
         "--round-duration S", "Seconds to measure each cut that is tried.", 3.0
     )

@@ -18,14 +18,16 @@ class Queueing(Record):
     """
 
     logs: Path | None = queue_option(
-        "--logs DIR", "Write what each command prints to NNN.log there."
+        "--logs DIR", "Write the output of each command to DIR/NNN.log."
     )
     resume: bool = queue_option(
-        "--resume", "Run only what did not succeed in an earlier run.", default=False
+        "--resume",
+        "Run only the commands that did not succeed in an earlier run.",
+        default=False,
     )
     pull: bool = queue_option(
         "--pull",
-        "Start the next command wherever a device is free, however slow.",
+        "Give each free device the next command at once, however slow the device is.",
         default=False,
     )
 

@@ -190,7 +190,7 @@ def refuse_together(
         if len(named) > len(devices):
             how_many = f"{len(devices)} of {len(named)} have samples in this split"
         raise UsageError(
-            "--all-reduce hierarchical drops the gradients of one device if their number is odd, "
-            f"and {how_many}",
+            "--all-reduce hierarchical drops one device's gradients if the number of "
+            f"devices is odd, and {how_many}",
             remedy="use one-device",
         )

@@ -19,40 +19,46 @@ class Settings(Record):
 
     model: Name = training_option(
         "--model NAME",
-        "probe (default on GPUs), small (if simulated), a keras.applications name, "
-        "file.py:function, package.module:function or saved.keras.",
+        "probe (default on GPUs), small (default for simulated devices), a "
+        "keras.applications name, file.py:function, package.module:function or "
+        "saved.keras.",
         "",
     )
     data: Name | None = training_option(
         "--data NAME",
-        "Your samples: a function, named as for --model, that gives a tf.data.Dataset, "
-        "a PyDataset or arrays.",
+        "Your data: a function, named as for --model, that returns a "
+        "tf.data.Dataset, a PyDataset or arrays.",
     )
     precision: Precision = training_option(
         "--precision KIND",
-        "tf32, TensorFlow's default: float32, multiplied in TF32 where the card has it; "
-        "float32, which forbids TF32; mixed_float16 or mixed_bfloat16.",
+        "tf32 (TensorFlow's default): float32, multiplied in TF32 where the card "
+        "supports it; float32: no TF32; mixed_float16; mixed_bfloat16.",
         "tf32",
     )
     xla: bool = training_option(
-        "--xla/--no-xla", "Compile the forward and backward pass.", default=False
+        "--xla/--no-xla",
+        "Compile the forward and backward pass with XLA.",
+        default=False,
     )
     input: Input = training_option(
         "--input PLACE",
-        "Keep the samples on the device, or feed them from the host: device, host.",
+        "Where samples come from: device (they stay on the device) or host (they are "
+        "fed from the host).",
         "device",
     )
     all_reduce: AllReduce = training_option(
-        "--all-reduce KIND", f"How gradients are summed: {one_of(AllReduce)}.", "auto"
+        "--all-reduce KIND",
+        f"The all-reduce that sums gradients: {one_of(AllReduce)}.",
+        "auto",
     )
     pack_bytes: Bytes | None = training_option(
         "--pack-bytes SIZE",
-        "How many bytes of gradients one all-reduce sums, such as 4MiB; 0 means all. "
-        "Default: what suits the link.",
+        "Bytes of gradients in one all-reduce, such as 4MiB; 0: all at once. "
+        "Default: by the speed of the link.",
     )
     gradients: Gradients = training_option(
         "--gradients KIND",
-        "Sum gradients in full, or send them as bf16: half the bytes, but not exact: full, bf16.",
+        "How gradients are sent: full, or bf16 (half the bytes, not exact).",
         "full",
     )
 

@@ -21,15 +21,17 @@ def shares_of(
     Errors call the sizes `what`: batches or ratios. `order` is what names the devices: gpus in a
     script, --gpus on a command line.
     """
-    remedy = f"give one whole number per device, in {order} order (0 skips a device)"
+    remedy = (
+        f"give one whole number per device, in {order} order (0 leaves a device out)"
+    )
     if what == "ratios":
-        remedy += "; ratios of 0.6 to 0.4 are 3 and 2"
+        remedy += "; for ratios of 0.6 to 0.4 write 3 and 2"
     for name, values in ((what, sizes), ("micro-batches", micro_batches)):
         if not isinstance(values, Iterable) or any(
             type(size) is not int for size in values
         ):
             raise UsageError(
-                f"{name} are a list of whole numbers, not {values!r}", remedy=remedy
+                f"{name} must be a list of whole numbers, not {values!r}", remedy=remedy
             )
     if len(sizes) != devices:
         raise UsageError(

@@ -51,7 +51,7 @@ _LACKS = (
 )
 
 
-def bound(path: Path) -> None:
+def empty_if_too_long(path: Path) -> None:
     """Empties the log if it is too long: a model may print in every step, and fill the disk.
 
     Whoever writes the log must append.

@@ -1,11 +1,13 @@
 """A process from the side of whoever started it: start, send, receive within a deadline, end.
 
-It may be on this host, or behind the command that reaches another one: both are started and held by
-`agent`, which speaks over its own stdin and stdout.
+It is on this host, or on another one, which a command such as ssh reaches. In both cases an agent
+process (workers/agent.py) starts it and ends it. The agent speaks over its own stdin and stdout:
 
-    parent                          agent
-                                    Hello
-    Start                      →    Printed … of a script; what a worker says; Ended at last
+    parent                              agent
+                                        Hello
+    Start                          →
+    requests to a worker           →    Printed by a script, or a worker's replies
+                                        Ended
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpubalance.devices.hosts import check_installed, command_on, other_gpubalance
 from gpubalance.errors import EnvironmentFault, PartialResult
-from gpubalance.programs import KEEPER
+from gpubalance.programs import AGENT
 from gpubalance.settings.cluster import Address
 from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
@@ -32,8 +34,8 @@ from gpubalance.system.signals import signals_held
 from gpubalance.system.state import current_folder, new_log
 from gpubalance.workers.agent import installed
 from gpubalance.workers.failures import (
-    bound,
     died,
+    empty_if_too_long,
     lost,
     not_reached,
     silent,
@@ -45,10 +47,12 @@ from gpubalance.workers.messages import AnyReply, from_line, to_line
 if TYPE_CHECKING:
     from typing_extensions import Self
 _GREETS_WITHIN_S = 60.0  # over a slow ssh and from a slow disk
-# Looks without a beat: counted, as a program that was stopped for a while misses both
-_LOST_AFTER = 20
-_LOOKS_EVERY_S = 1.0
-# The agent there, which hears nothing of this side either, ends it within so long from then
+_POLL_S = 1.0
+# A host is lost after more polls in a row without a byte, not even a heartbeat. Polls are counted,
+# not seconds: if this process itself was stopped, time has passed, but beats wait in the pipe.
+_LOST_AFTER_POLLS = 20
+# The agent on a lost host hears nothing from here either. It kills its worker at most so long after
+# the loss is noticed here.
 _LIVES_ON_S = 15.0
 # A killed worker is gone at once, unless the driver has much memory to free: the next one must not
 # start before.
@@ -67,9 +71,10 @@ class Hello(Record):
 
 
 class Start(Record):
-    """Start a worker, or Python with these words, in that folder if the host has it.
+    """Start Python with these words, a script and its arguments; without words a worker.
 
-    It has these variables besides; one that is None is taken away.
+    `environment` is added to the agent's own; None unsets a variable. The process starts in
+    `folder`, if the host has it.
     """
 
     environment: dict[str, str | None]
@@ -107,8 +112,7 @@ class Process:
     """One process. As a context manager it ends, with its group, however the block ends.
 
     Waiting for one on another host raises EnvironmentFault if the host can't be reached or has
-    other software, and PartialResult if it is lost: nothing comes from there any more, not even
-    that it lives.
+    other software, and PartialResult if it is lost: no message and no heartbeat comes any more.
     """
 
     def __init__(
@@ -119,28 +123,30 @@ class Process:
         *,
         gpus: int = 0,
     ) -> None:
-        """Reaches the host. Waits for nothing past the end of `limit`; Ray reserves `gpus` GPUs.
+        """Starts the agent on that host, here if None; Ray reserves `gpus` GPUs for it.
 
-        Raises EnvironmentFault if that can't be begun.
+        `purpose` is part of the log's name. Nothing is waited for past the command's time `limit`.
+        Raises EnvironmentFault if the agent, or the command that reaches the host, can't be run.
         """
-        command = command_on(host, KEEPER, gpus)
+        command = command_on(host, AGENT, gpus)
         self._host = host if command else None
         self._limit = limit
         self._lines = deque[bytes]()
         self._hello: Hello | None = None
-        self._ends_within_s = 0.0  # before it has answered it holds nothing
-        self._is_ended = False
-        self.has_answered = False
-        # Seconds for which the process may live on, after the host was lost
+        # How long `end` waits before it sends KILL. An agent that has not said Hello holds nothing.
+        self._kill_after_s = 0.0
+        self._exit_requested = False
+        self.worker_has_answered = False
+        # Seconds for which the process may live on, after its host was lost: jobs/launch.py waits
         self.lives_on_s = 0.0
         self.log = new_log(purpose)
-        # The process starts in it, and could not report that it is gone
+        # Raises if it was deleted: the agent would start in it, and could not report that
         current_folder()
         try:
-            # Appends, as the log may be cut short meanwhile
+            # Appends, as the log may be emptied meanwhile
             with signals_held(), self.log.open("ab") as log:
                 self._agent = subprocess.Popen(  # noqa: S603  (no shell; the prefix is the user's own)
-                    command or [sys.executable, KEEPER],
+                    command or [sys.executable, AGENT],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -174,16 +180,13 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Whether the process has not ended, and was not killed."""
-        return not self._is_ended and self._agent.poll() is None
+        """Whether the process has not ended, and nobody has requested its exit."""
+        return not self._exit_requested and self._agent.poll() is None
 
     def start(
         self, environment: Mapping[str, str | None], words: Sequence[str] = ()
     ) -> None:
-        """Starts a worker, or Python with these words, in this folder.
-
-        A variable that is None is taken away.
-        """
+        """Starts a worker, or Python with these words, in the current folder: see `Start`."""
         folder = str(current_folder())
         self.send(
             Start(environment=dict(environment), folder=folder, words=tuple(words))
@@ -196,32 +199,35 @@ class Process:
         """
         self._requests.put(to_line(request))
 
-    def receive(self, within_s: float, doing: str) -> AnyReply:
+    def receive(self, timeout_s: float, doing: str) -> AnyReply:
         """A worker's next message. The time until its host is reached does not count.
 
-        Raises DeadlinePassed if it says nothing for `within_s` seconds, TimeLimitPassed at the end
-        of the command's time, PartialResult if it has died; the messages say that it was `doing`
-        this.
+        Raises DeadlinePassed if it says nothing for that time, TimeLimitPassed at the end of the
+        command's time, PartialResult if it has died; the messages say that it was `doing` this.
         """
-        message: AnyReply | Ended = self.message(within_s, doing, AnyReply | Ended)
+        message: AnyReply | Ended = self.message(timeout_s, doing, AnyReply | Ended)
         if isinstance(message, Ended):
             raise died(doing, message.code, self.log)
-        self.has_answered = True
+        self.worker_has_answered = True
         return message
 
-    def message(self, within_s: float, doing: str, kinds: Any) -> Any:
-        """The next message, of one of these `kinds`; Ended too says how the process ended.
+    def message(self, timeout_s: float, doing: str, kinds: Any) -> Any:
+        """The next message, of the union `kinds` of records; Ended says how the process ended.
 
         Otherwise like `receive`.
         """
         self.greeted()
-        line = self._line(within_s)
-        if line is None:
+        try:
+            line = self._line(timeout_s)
+        except TimeoutError:
             self._limit.check()
-            raise silent(doing, within_s, self.log, has_answered=self.has_answered)
-        if not line and self._host:
-            raise self._lost(f"the connection {self._how_it_ended()}")
-        if not line:
+            raise silent(
+                doing, timeout_s, self.log, has_answered=self.worker_has_answered
+            ) from None
+        except EOFError:
+            if self._host:
+                raise self._lost(f"the connection {self._how_it_ended()}") from None
+            # The agent was killed before it could report how the process ended.
             return Ended(code=self._exit_code() or 0)
         try:
             return from_line(line, kinds)
@@ -231,26 +237,35 @@ class Process:
     def greeted(self) -> Hello:
         """The agent's first message, which may follow what a shell there prints.
 
-        Raises EnvironmentFault.
+        Raises EnvironmentFault if it does not come, PartialResult if another thread has requested
+        the exit, and TimeLimitPassed.
         """
         until_s = time.monotonic() + _GREETS_WITHIN_S
         while self._hello is None:
-            line = self._line(until_s - time.monotonic())
+            try:
+                line = self._line(until_s - time.monotonic())
+            except TimeoutError:
+                self._raise_if_stopped()
+                how = f"did not answer within {_GREETS_WITHIN_S:g} s"
+                raise self._not_reached(how) from None
+            except EOFError:
+                self._raise_if_stopped()
+                raise self._not_reached(self._how_it_ended()) from None
             self._limit.check()
-            if not line and self._is_ended:
-                raise PartialResult("the worker was stopped before it started")
-            if line is None:
-                raise self._not_reached(f"did not answer within {_GREETS_WITHIN_S:g} s")
-            if not line:
-                raise self._not_reached(self._how_it_ended())
             if line.startswith(b'{"Hello":'):
                 self._hello = self._checked(line)
-                self._ends_within_s = _DIES_WITHIN_S
+                self._kill_after_s = _DIES_WITHIN_S
         return self._hello
+
+    def _raise_if_stopped(self) -> None:
+        """Raises if the command's time is over, or this side has requested the exit."""
+        self._limit.check()
+        if self._exit_requested:
+            raise PartialResult("the worker was stopped before it started")
 
     def _checked(self, line: bytes) -> Hello:
         """The message, if the host has the same software as this one."""
-        # An agent never sends that; with a terminal it would also read its own words
+        # A terminal ends lines with it, an agent never does. It would echo our requests as replies.
         if line.endswith(b"\r"):
             raise self._not_reached("makes a terminal there", _TERMINALS)
         try:
@@ -261,38 +276,36 @@ class Process:
             check_installed(self._host, hello.installed or {}, installed())
         return hello
 
-    def _line(self, within_s: float) -> bytes | None:
-        """The next non-empty line; b"" when the other end is closed, None when the time has passed.
+    def _line(self, timeout_s: float) -> bytes:
+        """The next non-empty line.
 
-        Raises PartialResult if its host has been silent for too long.
+        Raises TimeoutError after that time, or the command's; EOFError if the agent has ended; and
+        PartialResult if its host is lost.
         """
-        until_s = time.monotonic() + min(within_s, self._limit.left_s)
-        looks = 0
+        until_s = time.monotonic() + min(timeout_s, self._limit.left_s)
+        silent_polls = 0
         while not self._lines:
-            bound(self.log)
+            empty_if_too_long(self.log)
             left_s = until_s - time.monotonic()
-            dead = not self.lives
-            # Looks even past the deadline: this process itself may have been stopped for a while.
-            look_s = 0.0 if dead else max(0.0, min(left_s, _LOOKS_EVERY_S))
-            try:
-                lines = self._reader.lines(look_s)
-            except EOFError:
-                return b""
-            looks = looks + 1 if lines is None else 0
-            if looks > _LOST_AFTER and self._host and self._hello:
+            is_dead = not self.lives
+            # Polls even past the deadline: this process itself may have been stopped for a while.
+            poll_s = 0.0 if is_dead else max(0.0, min(left_s, _POLL_S))
+            lines = self._reader.lines(poll_s)
+            silent_polls = silent_polls + 1 if lines is None else 0
+            if silent_polls > _LOST_AFTER_POLLS and self._host and self._hello:
                 self.lives_on_s = _LIVES_ON_S
                 raise self._lost(
-                    f"nothing has come from it for {_LOST_AFTER * _LOOKS_EVERY_S:g} s"
+                    f"nothing has come from it for {_LOST_AFTER_POLLS * _POLL_S:g} s"
                 )
             self._lines.extend(filter(None, lines or ()))
-            if dead and lines is None:  # what it started may still hold the pipe
-                return b""
+            if is_dead and lines is None:
+                raise EOFError  # the pipe may stay open: what the process started may hold it
             if left_s <= 0 and not self._lines:
-                return None
+                raise TimeoutError
         return self._lines.popleft()
 
     def _lost(self, how: str) -> PartialResult:
-        self._ends_within_s = 0.0
+        self._kill_after_s = 0.0  # the agent there can't be waited for
         return lost(self._host, how, self.log)
 
     def _not_reached(self, how: str, remedy: str = "") -> EnvironmentFault:
@@ -307,31 +320,34 @@ class Process:
             self._agent.wait(2)
         return self._agent.returncode
 
-    def kill(self) -> None:
-        """Kills the process and its group, from any thread.
+    def request_exit(self) -> None:
+        """Has the agent kill the process and its group. Waits for nothing; from any thread.
 
         Whoever waits for its reply hears that it has died.
         """
-        self._is_ended = True
+        self._exit_requested = True
+        # Closes the agent's stdin: at its end the agent kills what it has started, and ends.
         self._requests.close()
         # An agent that was stopped does not notice otherwise
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Kills the process and its group, and waits until they are gone.
+        """Requests the exit, and waits until the process and its group are gone.
 
-        May be called more than once.
+        An agent that takes too long is killed. May be called more than once.
         """
         # An interrupt may come at any line: the next call, at the latest the one at the program's
         # end, does all of it again.
-        self.kill()
+        self.request_exit()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._agent.wait(self._ends_within_s)
+            self._agent.wait(self._kill_after_s)
+        # A process on this host dies with its agent: Linux sends it KILL.
         self._signal(signal.SIGKILL)
         self._agent.wait()
         self._replies.close()
         _started.discard(self)
 
     def _signal(self, number: signal.Signals) -> None:
+        """Signals the agent here, or the command that reaches it, with its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._agent.pid, number)

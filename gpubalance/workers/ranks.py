@@ -177,9 +177,9 @@ class Ranks:
         return all(member.lives for member in self._members)
 
     @property
-    def has_answered(self) -> bool:
+    def worker_has_answered(self) -> bool:
         """Whether all processes have answered."""
-        return all(member.has_answered for member in self._members)
+        return all(member.worker_has_answered for member in self._members)
 
     @property
     def log(self) -> Path:
@@ -201,7 +201,7 @@ class Ranks:
         try:
             return self._members[rank].greeted().address
         except GpubalanceError as error:
-            self.kill()
+            self.request_exit()
             raise self._naming_device(rank, error) from None
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
@@ -212,7 +212,7 @@ class Ranks:
                 return self._blamed(answers, doing)
         except BaseException:
             # Each thread that waits for its process must hear of it
-            self.kill()
+            self.request_exit()
             raise
         return merged([answers[rank] for rank in sorted(answers)])
 
@@ -250,7 +250,7 @@ class Ranks:
         self._failed_rank = rank
         if blame_of(cause) in (FailureRank.SILENCE, FailureRank.PEER):
             raise self._silence(answers, doing)
-        self.kill()
+        self.request_exit()
         if isinstance(cause, GpubalanceError):
             raise self._naming_device(rank, cause)
         assert isinstance(cause, Failed)  # noqa: S101  (the others are no failures)
@@ -341,14 +341,14 @@ class Ranks:
     def _labels(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._devices[rank].label for rank in sorted(ranks))
 
-    def kill(self) -> None:
-        """Kills all processes, from any thread."""
+    def request_exit(self) -> None:
+        """Has the agents kill all processes, from any thread. Waits for nothing."""
         for member in self._members:
-            member.kill()
+            member.request_exit()
 
     def end(self) -> None:
         """Ends all processes, and waits until they are gone. May be called more than once."""
-        self.kill()
+        self.request_exit()
         self._threads.shutdown()
         for member in self._members:
             member.end()

@@ -185,7 +185,7 @@ class Worker:
         if isinstance(request, Measure):
             key = (split, request.stamped, request.pipeline)
         slowest_s = self._slowest_s.get(key)
-        if within_s is not None and not self.process.has_answered:
+        if within_s is not None and not self.process.worker_has_answered:
             within_s += LOADS_WITHIN_S
         self.process.send(request)
         while True:

@@ -313,7 +313,7 @@ class WorkerGroup:
         """Kills every worker for good, including those that another thread is about to start."""
         self._killed = True
         for worker in list(self._workers.values()) + list(self._ahead.values()):
-            worker.process.kill()
+            worker.process.request_exit()
 
     def end(self) -> None:
         """Ends every worker, and waits until they are gone."""
@@ -324,7 +324,7 @@ class WorkerGroup:
 def _end(workers: dict[int, Worker]) -> None:
     """Ends the workers at the same time."""
     for worker in workers.values():
-        worker.process.kill()
+        worker.process.request_exit()
     for worker in workers.values():
         worker.process.end()
     workers.clear()

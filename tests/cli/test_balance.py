@@ -117,14 +117,16 @@ def test_a_plan_after_a_balance_knows_what_it_found(tmp_path: Path) -> None:
     command = f"plan --simulate {QUICK_PAIR}"
     before = one_line(here(command).stdout)
     assert "sync-unknown" in before
-    assert "gpubalance balance measures it" in before
+    assert "measure it with gpubalance balance" in before
     asked = (f"balance --simulate {QUICK_PAIR}", *SHORT)
     balance = result_of(Plan, *asked)
     assert known(balance.balance).rounds[0].outcome == "oom"
     assert known(balance.run).batches == balance.batches
 
     told = one_line(here(command).stdout)
-    based = f"based on what the balance of {balance.created} measured of these devices together"
+    based = (
+        f"with what the balance of {balance.created} measured of these devices together"
+    )
     assert based in told
     assert "sync-unknown" not in told
     assert "learning rate: if yours was tuned for batch " in told
@@ -168,7 +170,7 @@ def test_with_a_noise_scale_what_learns_fastest_is_proven(tmp_path: Path) -> Non
     assert "goodput at global batches of " in out
     page = tmp_path / "page.html"
     here(f"report {file} --html {page}", code=0)
-    words = "what a sample is worth, and goodput over the global batch"
+    words = "efficiency and goodput by global batch"
     assert words in page.read_text()
 
 

@@ -92,7 +92,7 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
     own = ("check", "--data", "train.py:arrays", "--model")
     done = gpubalance(*own, "train.py:build", "-q", cwd=tmp_path, code=0)
     assert done.stdout.startswith("train.py:build can be measured; a split trains it\n")
-    mine = "mine: 21 parameters to train, gradients of 84 B"
+    mine = "mine: 21 trainable parameters, 84 B of gradients"
     samples = (
         "train.py:arrays gives 64 samples in all, so a global batch has at most 64 "
     )
@@ -115,12 +115,14 @@ def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
     asked = ("--model", "train.py:normalised", "--data", "train.py:batches", "-q")
     done = gpubalance("check", *asked, "--simulate", "2", cwd=tmp_path, code=0)
     told = one_line(done.stdout)
-    assert "a split trains it, not all of it exactly" in told
+    assert "a split trains it, but not all of it exactly" in told
     # Neither the synchronised one nor the frozen one.
     assert "1 BatchNormalization layer is not synchronised: each device" in told
     assert "16 samples on each of 2 equal devices" in told
     assert "→ BatchNormalization(synchronized=True)" in told
-    assert "1 Dropout, 1 GaussianNoise: each device draws numbers of its own" in told
+    assert (
+        "1 Dropout, 1 GaussianNoise: each device draws its own random numbers" in told
+    )
     assert "next: gpubalance balance --simulate 2 --model" in told
 
     unlike = ("--simulate", QUICK_PAIR, "--json")
@@ -141,7 +143,7 @@ def test_it_says_what_an_uncompiled_model_is_measured_with(tmp_path: Path) -> No
     told = one_line(done.stdout)
     assert "a split trains it once it is compiled" in told
     assert "measured with Adam and SparseCategoricalCrossentropy" in told
-    assert "a training loop of your own belongs into the model's train_step" in told
+    assert "move it to the model's train_step" in told
 
     done = gpubalance(*model, "train.py:own_call", *data, cwd=tmp_path, code=4)
     assert "train.py:own_call is not compiled, and its outputs" in done.stderr
@@ -181,7 +183,7 @@ def test_what_does_not_fit_is_named_with_its_remedy(
 @pytest.mark.usefixtures("stand_in")
 def test_a_balance_says_it_before_it_measures_and_with_a_kept_probe() -> None:
     asked = ("--simulate", QUICK_PAIR, "--model", TINY, *SHORT)
-    says = "parameters to train, gradients of"
+    says = " trainable parameters, "
     first, again = (here("balance", *asked, code=0).stderr for _ in range(2))
     assert first.index(says) < first.index(" batch 8: ")
     assert "planning with the probe of" in again

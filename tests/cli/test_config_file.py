@@ -96,7 +96,7 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
     assert found == "0,1"
 
 
-NONE = ": there is no such"
+NONE = ": no such command or option"
 MEANT = "did you mean global-batch?"
 OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
 
@@ -105,7 +105,7 @@ OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
     "text, says, remedy",
     ("[balance]\nglobal_bach = 3", f": [balance] global-bach{NONE}", MEANT),
     ("windows = 1\nglobal-bach = 3", f": global-bach{NONE}", MEANT),
-    ("[rum]\nwindows = 3", ": rum: there is no such command", "did you mean run?"),
+    ("[rum]\nwindows = 3", f": rum{NONE}", "did you mean run?"),
     ("[devices]\nzzz = 3", f": [devices] zzz{NONE}", OF_DEVICES),
     ("config = 'other.toml'", f": config{NONE}", "there are: "),
     ("[run]\nno-xla = true", f": [run] no-xla{NONE}", "did you mean xla?"),
@@ -164,8 +164,13 @@ WRONG = [
     ("[run]\ngpus = [[0]]", PAIR, 2, "there is no device '[0]'"),
     ("[run.gpus]\nzero = 0", PAIR, 2, "there is no device "),
     ('[run]\nsimulate = "a\\u0000b"', (), 2, "can't read ab: No such file"),
-    ("[run]\nplan = 'p.json'", (*PAIR, "--batches", "3", "4"), 2, "--plan has its own"),
-    ("[run]\nbatches = [3, 4]", (*PAIR, "--plan", "p.json"), 2, "--plan has its own"),
+    (
+        "[run]\nplan = 'p.json'",
+        (*PAIR, "--batches", "3", "4"),
+        2,
+        "--plan already sets",
+    ),
+    ("[run]\nbatches = [3, 4]", (*PAIR, "--plan", "p.json"), 2, "--plan already sets"),
 ]
 
 

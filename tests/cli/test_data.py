@@ -92,9 +92,9 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     for done in (made, again):
         assert done.stdout.startswith(binds)
         assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
-        says = "10.0 s with this split; your input pipeline gives them no faster"
+        says = "10.0 s with this split; your input pipeline limits this"
         assert says in one_line(done.stdout)
-    waits = "another device is not worth it until that gives more"
+    waits = "another device is not worth it until the pipeline gives more"
     assert waits in one_line(made.stdout)
 
     path = folder / "mine.py"
@@ -103,12 +103,12 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = here("plan", *PAIR, *DATA, code=4, cwd=folder)
-    says = "no probe of these devices with --model small, as it is now, and these settings is kept"
+    says = "there is no stored probe of these devices with --model small, as it is now, and"
     assert says in changed.stderr
 
     run = ("run", *PAIR, "--plan", "plan.json")
     unnamed = here(*run, code=4, cwd=folder)
-    assert "  → name what it is for: --data mine.py:dataset\n" in unnamed.stderr
+    assert "  → name the code yourself: --data mine.py:dataset\n" in unnamed.stderr
     assert here(*run, "--data", "mine.py:other", cwd=folder).returncode == 7
     warned = here(*run, *DATA, *SHORT, "--json", code=0, cwd=folder)
     codes = [one["code"] for one in json.loads(warned.stdout)["warnings"]]
@@ -135,7 +135,7 @@ def test_own_batches_are_told_of(
     as_before = ("--global-batch", "64")
     same = here("balance", *PAIR, *DATA, *SHORT, *as_before, code=0, cwd=folder)
     assert "your batch of 64" not in same.stderr
-    assert "global batch 64, as before: the learning rate stays" in same.stdout
+    assert "global batch 64 as before: keep the learning rate" in same.stdout
     asked = here("plan", *PAIR, *DATA, "--from-batch", "100", code=0, cwd=folder)
     text = one_line(asked.stdout)
     says = "steps an epoch; --global-batch 64 keeps it and is predicted to give "
@@ -151,7 +151,7 @@ def test_a_batch_that_is_no_multiple_is_kept_with_a_smaller_multiple(
     keeping = "--global-batch 20 --batch-multiple 4"
     assert f"{keeping} keeps it" in one_line(done.stdout)
     kept = here("balance", *PAIR, *DATA, *SHORT, *keeping.split(), code=0, cwd=folder)
-    assert "global batch 20, as before" in kept.stdout
+    assert "global batch 20 as before" in kept.stdout
 
 
 def test_a_plan_with_ones_own_batch_names_the_devices_that_it_leaves(
@@ -198,7 +198,7 @@ def test_data_with_few_samples_limits_the_probe_and_the_global_batch(
         command = ("balance", *PAIR, *DATA, *SHORT, "--global-batch", "304", *probed)
         refused = here(*command, code=4, cwd=folder).stderr
         assert "has 200 samples, fewer than the global batch of 304" in refused
-        assert "for balance that is --global-batch 200 at most" in refused
+        assert "for balance --global-batch 200 or less" in refused
         assert not re.search("(?m)^GPU:\\d batch ", refused)
 
 
@@ -225,8 +225,11 @@ def test_batches_that_fit_keeps_get_no_learning_rate(
     done = here(*asked, code=0, cwd=folder)
     size = read_record(folder / "plan.json", Plan).global_batch
     differ = "your batches of 64 differ in shape, so"
-    told = f"{differ} split.fit uses them as they are. To train with {size}, let the "
-    assert f"{told}dataset make those (batch or padded_batch)" in one_line(done.stdout)
+    told = f"{differ} split.fit uses them as they are. To train with {size}, make "
+    assert (
+        f"{told}batches of that size in the dataset (batch or padded_batch)"
+        in one_line(done.stdout)
+    )
     # The split of the first round may be of another size.
     assert differ in one_line(done.stderr)
     assert "SGD" not in done.stdout + done.stderr

@@ -19,7 +19,7 @@ def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
     assert "--simulate" in done.stderr
     planned = here("plan", code=3).stderr
     assert "`gpubalance plan PROBE.json`" in planned
-    assert "--curve FILE" in planned
+    assert "--curve TIMES.csv" in planned
     listed = here("devices", "--json")
     assert (listed.returncode, listed.stderr) == (3, "")
     assert "no NVIDIA driver" in json.loads(listed.stdout)["nvidia"]["problem"]

@@ -121,7 +121,7 @@ def typed() -> Callable[[], Any]:
     "build, options, kind, says",
     (lambda: None, {}, BadInput, "<lambda> is not"),
     (_outer(), {}, BadInput, "_outer.<locals>.inner is not"),
-    (typed(), {}, BadInput, "and build is not"),
+    (typed(), {}, BadInput, "; build is not"),
     (net, {"data": 3}, BadInput, "a value of type int is not"),
     (net, {"gpus": {0: 1}}, UsageError, "there is no device"),
     (net, {"windows": 0}, UsageError, "windows='0' should be greater than or "),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpubalance.cli.command import GROUPS
 from tests.guide.documents import COMMANDS
 from tests.support.cases import cases
 from tests.support.in_process import Program
@@ -35,16 +36,22 @@ def test_who_looks_for_a_command_that_trains_is_sent_to_the_script(
 ) -> None:
     done = in_process([word])
     assert (done.code, done.out) == (2, "")
-    text = f"no command '{word}': your own script trains your model"
-    assert f"{text}\n  → gpubalance guide train" in done.err
+    text = f"no command '{word}': your own script trains the model, with the split"
+    assert text in done.err
+    assert "  → gpubalance guide train" in done.err
 
 
-def test_the_programs_help_lists_the_commands(in_process: Program) -> None:
+def test_the_programs_help_lists_the_commands_in_groups_a_line_each(
+    in_process: Program,
+) -> None:
     done = in_process(["--help"])
     assert (done.code, done.err) == (0, "")
-    for name, command in COMMANDS.items():
-        assert f"│ {name} " in done.out
-        assert (command.help or "").split(":")[0].split(".")[0][:30] in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    for group, commands in GROUPS.items():
+        listed = done.out.partition(f"╭─ {group} ─")[2].partition("╰")[0]
+        lines = [line.strip("│ ") for line in listed.splitlines()[1:]]
+        told = [f"{name:<11}  {about}" for name, about in commands.items()]
+        assert [line for line in lines if line] == told
 
 
 def test_what_measures_has_a_dry_run_and_what_shows_progress_can_be_quiet() -> None:

@@ -204,14 +204,14 @@ elif how != "once" or split is None:
     time.sleep(600)
 """
 KILLED = "the process of beta:0 was ended by SIGKILL, probably because the host ran out of memory"
-LOST = "steps lost since the beginning: 2; it was in step 2 of epoch 1"
+LOST = "steps lost since the beginning: 2; training was in step 2 of epoch 1"
 ANEW = "fit has no BackupAndRestore callback: a restart begins anew"
 
 
 AGAIN = "alpha:0 80, alpha:1 40, beta:0 24, with the global batch of 144 as before"
 RESTARTS = [f"restart 1 of 1: {AGAIN}", "training continues with epoch 1"]
 WAS_LOST = [ANEW, KILLED, LOST, *RESTARTS]
-MISTAKEN = ["ended with exit code 3", "it had not begun to train"]
+MISTAKEN = ["ended with exit code 3", "training had not begun"]
 
 
 @cases(
@@ -328,7 +328,7 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
 def test_its_options_stand_before_the_plan_which_names_devices(script: str) -> None:
     simulated = here("launch", "--simulate", "2", PAIR, script, code=2)
     assert simulated.stderr.startswith("error: no such option: --simulate")
-    seen = "--simulate comes after the plan"
+    seen = "--simulate comes after the plan, where the script belongs"
     assert seen in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
 
 

@@ -122,7 +122,7 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     close = profile(tmp_path, *[one.format(4)] * 2)
     held = engine(tmp_path, "def held(device): return 300 << 20")
     done = here("layers", "--simulate", close, *SHORT, code=5, environment=held)
-    assert "GPU:0 ran out of memory and gets less" in done.stderr
+    assert "GPU:0 ran out of memory and gets fewer blocks" in done.stderr
     fits = r"→ --margin \d+MiB --micro-batch \d+ fits: GPU:\d blocks"
     assert re.search(fits, done.stderr)
     assert "--resume" not in done.stderr

@@ -36,8 +36,16 @@ UNNAMED = f"name the function: --model train.py:build; {HAS}"
         "function: --data train.py:dataset; ",
     ),
     ("--model train.py:biuld", 4, f"train.py has no function 'biuld'\n  → {HAS}"),
-    ("--model train.py:of", 4, "train.py:of needs arguments: path, size\n  → it must "),
-    ("--model trian.py", 2, "there is no file trian.py\n  → give its path: --model "),
+    (
+        "--model train.py:of",
+        4,
+        "train.py:of needs arguments: path, size\n  → give the arguments defaults",
+    ),
+    (
+        "--model trian.py",
+        2,
+        "the file trian.py does not exist\n  → give the path: --model ",
+    ),
     ("--model broken.py:build", 4, "broken.py, line 1: "),
 )
 @pytest.mark.usefixtures("in_process")

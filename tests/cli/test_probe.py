@@ -88,7 +88,7 @@ def test_the_pair_is_probed_kept_and_used(tmp_path: Path, own_state: Path) -> No
     # As it goes, it tells each size, and each trial with its reason.
     # Then it tells what they amount to, and what to do next.
     assert re.search(r"(?m)^GPU:0 batch 8: \d+ samples/s, .* ms, 320 MiB", done.stderr)
-    fails = r"GPU:0 tried 232 \(the smallest that should fail\): out of memory, "
+    fails = r"GPU:0 tried 232 \(the smallest batch that should fail\): out of memory, "
     assert re.search(fails, done.stderr)
     # The two largest may differ by less than a busy machine's noise.
     best = known(result.probes[0].solo_best)

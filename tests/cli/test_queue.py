@@ -115,7 +115,7 @@ def test_what_lacks_memory_is_tried_on_the_largest_device(tmp_path: Path) -> Non
     assert third.tries[-1].device == 0
     assert all(one.out_of_memory for one in third.tries)
     assert "002 ran out of memory on GPU:1 after" in done.stderr
-    assert "once more on GPU:0, which has more" in done.stderr
+    assert "trying again on GPU:0, which has more memory" in done.stderr
     assert "1 of 4 commands failed: 3" in done.stderr
 
     writes = "report queue.json --html page.html --markdown"
@@ -147,13 +147,13 @@ def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     done = here("queue", written(tmp_path, "false"), *PAIR, code=6, cwd=tmp_path)
     by_probe = (
-        "the speed of GPU:0, GPU:1 is by a probe: no command has succeeded there yet"
+        "the speed of GPU:0, GPU:1 is from a probe: no command has succeeded there yet"
     )
     assert by_probe in done.stdout
     assert "  → fix them; --resume continues it:\n" in done.stderr
     sleeps = written(tmp_path, "sleep 0.2", "sleep 0.2")
     well = here("queue", sleeps, *PAIR, code=0, cwd=tmp_path)
-    assert "is by a probe" not in well.stdout
+    assert "is from a probe" not in well.stdout
 
 
 def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> 
     asked = ("queue", trials, *PAIR, "--logs", "logs")
     assert here(*asked, cwd=tmp_path).returncode == 6
     again = here(*asked, code=2, cwd=tmp_path)
-    assert "--logs logs has the logs of a queue: 001.log" in again.stderr
+    assert "--logs logs already holds logs of a queue: 001.log" in again.stderr
     (tmp_path / "ran").unlink()
     written(tmp_path, *[line.format(one) for one in (1, "two", 3, 4)])
     done = here(*asked, "--resume", code=0, cwd=tmp_path)
@@ -258,15 +258,15 @@ def test_a_command_that_is_killed_takes_its_children_along(tmp_path: Path) -> No
     assert "with exit code 4" in out
 
 
-UNREAD = "trials.txt: the shell can't read `"
-ON = "it continues on the next line"
+UNREAD = "trials.txt: the shell cannot parse `"
+ON = "the command continues on the next line"
 LOGS = "can't write to --logs"
 
 
 @cases(
     "content, options, code, says",
     (None, PAIR, 2, "can't read trials.txt: No such file or directory"),
-    ("\n# nothing\n", PAIR, 4, "trials.txt has no command"),
+    ("\n# nothing\n", PAIR, 4, "trials.txt contains no command"),
     ("echo fine\necho 'not\n", PAIR, 4, UNREAD + "echo 'not`"),
     ("for n in 1 2; do\necho $n\ndone\n", PAIR, 4, UNREAD + "for n in 1 2; do`"),
     ("train \\\n --lr 1\n", PAIR, 4, f"{UNREAD}train \\`: {ON}"),

@@ -56,14 +56,14 @@ def test_a_copy_to_share_is_written_and_what_it_lacks_is_told(tmp_path: Path) ->
     assert done.stdout == ""
     lines = done.stderr.splitlines()
     assert lines[0] == f"wrote {copy}: {samples.RUN} without"
-    assert lines[1:3] == ["  2 UUIDs, numbered", "  1 addition to a version"]
+    assert lines[1:3] == ["  2 UUIDs, numbered", "  1 version suffix"]
     assert lines[-1].startswith("nothing was sent")
     again = here("report", str(copy), code=0).stdout.splitlines()[1:]
     assert again == here("report", str(samples.RUN), code=0).stdout.splitlines()[1:]
     for results, says in (
-        ([copy], "is one of the results"),
+        ([copy], "would overwrite one of the results"),
         ([samples.RUN], "exists"),
-        ([samples.RUN, samples.PROBE], "--share writes one result, and 2 are given"),
+        ([samples.RUN, samples.PROBE], "--share takes one result, not 2"),
     ):
         with pytest.raises(GpubalanceError, match=says):
             report(results, ReportOptions(share=copy))
@@ -88,9 +88,9 @@ def test_without_the_extra_the_error_says_how_to_install_it(
         monkeypatch.setitem(sys.modules, name, None)
     done = here("report", result, "--html", str(tmp_path / "a.html"), code=3)
     first, second = done.stderr.splitlines()
-    wanted = "error: matplotlib and jinja2, which draw the report, are not installed"
+    wanted = "error: the report needs matplotlib and jinja2, not installed here"
     assert first == wanted
-    assert "pip install matplotlib jinja2" in second
+    assert "pip install '.[report]' in gpubalance's checkout" in second
     assert not (tmp_path / "a.html").exists()
     without = broken(tmp_path, "matplotlib")
     gpubalance(f"report {result} --markdown", code=0, environment=without)

@@ -130,8 +130,8 @@ def test_padded_batches_of_another_size_are_joined_and_told(tmp_path: Path) -> N
     own = engine(tmp_path, "def joined_from(global_batch): return 8")
     result, _ = _run(tmp_path, "8 4", environment=own)
     warning = warning_of(result, "batches-joined")
-    assert "own batches have 8 samples" in warning["message"]
-    assert "batches of 12 there (batch or padded_batch)" in warning["next"]
+    assert "batches have 8 samples" in warning["message"]
+    assert "batches of 12 (batch or padded_batch)" in warning["next"]
 
 
 def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> None:

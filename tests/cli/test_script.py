@@ -114,15 +114,23 @@ def test_what_no_script_can_be_written_for_is_told_first() -> None:
     for name in ("my-train", "class", "train"):
         Path(f"my/{name}.py").write_text(TRAIN)
     unnamed = "name both: --model train.py:build --data train.py:dataset"
-    exists = "my/code/train.py exists, and --script replaces no file"
-    by_name = "can't be imported by its name"
+    exists = "my/code/train.py exists, and --script never overwrites a file"
+    by_name = "by its name"
     for options, script, says in (
         (own[:2], "go.py", unnamed),
         ((), "go.py", unnamed),
         (own, "my/code/train.py", exists),
-        (named("my-train"), "go.py", f"my/my-train.py {by_name}"),
-        (named("class"), "go.py", f"my/class.py {by_name}"),
-        (named("train"), "go.py", "my/train.py and my/code/train.py share a name"),
+        (
+            named("my-train"),
+            "go.py",
+            f"the script cannot import my/my-train.py {by_name}",
+        ),
+        (named("class"), "go.py", f"the script cannot import my/class.py {by_name}"),
+        (
+            named("train"),
+            "go.py",
+            "my/train.py and my/code/train.py have the same module name",
+        ),
     ):
         asked = (f"balance --simulate {QUICK_PAIR} --script {script}", *options)
         done = here(*asked, code=2)

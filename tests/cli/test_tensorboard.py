@@ -241,6 +241,6 @@ def test_without_the_extra_it_is_told_how_to_install_it(tmp_path: Path) -> None:
     options = ("--simulate", QUICK_PAIR, "--tensorboard", str(tmp_path / "board"))
     done = gpubalance("run", *options, code=3, environment=without)
     assert "--tensorboard needs" in done.stderr
-    assert "pip install 'tensorboard<3'" in done.stderr
+    assert "pip install '.[tensorboard]'" in done.stderr
     assert "starting TensorFlow" not in done.stderr
     assert not (tmp_path / "board").exists()

@@ -45,7 +45,7 @@ def test_01_no_nvml_library_is_said_with_the_way_on() -> None:
 def test_02_a_driver_that_serves_nobody_is_told_with_the_way_on(tmp_path: Path) -> None:
     """No test can load a driver: its version is what this machine has, or unknown."""
     unlike = ", but its library is 560.35.03", "reboot, or `sudo modprobe -r nvidia_uvm"
-    absent = "not loaded (its library is 550.54.14)", "reboot or reload the driver"
+    absent = "not loaded (its library is 550.54.14)", "reboot or load the driver"
     errors = {"18\nnvml 12.560.35.03": unlike, "9\nnvml 12.550.54.14": absent}
     for error, (says, remedy) in errors.items():
         done = Machine(tmp_path, gpus=f"init_error {error}").refuses(3, "run")
@@ -114,7 +114,7 @@ LEFT_OUT = f"""
 from gpubalance.errors import EnvironmentFault
 def built(devices):
     if any(device.uuid == {PLAIN!r} for device in devices):
-        raise EnvironmentFault("TensorFlow leaves out GPU:1")
+        raise EnvironmentFault("TensorFlow 2.21.0 does not use GPU:1")
 """
 
 
@@ -184,7 +184,7 @@ def test_12_another_process_is_left_alone(tmp_path: Path, command: str) -> None:
             few = BRIEF if command == "run" else SHORT_PROBE[1:]
             result = machine.result(command, *few)
             told = f"process 1 (memory not told), process {other.pid}"
-            used = f"GPU:1 is used by {told} (python train.py, 3072 MiB)"
+            used = f"GPU:1 is also used by {told} (python train.py, 3072 MiB)"
             assert warning_of(result, "gpu-in-use")["message"] == used
             refused = machine.refuses(3, command, "--strict")
             assert first_line(refused) == f"error: {used}"

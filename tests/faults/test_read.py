@@ -52,7 +52,7 @@ def test_25_on_other_uuids_indices_count(tmp_path: Path, plan_file: str) -> None
     machine = Machine(tmp_path, gpus=TWO_UNLIKE_GPUS)
     refused = machine.refuses(2, "run", "--plan", plan_file)
     assert "is a plan for simulated devices" in refused.stderr
-    assert "--force runs it on the GPUs" in refused.stderr
+    assert "--force runs the plan on this machine's GPUs" in refused.stderr
     found = machine.result("run", "--plan", plan_file, "--force", *BRIEF)
     assert [device["index"] for device in found["devices"]] == [0, 1]
     one = Machine(tmp_path, gpus="gpu 0 uuid GPU-0")
@@ -125,14 +125,14 @@ WRONG_IN_A_BALANCE = [
     ("shares.0.device", 7, "{}: there is no device 7"),
     ("devices.1.uuid", "SIM-0", "devices: two have the same UUID"),
     ("kind", "plans", "is a plans, not a plan"),
-    ("micro_batches", [0, 0], "{}: micro-batches must be from 1 to their batch, not 0"),
+    ("micro_batches", [0, 0], "{}: a micro-batch must have from 1 to its batch's "),
     ("micro_batches", [], "micro_batches: 0 of 2 devices"),
     ("shares.0.binds", "x", "{} 'x' should be 'speed', 'memory', 'granularity', 'gl"),
     ("devices", [], "{}: Tuple should have at least 1 item after validation, not 0"),
     ("predicted.throughput", None, "{} None should be a valid number"),
 ]
 WRONG_IN_A_MODEL: list[tuple[dict[str, Any], str]] = [
-    ({"alpha_s": 0, "beta_s": 0}, "a step that takes no time"),
+    ({"alpha_s": 0, "beta_s": 0}, "a step must take time"),
     ({"curve": [[8, 1], [8, 2]]}, "{}.curve: its batches must rise"),
     ({"planned_with": "curve"}, "{}.curve: there is none"),
 ]

@@ -83,7 +83,7 @@ ANOTHER = "try another all-reduce, in case this one hangs: --all-reduce one-devi
 LACKS = "probably because the host ran out of memory", known_error("host-memory").remedy
 ENDS = [
     ("os.kill(os.getpid(), 9)", 6, LACKS),
-    ("hang()", 8, (SILENT, "a step or a collective hangs", ANOTHER)),
+    ("hang()", 8, (SILENT, "a step or an all-reduce hangs", ANOTHER)),
 ]
 
 
@@ -219,7 +219,7 @@ def test_22_a_gpu_to_be_reset_is_in_the_result(tmp_path: Path, words: str) -> No
     command = typed(f"{words} --duration 0.5")
     result = Machine(tmp_path, SLOWLY, gpus=reset).result(*command)
     warning = warning_of(result, "telemetry-ended")
-    told = "GPU:1 must be reset: NVML reports nothing of it any more. "
+    told = "GPU:1 must be reset: NVML no longer reports anything about it. "
     assert warning["message"].startswith(told)
     assert warning["next"] == known_error("gpu-needs-reset").remedy
 

@@ -282,9 +282,9 @@ def joint_run(
 ) -> Run:
     """The run that the real job makes with this worker group."""
     job = JointRun(request, Measurer(worker_group, journal, watch, proof))
-    with attach_partial(job.findings.result):
+    with attach_partial(job.state.result):
         job.measure()
-    return cast("Run", job.findings.result())
+    return cast("Run", job.state.result())
 
 
 def nothing_kept() -> Journal:

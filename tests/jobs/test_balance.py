@@ -73,7 +73,7 @@ def test_the_quick_pair_steps_back_and_says_what_binds() -> None:
     assert " × the largest even split that fits, 112/112 (" in text
     assert f" samples/s with a global batch of 224, not {made.global_batch}" in text
     given = f"is predicted to give {best.throughput:.0f} samples/s"
-    assert f"as the even split has: the split {best.split} {given}" in text
+    assert f"like the even split: the split {best.split} {given}" in text
     assert run.imbalance <= 1.02
     # The profile's joint run takes more than the gradients say.
     assert how.rounds[0].outcome == "oom"

@@ -435,8 +435,8 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     "samples, asked, told",
     (7, {"batch_multiple": 8}, "has only 7 samples, and batches are multiples of 8"),
     (8, {"batch_multiple": 8}, None),
-    (63, {"least_samples": 64}, "--global-batch 63 at most with --batch-multiple 1"),
-    (56, {"least_samples": 64}, "--global-batch 56 at most"),
+    (63, {"least_samples": 64}, "--global-batch 63 or less with --batch-multiple 1"),
+    (56, {"least_samples": 64}, "--global-batch 56 or less"),
     (64, {"batch_multiple": 8, "least_samples": 64}, None),
 )
 def test_data_that_is_too_small_is_refused(
@@ -500,7 +500,7 @@ CALM = [changed(batch, 0.01 * batch) for batch in (8, 64)]
 HOT = changed(8, 0.1, ("thermal",), measured_again=True)
 CAPPED = changed(8, 0.1, ("power brake", "power cap"), steady=False)
 ONCE_MORE = (
-    "its speed (thermal) while it was measured: batches were measured once more after that; "
+    "its speed (thermal) during the measurement: batches were measured again afterwards; "
     "all figures are from after the change"
 )
 LONGER = "a step of 8 samples took 900 ms, longer than one of 64 (640"
@@ -509,10 +509,10 @@ LONGER = "a step of 8 samples took 900 ms, longer than one of 64 (640"
 @cases(
     "points, more, wanted",
     (CALM, {"asked": {"parallel": True}}, None),  # the other one did not begin
-    (CALM, {"steady": False}, "throttled: once more after that, except batch 8, 64"),
+    (CALM, {"steady": False}, "throttled: again afterwards, except batch 8, 64"),
     ([HOT], {"steady": False}, f"throttled: {ONCE_MORE}"),
     ([changed(8, 0.1, steady=False), CALM[1]], {}, "not-steady: at batch 8 rose"),
-    ([CAPPED], {}, "throttled: 8 was of a throttled device (power brake), and"),
+    ([CAPPED], {}, "throttled: was throttled (power brake) at batch 8: "),
     ([changed(8, 0.1, late_part=0.11), CALM[1]], {}, "slower-than-profile: at batch 8"),
     ([changed(8, 0.1, late_part=0.1), CALM[1]], {}, None),
     ([changed(8, 0.9), CALM[1]], {}, f"slower-than-larger: {LONGER}"),

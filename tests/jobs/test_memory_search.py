@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from gpubalance.errors import EnvironmentFault, NothingFits, OutOfMemory
-from gpubalance.jobs.balance.rounds import lowered_limits
+from gpubalance.jobs.balance.rounds import FittingSize, fitting_sizes
 from gpubalance.jobs.events import Doing, Event
 from gpubalance.jobs.measure.memory_search import JointMemorySearch, _needs_and_has
 from gpubalance.settings.batch_split import BatchSplit
@@ -148,11 +148,11 @@ def test_what_the_device_needs_that_refused(
 
 def limits_of(
     failed: OutOfMemory, *profiles: DeviceProfile, batches: tuple[int, ...]
-) -> list[tuple[int, int]]:
+) -> list[FittingSize]:
     """What a balance plans with after that failure, of devices of which the first has no samples."""
     asked = BalanceRequest(devices=devices_of(QUICK, *profiles), settings=SMALL)
     split = BatchSplit((0, *batches))
-    return lowered_limits(drawn_workers(asked), split, failed, believed=False)
+    return fitting_sizes(drawn_workers(asked), split, failed, believed=False)
 
 
 def test_a_balance_steps_back_to_what_fits_unless_it_was_chance() -> None:

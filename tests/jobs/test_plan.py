@@ -174,7 +174,7 @@ def test_memory_binds_and_micro_batches_unbind_if_asked_for() -> None:
     gain = within.predicted.throughput / without.predicted.throughput
     assert 1 + offered.gain == pytest.approx(gain)
     assert gain > 1.15
-    words = f"for a global batch of {within.global_batch}, not {without.global_batch}"
+    words = f"with a global batch of {within.global_batch} instead of {without.global_batch}"
     assert words in told(without)
     assert within.accumulation is None
     # Accumulation would bring less than 5 %.
@@ -198,7 +198,7 @@ def test_a_plan_predicts_the_largest_even_split_that_fits() -> None:
     ratio = made.predicted.throughput / even.throughput
     fits = "the largest even split that fits in multiples of 8"
     assert f"{ratio:.3f} × {fits}, {limit}/{limit}, which is" in text
-    as_even = f"--global-batch {2 * limit}, as the even split has: "
+    as_even = f"with --global-batch {2 * limit}, like the even split: "
     given = f"is predicted to give {best.throughput:.0f} samples/s"
     assert f"{as_even}the split {best.split} {given}" in text
 
@@ -281,7 +281,7 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen() -> None:
     new = made.global_batch
     assert rate.measured == pytest.approx((1 + scale / old) / (1 + scale / new))
     text = in_a_line(made)
-    assert "goodput is samples/s times what each sample is worth" in text
+    assert "goodput = samples/s × efficiency" in text
     sgd = f"multiply by {rate.measured:.3g} (SGD, by the noise scale)"
     assert f"{sgd} or {rate.square_root:.3g} (Adam)" in text
 
@@ -371,4 +371,4 @@ def test_a_device_that_holds_nothing_is_left_out_and_that_is_said() -> None:
     assert made.batches[1] == 0
     efficiency = known(made.predicted.scaling_efficiency)
     assert made.predicted.solo_sum == made.predicted.throughput / efficiency
-    assert "GPU:1 is left out: it has no room for a batch of 8" in told(made)
+    assert "GPU:1 is left out: it has no memory for a batch of 8" in told(made)

@@ -85,5 +85,5 @@ def test_a_plan_tells_of_joined_batches(
     plan = result_of(rounds, MeasuredSplit(best, (run,)))
     assert plan.pipeline == rounds.pipeline
     (joined,) = [one for one in plan.warnings if one.code == "batches-joined"]
-    assert "own batches have 7 samples" in joined.message
-    assert f"batches of {run.global_batch} were made" in joined.message
+    assert "batches have 7 samples" in joined.message
+    assert f"were joined into batches of {run.global_batch}, " in joined.message

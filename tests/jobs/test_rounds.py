@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from gpubalance.jobs.balance.balance import find_and_prove
-from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split
+from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split, next_split
+from gpubalance.jobs.plan.estimates import DeviceEstimates
+from gpubalance.jobs.plan.problem import best_split
 from gpubalance.numbers.stats import half_width
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Plan
@@ -12,7 +16,17 @@ from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
 from tests.jobs.drawn import drawn_workers, noisy_devices
-from tests.jobs.probes import CONFIGS, SMALL, probe_of, proof_of, with_memory
+from tests.jobs.probes import (
+    CONFIGS,
+    QUICK,
+    SMALL,
+    devices_of,
+    measurement_of,
+    probe_of,
+    proof_of,
+    with_memory,
+)
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 PAIR = CONFIGS / "quick-pair.toml"
@@ -35,7 +49,7 @@ def proven(
     workers = drawn_workers(asked, lambda _, size: 1.0 if size == fast else 2.0)
     made = find_and_prove(BalanceRounds(workers, probe_of(devices)))
     (warning,) = [one for one in made.warnings if one.code == "even-is-faster"]
-    assert f"and the even split {fast}/{fast} beside it" in warning.message
+    assert f"but the even split {fast}/{fast} gave " in warning.message
     return made, warning
 
 
@@ -66,9 +80,29 @@ def test_the_largest_even_split_is_proposed_if_faster(asked: dict[str, int]) -> 
     made, warning = proven(devices, joint, 115, **asked)
     if asked:
         assert made.batches != (115, 115)
-        says = "not what --global-batch, --batch-multiple or --margin asks for"
+        says = "because --global-batch, --batch-multiple or --margin excludes it"
         assert says in warning.message
         assert warning.next.endswith("gpubalance run --batches 115 115")
     else:
         assert made.batches == (115, 115)
         assert proof_of(made).speedup_over_even == 1.0
+
+
+def test_sums_are_timed_over_at_most_16_sets_of_devices() -> None:
+    """Of these six devices a 17th set could still tell something."""
+    random = Random(0)
+    slower = [random.uniform(1, 6) for _ in range(6)]
+    devices = devices_of(
+        *(altered(QUICK, beta_s=factor * QUICK.beta_s) for factor in slower)
+    )
+    estimates = DeviceEstimates(probe_of(devices), devices, PlanRequest(accumulate=1))
+    first = best_split(estimates.problem)
+    computes_s = [estimates.alone_s(device, first.split) for device in range(6)]
+    estimates.learn(first, measurement_of(first.split.batches, computes_s, sync_s=0.2))
+
+    def time_sums(devices: frozenset[int]) -> None:
+        part = 1 - random.uniform(0, 0.9) * (6 - len(devices)) / 6
+        estimates.sums_s |= {devices: part * 0.2, frozenset(range(6)): 0.2}
+
+    assert next_split(estimates, time_sums, some_ran_out=False) is not None
+    assert len(estimates.sums_s) == 16

@@ -152,7 +152,7 @@ def test_the_command_takes_it_as_a_probe(tmp_path: Path, in_process: Program) ->
     assert "next:" not in done.out  # no command of ours runs it
     without_sync = in_process(["plan", "--curve", path])
     told = " ".join(without_sync.out.split())
-    assert "the table has step times of devices alone" in told
+    assert "the table has step times of single devices only" in told
     assert "gpubalance guide pytorch" in told
     assert "gpubalance balance" not in told
     both = in_process(["plan", "--curve", path, "--simulate", "2"])

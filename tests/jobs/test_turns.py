@@ -10,15 +10,15 @@ import pytest
 from gpubalance.jobs.events import (
     Doing,
     Event,
+    IndependentWindowDone,
     PipeWindowDone,
     TimeLeft,
-    TurnDone,
     WindowDone,
 )
 from gpubalance.jobs.measure.joint import measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.window import Turn, Window, Workload
+from gpubalance.jobs.measure.window import MeasuredTogether, Window, Workload
 from gpubalance.jobs.measure.workload_runner import WarmUp
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
@@ -61,7 +61,11 @@ class Scripted(Measurer):
         self.rules: set[StoppingRule] = set()
 
     def take(
-        self, turn: Turn, rule: StoppingRule, number: int = 1, doing: str = ""
+        self,
+        turn: MeasuredTogether,
+        rule: StoppingRule,
+        number: int = 1,
+        doing: str = "",
     ) -> None:
         self.rules.add(rule)
         self.taken.append(doing)
@@ -81,8 +85,13 @@ def measured(
     windows: dict[Workload, Sequence[Window]], measuring: Measuring | None = None
 ) -> Scripted:
     measurer = Scripted(windows)
-    turns: list[Turn] = [(workload,) for workload in windows]
-    measure_interleaved(measurer, turns, measuring or Measuring(), "{what}: {window}")
+    turns: list[MeasuredTogether] = [(workload,) for workload in windows]
+    measure_interleaved(
+        measurer,
+        turns,
+        measuring or Measuring(),
+        lambda window, what: f"{what}: {window}",
+    )
     return measurer
 
 
@@ -150,12 +159,12 @@ def test_one_more_follows_if_a_gpu_was_throttled_but_for_a_baseline() -> None:
 
 
 def test_windows_from_before_count_and_the_first_ones_are_looked_at() -> None:
-    looked: list[Turn] = []
+    looked: list[MeasuredTogether] = []
     measurer = Scripted({OWN: [LEVEL], EVEN: [LEVEL]})
     measurer.windows[OWN] += [LEVEL, LEVEL]
-    turns: list[Turn] = [(OWN,), (EVEN,)]
+    turns: list[MeasuredTogether] = [(OWN,), (EVEN,)]
     once = Measuring(windows=1)
-    measure_interleaved(measurer, turns, once, "{window}", looked.append)
+    measure_interleaved(measurer, turns, once, lambda window, _: window, looked.append)
     # Two of its own are there already: of the other as many are asked for.
     assert measurer.taken == ["window 1 of 2", "window 2 of 2"]
     assert looked == [(EVEN,)]
@@ -168,9 +177,13 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
     ]
     one = window(devices=1, memory_peak_bytes=(77,))
     measurer = Scripted({workload: [one] for workload in alone})
-    measure_interleaved(measurer, [tuple(alone)], Measuring(windows=1), "{what}")
+    measure_interleaved(
+        measurer, [tuple(alone)], Measuring(windows=1), lambda _, what: what
+    )
     assert measurer.taken == ["all 2 devices at once"]
-    (done,) = [event for event in measurer.events if isinstance(event, TurnDone)]
+    (done,) = [
+        event for event in measurer.events if isinstance(event, IndependentWindowDone)
+    ]
     assert (done.number, done.of, done.name) == (1, 1, "at once")
     for part, device, batch in zip(done.parts, PAIR, (8, 4), strict=True):
         assert (part.device, part.batch, part.memory_peak_bytes) == (device, batch, 77)
@@ -179,7 +192,9 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
     single = Workload(BatchSplit((8,)), PAIR[:1], "alone")
     found = measured({single: [one]}, Measuring(windows=1))
     assert found.taken == ["GPU:0 alone: window 1 of 1"]
-    (done,) = [event for event in found.events if isinstance(event, TurnDone)]
+    (done,) = [
+        event for event in found.events if isinstance(event, IndependentWindowDone)
+    ]
     assert done.name == "alone"
     pipe = Pipe(segments=(), order=(), micro_batch=4, micro_batches=2)
     cut = Workload(BatchSplit((8,), (4,)), PAIR, "4 x", cut=pipe)

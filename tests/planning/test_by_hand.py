@@ -365,7 +365,7 @@ def test_the_interval_of_a_noise_scale_is_fiellers() -> None:
         assert abs(t) == pytest.approx(2.776, rel=1e-3)
     small = [Norms(100, 2, 1e-6 * one.own, 1e-6 * one.whole) for one in steps]
     assert noise_scale(small).value == pytest.approx(found.value)  # whatever the unit
-    assert noise_scale(steps[:2]).unknown == "2 steps say too little"
+    assert noise_scale(steps[:2]).unknown == "2 steps are too few"
     assert noise_scale(steps[:3]).value is not None
 
 

@@ -317,7 +317,7 @@ def test_each_try_says_why() -> None:
 
     predicted = [
         "100: the memory of 3 batches predicts 100",
-        "101: the smallest that should fail",
+        "101: the smallest batch that should fail",
     ]
     assert reasons([(b, 100 + 10 * b) for b in (8, 16, 32)], 1105) == predicted
     doubted = reasons([(b, 100 + 10 * b) for b in (24, 48, 97, 98)], 1105, failed=99)

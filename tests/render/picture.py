@@ -24,11 +24,10 @@ from rich.text import Text
 
 from tests.cli.program import PROGRAM
 from tests.cli.terminal import Seen, command_in_terminal
-from tests.render.golden import DATA
 
 PICTURE = Path(__file__).parents[2] / ".github" / "balance.svg"
 COMMAND = "gpubalance balance --simulate gtx1080ti-gtx1080 -o plan.json"
-_KEPT = DATA / "balance-screens.json"
+_KEPT = Path(__file__).with_name("balance-screens.json")
 _COLUMNS, _ROWS = 80, 34
 _EVERY_S = 2
 # How long the picture shows each screen, and then the result.

@@ -66,7 +66,7 @@ def test_a_verdict_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) ->
     assert verdict.startswith(slower_but)
     of_unlike = {"a": BASELINE, "b": mixed(disturbed(OTHER))}
     same = comparison_text(compared_in(tmp_path, of_unlike))
-    says = "but not like with like, and the machine was not quiet (b.json:"
+    says = "but under other conditions, and the machine was not quiet (b.json:"
     assert says in one_line(same)
 
 

@@ -39,7 +39,7 @@ def test_a_device_with_little_to_do_has_a_line_that_says_why(result: Layers) -> 
     )
     assert f"{waits}no other cut that fits is predicted to be faster" in told(result)
     by_hand = altered(result, cuts=("dense",))
-    assert f"{waits}the cuts are those of --cuts" in told(by_hand)
+    assert f"{waits}--cuts determines the cuts" in told(by_hand)
     first, second = result.stages
     busy = altered(result, stages=(first, altered(second, bubble_s=0.0)))
     assert not [line for line in told(busy) if "idles" in line]

@@ -80,8 +80,8 @@ def test_leaving_one_out_gains(plan: Plan, gain: float, others: str, one: str) -
 
 
 TUNED_FOR_32 = "learning rate: if yours was tuned for batch 32, multiply by 2 ("
-ROUGH = "measured too roughly to say"
-NO_FASTER = "; your input pipeline gives them no faster"
+ROUGH = "measured too imprecisely to tell"
+NO_FASTER = "; your input pipeline limits this"
 
 
 def of_first(plan: Plan) -> Plan:
@@ -118,14 +118,14 @@ def test_why_devices_have_no_more(plan: Plan) -> None:
     assert bounds_text(full) == f"{limited}; {waits}"
     alike = with_binds(plan, "global batch", "global batch")
     both = "GPU:0, GPU:1 could take more"
-    assert bounds_text(alike) == f"{both} of a larger global batch"
+    assert bounds_text(alike) == f"{both} with a larger global batch"
     fine = with_binds(plan, "speed", "granularity")
     larger = fine.predicted.by_global_batch
     assert any(one.split.global_batch > plan.global_batch for one in larger)
-    none = "but no larger global batch promises clearly more samples/s"
+    none = "but no larger global batch gives clearly more samples/s"
     assert bounds_text(fine) == f"{both}, {none}"
     none_larger = altered(fine, predicted=altered(fine.predicted, by_global_batch=()))
-    assert bounds_text(none_larger) == f"{both} of a larger global batch"
+    assert bounds_text(none_larger) == f"{both} with a larger global batch"
     assert aim_text(plan) == "samples/s"
     noisy = altered(plan.predicted, noise_scale=100.0)
     assert aim_text(altered(plan, predicted=noisy)) == "goodput"
@@ -145,10 +145,10 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
     for limit, has_room in ((multiple - 1, False), (multiple, True)):
         shares[1] = altered(shares[1], limit=limit)
         text = left_out_text(altered(slow, shares=tuple(shares)), unknown)
-        assert ("has no room" in text) is not has_room
+        assert ("has no memory" in text) is not has_room
     shares[1] = altered(shares[1], limit=0)
     full = altered(slow, shares=tuple(shares))
-    no_room = f"GPU:1 is left out: it has no room for a batch of {multiple}"
+    no_room = f"GPU:1 is left out: it has no memory for a batch of {multiple}"
     assert left_out_text(full, out) == no_room
 
 
@@ -156,7 +156,7 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
     "own, from_batch, to_batch, global_batch, text",
     (None, None, None, 64, ""),
     (32, 32, 64, 64, ""),  # said with the user's own batch
-    (64, 64, 64, 64, "global batch 64, as before: the learning rate stays"),
+    (64, 64, 64, 64, "global batch 64 as before: keep the learning rate"),
     (16, 32, 64, 64, TUNED_FOR_32),
     (None, 32, 64, 64, TUNED_FOR_32),
 )
@@ -194,10 +194,10 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
     losses = [(loss.cause, loss.rate) for loss in all_losses(PAIR, GAP)]
     assert losses == [
         ("left out", 0.0),
-        ("other batches than the best alone", 50.0),
+        ("batches other than the best alone", 50.0),
         ("GPU:0 slower than alone", 30.0),
         ("GPU:1 faster than alone", -20.0),
-        ("waiting for the slowest", 0.9),
+        ("waiting for the slowest device", 0.9),
         ("summing gradients", 100.0),
         ("rare slow steps", 5.0),
     ]
@@ -205,7 +205,7 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
     assert [line.split() for line in lines_of(gap_parts(PAIR, GAP), 80) if line] == [
         ["samples/s,", "from", "alone", "to", "together"],
         ["the", "devices", "alone", "1000"],
-        ["other", "batches", "than", "the", "best", "alone", "−50.0"],
+        ["batches", "other", "than", "the", "best", "alone", "−50.0"],
         ["GPU:0", "slower", "than", "alone", "−30.0"],
         ["GPU:1", "faster", "than", "alone", "+20.0"],
         ["summing", "gradients", "−100"],
@@ -213,7 +213,7 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
         ["together", "834"],
     ]
     assert [loss.cause for loss in large_losses(PAIR, GAP)] == [
-        "other batches than the best alone",
+        "batches other than the best alone",
         "GPU:0 slower than alone",
         "GPU:1 faster than alone",
         "summing gradients",
@@ -221,7 +221,9 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
     ]
     # Of the solo sum a thousandth is worth a word.
     just = altered(GAP, imbalance=1.0)
-    assert "waiting for the slowest" in [x.cause for x in large_losses(PAIR, just)]
+    assert "waiting for the slowest device" in [
+        x.cause for x in large_losses(PAIR, just)
+    ]
     nothing = dict.fromkeys(("batch_sizes", "imbalance", "sync", "slow"), 0.0)
     none = GAP.model_copy(update=nothing | {"slowdown": (0.0, 0.0)})
     assert not list(gap_parts(PAIR, none))
@@ -264,13 +266,13 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     hardly = altered(waiting, wait_s=0.00019)
     assert "wait" not in step_text(of_steps(run), (first, hardly))
     slow = step_text(of_steps(run, slow_s=0.004, excess_s=0.00021), both)
-    says = "+ rare slow steps 4.00 ms − 210 µs (steps that were timed were slower)"
+    says = "+ rare slow steps 4.00 ms − 210 µs (timestamped steps were slower)"
     assert says in slow
     seen = SlowSteps(count=3, timed=240)
-    told = "+ rare slow steps 4.00 ms (3 of 240 steps timed alone took over 1.5 × the median);"
+    told = "+ rare slow steps 4.00 ms (3 of 240 steps timed one by one took over 1.5 × the median);"
     assert told in step_text(of_steps(run, slow_s=0.004, slow_steps=seen), both)
     between = SlowSteps(count=0, timed=9)
-    wanted = "4.00 ms (between the 9 steps timed alone, of which none was slow);"
+    wanted = "4.00 ms (between the 9 steps that were timed one by one, none of which was slow);"
     assert wanted in step_text(of_steps(run, slow_s=0.004, slow_steps=between), both)
     assert "−" not in step_text(of_steps(run, excess_s=0.00019), both)
     alone = altered(second, update_s=0.0)
@@ -341,14 +343,14 @@ def test_what_an_input_pipeline_gives() -> None:
     assert "could take 800 " in first
     usual = altered(binding, remedies=())
     (_, remedy) = pipeline_sentences(usual, 900.0)
-    assert remedy.startswith("  → no usual remedy is missing: do less for each sample")
+    assert remedy.startswith("  → no usual remedy applies: do less work per sample")
     fast = pipeline(5000.0, 800.0, binds=False)
     alone = "your input pipeline alone gives 5000 samples/s, with 55 % of the processors, and keeps up"
     assert list(pipeline_sentences(fast, 900.0)) == [alone]
-    (told,) = pipeline_sentences(fast, 900.0, in_front=True)
+    (told,) = pipeline_sentences(fast, 900.0, fed_the_split=True)
     assert told == f"{alone}; without waiting for it the split gives 800"
     unknown = pipeline(5000.0, None, binds=False)
-    assert list(pipeline_sentences(unknown, 900.0, in_front=True)) == [alone]
+    assert list(pipeline_sentences(unknown, 900.0, fed_the_split=True)) == [alone]
     assert list(pipeline_sentences(None, 900.0)) == []
     be, keep = "be the bottleneck", "keep up with that too"
     for scale, takes, verdict in ((8, 7200, be), (4, 3600, keep)):
@@ -358,8 +360,8 @@ def test_what_an_input_pipeline_gives() -> None:
 
 
 TOO_FULL = "leaves less than the margin"
-NO_FURTHER = "not looked for further, as throughput stopped rising at 16"
-DOES = "probe --find-limit does"
+NO_FURTHER = "the search ended there, because throughput stopped rising at 16"
+CONTINUES = "probe --find-limit continues"
 
 
 @cases(
@@ -367,7 +369,7 @@ DOES = "probe --find-limit does"
     ({"fits": 224, "fails": 232}, f"224 trains, 232 does not ({TOO_FULL})"),
     ({"fits": None, "fails": 1}, "not even 1 fits"),
     ({"fits": 224}, "none found up to batch 224"),
-    ({"fits": 224, "plateau": 16}, f"at least 224 trains; {NO_FURTHER}: {DOES}"),
+    ({"fits": 224, "plateau": 16}, f"at least 224 trains; {NO_FURTHER}; {CONTINUES}"),
 )
 def test_what_a_batch_limit_is_called(found: dict[str, int], text: str) -> None:
     trials = []

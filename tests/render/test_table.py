@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubalance.render.table import (
     BLANK,
-    Part,
+    Paragraph,
     TextTable,
     lines_of,
     prose,
@@ -75,7 +75,7 @@ def test_prose_is_wrapped_but_not_behind_a_sign_nor_within_a_word() -> None:
 
 
 def test_parts_keep_their_indent_and_empty_lines() -> None:
-    texts: list[Part] = ["one", "  two", ""]
+    texts: list[Paragraph] = ["one", "  two", ""]
     line = "-" * 30
     parts = [*texts, BLANK, TextTable(ROWS), lambda width: ["-" * width]]
     assert lines_of(parts, 30) == [*texts, *table(ROWS, left=(0, 1)), line]

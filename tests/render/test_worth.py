@@ -40,7 +40,7 @@ def test_there_is_no_verdict_where_most_steps_were_late(run: Run) -> None:
     late = warning("too-slow-for-profile", late="88 %", advice="")
     slow = altered(with_best(run, 1000), warnings=(late,))
     (said,) = worth_sentences(slow)
-    assert said.endswith("so nobody knows whether another device is worth it")
+    assert said.endswith("so it is unknown whether another device is worth it")
 
 
 AT_BEST = "GPU:1 alone at its best ({} at batch 100): "
@@ -102,7 +102,7 @@ def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:
     takes = "GPU:1 alone takes 1000 (at batch 100)"
     assert less.startswith(f"{takes}, more than your input pipeline gives: another ")
     alike = "33.3 min with GPU:1 alone, 33.3 min with this split"
-    assert epoch.endswith(f"{alike}; your input pipeline gives them no faster")
+    assert epoch.endswith(f"{alike}; your input pipeline limits this")
     at_best = f"{AT_BEST.format(1000)}worth it"
     (told, *_) = worth_sentences(with_best(run, 1000), pipeline=fed(1500))
     assert told == f"50 % more behind your input pipeline than {at_best}"

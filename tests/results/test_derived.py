@@ -199,7 +199,7 @@ def test_the_best_alone_is_with_xla_if_that_is_faster(
 
 @cases(
     "fields, told",
-    ({"alpha_s": 0.0, "beta_s": 0.0}, "a step that takes no time"),
+    ({"alpha_s": 0.0, "beta_s": 0.0}, "a step must take time"),
     ({"curve": ((8, 0.1), (8, 0.2))}, "its batches must rise"),
     ({"curve": ((9, 0.1), (8, 0.2))}, "its batches must rise"),
     ({"curve": None, "planned_with": "curve"}, "there is none"),
@@ -247,9 +247,11 @@ def test_the_powers_of_a_step_and_its_fingerprint() -> None:
     assert CombineRules().fingerprint is None
     model = type("Net", (), {"name": "net"})
     known_step.refuse_small(4, model)
-    with pytest.raises(BadInput, match="a part of 3 of a batch") as caught:
+    with pytest.raises(
+        BadInput, match="3 samples are too few for a part of a batch"
+    ) as caught:
         known_step.refuse_small(3, model)
-    assert caught.value.remedy == "give each device at least 4 samples a step"
+    assert caught.value.remedy == "give each device at least 4 samples per step"
 
 
 def test_a_probe_that_is_compared_has_no_global_batch() -> None:
@@ -296,11 +298,11 @@ def test_a_plan_is_complete_once_its_run_and_its_data_are() -> None:
 
 @cases(
     "path, change, told",
-    (("global_batch",), 1, "global_batch: 1, where the batches are "),
-    (("batches", 0), 1, "micro_batches: micro-batches must be"),
+    (("global_batch",), 1, "global_batch: 1, but the batches add up to "),
+    (("batches", 0), 1, "micro_batches: a micro-batch must have"),
     (("shares", 0, "limit"), -1, "shares.0.limit"),
     (("devices", 1, "uuid"), "first", "devices: two have the same UUID"),
-    (("shares", 0, "device"), 1, "shares: not those of batches"),
+    (("shares", 0, "device"), 1, "shares: do not match batches"),
     (("left_out",), [{"device": 2, "gain": None}], "there is no device 2"),
 )
 def test_what_is_unsound_in_a_plan_is_told_with_its_place(

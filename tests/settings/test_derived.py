@@ -277,13 +277,13 @@ def test_how_devices_are_called() -> None:
     assert by_nvml == [True, False, False, False]
 
 
-LOST_2 = "steps lost since the beginning: 2; it was in step 2 of epoch 1"
-LOST_1200 = "steps lost since the last backup: 1,200; it was in step 1 of epoch 2"
+LOST_2 = "steps lost since the beginning: 2; training was in step 2 of epoch 1"
+LOST_1200 = "steps lost since the last backup: 1,200; training was in step 1 of epoch 2"
 
 
 @cases(
     "progress, has_trained, text",
-    ({}, False, "it had not begun to train"),
+    ({}, False, "training had not begun"),
     ({"epoch": 1, "step": 1, "unsaved": 1}, False, LOST_2.replace("2", "1")),
     ({"epoch": 1, "step": 2, "unsaved": 2}, True, LOST_2),
     ({"epoch": 2, "step": 1, "unsaved": 1200, "backs_up": True}, True, LOST_1200),

@@ -48,7 +48,7 @@ def test_each_device_keeps_its_own(
     ("=1GiB", "'=1GiB' is not DEVICE=SIZE, such as 0=2GiB"),
     ("0=1GiB,", "'' is not DEVICE=SIZE"),
     ("0=1GiB,0=2GiB", "device 0 is given twice"),
-    ("1=512", "512 is 512 bytes: give a unit, 512MiB, or 512B"),
+    ("1=512", "512 means 512 bytes: give a unit, 512MiB, or 512B"),
     ("0:2GiB", "'0:2GiB' is not a size; .*; on some devices only: 0=2GiB,1=512MiB"),
 )
 def test_what_is_no_margin_is_refused(typed: str, says: str) -> None:

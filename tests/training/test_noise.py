@@ -130,9 +130,9 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
     )
     small = noise_text(scale, BatchSplit((8, 8)), plan)
     assert small.endswith("each sample is worth 95 %")
-    unknown = NoiseScale(None, None, "2 steps say too little")
+    unknown = NoiseScale(None, None, "2 steps are too few")
     text = noise_text(unknown, plan.split, plan)
-    assert text == "noise scale not known: 2 steps say too little"
+    assert text == "noise scale not known: 2 steps are too few"
 
 
 def test_a_change_names_the_device_whose_time_changed_most() -> None:
@@ -166,8 +166,8 @@ def test_a_file_without_one_is_refused_with_its_reason(tmp_path: Path) -> None:
     file = tmp_path / "noise.json"
     with refused(r"(?s)can't read.*split\.monitor\(noise=", UsageError):
         noise_scale(str(file))
-    unknown: Any = {"noise_scale": None, "unknown": "2 steps say too little"}
+    unknown: Any = {"noise_scale": None, "unknown": "2 steps are too few"}
     unknown |= {"created": "now", "model": "m", "noise_scale_ci95": None}
     file.write_text(Noise(steps=2, global_batch=8, **unknown).model_dump_json())
-    with refused(r"has no noise scale: 2 steps say too little"):
+    with refused(r"has no noise scale: 2 steps are too few"):
         noise_scale(str(file))

@@ -23,7 +23,7 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     with refused(rf"{outside}(.|\n)*→ build .* inside `with split\.scope\(\):`"):
         split.fit(classifier()(), X, Y)
     split, model = in_split()
-    too_many = r"fewer CPU devices than 9(.|\n)*of several splits, enter the largest one's first"
+    too_many = r"fewer CPU devices than 9(.|\n)*with several splits, enter the largest one's scope first"
     with refused(too_many, EnvironmentFault) as caught:
         simulated((1,) * 9).scope()
     assert caught.value.__cause__ is None
@@ -149,7 +149,9 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
         split.fit(trained)
     with refused(r"the data \(x\) is a model\n  → give arrays"):
         split.fit(trained, trained, X, Y)
-    with refused(r"Incompatible shapes(.|\n)*fixed batch size(.|\n)*→ take the batch"):
+    with refused(
+        r"Incompatible shapes(.|\n)*fixed batch size(.|\n)*→ read the batch size"
+    ):
         with split.scope():
             rows = layers.Lambda(lambda x: tf.reshape(x, (100, 6)), output_shape=(6,))
             fixed = keras.Sequential([keras.Input((6,)), rows, layers.Dense(1)])

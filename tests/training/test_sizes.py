@@ -20,8 +20,8 @@ from tests.support.told import refused, warned
 from tests.training.models import classifier
 from tests.training.plans import planned
 
-EACH = " → give one whole number per device, in gpus order (0 skips a device)"
-ODD = "--all-reduce hierarchical drops the gradients of one device if their number is odd, and "
+EACH = " → give one whole number per device, in gpus order (0 leaves a device out)"
+ODD = "--all-reduce hierarchical drops one device's gradients if the number of devices is odd, and "
 REFUSED = read_toml(Path(__file__).with_name("refused.toml"), "table of refusals")
 
 
@@ -60,7 +60,9 @@ def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:
 def test_nothing_is_no_result() -> None:
     kinds: Any = {"a plan": load_plan, "a result of layers": load_layers}
     for what, load in kinds.items():
-        with refused(f"None is not {what}, nor the name of its file\n  → gpubalance "):
+        with refused(
+            f"None is neither {what} nor the name of its file\n  → gpubalance "
+        ):
             load(None)
 
 

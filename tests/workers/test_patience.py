@@ -32,14 +32,14 @@ class Answers:
     def __init__(self) -> None:
         self.replies = deque[AnyReply]()
         self.waited_s: list[float] = []
-        self.has_answered = False
+        self.worker_has_answered = False
 
     def send(self, _: object) -> None:
         pass
 
     def receive(self, within_s: float, _: str) -> AnyReply:
         self.waited_s.append(within_s)
-        self.has_answered = True
+        self.worker_has_answered = True
         return self.replies.popleft()
 
 

@@ -90,7 +90,7 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
 def test_a_script_that_its_agent_can_not_start_says_why() -> None:
     """The agent may open a file, and not all pipes of a script."""
     start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
-    few = ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.KEEPER]
+    few = ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.AGENT]
     request = json.dumps(start) + "\n"
     done = subprocess.run(few, input=request, capture_output=True, text=True)
     told = [json.loads(line) for line in filter(None, done.stdout.split("\n"))]

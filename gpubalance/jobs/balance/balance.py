@@ -65,21 +65,24 @@ def find_and_prove(rounds: BalanceRounds) -> Plan:
     """
     chosen: set[tuple[int, ...]] = set()  # the sets of devices whose packs are chosen
     while True:
-        best = rounds.known.best()
-        # At once, as packs decide how much sync is left, and so which devices are worth it.
+        best = rounds.estimates.best()
+        # Choose the pack size first: it determines sync, and so which devices pay off.
         if best is not None and not chosen and has_much_sync(best.current[-1]):
             _choose_packs(rounds, best, chosen)
-            best = rounds.known.best()
+            best = rounds.estimates.best()
         planned = None
-        if not rounds.are_over:
+        if not rounds.no_rounds_left:
             planned = next_split(
-                rounds.known, rounds.time_sums, ran_out=rounds.ran_out > 0
+                rounds.estimates,
+                rounds.time_sums,
+                some_ran_out=rounds.rounds_out_of_memory > 0,
             )
         if planned is not None:
             rounds.try_split(planned)
         elif best is None:
+            tried = rounds.rounds_out_of_memory
             raise PartialResult(
-                f"every split that was tried ran out of memory, {rounds.ran_out} of them",
+                f"every split that was tried ran out of memory, {tried} of them",
                 remedy="keep more memory free with --margin, or try more splits with "
                 "--rounds",
             )
@@ -101,8 +104,8 @@ def _choose_packs(
     round_s = rounds.request.round_s
     measured = choose_packs(rounds.joint_workers, split, best.current[-1], round_s)
     if measured is not None:
-        rounds.known.forget_set(split.used)
-        rounds.known.learn(best.planned, measured)
+        rounds.estimates.forget_set(split.used)
+        rounds.estimates.learn(best.planned, measured)
 
 
 def probe_for(

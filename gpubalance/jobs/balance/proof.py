@@ -40,7 +40,7 @@ def prove(rounds: BalanceRounds, planned: Allocation) -> None:
     A device may have changed its speed during the run: its present speed decides. If the even split
     is clearly faster, as on a machine whose speed comes and goes, it is proven too.
     """
-    key = rounds.key("out of memory in a proof", planned.split)
+    key = rounds.journal_key("out of memory in a proof", planned.split)
     ran_out = rounds.journal.load(key, TriedSplit)
     rounds.proofs += 1  # under which the windows of the next proof are kept
     if ran_out is not None:
@@ -49,15 +49,15 @@ def prove(rounds: BalanceRounds, planned: Allocation) -> None:
     try:
         proof, now = _proof(rounds, planned)
     except OutOfMemory as error:
-        ran_out = rounds.out_of_memory(planned.split, error)
+        ran_out = rounds.after_out_of_memory(planned.split, error)
         rounds.journal.keep(key, ran_out)
         rounds.note(planned, ran_out)
         return
-    rounds.known.learn(planned, proof)
+    rounds.estimates.learn(planned, proof)
     # Its interval is clearly below 1.
     if proof.speedup_ci95 is not None and proof.speedup_ci95[1] < 1 - WORTH_A_ROUND:
         _prove_even(rounds, planned, proof)
-    if not rounds.are_over and rounds.known.moved(planned.split, now):
+    if not rounds.no_rounds_left and rounds.estimates.moved(planned.split, now):
         text = "a device is slower than when the run began: planning again"
         rounds.watch(Doing(text))
         rounds.note(planned, TriedSplit(split=planned.split, measured=now))
@@ -74,12 +74,12 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     measurer = Measurer(worker_group, rounds.journal, rounds.watch, rounds.proofs)
     proof = JointRun(asked, measurer, solo)
     try:
-        with attach_partial(proof.findings.result):
+        with attach_partial(proof.state.result):
             proof.measure()
         # It has windows
-        return cast("Run", proof.findings.result()), proof.findings.last()
+        return cast("Run", proof.state.result()), proof.state.last()
     except GpubalanceError as error:
-        if rounds.known.best(proven=True) is not None:
+        if rounds.estimates.best(proven=True) is not None:
             error.partial = result_so_far(rounds)
         elif isinstance(error.partial, Run):
             error.partial = result_of(rounds, MeasuredSplit(planned, (error.partial,)))
@@ -92,35 +92,35 @@ def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
     if even is None:
         return
     split = split_over(even, len(rounds.request.devices))
-    is_as_asked = rounds.known.is_as_asked(split)
+    is_as_asked = rounds.estimates.is_as_asked(split)
     rounds.warn(even_is_faster(proof, even, split, is_as_asked=is_as_asked))
     if is_as_asked:
         allocated = replace(planned, split=split, step_time_s=even.step_time_s.median)
-        rounds.known.learn(allocated, even)
+        rounds.estimates.learn(allocated, even)
         # Which it needs, as the largest that fits may be above the limits of the planner.
         prove(rounds, allocated)
 
 
 def result_so_far(rounds: BalanceRounds) -> Plan | None:
     """The plan of the best proven split, else of the best measured one; None before either."""
-    best = rounds.known.best(proven=True) or rounds.known.best()
+    best = rounds.estimates.best(proven=True) or rounds.estimates.best()
     return None if best is None else result_of(rounds, best)
 
 
 def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
     """The plan of that split, with how it was found."""
-    known = rounds.known
+    estimates = rounds.estimates
     run = best.run
-    plan = plan_of(known, best.as_measured)
+    plan = plan_of(estimates, best.as_measured)
     predicted = plan.predicted
     gap = None
     if run is not None:
-        gap = solo_gap(known, plan.split, run)
+        gap = solo_gap(estimates, plan.split, run)
         even = run.baselines.even
         # What fits was tried: it may be another than was predicted
         if even is not None:
             at_even = best_at(
-                known.problem, plan.split.used, even.global_batch, plan.split
+                estimates.problem, plan.split.used, even.global_batch, plan.split
             )
             predicted = predicted.model_copy(update={"best_at_even": at_even})
     changes = {
@@ -140,9 +140,9 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
 
 def _warnings(rounds: BalanceRounds, global_batch: int) -> list[Warning_]:
     warnings = []
-    for device, change in rounds.known.changed():
+    for device, change in rounds.estimates.changed():
         warnings.append(speed_changed(rounds.request.devices[device], change))
-    if rounds.known.stamps_are_late:
+    if rounds.estimates.stamps_are_late:
         warnings.append(warning("stamps-late"))
     warnings += resumed(rounds.journal.reused[TriedSplit], "rounds")
     if rounds.pipeline is not None:

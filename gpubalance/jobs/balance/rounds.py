@@ -1,9 +1,9 @@
-"""The rounds of a balance: which split comes next, what it gives, or what fits instead."""
+"""The rounds of a balance: which split is measured next, its result, or what fits instead."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -36,17 +36,18 @@ from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Batch, Record
 
-# Nobody knows how many rounds follow
+# The time left is computed as if there were this many rounds: how many follow is unknown.
 _USUAL_ROUNDS = 2
-# Of many devices there are many sets, and a sum over each takes a part of a second.
-_MOST_SUMS = 16
+# Of sets of devices whose sum of gradients is timed. Many devices have many sets, and a sum takes a
+# part of a second.
+_MAX_TIMED_SETS = 16
 
 
 class BalanceRounds:
-    """What a balance has done and found so far: its rounds, its proofs, what is known of devices.
+    """The state of a balance: its rounds and proofs so far, and what they taught of the devices.
 
-    The worker group of `joint_workers` is regrouped for each split; its owner ends it. `request` is
-    what was asked for, whatever packs are chosen.
+    The worker group of `joint_workers` is regrouped for each split; the caller of `balance` ends
+    it. `request` keeps the user's own pack size, even after the balance chose another.
     """
 
     def __init__(self, joint_workers: JointWorkers, probe: Probe) -> None:
@@ -55,66 +56,68 @@ class BalanceRounds:
         self.watch = joint_workers.watch
         self.journal = joint_workers.journal
         self.probe = probe
-        # The probe's own settings do not say how gradients are summed, which takes memory.
-        as_asked = probe.model_copy(update={"settings": request.settings})
-        self.known = DeviceEstimates(as_asked, request.devices, request.plan)
+        # The request's settings name the all-reduce and its packs. These need memory that the probe
+        # did not see.
+        probe_as_asked = probe.model_copy(update={"settings": request.settings})
+        self.estimates = DeviceEstimates(probe_as_asked, request.devices, request.plan)
         self.records: list[Round] = []
-        self.failed: set[BatchSplit] = set()
+        self.splits_out_of_memory: set[BatchSplit] = set()
         self.proofs = 0
         self.pipeline: InputPipeline | None = None
         self.warnings: list[Warning_] = []
 
     @property
-    def ran_out(self) -> int:
-        """How many of them ran out of memory."""
+    def rounds_out_of_memory(self) -> int:
+        """How many rounds ran out of memory."""
         return sum(record.measured is None for record in self.records)
 
     @property
-    def are_over(self) -> bool:
+    def no_rounds_left(self) -> bool:
         """Whether no more splits may be measured.
 
-        One a device may run out of memory without counting: it tells what fits.
+        As many out-of-memory rounds as there are devices are free, because each shows what fits.
+        With three devices and `--rounds 10`, 12 rounds of which 2 ran out of memory count as 10.
         """
-        counted = len(self.records) - min(self.ran_out, len(self.request.devices))
-        return counted >= self.request.rounds
+        free = min(self.rounds_out_of_memory, len(self.request.devices))
+        return len(self.records) - free >= self.request.rounds
 
-    def key(self, what: str, split: BatchSplit) -> str:
-        """Under which what comes now is kept.
+    def journal_key(self, what: str, split: BatchSplit) -> str:
+        """The journal key of the next round or proof (`what`) of a split.
 
-        Rounds and proofs come in the same order when the balance runs again.
+        It has the numbers of rounds and proofs before it: a resumed balance repeats their order.
         """
         created = self.probe.created
         return content_key(what, created, str(split), len(self.records), self.proofs)
 
     def try_split(self, planned: Allocation) -> None:
-        """Measures a split for a moment; if it runs out of memory, the devices step back.
+        """Measures a planned split for a few seconds, and notes the result.
 
-        Where measuring it once more would not help, all that was measured of it counts instead.
+        If it runs out of memory, its devices' limits are lowered instead. A split that was measured
+        three times is not measured again: a warning says so, and all its measurements count.
         """
-        # What becomes of the user's own batches, if they have another size.
-        if not self.records and self.probe.own_batch not in (
-            None,
-            planned.split.global_batch,
-        ):
-            self.watch(Planned(plan_of(self.known, planned)))
-        often = self.known.measurement_limit_reached(planned.split)
-        if often is not None:
-            # Goes on with the median of all measurements, as the devices' speed comes and goes.
-            self.warn(machine_not_steady(often))
-            self.known.count_all()
+        # If the user's data has another batch size, whoever watches gets the plan before the first
+        # round: it says what the new size changes, such as the learning rate.
+        own_batch = self.probe.own_batch
+        if not self.records and own_batch not in (None, planned.split.global_batch):
+            self.watch(Planned(plan_of(self.estimates, planned)))
+        measured_to_the_limit = self.estimates.measurement_limit_reached(planned.split)
+        if measured_to_the_limit is not None:
+            # The devices' speed comes and goes. The median of all measurements decides from now on.
+            self.warn(machine_not_steady(measured_to_the_limit))
+            self.estimates.count_all()
             return
-        key = self.key("round", planned.split)
+        key = self.journal_key("round", planned.split)
         tried = self.journal.get_or_make(key, TriedSplit, lambda: self._round(planned))
         self.note(planned, tried)
 
-    def time_sums(self, devices: frozenset[int]) -> None:
-        """Learns what sums over these devices take, and over the measured set around them."""
-        superset = self.known.problem.sync.smallest_measured_superset(devices)
-        sums_s = self.joint_workers.time_sums(devices, superset, self.known.sums_s)
-        self.known.sums_s.update(sums_s)
+    def time_sums(self, devices: Devices) -> None:
+        """Times sums of gradients over these devices, and over the measured set around them."""
+        superset = self.estimates.problem.sync.smallest_measured_superset(devices)
+        sums_s = self.joint_workers.time_sums(devices, superset, self.estimates.sums_s)
+        self.estimates.sums_s.update(sums_s)
 
     def warn(self, warning: Warning_) -> None:
-        """Adds a warning, and says it at once."""
+        """Adds a warning to the result, and reports it at once."""
         self.warnings.append(warning)
         self.watch(Doing(warning.message))
 
@@ -122,58 +125,70 @@ class BalanceRounds:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
         self.watch(TimeLeft(self._left_s(planned.step_time_s)))
-        why = " once more" if self.known.has(split) else ""
-        left_out = self.known.tried_without(split)
+        why = " once more" if self.estimates.has(split) else ""
+        left_out = self.estimates.left_out_beside_measured_set(split)
         if left_out:
             why = f", as sync may be less without {self.joint_workers.labels(left_out)}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
-        tried = self._measured(split)
+        try:
+            tried = self._measured(split)
+        except OutOfMemory as error:
+            tried = self.after_out_of_memory(split, error)
         if not self.records:
+            # A resumed balance plans with the same probe, even if it was a stored one.
             self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
 
     def _left_s(self, step_s: float) -> float:
-        """What this round takes by its step time, and another one if it is the first."""
+        """The seconds of this round, by its step time, and of another if it is the first."""
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = SETTLING_STEPS * step_s + rule.expected_s(step_s)
         return max(1, _USUAL_ROUNDS - len(self.records)) * round_s
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
-        try:
-            measured = measure_split(self.joint_workers, split, self.request.round_s)
-        except OutOfMemory as error:
-            return self.out_of_memory(split, error)
+        measured = measure_split(self.joint_workers, split, self.request.round_s)
         return TriedSplit(split=split, measured=measured)
 
-    def out_of_memory(self, split: BatchSplit, error: OutOfMemory) -> TriedSplit:
-        """The round of a split that ran out of memory, with what its devices hold.
+    def after_out_of_memory(self, split: BatchSplit, error: OutOfMemory) -> TriedSplit:
+        """What follows when a round or a proof ran out of memory: limits, or a measurement.
 
-        The first time, if memory contradicts that and the split fits when it is tried once more, it
-        is measured.
+        After a split's first failure it is tried again if memory says that it fits. If it does
+        fit, it is measured. A second failure is believed.
         """
-        believed = split in self.failed
-        lowered = lowered_limits(self.joint_workers, split, error, believed=believed)
-        self.failed.add(split)
-        if not lowered:
-            return self._measured(split)
+        while True:
+            believed = split in self.splits_out_of_memory  # so this loop ends
+            self.splits_out_of_memory.add(split)
+            fitting = fitting_sizes(self.joint_workers, split, error, believed=believed)
+            if fitting:
+                break
+            try:
+                return self._measured(split)
+            except OutOfMemory as second_error:
+                error = second_error
         limits = []
-        for device, fits in lowered:
-            below = split.micro_batches[device]
-            limits.append((device, self._largest_fitting(device, fits, below)))
+        for device, fitting_size in fitting:
+            largest = self._largest_fitting(device, split, fitting_size)
+            limits.append(FittingSize(device, largest))
         return TriedSplit(split=split, measured=None, limits=tuple(limits))
 
-    def _largest_fitting(self, device: int, fits: int, below: int) -> int:
-        """The largest micro-batch that fitted before, or was found to fit now, below that size."""
-        sizes = [fits]
+    def _largest_fitting(
+        self, device: int, split: BatchSplit, fitting_size: int
+    ) -> int:
+        """The largest micro-batch of the device that fitted, now or in an earlier round.
+
+        It is below the split's own, which did not fit, and rounded down to the problem's multiple.
+        """
+        sizes = [fitting_size]
         for record in self.records:
             if record.measured is not None:
                 sizes.append(record.micro_batches[device])
+        below = split.micro_batches[device]
         largest = max((size for size in sizes if size < below), default=0)
-        multiple = self.known.problem.multiple
+        multiple = self.estimates.problem.multiple
         return largest // multiple * multiple
 
     def note(self, planned: Allocation, tried: TriedSplit) -> None:
-        """Notes what a split gave, or lowers the limits of devices that ran out of memory."""
+        """Adds a round. Learns what it measured, or lowers the limits of its devices."""
         split = planned.split
         measured = tried.measured
         record = Round(
@@ -187,118 +202,143 @@ class BalanceRounds:
         self.records.append(record)
         self.watch(RoundDone(record, self.request.devices))
         if measured is not None:
-            self.known.learn(planned, measured)
+            self.estimates.learn(planned, measured)
             return
-        self.failed.add(split)
-        self.known.ran_out(split, tried.limits)
+        self.splits_out_of_memory.add(split)
+        self.estimates.lower_limits(split, tried.limits)
         for device, limit in tried.limits:
-            ran_out = f"{self.request.devices[device].label} ran out of memory"
+            what = f"{self.request.devices[device].label} ran out of memory"
             where = f"at batch {split.micro_batches[device]} in the joint run"
-            self.watch(Doing(f"{ran_out} {where}: planning with up to {limit}"))
+            self.watch(Doing(f"{what} {where}: planning with up to {limit}"))
 
 
 def next_split(
-    known: DeviceEstimates, time_sums: Callable[[Devices], None], *, ran_out: bool
+    estimates: DeviceEstimates,
+    time_sums: Callable[[Devices], None],
+    *,
+    some_ran_out: bool,
 ) -> Allocation | None:
     """The next split to measure; None if another round would gain nothing.
 
-    One that promises more, by what is known or by the least sync that fewer devices may have; or
-    one whose place among the best is in doubt. The best itself is measured once more while it may
-    give what another promises. `time_sums` is called with devices whose sync is unknown, and lets
-    `known` learn what sums over them take.
+    If none was measured, it is the planner's best, or the even split if the probe can't tell which
+    is faster. Else it is the first of these that there is:
 
-    Raises what `best_split` does if no split was measured; once splits `ran_out` of memory it is
-    NothingFits, as the devices have stepped back from what was asked for.
+    1. a split of fewer devices, if less sync may make it more than 0.4 % better than the best
+       measured split and the planner's best;
+    2. the planner's best, if it is predicted to be more than 0.4 % better than the best measured
+       split; but that one again, if its uncertainty reaches as far;
+    3. of the best measured split and those that it can't be told from, the least exactly known.
+
+    Raises what `best_split` does if no split was measured. If `some_ran_out` of memory, that is
+    always NothingFits: the devices' limits are then below what the user asked for.
     """
-    best = known.best()
-    try:
-        promised = best_split(known.problem)
-    except (UsageError, NothingFits) as error:
-        if best is not None:
-            promised = best.planned
-        elif ran_out:
-            message = f"{error.message} that fits in a joint run"
-            raise NothingFits(message, remedy=error.remedy) from None
-        else:
-            raise
+    best = estimates.best()
+    planned = _planned(estimates, best, some_ran_out=some_ran_out)
     if best is None:
-        return known.even_if_undecided(promised)
-    above = (1 + WORTH_A_ROUND) * best.value
-    value = known.problem.value(promised)
-    promises = value > above and not known.has(promised.split)
-    if promises:
-        above = (1 + WORTH_A_ROUND) * value
-    fewer = _fewer_devices(known, time_sums, above)
+        return estimates.even_if_undecided(planned)
+    value = estimates.problem.value(planned)
+    is_better = value > (1 + WORTH_A_ROUND) * best.value
+    is_better = is_better and not estimates.has(planned.split)
+    to_beat = value if is_better else best.value
+    above = (1 + WORTH_A_ROUND) * to_beat
+    fewer = _fewer_devices(estimates, time_sums, above)
     if fewer is not None:
         return fewer
-    if promises:
-        return best.planned if best.may_give(value) else promised
-    doubtful = known.most_uncertain_rival()
-    return doubtful.planned if doubtful else None
+    if is_better:
+        return best.planned if best.could_reach(value) else planned
+    rival = estimates.most_uncertain_rival()
+    return None if rival is None else rival.planned
+
+
+def _planned(
+    estimates: DeviceEstimates, best: MeasuredSplit | None, *, some_ran_out: bool
+) -> Allocation:
+    """The planner's best split; where it finds none any more, the `best` measured one."""
+    try:
+        return best_split(estimates.problem)
+    except (UsageError, NothingFits) as error:
+        if best is not None:
+            return best.planned
+        if not some_ran_out:
+            raise
+        message = f"{error.message} that fits in a joint run"
+        raise NothingFits(message, remedy=error.remedy) from None
 
 
 def _fewer_devices(
-    known: DeviceEstimates, time_sums: Callable[[Devices], None], above: float
+    estimates: DeviceEstimates, time_sums: Callable[[Devices], None], above: float
 ) -> Allocation | None:
-    """A split of fewer devices that may be worth more than `above`, by what sums tell, or None."""
-    if known.probe.settings.all_reduce == "hierarchical":
+    """A split of fewer devices that may be worth more than `above`, or None.
+
+    `above` is in the problem's value, such as samples per second. `time_sums` adds sums over the
+    devices that it is called with, and over the measured set around them, to the `estimates`.
+    """
+    if estimates.probe.settings.all_reduce == "hierarchical":
         return None  # it can't sum an odd number of devices
     while True:
-        devices = next_subset_to_measure(known.problem, above)
+        devices = next_subset_to_measure(estimates.problem, above)
         if devices is None:
             return None
-        if (
-            known.problem.sync.nothing_more_to_learn(devices)
-            or len(known.sums_s) > _MOST_SUMS
-        ):
-            return best_split_using_exactly(known.problem, devices)
+        sync = estimates.problem.sync
+        superset = sync.smallest_measured_superset(devices)
+        timed_sets = estimates.sums_s.keys() | {devices, superset}
+        if sync.nothing_more_to_learn(devices) or len(timed_sets) > _MAX_TIMED_SETS:
+            return best_split_using_exactly(estimates.problem, devices)
         time_sums(devices)
 
 
-class TriedSplit(Record):
-    """What a split gave in a round. If it ran out of memory, `measured` is null.
+class FittingSize(NamedTuple):
+    """The largest micro-batch that is known to fit on a device; the device is its number."""
 
-    `limits` then has (device, its largest micro-batch) for each device that holds less than was
-    thought.
+    device: Annotated[int, Field(ge=0)]
+    micro_batch: Batch
+
+
+class TriedSplit(Record):
+    """The result of a round, as the journal has it: a measurement, or None if it ran out of memory.
+
+    `limits` then has each device that did not have the memory it was thought to have.
     """
 
     split: BatchSplit
     measured: Measurement | None
-    limits: tuple[tuple[Annotated[int, Field(ge=0)], Batch], ...] = ()
+    limits: tuple[FittingSize, ...] = ()
 
 
 def measure_split(
-    joint_workers: JointWorkers, split: BatchSplit, at_least_s: float | None
+    joint_workers: JointWorkers, split: BatchSplit, seconds: float | None
 ) -> Measurement:
-    """What a split gives, measured for so long; if None, until it is known within ± 0.5 %."""
+    """Measures a split for that many seconds; None measures until its step time is known.
+
+    That is within ± 0.5 %, for at most 3 s. Raises OutOfMemory.
+    """
     used = joint_workers.run_request(split).without_idle
     measurer = Measurer(
         joint_workers.gather(split), joint_workers.journal, joint_workers.watch
     )
+    # A step needs a whole global batch: user data with fewer samples is refused.
     workload = Workload(used.split, used.devices, least_samples=split.global_batch)
-    window = measurer.measure(workload, StoppingRule.of_round(at_least_s))
+    window = measurer.measure(workload, StoppingRule.of_round(seconds))
     sensors = measurer.sensors(workload)
     return measurement(used.split, [window], sensors, used_places=split.used)
 
 
-def lowered_limits(
+def fitting_sizes(
     joint_workers: JointWorkers,
     split: BatchSplit,
     error: OutOfMemory,
     *,
     believed: bool,
-) -> list[tuple[int, int]]:
-    """(device, micro-batch that fits) of each device that was given more than it holds.
+) -> list[FittingSize]:
+    """What fits on each device that was given more than it holds, found by trying.
 
-    Empty if the failure was chance: if it is not `believed`, and the whole split fits when it is
-    tried once more. Raises NothingFits if no split fits, or the fault that only looks like a lack
-    of memory.
+    Empty if the whole split fitted on a second try, which a failure that is not `believed` gets.
+    Raises NothingFits if no split fits, or the error that only looks like a lack of memory.
     """
     worker_group = joint_workers.gather(split)
     request = joint_workers.run_request(split).without_idle
-    fits = JointMemorySearch(worker_group, request, joint_workers.watch).suggest(
-        error, believed=believed
-    )
+    search = JointMemorySearch(worker_group, request, joint_workers.watch)
+    fits = search.suggest(error, believed=believed)
     if fits == request.split:
         return []
     if fits is None and error.fault is not None:
@@ -308,20 +348,21 @@ def lowered_limits(
             error.message,
             remedy="not even one sample a device fits: use a smaller model",
         )
-    lowered = []
+    fitting = []
+    # `split` counts all devices, `fits` and `request.split` only those with samples.
     for place, device in enumerate(split.used):
         size = fits.micro_batches[place]
         if size < request.split.micro_batches[place]:
-            lowered.append((device, size))
-    return lowered
+            fitting.append(FittingSize(device, size))
+    return fitting
 
 
-def machine_not_steady(often: MeasuredSplit) -> Warning_:
-    """The warning that the measurements of a split differ more than another would change."""
-    rates = [measured.throughput.median for measured in often.current]
+def machine_not_steady(measured_split: MeasuredSplit) -> Warning_:
+    """The warning that a split's measurements differ by more than other splits would gain."""
+    rates = [measured.throughput.median for measured in measured_split.current]
     return warning(
         "not-steady/machine",
-        split=often.planned.split,
+        split=measured_split.planned.split,
         least=format_rate(min(rates)),
         most=format_rate(max(rates)),
         count=len(rates),

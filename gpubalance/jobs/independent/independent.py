@@ -31,7 +31,7 @@ from gpubalance.jobs.measure.warnings import (
     telemetry_ended,
     too_slow_windows,
 )
-from gpubalance.jobs.measure.window import Turn, Workload
+from gpubalance.jobs.measure.window import MeasuredTogether, Workload
 from gpubalance.numbers.ratio import Ratio, ratio
 from gpubalance.numbers.stats import interval_of_sum
 from gpubalance.results.common import Model, Throughput, Warning_, now
@@ -59,10 +59,10 @@ class Found:
         """The devices that have not failed."""
         return [replica for replica in self.replicas if replica.error is None]
 
-    def refuse_too_slow(self, turn: Turn) -> None:
+    def refuse_too_slow(self, workloads: MeasuredTogether) -> None:
         """Raises UsageError if a device's first window alone is far from its profile."""
-        workload = turn[0]
-        if len(turn) > 1 or not workload.is_baseline:
+        workload = workloads[0]
+        if len(workloads) > 1 or not workload.is_baseline:
             return
         fault = too_slow_windows(
             workload,
@@ -71,7 +71,7 @@ class Found:
             self.request.joint,
         )
         if fault is not None:
-            self.measurer.forget(turn)
+            self.measurer.forget(workloads)
             raise fault
 
     def result(self) -> Independent | None:
@@ -254,7 +254,7 @@ def independent(
         measurer = Measurer(worker_group, journal, report, workers_rest=True)
         found = Found(request, replicas_of(request), measurer)
         with attach_partial(found.result):
-            measure_in_turns(found)
+            measure_all(found)
         splits = {replica.number: replica.alone.split for replica in found.going}
         found.trace_warnings = trace(
             worker_group, splits, request.tracing, report, apart=True
@@ -268,7 +268,7 @@ def independent(
     return cast("Independent", found.result())
 
 
-def measure_in_turns(found: Found) -> None:
+def measure_all(found: Found) -> None:
     """Measures each device alone and all at once, until all is known or no device is left.
 
     Raises BadInput, UsageError and TimeLimitPassed, no device's fault.
@@ -284,9 +284,9 @@ def measure_in_turns(found: Found) -> None:
         try:
             measure_interleaved(
                 measurer,
-                turns_of(found.going),
+                alone_and_at_once(found.going),
                 measuring,
-                "measuring {what}, {window}",
+                lambda window, what: f"measuring {what}, {window}",
                 found.refuse_too_slow,
             )
         except GpubalanceError as error:
@@ -318,12 +318,12 @@ def drop_out(found: Found, error: GpubalanceError) -> None:
     measurer.forget([replica.at_once for replica in found.replicas])
 
 
-def turns_of(replicas: Sequence[OwnReplica]) -> list[Turn]:
+def alone_and_at_once(replicas: Sequence[OwnReplica]) -> list[MeasuredTogether]:
     """Each alone, and all at once if there are several."""
-    turns: list[Turn] = [(replica.alone,) for replica in replicas]
-    if len(turns) > 1:
-        turns.append(tuple(replica.at_once for replica in replicas))
-    return turns
+    interleaved: list[MeasuredTogether] = [(replica.alone,) for replica in replicas]
+    if len(interleaved) > 1:
+        interleaved.append(tuple(replica.at_once for replica in replicas))
+    return interleaved
 
 
 def one_failure(replicas: Sequence[OwnReplica]) -> GpubalanceError | None:

@@ -169,9 +169,7 @@ class CutRounds:
         self.watch(PhaseBegun("proof"))
         self.watch(Doing(f"proving {cut_text(cut.placed, self.request.devices)}"))
         try:
-            measure_interleaved(
-                cut.measurer, [(cut.workload,)], self.request.measuring, doing=""
-            )
+            measure_interleaved(cut.measurer, [(cut.workload,)], self.request.measuring)
         except OutOfMemory as error:
             self._ran_out(cut.placed, error.replica)
             return False

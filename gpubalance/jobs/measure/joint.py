@@ -1,4 +1,8 @@
-"""Measures a split interleaved with its baseline, the even split, and decides whether to go on."""
+"""Measures workloads interleaved, window by window, until their step times are precise.
+
+`JointRun` does so with a split and its baseline, the even split. `measure_interleaved` also serves
+models of their own (jobs/independent) and cut models (jobs/layers).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import (
     Doing,
     Event,
+    IndependentWindowDone,
     PipeWindowDone,
     TimeLeft,
-    TurnDone,
     WindowDone,
 )
 from gpubalance.jobs.measure.figures import (
@@ -33,14 +37,14 @@ from gpubalance.jobs.measure.memory_search import JointMemorySearch
 from gpubalance.jobs.measure.run_state import RunState
 from gpubalance.jobs.measure.stopping import HOPELESS, PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.warnings import throttled_text, too_slow_windows
-from gpubalance.jobs.measure.window import Turn, Workload
+from gpubalance.jobs.measure.window import MeasuredTogether, Workload
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.run import SoloBest
 from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
-from gpubalance.settings.measuring import Measuring, window_place
+from gpubalance.settings.measuring import EVEN_SPLIT, Measuring, window_place
 from gpubalance.settings.requests import RunRequest
 
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
@@ -49,9 +53,7 @@ _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 class JointRun:
     """Measures the split of a run, and the even split beside it if that is asked for.
 
-    The `findings` make the result, at any time. If batches come `from_input_pipeline`, the user's
-    own, that is measured alone first. If it `refuses_too_slow`, a first window of the split whose
-    steps mostly take clearly longer than by the devices' profiles ends it with UsageError.
+    `state` makes the result, at any time.
     """
 
     def __init__(
@@ -63,65 +65,83 @@ class JointRun:
         from_input_pipeline: bool = False,
         refuses_too_slow: bool = False,
     ) -> None:
-        self.findings = RunState(asked, measurer, solo, from_input_pipeline)
+        """Measures nothing yet.
+
+        asked                the run; of its devices those without samples are left out
+        solo                 what the devices gave alone, to compare with
+        from_input_pipeline  batches come from the user's own pipeline, measured alone first
+        refuses_too_slow     UsageError if most steps of the split's first window take clearly
+                             longer than by the devices' profiles
+        """
+        self.state = RunState(asked, measurer, solo, from_input_pipeline)
         self.measurer = measurer
         self._refuses_too_slow = refuses_too_slow
-        self.request = asked.without_idle  # devices without samples are no replicas
+        self.request = asked.without_idle
 
     def measure(self) -> None:
         """Measures to the end. Raises OutOfMemory if the run's own split does not fit."""
         measurer = self.measurer
-        findings = self.findings
+        state = self.state
         measuring = self.request.measuring
         split = self.request.split
-        if findings.from_input_pipeline:
-            findings.input_pipeline = measure_input_pipeline(
+        if state.from_input_pipeline:
+            state.input_pipeline = measure_input_pipeline(
                 measurer.worker_group,
                 split.global_batch,
                 measurer.watch,
                 measuring.duration_s,
             )
         measurer.watch(Doing(f"warming up {split}"))
-        measurer.warm_up(findings.own)
+        measurer.warm_up(state.own)
         if measuring.baseline == "even" and len(self.request.devices) > 1:
             self._warm_up_even()
-        self._measure_in_turns()
-        findings.complete = True
+        self._measure_or_give_up_even()
+        state.complete = True
 
-    def _measure_in_turns(self) -> None:
-        """Measures windows, and goes on without the even split if that runs out of memory."""
-        findings = self.findings
-        # `measure_interleaved` goes on from the windows that there are, so a second pass repeats
-        # none.
-        while True:
-            # For `measure_interleaved` to fill in
-            doing = f"measuring {self.request.split}, {{window}}"
-            if findings.even_is_another:
-                doing += ", interleaved with the even split"
-            # All workloads need the same devices, so each has a turn of its own.
-            turns: list[Turn] = [(workload,) for workload in findings.workloads()]
-            try:
-                measure_interleaved(
-                    self.measurer, turns, self.request.measuring, doing, self._look
-                )
-            except OutOfMemory as error:
-                even_failed = self.measurer.current == (findings.even,)
-                if not (even_failed and findings.even_is_another):
-                    raise
-                self._give_up_even(error)
-            else:
-                return
+    def _measure_or_give_up_even(self) -> None:
+        state = self.state
+        try:
+            self._measure_workloads()
+        except OutOfMemory as error:
+            even_failed = self.measurer.current == (state.even,)
+            if not (even_failed and state.even_is_another):
+                raise
+            self._give_up_even(error)
+        else:
+            return
+        # Measures what is left without the even split. No window is measured again.
+        self._measure_workloads()
 
-    def _look(self, turn: Turn) -> None:
+    def _measure_workloads(self) -> None:
+        beside = ""
+        if self.state.even_is_another:
+            beside = ", interleaved with the even split"
+
+        def describe(window: str, _: str) -> str:
+            return f"measuring {self.request.split}, {window}{beside}"
+
+        # All need the same devices, so none is measured together with another.
+        interleaved: list[MeasuredTogether] = []
+        for workload in self.state.workloads():
+            interleaved.append((workload,))
+        measure_interleaved(
+            self.measurer,
+            interleaved,
+            self.request.measuring,
+            describe,
+            self._refuse_if_too_slow,
+        )
+
+    def _refuse_if_too_slow(self, workloads: MeasuredTogether) -> None:
         """Raises UsageError, and keeps no window, if this machine can't follow the profile."""
-        own = self.findings.own
-        if turn != (own,) or not self._refuses_too_slow:
+        own = self.state.own
+        if workloads != (own,) or not self._refuses_too_slow:
             return
         request = self.request
         windows = self.measurer.windows[own]
         fault = too_slow_windows(own, windows, request.settings, request.joint)
         if fault is not None:
-            self.measurer.forget(turn)
+            self.measurer.forget(workloads)
             raise fault
 
     def _warm_up_even(self) -> None:
@@ -129,10 +149,10 @@ class JointRun:
         split = self.request.split
         even = BatchSplit.even(split.global_batch, len(self.request.devices))
         if even == split:
-            self.findings.even = self.findings.own
+            self.state.even = self.state.own
             return
         try:
-            self.findings.even = self._warm_up_largest(even)
+            self.state.even = self._warm_up_largest(even)
         except OutOfMemory as error:
             self._give_up_even(error)
 
@@ -140,8 +160,8 @@ class JointRun:
         self.measurer.watch(
             Doing(f"{error.message}: continuing without the even split")
         )
-        self.findings.even = None
-        self.findings.warnings.append(
+        self.state.even = None
+        self.state.warnings.append(
             warning("even-split-out-of-memory", what=error.message)
         )
 
@@ -149,11 +169,11 @@ class JointRun:
         """The even split, warmed up, or the largest equal shares that fit without micro-batches."""
         devices = self.request.devices
         measurer = self.measurer
-        peaks = measurer.warm_up_of(self.findings.own).peaks
-        fitting = JointMemorySearch(
-            measurer.worker_group, self.request, measurer.watch, peaks
+        own_peaks = measurer.warm_up_of(self.state.own).peaks
+        search = JointMemorySearch(
+            measurer.worker_group, self.request, measurer.watch, own_peaks
         )
-        too_small_device = fitting.device_too_small_for(even)
+        too_small_device = search.device_too_small_for(even)
         if too_small_device is None:
             try:
                 return self._warm_up_as_even(even)
@@ -163,11 +183,11 @@ class JointRun:
                     too_small_device = devices[error.replica].label
         too_large = f"the even split {even} does not fit on {too_small_device}"
         measurer.watch(Doing(f"{too_large}; looking for the largest that does"))
-        share = fitting.largest_even_share(max(even.batches))
-        if share == max(even.batches):
-            # It fits after all. Not (share,) * n: the shares of the even split may differ by one.
-            return self._warm_up_as_even(even)
-        return self._warm_up_as_even(BatchSplit((share,) * len(devices)))
+        share = search.largest_even_share(max(even.batches))
+        if share < max(even.batches):
+            return self._warm_up_as_even(BatchSplit((share,) * len(devices)))
+        # It fits after all: the even split itself, whose shares may differ by one.
+        return self._warm_up_as_even(even)
 
     def _warm_up_as_even(self, split: BatchSplit) -> Workload:
         self.measurer.watch(
@@ -176,9 +196,9 @@ class JointRun:
         even = Workload(
             split,
             self.request.devices,
-            name="even",
+            name=EVEN_SPLIT,
             is_baseline=True,
-            from_input_pipeline=self.findings.from_input_pipeline,
+            from_input_pipeline=self.state.from_input_pipeline,
         )
         self.measurer.warm_up(even)
         return even
@@ -186,133 +206,169 @@ class JointRun:
 
 def measure_interleaved(
     measurer: Measurer,
-    turns: Sequence[Turn],
+    interleaved: Sequence[MeasuredTogether],
     measuring: Measuring,
-    doing: str,
-    look: Callable[[Turn], None] = lambda _: None,
+    describe: Callable[[str, str], str] = lambda _window, _what: "",
+    after_first: Callable[[MeasuredTogether], None] = lambda _: None,
 ) -> None:
-    """Measures a window in each of the turns again and again, so that a drift affects all alike.
+    """Measures a window of each set of workloads, then a second of each: drift affects all alike.
 
-    Windows that the measurer has already count. After those that `measuring` asks for, more follow
-    until all are known within ± 1 %, unless even `max_windows` could not come near that. One more
-    follows if a GPU was throttled. `doing` is what to tell, with `{window}` and `{what}` in braces.
-    `look` is called after the first window of each turn, and raises if that says not to go on.
+    1. Each gets the windows that `measuring` asks for. Windows that the measurer already has count.
+    2. One more of each follows while not all step times are known within ± 1 %, up to
+       `max_windows`; none if even these would probably leave one above ± 6 %.
+    3. One more of each follows, once, if a GPU was throttled.
+
+    `describe("window 2 of 3", "GPU:0 alone")` returns the text to report. `after_first` is called
+    with each set after its first window, and raises if nothing more should be measured.
     """
-    planned = max(measuring.windows, *map(measurer.window_count, turns))
-    is_once_more = False
+    # An earlier call that ended with an error may have gone beyond the windows asked for.
+    planned = max(measuring.windows, *map(measurer.window_count, interleaved))
+    repeated_for_throttling = False
     while True:
-        number = 1 + min(map(measurer.window_count, turns))
+        number = 1 + min(map(measurer.window_count, interleaved))
         if number > planned:
             so_far = number - 1
-            half_width = _half_width(measurer, turns)
+            half_width = _widest_half_width(measurer, interleaved)
             why = _why_more(half_width, so_far, measuring.max_windows)
-            # With `duration_s` none of them ended because its step time was known.
+            # Not with `duration_s`: then a window's length is fixed, whatever its precision.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 measurer.watch(Doing(f"{_KNOWN} after {so_far} windows"))
-            throttled = _throttled(measurer, turns)
-            if why is None and throttled and not is_once_more:
-                is_once_more = True
+            throttled = _throttled(measurer, interleaved)
+            if why is None and throttled and not repeated_for_throttling:
+                repeated_for_throttling = True
                 why = f"{throttled_text(throttled)}: measuring once more"
             if why is None:
                 return
             measurer.watch(Doing(why))
-        _measure_each(measurer, turns, measuring, number, planned, doing, look)
+        _measure_each(
+            measurer, interleaved, measuring, number, planned, describe, after_first
+        )
 
 
 def _measure_each(
     measurer: Measurer,
-    turns: Sequence[Turn],
+    interleaved: Sequence[MeasuredTogether],
     measuring: Measuring,
     number: int,
     planned: int,
-    doing: str,
-    look: Callable[[Turn], None],
+    describe: Callable[[str, str], str],
+    after_first: Callable[[MeasuredTogether], None],
 ) -> None:
-    """Measures the window of that number in each turn that does not have it yet."""
-    round_began_s = time.monotonic()
+    """Measures the window of that number, from 1, of each set that does not have it yet."""
+    began_at_s = time.monotonic()
     rule = StoppingRule.of_window(measuring)
-    # They alternate in going first: as a card gets hotter, the last one is always a little slower.
-    in_order = list(turns)
+    # The first and the last change places each time: as a card gets hotter, the last is slower.
+    in_order = list(interleaved)
     if number % 2 == 0:
         in_order.reverse()
-    for turn in in_order:
-        if measurer.window_count(turn) < number:
-            if number == 1:
-                measurer.watch(TimeLeft(_expected_s(measurer, turns, rule, planned)))
-            text = doing.format(window=window_place(number, planned), what=_what(turn))
-            measurer.take(turn, rule, number, text)
-            measurer.watch(_event(measurer, turn, number, planned))
-            if number == 1:
-                look(turn)
+    for workloads in in_order:
+        if measurer.window_count(workloads) >= number:
+            continue
+        if number == 1:
+            expected_s = _expected_s(measurer, interleaved, rule, planned)
+            measurer.watch(TimeLeft(expected_s))
+        text = describe(window_place(number, planned), label_of(workloads))
+        measurer.take(workloads, rule, number, text)
+        measurer.watch(_event(measurer, workloads, number, planned))
+        if number == 1:
+            after_first(workloads)
     windows_left = max(0, planned - number)
-    measurer.watch(TimeLeft(windows_left * (time.monotonic() - round_began_s)))
+    measurer.watch(TimeLeft(windows_left * (time.monotonic() - began_at_s)))
 
 
 def _expected_s(
-    measurer: Measurer, turns: Sequence[Turn], rule: StoppingRule, planned: int
+    measurer: Measurer,
+    interleaved: Sequence[MeasuredTogether],
+    rule: StoppingRule,
+    planned: int,
 ) -> float:
-    """What the windows that are left take by the step times of the warm-up."""
+    """The seconds of all windows that are left, by the step times of the warm-up."""
     left_s = 0.0
-    for turn in turns:
-        step_s = max(measurer.warm_up_of(workload).step_s for workload in turn)
-        windows = planned - measurer.window_count(turn)
-        left_s += windows * rule.expected_s(step_s)
+    for workloads in interleaved:
+        step_s = max(measurer.warm_up_of(workload).step_s for workload in workloads)
+        windows_left = planned - measurer.window_count(workloads)
+        left_s += windows_left * rule.expected_s(step_s)
     return left_s
 
 
-def _half_width(measurer: Measurer, turns: Sequence[Turn]) -> float:
-    """That of the least known workload, as a part of its step time; infinite if unknown."""
-    workloads = [workload for turn in turns for workload in turn]
-    return max(precision(measurer.windows[workload]) for workload in workloads)
+def _widest_half_width(
+    measurer: Measurer, interleaved: Sequence[MeasuredTogether]
+) -> float:
+    """The widest over all workloads, as a part of the step time; infinite if one is unknown."""
+    widest = 0.0
+    for workloads in interleaved:
+        for workload in workloads:
+            widest = max(widest, precision(measurer.windows[workload]))
+    return widest
 
 
-def _why_more(half_width: float, windows: int, maximum: int) -> str | None:
+def _why_more(half_width: float, windows: int, max_windows: int) -> str | None:
     """Why one more window is worth its time, None if it is not."""
-    if half_width <= PRECISE_ENOUGH or not _can_become_precise(
-        half_width, windows, maximum
-    ):
+    if half_width <= PRECISE_ENOUGH:
+        return None
+    if not _can_become_precise(half_width, windows, max_windows):
         return None
     return f"not yet {_KNOWN}: one more window"
 
 
-def _event(measurer: Measurer, turn: Turn, number: int, of: int) -> Event:
-    """The event of a turn's latest windows."""
-    workload, *_ = turn
+def _can_become_precise(half_width: float, windows: int, max_windows: int) -> bool:
+    """Whether `max_windows` may come near ± 1 %, if `windows` of them leave that half-width.
+
+    It shrinks with the root of their number: ± 10 % after 3 would be 10 · √(3/5) = ± 7.7 % after 5,
+    and above 6 % no time is spent.
+    """
+    if windows >= max_windows:
+        return False
+    if math.isinf(half_width):  # nothing is known yet
+        return True
+    return half_width * math.sqrt(windows / max_windows) <= HOPELESS
+
+
+def _event(
+    measurer: Measurer, workloads: MeasuredTogether, number: int, planned: int
+) -> Event:
+    """The event for the latest window of each of these workloads."""
+    workload = workloads[0]
+    # A cut model: the rate is that of all its windows so far.
     if workload.cut is not None:
         windows = measurer.windows[workload]
         rate = throughput_of(workload.split.global_batch, step_times_s(windows))
-        return PipeWindowDone(number, of, rate.median, usual_s(windows))
+        return PipeWindowDone(number, planned, rate.median, usual_s(windows))
+    # Models of their own, one alone or all at once.
     if workload.is_independent:
-        parts = tuple(_own_window(measurer, workload) for workload in turn)
-        if len(turn) == 1:
-            return TurnDone(number, of, "alone", parts)
-        return TurnDone(number, of, "at once", parts)
+        parts = tuple(_own_window(measurer, workload) for workload in workloads)
+        if len(workloads) == 1:
+            return IndependentWindowDone(number, planned, "alone", parts)
+        return IndependentWindowDone(number, planned, "at once", parts)
+    # A run's split, or its baseline.
     last = measurer.windows[workload][-1:]
     measured = measurement(workload.split, last, measurer.sensors(workload))
-    return WindowDone(number, of, workload.name, workload.devices, measured)
+    return WindowDone(number, planned, workload.name, workload.devices, measured)
 
 
 def _own_window(measurer: Measurer, workload: Workload) -> OwnWindow:
-    """What the last window of a model of its own gave."""
+    """The result of the last window of one device with a model of its own."""
     last = measurer.windows[workload][-1:]
     origin_s = began_s(last)
-    own_time = step_time(last, origin_s)
+    own_step_time = step_time(last, origin_s)
     batch = workload.split.global_batch
     return OwnWindow(
         device=workload.devices[0],
         batch=batch,
-        step_time_s=own_time,
+        step_time_s=own_step_time,
         throughput=throughput_of(batch, step_times_s(last)),
         memory_peak_bytes=peaks(last)[0],
         telemetry=measurer.sensors(workload).telemetry(origin_s)[0],
     )
 
 
-def _throttled(measurer: Measurer, turns: Sequence[Turn]) -> Throttled:
-    """Each GPU that was throttled, except those of baselines."""
+def _throttled(
+    measurer: Measurer, interleaved: Sequence[MeasuredTogether]
+) -> Throttled:
+    """Each GPU that was throttled, except while it trained a baseline."""
     throttled: list[tuple[Device, tuple[str, ...]]] = []
-    for turn in turns:
-        for workload in turn:
+    for workloads in interleaved:
+        for workload in workloads:
             if not workload.is_baseline:
                 throttled += throttled_gpus(
                     workload.devices, measurer.windows[workload]
@@ -320,18 +376,10 @@ def _throttled(measurer: Measurer, turns: Sequence[Turn]) -> Throttled:
     return throttled
 
 
-def _what(turn: Turn) -> str:
+def label_of(workloads: MeasuredTogether) -> str:
     """`GPU:0 alone`, or `all 2 devices at once`."""
-    first = turn[0]
-    if len(turn) > 1:
-        return f"all {len(turn)} devices {first.name}"
-    return f"{' and '.join(device.label for device in first.devices)} {first.name}"
-
-
-def _can_become_precise(half_width: float, windows: int, maximum: int) -> bool:
-    """Whether `maximum` windows could come near, if `windows` of them leave that half-width."""
-    if windows >= maximum:
-        return False
-    if math.isinf(half_width):  # nothing is known yet
-        return True
-    return half_width * math.sqrt(windows / maximum) <= HOPELESS
+    first = workloads[0]
+    if len(workloads) > 1:
+        return f"all {len(workloads)} devices {first.name}"
+    labels = " and ".join(device.label for device in first.devices)
+    return f"{labels} {first.name}"

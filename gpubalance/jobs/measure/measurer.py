@@ -17,8 +17,8 @@ from gpubalance.jobs.keep.journal import Journal, content_key
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import (
     InterleavedRound,
+    MeasuredTogether,
     Sensors,
-    Turn,
     Window,
     Workload,
 )
@@ -44,10 +44,9 @@ class Measurer:
 
     What `take` measures is in the `journal` before anything else is measured, and what an
     interrupted command left there is not measured again. `windows` has those of each workload so
-    far, `resumed` how many windows of each turn came from the journal. `overlap_s` is for how long
-    the workloads of a turn were measured at once. `facts` has what workers said of their models, by
-    the number of their group. `current` is the turn that is measured now, or
-    was when an error came.
+    far, `resumed` how many of each came from the journal. `overlap_s` is for how long several
+    workloads were measured at once. `facts` has what workers said of their models, by the number of
+    their group. `current` is what is measured now, or was when an error came.
     """
 
     def __init__(
@@ -60,15 +59,15 @@ class Measurer:
     ) -> None:
         """The `key` tells its windows in the journal apart from those of others.
 
-        If `workers_rest` between their turns, each settles before it is measured.
+        If `workers_rest` between windows, each settles before it is measured.
         """
         self.worker_group = worker_group
         self.watch = watch
         self.windows = defaultdict[Workload, list[Window]](list)
-        self.resumed = Counter[Turn]()
+        self.resumed = Counter[MeasuredTogether]()
         self.overlap_s = 0.0
         self.facts: dict[int, Ready] = {}
-        self.current: Turn = ()
+        self.current: MeasuredTogether = ()
         self.journal = journal
         self._key = key
         self._workers_rest = workers_rest
@@ -76,9 +75,9 @@ class Measurer:
         self._sensors: dict[Workload, Sensors] = {}
         self._doing = ""  # what was told last: equal texts are told once
 
-    def window_count(self, turn: Turn) -> int:
-        """How many windows each workload of the turn has: all of them have the same number."""
-        return len(self.windows[turn[0]])
+    def window_count(self, workloads: MeasuredTogether) -> int:
+        """How many windows each of these workloads has: all have the same number."""
+        return len(self.windows[workloads[0]])
 
     def sensors(self, workload: Workload) -> Sensors:
         """What reads the GPUs during the workload's windows."""
@@ -95,7 +94,7 @@ class Measurer:
 
     def forget(self, workloads: Sequence[Workload]) -> None:
         """Forgets what these gave together, as one of them failed."""
-        # At most one turn of a measurer has several workloads: the overlap is that of these.
+        # A measurer measures at most one set of workloads at once: the overlap is that of these.
         self.overlap_s = 0.0
         for workload in workloads:
             self.windows.pop(workload, None)
@@ -120,44 +119,50 @@ class Measurer:
         return window
 
     def take(
-        self, turn: Turn, rule: StoppingRule, number: int = 1, doing: str = ""
+        self,
+        workloads: MeasuredTogether,
+        rule: StoppingRule,
+        number: int = 1,
+        doing: str = "",
     ) -> None:
-        """Adds a window of each of the turn's workloads, which are trained at the same time.
+        """Adds a window of each of these workloads, which are trained at the same time.
 
-        `number` counts a turn's windows from 1. If the journal has that one it is taken; else it is
+        `number` counts their windows from 1. If the journal has that one it is taken; else it is
         measured now, and `doing` is told. Unless a workload is a cut model, its group must have
         been warmed up before, as the key in the journal has its worker's facts. Raises OutOfMemory
         if a device does not hold its part.
         """
-        key = self._key_of(turn, number)
-        taken = self._from_journal(key, turn)
+        key = self._key_of(workloads, number)
+        taken = self._from_journal(key, workloads)
         if taken is None:
             if doing != self._doing:
                 self._doing = doing
                 self.watch(Doing(doing))
-            taken = self._measure_now(turn, rule)
+            taken = self._measure_now(workloads, rule)
             self.journal.keep(key, taken)
         self.overlap_s += taken.overlap_s
-        for workload, window in zip(turn, taken.windows, strict=True):
+        for workload, window in zip(workloads, taken.windows, strict=True):
             self.windows[workload].append(window)
 
-    def _from_journal(self, key: str, turn: Turn) -> InterleavedRound | None:
+    def _from_journal(
+        self, key: str, workloads: MeasuredTogether
+    ) -> InterleavedRound | None:
         """What an interrupted command has kept. Raises BadInput for windows of other workloads."""
         taken = self.journal.load(key, InterleavedRound)
         if taken is None:
             return None
-        self.resumed[turn] += 1
-        is_complete = len(taken.windows) == len(turn)
-        if is_complete and all(map(belongs_to, taken.windows, turn)):
+        self.resumed[workloads] += 1
+        is_complete = len(taken.windows) == len(workloads)
+        if is_complete and all(map(belongs_to, taken.windows, workloads)):
             return taken
         raise BadInput(
             "the journal of this command is damaged",
             remedy="run the command again without --resume",
         )
 
-    def _key_of(self, turn: Turn, number: int) -> str:
+    def _key_of(self, workloads: MeasuredTogether, number: int) -> str:
         key = ["window", *self._key, number]
-        for workload in turn:
+        for workload in workloads:
             key += [workload.name, str(workload.split)]
             key += [device.uuid for device in workload.devices]
             # A cut model's measurer has no other workload.
@@ -215,10 +220,12 @@ class Measurer:
             worker, workload, self.sensors(workload), watch, self.warm_up_of(workload)
         )
 
-    def _measure_now(self, turn: Turn, rule: StoppingRule) -> InterleavedRound:
-        if len(turn) > 1:
-            return self._measure_at_once(turn, rule)
-        (workload,) = turn
+    def _measure_now(
+        self, workloads: MeasuredTogether, rule: StoppingRule
+    ) -> InterleavedRound:
+        if len(workloads) > 1:
+            return self._measure_at_once(workloads, rule)
+        (workload,) = workloads
         return InterleavedRound(windows=(self._measure_one(workload, rule),))
 
     def _measure_one(self, workload: Workload, rule: StoppingRule) -> Window:
@@ -241,12 +248,14 @@ class Measurer:
                     self.windows[workload].append(runner.window_of(runner.timings))
                 raise
 
-    def _measure_at_once(self, turn: Turn, rule: StoppingRule) -> InterleavedRound:
-        common = CommonWindow([workload.group for workload in turn], rule)
+    def _measure_at_once(
+        self, workloads: MeasuredTogether, rule: StoppingRule
+    ) -> InterleavedRound:
+        common = CommonWindow([workload.group for workload in workloads], rule)
 
         def measure_until_over(workload: Workload, worker: Worker) -> WorkloadRunner:
             """Measures until the common window is over; ends it on any error."""
-            # It is warmed up already: a device whose worker fails gets no more turns.
+            # It is warmed up already: a device whose worker fails is not measured again.
             runner = self._runner(workload, worker)
             steps = steps_per_timing(rule.timing_s, self.warm_up_of(workload).step_s)
             try:
@@ -264,9 +273,9 @@ class Measurer:
                 raise
             return runner
 
-        runners = self._at_once(turn, measure_until_over)
+        runners = self._at_once(workloads, measure_until_over)
         windows = []
-        for workload, runner in zip(turn, runners, strict=True):
+        for workload, runner in zip(workloads, runners, strict=True):
             windows.append(runner.window_of(common.counted[workload.group]))
         return InterleavedRound(overlap_s=common.overlap_s, windows=tuple(windows))
 

@@ -23,13 +23,14 @@ from gpubalance.results.run import (
     alone_in_use,
 )
 from gpubalance.results.warnings import warning
+from gpubalance.settings.measuring import EVEN_SPLIT, ON_HELD_BATCHES, OWN_SPLIT
 from gpubalance.settings.requests import RunRequest
 
 # What tells their step times apart, by the workloads' names
 _OF_SUBJECTS = {
-    "": "",
-    "even": " of the even split",
-    "held": " on batches held on the devices, without the input pipeline,",
+    OWN_SPLIT: "",
+    EVEN_SPLIT: " of the even split",
+    ON_HELD_BATCHES: " on batches held on the devices, without the input pipeline,",
 }
 
 
@@ -63,7 +64,11 @@ class RunState:
         self.held: Workload | None = None
         if self.from_input_pipeline:
             self.held = Workload(
-                used.split, used.devices, "held", is_baseline=True, shown=False
+                used.split,
+                used.devices,
+                ON_HELD_BATCHES,
+                is_baseline=True,
+                shown=False,
             )
 
     @property

@@ -16,6 +16,7 @@ from gpubalance.remedies import known_error
 from gpubalance.results.timing import Moment, Telemetry, Timing, passing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
+from gpubalance.settings.measuring import OWN_SPLIT
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.messages import Peak, Pipe
 
@@ -26,16 +27,15 @@ _CHANGED_WITHIN_S = 30.0
 class Workload:
     """A split on its devices, a replica each, or with `cut` a model cut over them, in a pipeline.
 
-    The `name` tells workloads of one measurement apart: "" is a run's own split. With a baseline
-    others are only compared. Batches come `from_input_pipeline`, the user's own, or lie on the
-    devices. `group` is the number of the workers that train it. Windows have stamped
-    steps if it `wants_stamps`, and whoever watches gets each timing if it is `shown`. A user's data
-    of fewer than `least_samples` is refused.
+    The `name` tells workloads of one measurement apart. Baselines are for comparison only. Batches
+    come `from_input_pipeline`, the user's own, or lie on the devices. `group` is the number of the
+    workers that train it. Windows have stamped steps if it `wants_stamps`, and whoever watches gets
+    each timing if it is `shown`. A user's data of fewer than `least_samples` is refused.
     """
 
     split: BatchSplit
     devices: tuple[Device, ...] = ()
-    name: str = ""
+    name: str = OWN_SPLIT
     is_baseline: bool = False
     from_input_pipeline: bool = False
     group: int = 0
@@ -55,8 +55,9 @@ class Workload:
         return replace(self, name="", is_baseline=False)
 
 
-# Workloads that are measured at the same time, each by its own worker; mostly only one.
-Turn = tuple[Workload, ...]
+# Workloads that are trained and measured at the same time, each by its own worker: usually one.
+# Several are devices with a model of their own.
+MeasuredTogether = tuple[Workload, ...]
 
 
 Peaks = tuple[int | None, ...]

@@ -129,8 +129,8 @@ class DeviceEstimates:
             used = set(range(len(self.devices)))
         return self.problem.sync.of(used)
 
-    def tried_without(self, split: BatchSplit) -> list[int]:
-        """The devices that a split leaves out of the smallest set around its own of known sync."""
+    def left_out_beside_measured_set(self, split: BatchSplit) -> list[int]:
+        """What a split leaves out of the smallest set of measured sync that has its own devices."""
         used = set(split.used)
         if len(used) < 2:
             return []
@@ -211,10 +211,12 @@ class DeviceEstimates:
             return False
         return not asked.margin_bytes or self.fits(split)
 
-    def ran_out(self, split: BatchSplit, limits: Iterable[tuple[int, int]]) -> None:
-        """Forgets a split that ran out of memory.
+    def lower_limits(
+        self, split: BatchSplit, limits: Iterable[tuple[int, int]]
+    ) -> None:
+        """Forgets a split that ran out of memory, and lowers its devices' limits.
 
-        Lowers its devices' limits, given as (device, micro-batch).
+        `limits` has (device, largest micro-batch that fits).
         """
         self._measured.pop(split, None)
         for device, limit in limits:

@@ -59,8 +59,8 @@ class MeasuredSplit:
         """Whether another measurement may still help."""
         return len(self.current) < _MOST
 
-    def may_give(self, value: float) -> bool:
-        """Whether it may turn out to have this value if it is measured once more."""
+    def could_reach(self, value: float) -> bool:
+        """Whether another measurement may show that it has this value."""
         maximum = (1 + self.relative_half_width) * self.value
         return self.may_be_measured_again and value < maximum
 

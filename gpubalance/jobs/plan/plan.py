@@ -67,7 +67,7 @@ def _learn(known: DeviceEstimates, balanced: Plan) -> None:
         measured.append((balanced.split, balanced.run))
     for split, measurement in measured:
         if measurement is None:
-            known.ran_out(split, limits)
+            known.lower_limits(split, limits)
         else:  # the plan behind it is no longer known, and not needed
             planned = Allocation(split, (), measurement.step_time_s.median, ())
             known.learn(planned, measurement)

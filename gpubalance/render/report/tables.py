@@ -85,7 +85,7 @@ _DEVICE = ("name", "uuid", "bus_id", "memory_bytes", "simulated")
 _LEADS = {
     "sample": Shown("timing"),
     "at_s": Shown("ended at", "s"),
-    "cause": Shown("from the solo sum to what they give together"),
+    "cause": Shown("from the solo sum to the joint throughput"),
     "rate": Shown("throughput", "samples/s"),
     "part": Shown("of the solo sum", "%"),
     "solo_best_why_not": Shown("one device alone"),
@@ -132,7 +132,7 @@ KINDS = (
     TableKind("step", "Steps", Measurement),
     TableKind("parts", "Each device's part of the step", Replica),
     TableKind("against", "Compared with", Run, _AGAINST),
-    TableKind("replicas", "Each device, alone and at once", OwnModel),
+    TableKind("replicas", "Each device, alone and at once with the others", OwnModel),
     TableKind(
         "sum",
         "All at once",
@@ -177,7 +177,7 @@ KINDS = (
         "shares",
         "The plan's shares",
         Share,
-        note="Up to: the largest micro-batch that is planned with.",
+        note="Up to: the largest micro-batch that the plan allows.",
     ),
     TableKind(
         "predicted",
@@ -190,7 +190,7 @@ KINDS = (
         "Goodput",
         Goodput,
         leads=leads.of_goodput,
-        note="Goodput is throughput times what a sample is worth.",
+        note="Goodput = throughput × efficiency.",
     ),
     TableKind(
         "rounds",
@@ -212,13 +212,13 @@ KINDS = (
     TableKind("curve", "Throughput over batch size, each device alone", CurvePoint),
     TableKind(
         "planned_curve",
-        "The curves that are planned with",
+        "The curves that plans use",
         DeviceProbe,
         None,
         leads.of_planned_curve,
     ),
     TableKind("trials", "The search for the batch limit", Trial),
-    TableKind("work", "What the probe took and found", DeviceProbe, _WORK),
+    TableKind("work", "The probe's duration and findings", DeviceProbe, _WORK),
     TableKind("failures", "What failed", Failure),
     TableKind("telemetry", "Telemetry", Telemetry),
     TableKind(

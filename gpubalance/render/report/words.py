@@ -13,11 +13,11 @@ from gpubalance.render.plan import plan_headline, plan_summary
 from gpubalance.render.probe import probe_headline, probe_summary
 from gpubalance.render.queue import queue_summary
 from gpubalance.render.run import run_headline, run_summary
-from gpubalance.render.table import BLANK, Part, TextTable
+from gpubalance.render.table import BLANK, Paragraph, TextTable
 from gpubalance.results.records import Reported
 
 # By the kind of the result, as are the headlines.
-_SUMMARIES: dict[str, Callable[[Any], Iterator[Part]]] = {
+_SUMMARIES: dict[str, Callable[[Any], Iterator[Paragraph]]] = {
     "probe": probe_summary,
     "plan": plan_summary,
     "run": run_summary,
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     parts: tuple[str | TextTable, ...]
 
 
-def summary_of(result: Reported) -> Iterator[Part]:
+def summary_of(result: Reported) -> Iterator[Paragraph]:
     """What a terminal shows of a result."""
     return _SUMMARIES[result.kind](result)
 

@@ -41,7 +41,7 @@ _CHARTS = (
     _ChartKind("curves", "Throughput over batch size, each device alone", curves),
     _ChartKind(
         "goodput",
-        "Throughput, what a sample is worth, and goodput over the global batch",
+        "Throughput, efficiency and goodput by global batch",
         split_bars.goodput,
     ),
     _MEMORY,

@@ -49,7 +49,7 @@ class TimingLine(NamedTuple):
 def course(subject: ReportSubject) -> Drawing | str:
     """Timings over time. Needs something that was run, such as the run at the end of `balance`."""
     if not subject.ran:
-        return "nothing was run: `gpubalance run` or `gpubalance balance` does"
+        return "nothing was run: use `gpubalance run` or `gpubalance balance`"
     lines = [line for line in _lines(subject) if line.times.samples]
     if not lines:
         return "the result keeps no timings"
@@ -59,7 +59,7 @@ def course(subject: ReportSubject) -> Drawing | str:
         why = "the result does not keep them"
         if subject.devices[0].simulated:
             why = "a simulated device has none"
-        note = f"Temperature, power, clocks and throttling are not under it: {why}."
+        note = f"Temperature, power, clocks and throttling are missing: {why}."
     labels = [device.label for device in subject.devices]
     return note, lambda width: _draw(lines, courses, labels, width)
 

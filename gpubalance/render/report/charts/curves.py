@@ -28,12 +28,15 @@ _MODEL_POINTS = 120
 def curves(subject: ReportSubject) -> Drawing | str:
     """The curves. Needs a probe: the result itself, or a probe of its devices."""
     if subject.probed:
-        markers = "Marks are measured, with their 95 % intervals"
-        note = f"{markers}; lines are the model that is planned with."
+        markers = "Points are measured, with their 95 % intervals"
+        note = f"{markers}; lines are the model that plans use."
         return note, lambda width: _draw(subject, width)
     if subject.kind == "probe":
         return "no batch size was measured"
-    return "it is in the probe of these devices, and that is not here: give the probe's file too"
+    return (
+        "it is in the probe of these devices, which is not stored here: give the "
+        "probe's file too"
+    )
 
 
 def _draw(subject: ReportSubject, width: int) -> Figure:
@@ -82,8 +85,8 @@ def _limit_text(probe: DeviceProbe) -> str:
     if limit.fails is not None:
         return f"limit {limit.fits}"
     if limit.plateau is not None:
-        return f"looked at up to {limit.fits}"
-    return f"no limit up to {limit.fits}"
+        return f"searched up to {limit.fits}"
+    return f"no limit found up to {limit.fits}"
 
 
 def _draw_device(

@@ -72,7 +72,10 @@ def memory(subject: ReportSubject) -> Drawing | str:
         return rows_chart(rows, "memory, GiB")
     if subject.ran:
         return "no device reported its memory use"
-    return "nothing was run: a probe goes up to the limit of each device, which is in its tables"
+    return (
+        "nothing was run; a probe goes up to each device's limit, which is in its "
+        "tables"
+    )
 
 
 def at_once(result: Independent) -> Drawing | str:
@@ -117,7 +120,7 @@ def timeline(result: Layers) -> Drawing:
             )
         rows.append(Row(device_name(result.devices[stage.device]), bars=bars))
     numbers = "With the numbers of the micro-batches."
-    note = f"{numbers} Where nothing is drawn, a device had nothing to do: the bubble."
+    note = f"{numbers} Gaps are idle time: the bubble."
     return rows_chart(rows, "time since the step began, ms", note)
 
 
@@ -144,6 +147,6 @@ def commands(result: Queue) -> Drawing | str:
     rows = []
     for number, device in enumerate(result.devices):
         rows.append(Row(device_name(device), bars=bars[number]))
-    idle = "a device had nothing to do, or what was left ended sooner on another"
-    note = f"Where nothing is drawn, {idle}."
+    idle = "a device had no command, or another one would have finished the rest sooner"
+    note = f"Gaps: {idle}."
     return rows_chart(rows, f"time since the queue began, {unit}", note)

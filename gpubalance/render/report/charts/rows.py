@@ -81,7 +81,7 @@ def stacked(lengths: Mapping[Key, float]) -> list[Bar]:
 def rows_chart(rows: Sequence[Row], label: str, note: str = "") -> Drawing:
     """The rows over an axis with that label, under the note."""
     if len(rows) > _MOST_ROWS:
-        note = f"{note} The first {_MOST_ROWS} of {len(rows)} rows are drawn.".lstrip()
+        note = f"{note} Only the first {_MOST_ROWS} of {len(rows)} are drawn.".lstrip()
     return note, lambda width: _draw(rows[:_MOST_ROWS], width, label)
 
 

@@ -45,7 +45,7 @@ def steps(subject: ReportSubject) -> Drawing | str:
     """The parts of a step, the even split above the chosen one; a plan's are predicted."""
     bars = steps_of(subject)
     if not bars:
-        return "a probe measures each device alone, and waiting is what devices do together"
+        return "a probe measures each device alone: there is no waiting"
     scale = 1e3
     unit = "ms"
     if max(step.step_time_s for step in bars) >= 10:
@@ -58,11 +58,12 @@ def steps(subject: ReportSubject) -> Drawing | str:
         )
         rows += [_step_row(subject, step, part, scale) for part in step.parts]
     notes = [
-        "A device that has computed waits for the slowest, then all share gradients."
+        "Each device computes, waits for the slowest, then all exchange gradients."
     ]
     if subject.run is None and not subject.probed and len(bars[-1].parts) > 1:
         notes.append(
-            "How long each computes in the even split is in their probe: give the probe's file too."
+            "The even split's compute times are in the devices' probe: give the "
+            "probe's file too."
         )
     first = sum(bars[0].batches)
     last = sum(bars[-1].batches)
@@ -92,7 +93,7 @@ def gap(subject: ReportSubject) -> Drawing | str:
     """Where the distance from the solo sum goes. Needs a plan of `balance`, which divides it."""
     balance = subject.plan.balance if subject.plan else None
     if balance is None:
-        return "`gpubalance balance` divides it, in the plan that it writes"
+        return "`gpubalance balance` writes it into its plan"
     solo_gap = balance.solo_gap
     if solo_gap is None:
         return "what each device gives alone is not known, or the split was not proven by a run"
@@ -103,7 +104,7 @@ def gap(subject: ReportSubject) -> Drawing | str:
         key = _LOSS if loss.rate >= 0 else _GAIN
         bar = Bar(key, 0.0, loss.rate)
         rows.append(Row(loss.cause, f"{loss.text}, {part}", [bar]))
-    note = "Lost on the way, in samples/s and as a part of the solo sum."
+    note = "Losses, in samples/s and as a fraction of the solo sum."
     return rows_chart(rows, "lost, samples/s", note)
 
 
@@ -137,8 +138,11 @@ def goodput(subject: ReportSubject) -> Drawing | str:
     rows = []
     for split in predicted.by_goodput:
         name = f"{split.of} {'/'.join(map(str, split.batches))}"
-        worth = f"a sample is worth {format_percent(split.efficiency)}"
+        worth = f"efficiency {format_percent(split.efficiency)}"
         markers = {_THROUGHPUT: split.throughput}
         rows.append(Row(name, worth, [Bar(_GOODPUT, 0.0, split.goodput)], markers))
-    note = f"By a noise scale of {three_digits(subject.plan.predicted.noise_scale)} samples."
+    note = (
+        f"With a noise scale of {three_digits(subject.plan.predicted.noise_scale)} "
+        "samples."
+    )
     return rows_chart(rows, "throughput and goodput, samples/s", note)
