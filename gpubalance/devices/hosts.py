@@ -37,8 +37,8 @@ _GPUS = "{gpus}"
 _RAY_ANSWERS_WITHIN_S = 60.0
 _SAME = "install the same versions on all hosts of a run"
 _NO_CLUSTER = (
-    "`ray status` must show the cluster: `ray start --head` on one host starts one, and says how "
-    "others join"
+    "`ray status` must show the cluster. `ray start --head` on one host starts one and "
+    "prints how other hosts join"
 )
 
 
@@ -89,7 +89,7 @@ def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
     except ValueError as error:
         raise UsageError(f"--via {via!r}: {error}", remedy=usual) from None
     if not any(_HOST in word for word in words):
-        raise UsageError(f"--via {via!r} has no {_HOST}", remedy=usual)
+        raise UsageError(f"--via {via!r} does not contain {_HOST}", remedy=usual)
     options = ["--hosts", hosts]
     if via:
         options += ["--via", via]
@@ -103,7 +103,10 @@ def _names(hosts: str) -> tuple[str, ...]:
         try:
             TypeAdapter(Host).validate_python(name)
         except ValidationError:
-            why = f"--hosts {clean(hosts, 80)!r}: {clean(name, 80)!r} is no host's name"
+            why = (
+                f"--hosts {clean(hosts, 80)!r}: {clean(name, 80)!r} is not a valid "
+                "host name"
+            )
             raise UsageError(why, remedy="--hosts alpha,beta") from None
     return tuple(dict.fromkeys(names))
 
@@ -111,7 +114,7 @@ def _names(hosts: str) -> tuple[str, ...]:
 def _over_ray(cluster: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
     if via is not None:
         raise UsageError(
-            "--via and a Ray cluster: Ray reaches its hosts itself",
+            "--via cannot be combined with a Ray cluster: Ray reaches its hosts itself",
             remedy="leave --via out",
         )
     if importlib.util.find_spec(RAY) is None:
@@ -187,9 +190,10 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
         )
     typed = _reach.via.replace(_HOST, host)
     by_hand = (
-        f"this must answer when it is typed by hand: {typed} {sys.executable} -m gpubalance "
+        f"this must work when you type it: {typed} {sys.executable} -m gpubalance "
         "--version\n"
-        "gpubalance is needed on each host, at the same place as here; --via names another command"
+        "install gpubalance on each host at the same path as here; --via sets another "
+        "command"
     )
     return EnvironmentFault(
         f"{host} can't be reached: {typed} {how}", remedy=remedy or by_hand
@@ -211,4 +215,6 @@ def check_installed(
 
 def other_gpubalance(host: Host) -> EnvironmentFault:
     """The error for a host whose answer is not in this version's form."""
-    return EnvironmentFault(f"{host} has another version of gpubalance", remedy=_SAME)
+    return EnvironmentFault(
+        f"gpubalance's version on {host} differs from the one here", remedy=_SAME
+    )

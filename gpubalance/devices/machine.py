@@ -40,8 +40,8 @@ def mark_hidden(reading: Reading, environment: Mapping[str, str]) -> Reading:
     by_number = any(entry.isdigit() for entry in entries)
     if by_number and not _numbered_as_nvml(reading, environment):
         why = (
-            f"{_VARIABLE}={listed} means CUDA's order, fastest first: set UUIDs, or "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID"
+            f"{_VARIABLE}={listed} counts in CUDA's order, fastest first: use UUIDs, "
+            "or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
         return _marked(reading, (), why)
     shown = []
@@ -103,9 +103,9 @@ class Machine:
         for device in self.devices:
             if device.profile is None:
                 raise UsageError(
-                    f"{_TIME_SCALE[option]}{times:g} slows a profile, and {device.label} follows "
-                    "none",
-                    remedy=f"name one: {option}PROFILE.toml",
+                    f"{_TIME_SCALE[option]}{times:g} needs a profile, and "
+                    f"{device.label} has none",
+                    remedy=f"name a profile: {option}PROFILE.toml",
                 )
             profile = device.profile.slowed(times)
             devices.append(device.model_copy(update={"profile": profile}))
@@ -182,12 +182,12 @@ def check_hosts(devices: Sequence[Device], hosts: Sequence[str], whose: str) -> 
     if not named:
         raise UsageError(
             f"--hosts is given, but {whose} devices name no host",
-            remedy='a profile gives each a host = "…"',
+            remedy='set host = "…" for each device of the profile',
         )
     missing = [host for host in named if host not in hosts]
     if missing:
         raise UsageError(
-            f"--hosts has no {', '.join(missing)}, which {whose} devices are on"
+            f"--hosts lacks {', '.join(missing)}, where some of {whose} devices are"
         )
 
 

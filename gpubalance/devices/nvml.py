@@ -170,7 +170,8 @@ def _not_working(nvml: Any, error: Any) -> Reading:
         "no-driver": f"no NVIDIA driver: {message}",
         "driver-not-loaded": f"{message} (its library is {library})",
         "driver-mismatch": (
-            f"the NVIDIA driver that is loaded is {_loaded_version()}, but its library is {library}"
+            f"the loaded NVIDIA driver is {_loaded_version()}, but its library is "
+            f"{library}"
         ),
         "nvml-broken": f"{message}: {error}",
     }.get(code, message)

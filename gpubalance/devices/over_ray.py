@@ -145,9 +145,7 @@ def _relay_on(ray: Any, host: str, gpus: int, program: list[str]) -> Any:
         _give_up(f"says: the cluster has no node {host}")
     has = int(node["Resources"].get("GPU", 0))
     if has < gpus:
-        _give_up(
-            f"says: of {gpus} GPUs that are asked for on {host} the cluster has {has}"
-        )
+        _give_up(f"says: {gpus} GPUs were requested on {host}, which has {has}")
     strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     actor = ray.remote(
         num_cpus=0, num_gpus=gpus, max_concurrency=4, scheduling_strategy=strategy

@@ -36,7 +36,7 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
             hosts = ",".join(named)
     if hosts is not None and not named:
         raise PlanMismatch(
-            "the plan is for the devices of one host, which it does not name",
+            "the plan is for one host, which it does not name",
             remedy="leave --hosts out",
         )
     reached = connect_hosts(hosts, via)
@@ -45,7 +45,7 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
     missing = [host for host in named if host not in reached]
     if missing:
         raise PlanMismatch(
-            f"the plan is for devices on {', '.join(missing)}, and --hosts names "
+            f"the plan needs devices on {', '.join(missing)}, and --hosts names only "
             f"{', '.join(reached)}"
         )
 
@@ -86,13 +86,13 @@ def _refuse_other_simulation(
             return  # for GPUs, of which each that is missing is named
         raise PlanMismatch(
             f"the {what} is for simulated devices of a profile, not for plain CPU devices",
-            remedy="simulate them as it was made: by its profile, not by a number",
+            remedy="name the profile that it was made with: --simulate PROFILE",
         )
     count = 1 + max(device.index for device in planned)
     raise PlanMismatch(
         f"the {what} is for {count} plain CPU devices (--simulate {count}), not for those of a "
         "profile",
-        remedy=f"--simulate {count} has them; or {MAKE_ONE}",
+        remedy=f"use --simulate {count}; or {MAKE_ONE}",
     )
 
 
@@ -122,7 +122,7 @@ def nearest_devices(plan: Plan, devices: Sequence[Device]) -> tuple[Device, ...]
     missing = list(plan.split.used)
     if len(missing) > len(left):
         raise PlanMismatch(
-            f"the plan is for {len(missing)} devices, and there are {len(left)} here",
+            f"the plan needs {len(missing)} devices, and there are {len(left)} here",
             remedy=MAKE_ONE,
         )
     # By UUID, else by index, else any
@@ -141,7 +141,7 @@ def _differences(planned: Device, here: Device | None) -> Iterator[str]:
     """What differs between a plan's device and the one that takes its place."""
     where = f"{planned.label} ({planned.name}, {planned.uuid})"
     if here is None:
-        yield f"{where} is not here"
+        yield f"{where} is missing"
         return
     if planned.uuid != here.uuid:
         yield f"{where} is now {here.label} ({here.name}, {here.uuid})"
@@ -149,7 +149,9 @@ def _differences(planned: Device, here: Device | None) -> Iterator[str]:
         yield f"{where} has another name: {here.name}, not {planned.name}"
     if planned.memory_bytes != here.memory_bytes:
         memory = format_bytes(here.memory_bytes)
-        yield f"{where} has another memory: {memory}, not {format_bytes(planned.memory_bytes)}"
+        yield (
+            f"{where} has {memory} of memory, not {format_bytes(planned.memory_bytes)}"
+        )
     if planned.profile != here.profile:
         yield f"{where} has another profile"
 
@@ -160,7 +162,7 @@ def check_model(
     """Raises PlanMismatch if the model has changed: then its limits and times no longer hold."""
     if planned is not None and not planned.is_like(model):
         why = (
-            f"the {what} is for a model {model_text(planned, model)}, this is "
+            f"the {what} is for the model {model_text(planned, model)}, not for "
             f"{model_text(model, planned)}"
         )
         raise PlanMismatch(why, remedy=remedy)

@@ -52,9 +52,7 @@ class Profile(Record):
         hosts = [device.host for device in self.device]
         if None in hosts and len(set(hosts)) > 1:
             number = hosts.index(None) + 1
-            raise ValueError(
-                f"device {number} has no host, and other devices name theirs"
-            )
+            raise ValueError(f"device {number} has no host, unlike the other devices")
         return self
 
 
@@ -70,8 +68,8 @@ def load_profile(path: Path, option: str = OPTION) -> Profile:
     Raises UsageError for one that is not there.
     """
     remedy = (
-        f"{option.rstrip(' =')} takes a profile's file, the name of one that comes with gpubalance "
-        f"({', '.join(shipped_profiles())}), or how many plain CPU devices"
+        f"{option.rstrip(' =')} takes the file of a profile, the name of a shipped one "
+        f"({', '.join(shipped_profiles())}), or a number of plain CPU devices"
     )
     document = read_toml(path, "profile", remedy=remedy)
     try:
@@ -146,7 +144,7 @@ def _faults_text(path: Path, all_found: Sequence[Fault]) -> str:
         faults.append(fault)
     if len(faults) == 1:
         return f"{path}: {faults[0]}"
-    lines = [f"{path} has {len(faults)} faults:", *faults[:_MOST_FAULTS]]
+    lines = [f"{path} has {len(faults)} errors:", *faults[:_MOST_FAULTS]]
     if len(faults) > _MOST_FAULTS:
         lines.append(f"and {len(faults) - _MOST_FAULTS} more")
     return "\n    ".join(lines)
@@ -181,13 +179,14 @@ def simulated_devices(
     # A script may pass anything
     if isinstance(source, bool) or not isinstance(source, int | str | Path):
         raise UsageError(
-            f"simulate={source!r}: it is a number of plain CPU devices, or a profile's file or name"
+            f"simulate={source!r} is neither a number of plain CPU devices nor a "
+            "profile's file or name"
         )
     source = str(source)
     if source.isascii() and source.removeprefix("-").isdigit():
         if len(source) > 9 or not 1 <= int(source) <= _MOST_DEVICES:
             raise UsageError(
-                f"{option}{clean(source, 40)}: from 1 to {_MOST_DEVICES} devices"
+                f"{option}{clean(source, 40)}: give 1 to {_MOST_DEVICES} devices"
             )
         places: Sequence[Host | None] = hosts or [None]
         devices = [

@@ -48,7 +48,7 @@ def _only(token: str, devices: Sequence[Device]) -> Device:
         raise UsageError(f"there is no device {shown!r}", remedy=_choice(devices))
     if len(matches) > 1:
         raise UsageError(
-            f"{shown!r} names {len(matches)} devices", remedy=_choice(matches)
+            f"{shown!r} matches {len(matches)} devices", remedy=_choice(matches)
         )
     return matches[0]
 

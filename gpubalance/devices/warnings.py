@@ -28,7 +28,7 @@ def machine_warnings(
     if used and strict:
         others = "; ".join(in_use.message for in_use in used)
         raise EnvironmentFault(
-            others, remedy="end what you don't need there, or leave out --strict"
+            others, remedy="end what you don't need on that GPU, or leave out --strict"
         )
     warnings = [*_untested(), *_cluster_ignored()]
     if set(devices) == set(machine.devices):  # whoever names devices knows

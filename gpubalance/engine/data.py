@@ -149,10 +149,10 @@ def _refuse_unknown_outputs(settings: Settings, model: Any) -> None:
     """Raises BadInput for a model whose loss can't be told, as it is not a graph of layers."""
     if graph_of(model) is None or not model.built:
         raise BadInput(
-            f"--model {settings.model} is not compiled, and without a graph of layers its outputs "
-            "don't say what loss they are for",
-            remedy="compile it in that function. A training loop of your own belongs into its "
-            "train_step: gpubalance guide train",
+            f"--model {settings.model} is not compiled, and its outputs do not show "
+            "which loss it needs, because it is not a graph of layers",
+            remedy="compile it in that function. If you have a training loop of your "
+            "own, move it to the model's train_step: gpubalance guide train",
         )
 
 
@@ -180,7 +180,7 @@ def build(settings: Settings, model: Any, strategy: Any, batch: Any) -> None:
         reason = inner.partition("Arguments received by")[0]
         raise BadInput(
             f"--data {settings.data} does not fit the model and its loss: {clean(reason, 300)}",
-            remedy="give x and y as the model's fit takes them",
+            remedy="return x and y in the form that the model's fit takes",
         ) from None
 
 

@@ -37,16 +37,16 @@ def of_labels(error: BaseException) -> BadInput | None:
         return None
     labels, outputs = (re.findall(r"[^,\s]+", shape) for shape in shapes.groups())
     # How many samples the batch has says nothing: a check tries a few of them
-    has = f"the labels (y) of a batch have the shape ({', '.join(['batch', *labels[1:]])})"
+    has = f"the labels (y) have the shape ({', '.join(['batch', *labels[1:]])})"
     if _SPARSE in text and labels[-1] == outputs[-1]:
         return BadInput(
-            f"{has}, one-hot, and the loss is sparse_categorical_crossentropy, which takes class "
-            "numbers",
+            f"{has}: they are one-hot, and sparse_categorical_crossentropy takes "
+            "class numbers",
             remedy="use categorical_crossentropy, or give class numbers: y.argmax(axis=-1)",
         )
     if _DENSE in text and len(labels) < len(outputs):
         return BadInput(
-            f"{has}, class numbers, and the loss takes one-hot labels, as "
+            f"{has}: they are class numbers, and the loss takes one-hot labels, as "
             "categorical_crossentropy does",
             remedy="use sparse_categorical_crossentropy, or keras.utils.to_categorical(y)",
         )
@@ -60,9 +60,10 @@ def of_label_outside_classes(text: str) -> BadInput | None:
         return None
     label, count = found[1], int(found[2])
     return BadInput(
-        f"the data has the label (y) {label}, and the model has {count} classes: 0 to {count - 1}",
-        remedy="number the classes from 0, in validation_data too, or give the model as many "
-        "outputs as there are",
+        f"the data contains the label (y) {label}, but the model has {count} classes: "
+        f"0 to {count - 1}",
+        remedy="number the classes from 0, in validation_data too, or give the model "
+        "one output per class",
     )
 
 
@@ -79,7 +80,7 @@ def of_inputs(model: Any, inputs: Any, name: str) -> BadInput | None:
             return None
         return BadInput(
             f"{name} does not fit the model {model.name}: {found[1]}",
-            remedy=f"give {name} in the shape of the inputs that the model was built for",
+            remedy=f"give {name} the shape of the model's inputs",
         )
     # Whatever the user's own layers raise: that is not of the data's shape.
     except Exception:  # noqa: BLE001
@@ -103,8 +104,9 @@ def of_varying_shapes(model: Any, batch: Any) -> BadInput | None:
         return None
     y, outputs = ("x".join(map(str, sizes)) for sizes in (given, made))
     return BadInput(
-        f"the labels (y) of a sample are {y}, and the model gives {outputs}",
-        remedy="bring the labels into the shape of the outputs, in the dataset's map",
+        f"the labels (y) of a sample have the shape {y}, but the model's output has "
+        f"the shape {outputs}",
+        remedy="reshape the labels to the outputs' shape, in the dataset's map",
     )
 
 
@@ -121,9 +123,9 @@ def refuse_text(model: Any, inputs: Any, labels: Any) -> None:
     takes_text = not takes or any(tensor.dtype == "string" for tensor in takes)
     if not takes_text and any(map(_is_text, keras.tree.flatten(inputs))):
         raise BadInput(
-            "the inputs (x) are text, and the model takes numbers",
-            remedy="make numbers of them first, as with keras.layers.TextVectorization in a "
-            "dataset's map",
+            "the inputs (x) are text, but the model takes numbers",
+            remedy="convert text to numbers in the dataset's map, for example with "
+            "keras.layers.TextVectorization",
         )
 
 
@@ -149,7 +151,7 @@ def refuse_mismatched_lengths(parts: Sequence[tuple[str, Any]]) -> None:
         (first, name), (second, other), *_ = lengths.items()
         raise BadInput(
             f"{name} has {first} samples, and {other} has {second}",
-            remedy="give as many of each: they are taken in pairs",
+            remedy="give the same number of both: they are taken in pairs",
         )
 
 

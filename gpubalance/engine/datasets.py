@@ -78,8 +78,9 @@ def samples_of(batch: Any) -> int:
         sizes.add(int(part.shape[0]))
     if len(sizes) != 1:
         raise BadInput(
-            f"the data's parts have different numbers of samples in a batch: {sorted(sizes)}",
-            remedy="each input, output and sample_weight needs one entry a sample",
+            "the inputs, outputs and weights of a batch have different numbers of "
+            f"samples: {sorted(sizes)}",
+            remedy="each input, output and sample_weight needs one entry per sample",
         )
     return sizes.pop()
 
@@ -90,12 +91,13 @@ def _not_dense(batch: Any, part: Any) -> BadInput:
     name = _name_in(batch, part)
     if isinstance(part, tf.RaggedTensor):
         return BadInput(
-            f"{name} is a {kind}, whose rows differ in length: it can't be split over devices",
-            remedy=f"pad it, {name}.to_tensor(): in the dataset's map after its batch, in your "
-            "generator or PyDataset, or before fit if it is an array. Embedding(mask_zero=True) "
-            "leaves out the zeros",
+            f"{name} is a {kind} with rows of different length, which cannot be split "
+            "over devices",
+            remedy=f"pad it with {name}.to_tensor(): after batch in the dataset's "
+            "map, in your generator or PyDataset, or, for an array, before fit. "
+            "Embedding(mask_zero=True) ignores the zeros",
         )
-    dense = "make it a dense tensor"
+    dense = "convert it to a dense tensor"
     if isinstance(part, tf.SparseTensor):
         dense += f", tf.sparse.to_dense({name}), in the dataset's map"
     return BadInput(

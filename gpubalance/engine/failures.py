@@ -81,7 +81,7 @@ def explain(
     traceback.print_exception(error)
     if _is_bug(error, settings):
         text = f"{type(error).__name__}: {_line(error)}"
-        return Bug(text, report="it with the lines above")
+        return Bug(text, report="the lines above")
     if settings is None:
         fault: GpubalanceError = EnvironmentFault(
             f"{type(error).__name__}: {_line(error)}"
@@ -121,7 +121,7 @@ def _of_training(
     model = settings.model
     if isinstance(error, MemoryError):
         return EnvironmentFault(
-            f"this host's memory does not hold it: {line}", remedy="use smaller batches"
+            f"this host has too little memory: {line}", remedy="use smaller batches"
         )
     cancelled = (
         isinstance(error, tf.errors.CancelledError) and "RESOURCE_EXHAUSTED" in text
@@ -149,7 +149,7 @@ def _of_training(
 
         remedy = ""
         if isinstance(error, ModuleNotFoundError):
-            remedy = f"install {error.name}, or start in its folder"
+            remedy = f"install {error.name}, or start in the folder that contains it"
         return BadInput(
             f"--model {model} failed:\n{own_traceback(error)}", remedy=remedy
         )

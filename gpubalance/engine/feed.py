@@ -213,7 +213,7 @@ class Feed:
         if not samples:
             raise BadInput(
                 "the dataset produced an empty batch",
-                remedy="leave it out of the dataset",
+                remedy="remove empty batches from the dataset",
             )
         devices = len(rule.split.batches)
         replicated = samples < rule.minimum * devices

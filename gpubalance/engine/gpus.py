@@ -30,7 +30,7 @@ def set_up_gpus(devices: Sequence[Device], *, joins: bool) -> tuple[str, ...]:
     if not gpus:
         row = known_error("cuda-library-missing")
         raise EnvironmentFault(
-            f"TensorFlow {tf.__version__} sees no GPU, though the driver shows "
+            f"TensorFlow {tf.__version__} sees no GPU, although the driver lists "
             f"{_names(devices)}{_missing_libraries()}",
             cause=row.cause,
             remedy=f"{row.remedy}; the log says which",

@@ -23,8 +23,8 @@ _over: SimpleQueue[list[Any]] = SimpleQueue()
 # After this long a call that waits for another one's batch says so.
 _SILENT_S = 2.0
 _STILL_ASKED = (
-    "the generator is still making a batch for an earlier call, which this call waits for: "
-    "a new generator need not wait"
+    "the generator is still producing a batch for an earlier call, and this call waits "
+    "for it; a new generator would not have to wait"
 )
 
 

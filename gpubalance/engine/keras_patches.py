@@ -295,8 +295,8 @@ put_mask = masking.set_keras_mask
 # Options of an optimizer that do not work under a strategy, and what to do instead.
 _NOT_OVER_DEVICES = {
     "gradient_accumulation_steps": "leave it out; a plan's micro-batches do the same within a step",
-    "ema_overwrite_frequency": "leave it out: the weights become their averages when the training "
-    "ends",
+    "ema_overwrite_frequency": "leave it out: without it, the averages replace "
+    "the weights when training ends",
 }
 
 
@@ -311,7 +311,8 @@ def check_optimizer(optimizer: Any) -> None:
     for option, instead in _NOT_OVER_DEVICES.items():
         if getattr(inner, option, None):
             raise BadInput(
-                f"the model's optimizer has {option}, which Keras can't do over several devices",
+                f"the model's optimizer sets {option}, which Keras does not support "
+                "over several devices",
                 remedy=instead,
             )
 

@@ -56,13 +56,14 @@ def in_order(model: Any, labels: Any) -> list[Any]:
     if isinstance(labels, dict) and names:
         if set(labels) != set(names):
             raise ValueError(
-                f"labels for {', '.join(sorted(labels))}, where its outputs are {', '.join(names)}"
+                f"labels for {', '.join(sorted(labels))}, but the model's outputs are "
+                f"{', '.join(names)}"
             )
         return [labels[name] for name in names]
     flat = keras.tree.flatten(labels)
     if len(flat) != len(model.outputs):
         raise ValueError(
-            f"labels for {len(flat)} outputs, where the model has {len(model.outputs)}"
+            f"labels for {len(flat)} outputs, but the model has {len(model.outputs)}"
         )
     return list(flat)
 
@@ -100,8 +101,8 @@ def random_targets(model: Any, suits: Callable[[list[Target]], bool]) -> list[Ta
         if suits(targets):
             return targets
     raise ValueError(
-        "its outputs do not tell what labels its train_step, loss and metrics take: random ones do "
-        "not suit them"
+        "its outputs do not show which labels its train_step, loss and metrics take, "
+        "and random labels do not fit"
     )
 
 
@@ -135,8 +136,8 @@ def _usual(tensor: Any) -> Target:
     activation = _activation(tensor)
     if None in shape:
         raise ValueError(
-            f"output {tensor.name} has the shape {tuple(tensor.shape)}: only the batch may be "
-            "unknown"
+            f"output {tensor.name} has the shape {tuple(tensor.shape)}: only the batch "
+            "dimension may be open"
         )
     if not tf.as_dtype(tensor.dtype).is_floating:
         raise ValueError(
@@ -165,7 +166,7 @@ def _loss_for(tensor: Any, label_shape: Shape) -> Any:
         )
     if not fits:
         raise ValueError(
-            f"labels of shape {label_shape} a sample for the output {tensor.name}, "
+            f"labels of shape {label_shape} per sample for the output {tensor.name}, "
             f"whose shape is {shape}"
         )
     if activation == "sigmoid":

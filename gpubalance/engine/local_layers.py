@@ -33,8 +33,9 @@ def unsynchronised_text(model: Any, *, micro: bool, xla: bool) -> str:
     without = " without micro-batches" if micro else ""
     without += " without XLA" if xla else ""
     return (
-        f"the model {model.name} normalises each device's own samples ({which}), so it trains "
-        f"otherwise than on one device; exact{without}: BatchNormalization(synchronized=True)"
+        f"the model {model.name} normalises each device's own samples ({which}), so "
+        f"the result is not that of one device. Exact{without}: "
+        "BatchNormalization(synchronized=True)"
     )
 
 

@@ -36,11 +36,12 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
     model = _maker(name)()
     if not isinstance(model, keras.Model):
         raise BadInput(
-            f"--model {name} gave a value of type {type(model).__name__}, not a Keras model",
-            remedy="return a Keras model there",
+            f"--model {name} returned a value of type {type(model).__name__}, not a "
+            "Keras model",
+            remedy="return a Keras model from that function",
         )
     own_samples = (
-        "give samples of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
+        "give data of your own, --data FILE.py:FUNCTION, or " if takes_data else ""
     )
     problems = list(
         _problems(model, needs_shapes=settings.data is None, own_samples=own_samples)
@@ -52,8 +53,9 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
     own_precision = precision.of(model)
     if own_precision not in (None, settings.precision):
         raise BadInput(
-            f"--model {name} trains in {own_precision}, and is measured in {settings.precision}",
-            remedy=f"--precision {own_precision} measures what it trains in",
+            f"--model {name} trains in {own_precision}, but would be measured in "
+            f"{settings.precision}",
+            remedy=f"--precision {own_precision} measures it as it trains",
         )
     return model
 
@@ -120,12 +122,13 @@ _BUILT_IN = {"probe": probe_model, "small": small_model}
 def _saved_model(path: Path) -> Any:
     """Loads a saved model. Raises BadInput for a file that is missing or that safe mode refuses."""
     if not path.is_file():
-        raise BadInput(f"--model: there is no file {path}")
+        raise BadInput(f"--model: the file {path} does not exist")
     try:
         return keras.saving.load_model(path, safe_mode=True)
     except Exception as error:  # noqa: BLE001  (Keras may raise anything)
         raise BadInput(
-            f"--model {path} can't be loaded, with Keras' safe mode on: {clean(str(error), 400)}",
+            f"--model {path} cannot be loaded in Keras' safe mode: "
+            f"{clean(str(error), 400)}",
             remedy="give a function that builds it: file.py:function",
         ) from None
 
@@ -185,16 +188,19 @@ def _problems(
         batch, *sizes = tensor.shape
         if tf.as_dtype(tensor.dtype) == tf.string:
             problem = (
-                f"{of_input} is text, which no GPU holds: a split's fit trains such a model, but "
-                "its steps are not measured"
+                f"{of_input} is text, which no GPU can hold: split.fit trains such a "
+                "model, but its steps cannot be measured"
             )
             yield problem, _VECTORISED
         if batch is not None:
-            remedy = "leave the batch open: keras.Input(shape) without batch_size"
-            yield f"{of_input} takes batches of {batch} only", remedy
+            remedy = (
+                "leave the batch dimension open: keras.Input(shape) without batch_size"
+            )
+            yield f"{of_input} takes only batches of {batch}", remedy
         if needs_shapes and None in sizes:
             remedy = (
-                "the Input its sizes: for random samples only the batch may be unknown"
+                "the Input a fixed shape: with random samples only the batch dimension "
+                "may be open"
             )
             problem = f"{of_input} has the shape {tuple(tensor.shape)}"
             yield problem, f"{own_samples or 'give '}{remedy}"

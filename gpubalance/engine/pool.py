@@ -50,7 +50,7 @@ class Pool:
         """
         self._read(count, (salt + 1) * count)
         if not self._samples:
-            remedy = "return one with samples: at least as many as the global batch"
+            remedy = "return a dataset with at least one global batch of samples"
             raise BadInput(f"{self.where}: the dataset is empty", remedy=remedy)
         start = salt * count
         if self.shapes_differ:

@@ -51,7 +51,8 @@ def use_devices(
     """
     if versions.numbers(keras.__version__) < versions.TESTED["Keras"][0]:
         raise EnvironmentFault(
-            f"Keras {keras.__version__} is too old, as its internals differ",
+            f"Keras {keras.__version__} is too old: gpubalance needs internals that "
+            "it lacks",
             remedy="pip install 'keras>=3.12'",
         )
     if devices[0].simulated:

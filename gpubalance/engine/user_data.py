@@ -77,13 +77,13 @@ class UserData(Pool):
         self._is_arrays = _is_arrays(self._given)
         self._check_arrays()
         if not self._is_arrays and not _is_dataset(self._given):
-            gave = f"{self.where} gave a value of type {type(self._given).__name__}"
+            gave = f"{self.where} returned a value of type {type(self._given).__name__}"
             remedy = _FORMS
             if isinstance(self._given, tuple | list) and any(
                 map(_is_dataset, self._given)
             ):
-                remedy = "return one dataset, the one to train with"
-            raise BadInput(f"{gave}, which is not a dataset", remedy=remedy)
+                remedy = "return one dataset, the training data"
+            raise BadInput(f"{gave}, not a dataset", remedy=remedy)
         super().__init__(
             lambda: self._epoch(None), looks_at=_LOOKED_AT if self._is_open else 1
         )
@@ -205,7 +205,8 @@ class UserData(Pool):
             if hasattr(spec, "shape") and spec.shape.rank is None:
                 raise BadInput(
                     f"{self.where}: TensorFlow does not know the shape of its samples",
-                    remedy="say it where a Python function makes them: tf.ensure_shape(x, shape)",
+                    remedy="set it where a Python function makes the samples: "
+                    "tf.ensure_shape(x, shape)",
                 )
         return data, adapter
 
@@ -227,7 +228,8 @@ class UserData(Pool):
         parts = batch if isinstance(batch, tuple) else (batch,)
         if not self._is_own_step and len(parts) not in (2, 3):
             raise BadInput(
-                f"{self.where}: a sample's parts must be two or three, and are {len(parts)}",
+                f"{self.where}: a sample must have two or three parts, not "
+                f"{len(parts)}",
                 remedy="give (x, y) or (x, y, sample_weight)",
             )
         with self._at_data():
@@ -244,16 +246,14 @@ class UserData(Pool):
 
     def _check_values(self, name: str, values: Any, *, is_usual: bool) -> None:
         if is_usual and values.dtype == tf.string:
-            remedy = (
-                "let it give numbers, as keras.layers.TextVectorization makes of text"
-            )
+            remedy = "return numbers, for example from keras.layers.TextVectorization"
             if name == "labels":
                 remedy = data_faults.TEXT_LABELS
             raise BadInput(f"{self.where} has text among its {name}", remedy=remedy)
         if values.dtype.is_floating and tf.reduce_any(tf.math.is_nan(values)):
             raise BadInput(
                 f"{self.where}: the first batch has NaN among its {name}",
-                remedy="clean the data: with NaN in it the loss is NaN too",
+                remedy="remove NaN from the data: with NaN the loss is NaN too",
             )
 
     def _check_classes(self, labels: Any) -> None:
@@ -263,10 +263,10 @@ class UserData(Pool):
             # The loss is NaN on a GPU, and an error on a CPU
             if low < 0 or high >= classes:
                 raise BadInput(
-                    f"{self.where} gives labels from {low} to {high}, where the model's output "
-                    f"{output} has {classes} classes: 0 to {classes - 1}",
-                    remedy="number the classes from 0, or give the model as many outputs as "
-                    "there are",
+                    f"{self.where} has labels from {low} to {high}, but the model's "
+                    f"output {output} has {classes} classes: 0 to {classes - 1}",
+                    remedy="number the classes from 0, or give the model one output "
+                    "per class",
                 )
 
     @contextmanager
@@ -292,7 +292,7 @@ class UserData(Pool):
         if raised is not None:
             line += f" ({raised.place})"
         return BadInput(
-            f"{self.where} failed while it gave samples: {line}", remedy=remedy
+            f"{self.where} failed while it produced samples: {line}", remedy=remedy
         )
 
     def _too_few(self, global_batch: int) -> BadInput:

@@ -66,7 +66,8 @@ def user_function(name: str, option: str) -> Callable[[], Any]:
         return lambda: value
     raise BadInput(
         f"{option} {name} is a {type(value).__name__}, not a function",
-        remedy=f"wrap it in one: each device builds its own, def build(): return {attribute}",
+        remedy="wrap it in a function, because each device builds its own: def "
+        f"build(): return {attribute}",
     )
 
 
@@ -77,8 +78,8 @@ def _refuse_arguments(option: str, name: str, function: Callable[..., Any]) -> N
     except TypeError as error:
         raise BadInput(
             f"{option} {name} needs arguments: {error}",
-            remedy="it must be callable without arguments: give them defaults, or wrap it in a "
-            "function",
+            remedy="give the arguments defaults, or wrap the function in one that "
+            "needs none",
         ) from None
     except ValueError:  # one of C's, without a signature
         return
@@ -91,7 +92,10 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
     A training script without a guard would train in every worker and overwrite what it has saved,
     and the plan that it loads may be the one that the command is to make.
     """
-    guard = f'put that under `if __name__ == "__main__":`, or move {attribute} to a file of its own'
+    guard = (
+        f'put that under `if __name__ == "__main__":`, or move {attribute} to another '
+        "file"
+    )
     refused: list[BadInput] = []
 
     def refuser(does: str) -> Callable[..., Any]:
@@ -100,7 +104,9 @@ def _harmless(place: str, attribute: str) -> Iterator[None]:
         def _refuse(*_args: object, **_options: object) -> None:
             file, line = users_line()
             message = f"importing {place} {does} ({Path(file).name}, line {line})"
-            refused.append(BadInput(f"{message}: it was stopped there", remedy=guard))
+            refused.append(
+                BadInput(f"{message}; gpubalance stopped it there", remedy=guard)
+            )
             raise refused[0]
 
         return _refuse
@@ -127,7 +133,7 @@ def _load_file(name: str, option: str, harmless: AbstractContextManager[None]) -
     path = Path(name)
     if not path.is_file():
         raise BadInput(
-            f"{option}: there is no file {path}",
+            f"{option}: the file {path} does not exist",
             remedy="give the path of a file: folder/file.py:function",
         )
     key = path.resolve(), path.stat().st_mtime_ns
@@ -152,8 +158,8 @@ def _load_module(name: str, option: str, harmless: AbstractContextManager[None])
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise BadInput(
-                f"{option}: there is no module {name!r} on the path or in this folder",
-                remedy="start in the folder that it is in, install it, or name its file: "
+                f"{option}: no module {name!r} on the path or in this folder",
+                remedy="start in its folder, install it, or name its file: "
                 "file.py:function",
             ) from None
         raise  # the user's module lacks another one: its own traceback says so

@@ -129,7 +129,7 @@ def list_devices(
     reading = read_gpus()
     usable = [gpu.device for gpu in reading.gpus if not gpu.unusable]
     if usable:
-        watch(Doing("asking TensorFlow which of the GPUs it can use"))
+        watch(Doing("asking TensorFlow which GPUs it can use"))
         missing = _missing(usable)
         gpus = []
         for gpu in reading.gpus:

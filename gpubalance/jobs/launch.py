@@ -33,10 +33,11 @@ def launch(
     if how.restarts:
         check_curves(plan)
     elif how.at_least > 1:
-        raise UsageError("--at-least is for --restarts", remedy="give --restarts N too")
+        raise UsageError("--at-least needs --restarts", remedy="add --restarts N")
     if how.at_least > len(plan.devices):
         raise UsageError(
-            f"--at-least {how.at_least}, and the plan has {len(plan.devices)} devices"
+            f"--at-least {how.at_least} is more than the plan's {len(plan.devices)} "
+            "devices"
         )
     return _Launch(plan, command, report, how).run()
 
@@ -108,10 +109,11 @@ class _Launch:
             self._say(error.message)
         if len(left) < self._how.at_least:
             raise PartialResult(
-                f"{len(left)} of {len(self._plan.devices)} devices are left, fewer than --at-least "
-                f"{self._how.at_least}",
+                f"only {len(left)} of {len(self._plan.devices)} devices are left, "
+                f"fewer than --at-least {self._how.at_least}",
                 cause=f"{end.why}; {end.progress.lost_text}",
-                remedy="the same command goes on from the last backup, once they are back",
+                remedy="once they are back, the same command continues from the last "
+                "backup",
             )
         return split_over(self._plan, left)
 
@@ -122,11 +124,9 @@ class _Launch:
             parts.append(f"{self._plan.devices[number].label} {split.batches[number]}")
         batch = split.global_batch
         if batch == self._plan.global_batch:
-            return f"{', '.join(parts)}, the global batch of {batch:,} as before"
+            return f"{', '.join(parts)}, with the global batch of {batch:,} as before"
         before = self._plan.global_batch
-        return (
-            f"{', '.join(parts)}: of a global batch of {before:,} they hold {batch:,}"
-        )
+        return f"{', '.join(parts)}: {batch:,} of the global batch of {before:,} fit"
 
     def _reported(self, progress: TrainingProgress) -> None:
         """Says once a start how its training begins."""
@@ -137,11 +137,9 @@ class _Launch:
         ):
             return
         if self._split is not None:
-            self._say(f"it goes on with epoch {progress.epoch}")
+            self._say(f"training continues with epoch {progress.epoch}")
         elif not progress.backs_up:
-            self._say(
-                "fit has no BackupAndRestore among its callbacks: a restart begins anew"
-            )
+            self._say("fit has no BackupAndRestore callback: a restart begins anew")
 
     def _say(self, text: str) -> None:
         self._report(text, "launch", "stderr")

@@ -81,7 +81,7 @@ class Phases:
         self._watch(event)
         if self._announced_s > self._limit_s:
             self._limit_s = math.inf
-            text = "that is longer than its time limit, which will end it before it is done"
+            text = "that is longer than --time-limit, which will end the command early"
             self._watch(Doing(text, stays=True))
 
     def keep(self) -> None:

@@ -45,7 +45,7 @@ def content_of(path: Path | None, what: str, maximum: int, remedy: str) -> bytes
         raise BadInput(message, remedy=remedy) from None
     if len(content) > maximum:
         raise BadInput(
-            f"{name} is larger than {maximum >> 20} MiB: that is not {what}",
+            f"{name} is larger than {maximum >> 20} MiB, so it is not {what}",
             remedy=remedy,
         )
     return content
@@ -61,7 +61,7 @@ def read_toml(path: Path, what: str, *, remedy: str = "") -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = f"{path} is not TOML: {clean(str(error))}"
+        why = f"{path} is not valid TOML: {clean(str(error))}"
         raise BadInput(
             why, remedy=f"correct it there, or give another {what}"
         ) from None

@@ -70,7 +70,8 @@ def untested(tensorflow: str | None, keras: str | None) -> Untested | None:
         if numbers(version)[:2] > TESTED[name][1]:
             above = f"{TESTED[name][1][0]}.{TESTED[name][1][1] + 1}"
             return Untested(
-                f"gpubalance was not tested with {name} {version}, only with {first} to {last}",
+                f"gpubalance was tested with {name} {first} to {last}, not with "
+                f"{version}",
                 f"pip install '{name.lower()}>={first},<{above}'",
             )
     return None
@@ -110,7 +111,7 @@ def too_old(
     oldest = _OLDEST_DRIVER.get(needed[0])
     needs = f", which needs driver {oldest} or newer" if oldest else ""
     return (
-        f"driver {driver or 'of unknown version'} serves CUDA up to {serves}, "
+        f"driver {driver or 'of unknown version'} supports CUDA up to {serves}, but "
         f"TensorFlow is built for CUDA {built_for}{needs}"
     )
 

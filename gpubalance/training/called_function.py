@@ -78,9 +78,11 @@ class CalledFunction:
         result = function(data)
         if self._calls == before:
             raise BadInput(
-                f"the {self._name} that was set on the model {self._model_name} does not call the "
-                f"one that Keras' make_{self._name} makes, so no split takes part in it",
-                remedy=f"call that one in it, or put what it does into {self._kind}_step",
+                f"the {self._name} that was set on the model {self._model_name} does "
+                f"not call the one from Keras' make_{self._name}, so the split would "
+                "not be used",
+                remedy="call that function in yours, or move your code to "
+                f"{self._kind}_step",
             )
         return result
 

@@ -131,8 +131,9 @@ class CompiledSteps:
         if not self._has_warned:
             self._has_warned = True
             self._warn(
-                f"the model {self._model.name} trains batches of {dispatched.shares} without XLA, "
-                "which compiles each size anew: only those that come often are compiled"
+                f"the model {self._model.name} trains batches of {dispatched.shares} "
+                "without XLA: XLA compiles each size anew, and gpubalance compiles "
+                "only sizes that come often"
             )
 
     def _report(self, text: str, *, has_bar: bool = False) -> None:

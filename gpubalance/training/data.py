@@ -43,8 +43,8 @@ def bring_into_batches(
         if not global_batch:
             if not is_batched(data, model):
                 raise BadInput(
-                    f"the dataset ({name}) gives single samples, and a split by ratios divides "
-                    "batches",
+                    f"the dataset ({name}) gives single samples, but a split by "
+                    "ratios divides batches",
                     remedy="batch it: dataset.batch(1000)",
                 )
             continue
@@ -111,13 +111,13 @@ def check(options: dict[str, Any], model: Any, *, devices: int, trains: bool) ->
         is_endless = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
         if is_endless and options.get(steps) is None:
             raise BadInput(
-                "the dataset never ends, and an epoch would not either",
+                "the dataset is infinite, so an epoch has no end",
                 remedy=f"give {steps}",
             )
     elif trains and size is not None and size < devices:
         raise BadInput(
-            f"a batch of {size} can't be shared among {devices} devices",
-            remedy="give a larger batch_size, or a split over fewer devices",
+            f"a batch of {size} has fewer samples than the {devices} devices",
+            remedy="use a larger batch_size, or a split over fewer devices",
         )
 
 
@@ -208,9 +208,13 @@ def regrouped_text(
         return ""
     then = f"an epoch has {batch}/{global_batch} as many steps"
     if steps_per_epoch is not None:
-        then = f"steps_per_epoch={steps_per_epoch} means {steps_per_epoch} steps of {global_batch}"
+        then = (
+            f"steps_per_epoch={steps_per_epoch} now means {steps_per_epoch} steps of "
+            f"{global_batch}"
+        )
     return (
-        f"your batches of {batch} are regrouped into the split's {global_batch}: {then}"
+        f"your batches of {batch} are regrouped into batches of {global_batch}, the "
+        f"split's: {then}"
     )
 
 
@@ -236,16 +240,16 @@ def other_batches_text(
         advice = f"there are only {taken} samples"
     if dispatched.replicated:
         return (
-            f"a batch of {taken} is too small to be shared among {len(shares)} devices, so each of "
-            f"them computes all of it: {advice}"
+            f"a batch of {taken} has fewer samples than the {len(shares)} devices, so "
+            f"each device computes the whole batch: {advice}"
         )
     text = (
-        f"this fit takes {taken} samples a step, {'/'.join(map(str, shares))}, not the split's "
-        f"{global_batch}: {advice}; {balance} --global-batch {taken} --batch-multiple 1 finds the "
-        f"split of {taken}"
+        f"this fit takes {taken} samples a step ({'/'.join(map(str, shares))}), not "
+        f"the split's {global_batch}: {advice}; {balance} --global-batch {taken} "
+        f"--batch-multiple 1 finds the split for {taken}"
     )
     if rebalances:
-        text += f". The monitor rebalances by steps of {global_batch} only"
+        text += f". The monitor rebalances only with steps of {global_batch}"
     return text
 
 
@@ -255,6 +259,7 @@ def not_finite_text(history: dict[str, list[Any]]) -> str:
     if math.isfinite(float(losses[-1])):
         return ""
     return (
-        "the loss is not finite: look for NaN or infinity among the samples, "
-        "keras.callbacks.TerminateOnNaN stops at the first one; else lower the learning rate"
+        "the loss is NaN or infinite: look for NaN or infinity in the data "
+        "(keras.callbacks.TerminateOnNaN stops at the first), otherwise lower the "
+        "learning rate"
     )

@@ -106,12 +106,14 @@ class DeviceSplit(Trainer):
         if steps is None:
             raise BadInput(
                 "the monitor's split is not what trains the model",
-                remedy="split.fit(model, …, callbacks=[split.monitor()]), both of one split",
+                remedy="use one split for both: split.fit(model, …, "
+                "callbacks=[split.monitor()])",
             )
         if steps.monitor not in (None, monitor):
             raise BadInput(
-                "a fit takes one monitor, and got two",
-                remedy="one does all: split.monitor(rebalance=True, noise=True, log_dir=…)",
+                "fit takes one monitor, not two",
+                remedy="one monitor does everything: split.monitor(rebalance=True, "
+                "noise=True, log_dir=…)",
             )
         steps.monitor = monitor
 

@@ -74,7 +74,7 @@ def copied(model: Any, scope: Any, *, compiled: bool = True) -> Any:
         has_weights = all(layer.built for layer in layers)
         if "could not be loaded" in str(error) and not has_weights:
             why = "its layers have no weights before its first batch"
-            remedy = f"call it once before, model(x[:1]), or {remedy}"
+            remedy = f"call it once first, model(x[:1]), or {remedy}"
         raise BadInput(
             f"Keras can't copy the model {model.name}: {why}", remedy=remedy
         ) from error

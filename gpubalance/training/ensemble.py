@@ -59,7 +59,7 @@ class Ensemble:
         self._there: list[Any] = []  # the models where they are placed
         self._size = 0  # samples of the batch that decided it
         if not self._models:
-            raise BadInput("an ensemble needs a model", remedy=_CALL)
+            raise BadInput("an ensemble needs at least one model", remedy=_CALL)
 
     def predict(
         self,
@@ -81,7 +81,7 @@ class Ensemble:
 
         if hasattr(data, "__next__"):
             raise BadInput(
-                "a generator ends with the first model",
+                "a generator would be exhausted after the first model",
                 remedy="give arrays, a PyDataset or a Dataset",
             )
         batch = _first_batch(data, batch_size or _BATCH)
@@ -254,8 +254,8 @@ def _not_placed(placement: Placement) -> NothingFits:
             remedy="leave some of them out",
         )
     return NothingFits(
-        "no placement was found in which all models fit on the devices. The search ended after "
-        f"{MOST_TRIED:,} steps, so there may be one",
+        "no placement was found that fits all models. The search stopped after "
+        f"{MOST_TRIED:,} steps, so one may exist",
         remedy="leave some of the models out, or give a smaller batch_size",
     )
 

@@ -53,13 +53,15 @@ def plan_mismatch_text(
     if not is_named or not known.is_like(here.model_copy(update={"name": known.name})):
         return (
             f"the plan was measured with {plan.settings.model} (the model "
-            f"{model_text(known, here)}), and this model is {model_text(here, known)}: {remedy}"
+            f"{model_text(known, here)}), but this model is {model_text(here, known)}: "
+            f"{remedy}"
         )
     if known.step is None or step is None or _are_equal(known.step, step):
         return ""
     return (
         f"the plan was measured with another step of {model.name} (operations: "
-        f"{_operations(known.step)}) than the one that trains ({_operations(step)}): {remedy}"
+        f"{_operations(known.step)}) than the one being trained ({_operations(step)}): "
+        f"{remedy}"
     )
 
 
@@ -89,8 +91,8 @@ def use_measured(wanted: Precision | None) -> None:
     precision.use(wanted)
     if policy not in (own, "float32"):
         warn_user(
-            f"the split is for {wanted}, so its scope sets the policy {own} instead of "
-            f"{policy}{_balance_in(policy)}"
+            f"the split was measured in {wanted}, so its scope sets the policy {own} "
+            f"instead of {policy}{_balance_in(policy)}"
         )
 
 
@@ -101,14 +103,15 @@ def precision_mismatch_text(model: Any, wanted: Precision | None) -> str:
     own = precision.of(model)
     if own not in (None, wanted):
         return (
-            f"the split is for {wanted}, and the model {model.name} trains in {own}: build it in "
-            f"split.scope(), and set no other policy or TF32{_balance_in(own)}"
+            f"the split was measured in {wanted}, but the model {model.name} trains in "
+            f"{own}: build it in split.scope(), and set no other policy or "
+            f"TF32{_balance_in(own)}"
         )
     set_here = [name for name in OVERRULING if name in os.environ]
     if set_here:
         return (
-            f"the split was measured without {' and '.join(set_here)}, as they change a step: "
-            "unset them"
+            f"the split was measured without {' and '.join(set_here)}, which change a "
+            "step: unset them"
         )
     return ""
 
@@ -121,8 +124,8 @@ def xla_mismatch_text(plan: Plan | None, model: Any, *, xla: bool) -> str:
     if xla:
         was, wants, option = "without", "jit_compile=True", "--xla"
     return (
-        f"the plan was measured {was} XLA, and the model {model.name} is compiled with {wants}: "
-        f"gpubalance balance {option} finds the split of that"
+        f"the plan was measured {was} XLA, but the model {model.name} is compiled with "
+        f"{wants}: gpubalance balance {option} finds the split for that"
     )
 
 
@@ -137,7 +140,7 @@ def _balance_in(other: str) -> str:
     """What measures in that precision; empty for a policy that is none of ours."""
     if other not in get_args(Precision):
         return ""
-    return f"; gpubalance balance --precision {other} finds the split of that"
+    return f"; gpubalance balance --precision {other} finds the split for that"
 
 
 def _balance(
@@ -157,7 +160,7 @@ def _balance(
         settings = plan.settings.model_copy(update={"data": ANY_FUNCTION})
         other = plan.model_copy(update={"settings": settings})
     command = _plan_command(other, simulate, ANY_FUNCTION, ("-o", "NEW.json"))
-    return f"{command} finds its split: FILE.py has the FUNCTION that builds it"
+    return f"{command} finds its split, if FUNCTION in FILE.py builds it"
 
 
 def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -> str:
@@ -167,8 +170,9 @@ def _balance_of_phase(plan: Plan, simulate: Simulate, file: str | Path | None) -
         output = ("-o", str(Path(file).with_stem(f"{Path(file).stem}-2")))
     command = _plan_command(plan, simulate, ANY_FUNCTION, output)
     return (
-        f"its best split may be another one: {command}, where FUNCTION builds it as it trains now. "
-        "If other layers of it are frozen, see Fine-tune in phases in gpubalance guide train"
+        f"its best split may differ: {command}, where FUNCTION builds the model as it "
+        'trains now. If you froze other layers, see "Fine-tune in phases" in '
+        "gpubalance guide train"
     )
 
 

@@ -61,7 +61,7 @@ def out_of_memory(
             having += (
                 f", to which the monitor raised it from {before} in step {raised.step}"
             )
-            less = f"leave rebalance=True out, and the split stays {raised.before}"
+            less = f"leave out rebalance=True: then the split stays {raised.before}"
     report = OutOfMemory(f"{where} ran out of memory {having}", replica=replica)
     report.remedy = (
         f"{less}; gpubalance balance --margin 1GiB makes a plan that leaves more memory "
@@ -96,8 +96,8 @@ def stage_out_of_memory(
             message += f": it held {peak} when the model was cut"
     error = OutOfMemory(message, replica=failed.device)
     error.remedy = (
-        "cut it again: gpubalance layers --margin 1GiB leaves more memory free, and with a smaller "
-        "--micro-batch its parts are smaller"
+        "cut the model again: gpubalance layers --margin 1GiB keeps more memory free; "
+        "a smaller --micro-batch needs less"
     )
     return error
 
@@ -116,16 +116,17 @@ def _less(
     """
     if not trains:
         return (
-            f"take a smaller batch_size, such as {max(1, tried.global_batch // 2)}, or a split "
-            "with less there"
+            f"use a smaller batch_size, such as {max(1, tried.global_batch // 2)}, or "
+            "a split with fewer samples on that device"
         )
     if tried.batches[replica] > own.batches[replica]:
         return (
-            f"the split is of {own.global_batch} samples a step, and got {tried.global_batch}: "
-            f"leave batch_size out, or give up to {own.global_batch}"
+            f"the split is for {own.global_batch} samples a step, but got "
+            f"{tried.global_batch}: leave out batch_size, or give at most "
+            f"{own.global_batch}"
         )
     if tried.micro_batches[replica] < 2:
-        return "take a smaller model, or leave the device out"
+        return "use a smaller model, or leave the device out"
     gpus = [device.index for device in devices]
     batches = list(own.batches)
     parts = list(own.micro_batches)
@@ -133,7 +134,7 @@ def _less(
     fewer = list(own.batches)
     fewer[replica] = -(-fewer[replica] // 2)
     return (
-        f"take it in parts, gpubalance.Split({gpus}, {batches}, micro_batches={parts}), or "
-        f"less there, gpubalance.Split({gpus}, {fewer}), and half of that again while it does not "
-        "fit"
+        f"use micro-batches, gpubalance.Split({gpus}, {batches}, "
+        f"micro_batches={parts}), or a smaller batch on that device, "
+        f"gpubalance.Split({gpus}, {fewer}); halve again if it still does not fit"
     )

@@ -77,12 +77,13 @@ def _refuse_or_warn(model: Any, *, of_layers: bool, is_sum: bool) -> None:
     else:
         names = list(map(name_of, losses_of(model._compile_loss)))
         what = f"the loss of the model {model.name} ("
-        remedy = "return a value for each sample"
+        remedy = "return one value per sample"
     what += f"{', '.join(names)})"
     if is_sum:
         raise BadInput(
-            f"{what} sums over the batch and returns one number, which is taken for a mean when a "
-            "batch is divided (a sum divided by a fixed number is one, too)",
+            f"{what} sums over the batch and returns one number, which counts as a "
+            "mean when the batch is split (also if the sum is divided by a fixed "
+            "number)",
             remedy=remedy,
         )
     warn_user(f"{what} is {NEITHER}")
@@ -155,9 +156,9 @@ class PipelinedSteps(KerasFunctions):
             if weights == [block.weights_bytes for block in self._result.blocks]:
                 return blocks
         raise PlanMismatch(
-            f"the model {self.model.name} has other layers than {self._result.model.name}, which "
-            "was cut",
-            remedy="gpubalance layers --model FILE.py:FUNCTION cuts this one",
+            f"the model {self.model.name} has other layers than "
+            f"{self._result.model.name}, for which the cut was made",
+            remedy="cut this model: gpubalance layers --model FILE.py:FUNCTION",
         )
 
     def trace_again(self, what: str) -> None:
@@ -263,8 +264,9 @@ class PipelinedSteps(KerasFunctions):
         maximum = self._result.global_batch
         if samples > maximum:
             raise BadInput(
-                f"a batch of {samples}, where the layers were cut for {maximum} in a step",
-                remedy=f"batch_size={maximum}, or less",
+                f"a batch of {samples} is too large: the cut is for {maximum} samples "
+                "a step",
+                remedy=f"use batch_size={maximum} or less",
             )
 
     def _micro_batches(self, parts: Parts) -> list[MicroBatch]:

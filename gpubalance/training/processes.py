@@ -17,8 +17,7 @@ from gpubalance.training.data import UNKNOWN_SIZE
 
 _BATCHES_COMPARED = 3
 _SAME_FILES = (
-    "read the same files in every process: a split gives each device its part of the "
-    "same batches"
+    "let every process read the same files: each takes its share of the same batches"
 )
 # The callbacks that write what all processes have. In a checkpoint all must take part: see scope.
 _WRITERS = (
@@ -52,14 +51,16 @@ class Processes:
             if UNKNOWN_SIZE in of_all:
                 self._asks = True
             else:
-                self._refuse(of_all, f"the {what} is not as long in all processes:")
+                self._refuse(
+                    of_all, f"the {what} differs in length between the processes:"
+                )
 
     def compare_count(self, samples: int) -> None:
         """Compares the next batch's samples, 0 at the end of the data. Called before each step."""
         if self._asks:
             self._refuse(
                 self._all(samples),
-                "the data is not as long in all processes: the next batch has",
+                "the data differs in length between the processes: the next batch has",
             )
 
     def compare_batch(self, batch: Any, model: Any) -> None:
@@ -75,9 +76,8 @@ class Processes:
         ):
             self._refuse(
                 self._all(model.optimizer.iterations.numpy()),
-                "the processes have not trained for as many steps before:",
-                "the folder of a backup must be one that all processes see, and so must a "
-                "saved model",
+                "the processes have trained different numbers of steps:",
+                "keep backups and saved models in a folder that all processes share",
             )
         self._left -= 1
         others = [
@@ -85,10 +85,11 @@ class Processes:
         ]
         if others:
             raise BadInput(
-                f"the data of {', '.join(others)} is not that of {self._labels[0]}: every process "
-                "must read the same batches in the same order, and take its own samples from them",
-                remedy="read the same files, and shuffle by a seed: keras.utils.set_random_seed(1) "
-                "before all else",
+                f"the data of {', '.join(others)} differs from that of "
+                f"{self._labels[0]}: every process must read the same batches in the "
+                "same order, and takes its own samples from them",
+                remedy="read the same files, and shuffle with a fixed seed: "
+                "keras.utils.set_random_seed(1) before everything else",
             )
 
     def any(self, own: bool) -> bool:

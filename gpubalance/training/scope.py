@@ -28,8 +28,8 @@ from gpubalance.errors import BadInput
 # What TensorFlow says of gradients that are taken in a scope, and not by one of its replicas.
 _NO_REPLICA = "is not available outside the replica context"
 LOOP_REMEDY = (
-    "put what it does with a batch into the model's train_step, compile the model in the scope, "
-    "and call fit: gpubalance guide train has an example"
+    "move the work on a batch into the model's train_step, compile the model in the "
+    "scope, and call fit: gpubalance guide train has an example"
 )
 # The layers of a model that had no variables yet when it was compiled
 _UNBUILT = "_gpubalance_unbuilt"
@@ -41,9 +41,11 @@ _WITHOUT_XLA = "_gpubalance_without_xla"
 _WARNED_OUTSIDE = "_gpubalance_warned_outside"
 # What does with a batch what Keras' methods for one do on every device
 _SHARED_OUT = {
-    "train_on_batch": "fit, whose step is the model's train_step, shares it out",
-    "test_on_batch": "evaluate shares it out",
-    "predict_on_batch": "its outputs come once for each device; predict shares it out",
+    "train_on_batch": "use fit, which shares it out with the model's train_step as "
+    "its step",
+    "test_on_batch": "use evaluate, which shares it out",
+    "predict_on_batch": "it returns the outputs once per device; use predict, which "
+    "shares it out",
 }
 
 
@@ -122,20 +124,21 @@ def refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
     if tf.distribute.has_strategy():
         raise BadInput(
             f"{method} was called inside `with split.scope():`",
-            remedy="un-indent it: the scope is for building, loading and compiling the model",
+            remedy="un-indent it: in the scope, only build, load and compile the model",
         )
     elsewhere = _layer_elsewhere(model, strategy)
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
-    remedy = "with split.scope(): build it, load it and compile it"
+    remedy = "build (or load) and compile it inside `with split.scope():`"
     if model._distribute_strategy is not strategy:
         what = f"the model {model.name} was built"
     elif elsewhere in getattr(model, _UNBUILT, ()):
         raise BadInput(
-            f"the model {model.name} was compiled in this split's scope(), but first called or "
-            f"built outside: there its layer {elsewhere} got its variables",
-            remedy="make the model anew, and call it before fit in the scope only, "
-            "with split.scope(): model(x[:1]), or not at all",
+            f"the model {model.name} was compiled in this split's scope(), but called "
+            f"or built outside it first: its layer {elsewhere} created its variables "
+            "there",
+            remedy="build the model anew and call it before fit only inside the "
+            "scope, with split.scope(): model(x[:1]), or not at all",
         )
     elif elsewhere is not None:
         what = f"the layer {elsewhere} of the model {model.name} was built, or first called,"
@@ -144,8 +147,8 @@ def refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
             f"the optimizer of the model {model.name} was made, or the model compiled,"
         )
         remedy = (
-            "compile it again, with a new optimizer, in the scope: with split.scope(): "
-            "model.compile(…)"
+            "compile it again inside the scope, with a new optimizer: with "
+            "split.scope(): model.compile(…)"
         )
     else:
         return
@@ -266,8 +269,8 @@ def _of_each_device(
     if split is not None and len(split.devices) > 1 and name not in split.warned:
         split.warned.add(name)
         warn_user(
-            f"{name} is Keras' own, which gives every device the whole batch, so the split gains "
-            f"nothing: {_SHARED_OUT[name]}"
+            f"{name} gives every device the whole batch, so the split gains nothing: "
+            f"{_SHARED_OUT[name]}"
         )
     return keras_method(model, *arguments, **options)
 
@@ -286,16 +289,16 @@ def _apply_beside_the_split(
     what = "a training loop of your own applies gradients outside fit"
     if not optimizer.built:
         raise BadInput(
-            f"{what}, with an optimizer of split.scope() that has no variables yet, and outside "
-            "the scope TensorFlow makes none for it",
+            f"{what}, with an optimizer from split.scope() that has no variables yet; "
+            "outside the scope TensorFlow cannot create them",
             remedy=f"{LOOP_REMEDY}; or, to train on one device, call "
-            "optimizer.build(model.trainable_variables) in split.scope() before the loop",
+            "optimizer.build(model.trainable_variables) in split.scope() first",
         )
     if what not in split.warned:
         split.warned.add(what)
         warn_user(
-            f"{what}: one device computes them from the whole batch, and {split} has no part in "
-            f"it. To train with the split, {LOOP_REMEDY}"
+            f"{what}: one device computes them from the whole batch, and {split} is "
+            f"not used. To train with the split, {LOOP_REMEDY}"
         )
     return apply(optimizer, *arguments, **options)
 
@@ -346,8 +349,9 @@ def _warn_outside(model: Any) -> None:
         return
     setattr(model, _WARNED_OUTSIDE, True)
     warn_user(
-        f"the model {model.name} was built outside split.scope(), so it trains on one device, not "
-        f"with {split}: build or load it and compile it in `with split.scope():`"
+        f"the model {model.name} was built outside split.scope(), so it trains on one "
+        f"device, not with {split}: build (or load) and compile it inside `with "
+        "split.scope():`"
     )
 
 

@@ -34,8 +34,10 @@ def machine_for(
     _check_time_scale(time_scale)
     if hosts and simulate is None:
         raise UsageError(
-            "hosts= without simulate=: a process knows other hosts' GPUs only from a plan",
-            remedy="gpubalance balance --hosts makes one: split = gpubalance.load_plan(PLAN)",
+            "hosts= needs simulate=: a process learns of other hosts' GPUs only from "
+            "a plan",
+            remedy="make a plan with gpubalance balance --hosts, then split = "
+            "gpubalance.load_plan(PLAN)",
         )
     machine = find_machine(simulate, hosts, option=IN_A_SCRIPT)
     machine = machine.slowed(time_scale, option=IN_A_SCRIPT)
@@ -46,7 +48,7 @@ def machine_for(
         return machine, machine.select([str(gpu) for gpu in named])
     except UsageError as error:
         if type(gpus) is int:  # meant as how many
-            error.remedy = f"gpus=[0, 1] names two of them\n{error.remedy}"
+            error.remedy = f"gpus=[0, 1] selects two devices\n{error.remedy}"
         raise
 
 
@@ -56,8 +58,8 @@ def _check_time_scale(time_scale: Any) -> None:
     if not (is_number and 0 < time_scale <= LARGEST_TIME_SCALE):
         raise UsageError(
             f"time_scale is {time_scale!r}",
-            remedy="give a number above 0: time_scale=8 makes all of a profile take 8 times as "
-            "long",
+            remedy="give a number above 0: time_scale=8 makes everything in a profile "
+            "take 8 times as long",
         )
 
 
@@ -80,16 +82,16 @@ def cluster_for(used: Iterable[Device]) -> Cluster | None:
     labels = ", ".join(device.label for device in devices)
     if cluster is None:
         raise UsageError(
-            f"the split is of devices on several hosts, {labels}, and this process is not one "
-            "of theirs",
-            remedy="gpubalance launch PLAN SCRIPT starts a process for each of them",
+            f"the split's devices are on several hosts, {labels}, and this process is "
+            "not on any of them",
+            remedy="start a process for each: gpubalance launch PLAN SCRIPT",
         )
     if len(cluster.addresses) != len(devices):
         raise PlanMismatch(
-            f"TF_CONFIG has {len(cluster.addresses)} workers, and the split {len(devices)} "
-            f"devices: {labels}",
-            remedy="start one process a device, in the order of the plan: gpubalance launch PLAN "
-            "SCRIPT does",
+            f"TF_CONFIG has {len(cluster.addresses)} workers, but the split has "
+            f"{len(devices)} devices: {labels}",
+            remedy="start one process per device, in the plan's order: gpubalance "
+            "launch PLAN SCRIPT does that",
         )
     return cluster
 
@@ -98,14 +100,15 @@ def check_monitor(shares: BatchSplit, every: Any, noise: Any) -> None:
     """Raises UsageError for what no monitor can do, EnvironmentFault for a file it can't write."""
     if not isinstance(every, int) or every < 1:
         raise UsageError(
-            f"a monitor can't stamp every {every!r} steps",
-            remedy="every=1 stamps each of them",
+            f"every={every!r} is not possible: a monitor timestamps every Nth step, N "
+            "from 1 on",
+            remedy="every=1 timestamps each step",
         )
     if noise and sum(shares.counts) < 2:
         raise UsageError(
-            "the noise scale needs two parts of a batch or more, and this one is in one piece "
-            "on one device",
-            remedy=f"take it in two: micro_batches={[-(-shares.global_batch // 2)]}",
+            "the noise scale needs at least two parts of a batch, but one device has "
+            "it in one piece",
+            remedy=f"divide it in two: micro_batches={[-(-shares.global_batch // 2)]}",
         )
     if isinstance(noise, str | Path) and noise:
         _check_writable(Path(noise))
@@ -116,6 +119,6 @@ def _check_writable(path: Path) -> None:
     folder = path.resolve().parent
     if path.is_dir() or not os.access(folder, os.W_OK):
         raise EnvironmentFault(
-            f"noise={path} is no file in a folder that can be written",
-            remedy=f"give a file's name, and make its folder: mkdir -p {folder}",
+            f"noise={path} is not a file in a folder that exists and can be written to",
+            remedy=f"give a file name, and create its folder: mkdir -p {folder}",
         )

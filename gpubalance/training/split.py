@@ -86,15 +86,16 @@ class Split(DeviceSplit):
         """
         if ratios is not None and (batches != () or micro_batches is not None):
             raise UsageError(
-                "batches and ratios can't both be given: ratios divide a batch of any size",
+                "give batches or ratios, not both: ratios divide a batch of any size",
                 remedy="leave one of them out",
             )
         machine, devices = machine_for(gpus, simulate, hosts, time_scale)
         if ratios is None and isinstance(batches, tuple | list) and not batches:
             raise UsageError(
                 "the split has neither batches nor ratios",
-                remedy="batches=[20, 12] gives each device its samples of every step, ratios=[5, "
-                "3] divides a batch of any size; `gpubalance balance` finds the best",
+                remedy="batches=[20, 12] gives each device its samples of every step, "
+                "ratios=[5, 3] divides a batch of any size; `gpubalance balance` "
+                "finds the best split",
             )
         if ratios is None:
             shares = shares_of(batches, micro_batches or (), len(devices))
@@ -268,15 +269,15 @@ def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Mac
         return machine.slowed(result.settings.time_scale, option=IN_A_SCRIPT)
     names = ", ".join(f"{device.label} {device.name}" for device in result.devices)
     if result.devices[0].profile is None:
-        how = "on CPUs. simulate= says that this is meant"
+        how = "on CPUs. simulate= confirms that you want this"
     else:
         how = (
-            "on this machine's CPU, at their pace, but without what their profile's [joint] adds "
-            "to a step. simulate= says that this is meant, and adds it"
+            "on this machine's CPU at their pace, but without what the profile's "
+            "[joint] adds to a step. simulate= confirms that you want this, and adds it"
         )
     warnings.warn(
-        f"{path} is of simulated devices ({names}): it trains {how}; for GPUs, measure without "
-        "--simulate",
+        f"{path} is for simulated devices ({names}): it trains {how}. For GPUs, "
+        "measure without --simulate",
         stacklevel=3,
     )
     return Machine(result.devices, JointProfile(), None)

@@ -124,7 +124,7 @@ def gain_text(changes: Sequence[SplitChange], gain: float | None) -> str:
     counted = "1 change" if len(changes) == 1 else f"{len(changes)} changes"
     text = f"{counted} of the split, the first in step {changes[0].step}: "
     if gain is None:
-        return f"{text}too few steps were timestamped since to tell what it gained"
+        return f"{text}too few steps were timestamped since then to tell what it gained"
     return f"{text}{gain:.2f} × what {changes[0].before} would have given since"
 
 

@@ -320,8 +320,9 @@ class Steps(KerasFunctions):
             if not self._is_built:
                 raise BadInput(
                     "the data has no samples",
-                    remedy="batch(…, drop_remainder=True) leaves out a batch that is not full: "
-                    "leave it out; else look at what a filter or a take leaves, and at its files",
+                    remedy="batch(…, drop_remainder=True) drops an incomplete batch: "
+                    "leave it out; otherwise check what filter and take keep, and the "
+                    "files",
                 ) from None
             raise
         self._processes.compare_count(dispatched.samples)

@@ -44,9 +44,10 @@ _STARTING = (
     "TensorFlow is still being loaded, or the function that builds the model does not "
     "return"
 )
-_LONGER = "give it longer: --deadline SECONDS"
+_LONGER = "allow more time: --deadline SECONDS"
 _LACKS = (
-    "free what it lacks: memory, disk, processes (ulimit -u) or open files (ulimit -n)"
+    "free what is missing: memory, disk, processes (ulimit -u) or open files "
+    "(ulimit -n)"
 )
 
 
@@ -151,7 +152,7 @@ def error_of(
             f"{where} hangs in {failed.doing}", remedy=remedy, log=tail(log)
         )
     if failed.fault == "bug":
-        return Bug(failed.message, report=f"it with the worker's whole log, {log}")
+        return Bug(failed.message, report=f"the worker's whole log, {log}")
     if failed.fault == "memory":
         return _out_of_memory(failed, where, replica, split, tail(log))
     kind = _KINDS.get(failed.fault, EnvironmentFault)
@@ -194,7 +195,7 @@ def silent(
 ) -> DeadlinePassed:
     """The error for a worker that said nothing in that time."""
     error = DeadlinePassed(
-        f"the worker said nothing for {within_s:g} s while {doing}",
+        f"the worker sent nothing for {within_s:g} s while {doing}",
         cause=_STARTING,
         remedy=_LONGER,
         log=tail(log),
@@ -225,7 +226,7 @@ def ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     if -code == signal.SIGKILL:
-        return "was ended by SIGKILL, probably as the host's memory ran out"
+        return "was ended by SIGKILL, probably because the host ran out of memory"
     try:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
@@ -234,7 +235,10 @@ def ending(code: int) -> str:
 
 def lost(host: Host | None, how: str, log: Path) -> PartialResult:
     """The error for a host from which nothing comes any more."""
-    remedy = "is the host up, and its network? all that ran there ends"
+    remedy = (
+        "check whether the host is up and its network works; all processes of this "
+        "command there end by themselves"
+    )
     return PartialResult(f"{host} is lost: {how}", remedy=remedy, log=tail(log))
 
 
@@ -258,5 +262,5 @@ def not_reached(
 
 def unreadable(why: ValueError, log: Path) -> PartialResult:
     """The error for a line that is no message."""
-    message = f"the worker's message is not readable: {clean(str(why))}"
+    message = f"a message of the worker cannot be read: {clean(str(why))}"
     return PartialResult(message, log=tail(log))

@@ -26,7 +26,9 @@ from gpubalance.text import clean
 from gpubalance.workers.process import Ended, FromScript, Process
 
 _ANSWERS_WITHIN_S = 120.0  # loading TensorFlow from a slow disk included
-_LONGER = "give it longer, --deadline SECONDS, or see what its device, its data and its network do"
+_LONGER = (
+    "allow more time, --deadline SECONDS, or check the host's device, data and network"
+)
 _OURS = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "from gpubalance.__main__ import main; main()"
@@ -111,7 +113,7 @@ class Script(Process):
                 )
             except DeadlinePassed:
                 raise DeadlinePassed(
-                    f"no step came for {deadline_s:g} s", remedy=_LONGER
+                    f"no step finished for {deadline_s:g} s", remedy=_LONGER
                 ) from None
             if isinstance(message, Ended):
                 return message.code if message.code >= 0 else 128 - message.code

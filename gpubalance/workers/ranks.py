@@ -291,17 +291,21 @@ class Ranks:
             if blames.get(rank, FailureRank.SILENCE) == FailureRank.SILENCE
         ]
         if not silent:
-            message = f"{self._labels(lost)} lost each other while {doing}"
+            message = (
+                f"{self._labels(lost)} lost the connection to each other while {doing}"
+            )
         elif lost:
-            were_silent = f"{self._labels(silent)} said nothing while {doing}"
-            message = f"{were_silent}, and {self._labels(lost)} lost it"
+            were_silent = f"{self._labels(silent)} sent nothing while {doing}"
+            message = (
+                f"{were_silent}, and {self._labels(lost)} lost the connection to it"
+            )
         else:
             silent, why = self._held_up_by(silent)
-            message = f"{self._labels(silent)} said nothing while {doing}; {why}"
+            message = f"{self._labels(silent)} sent nothing while {doing}; {why}"
         self._failed_rank = (silent or lost)[0]
         code = "peer-lost" if lost else "silent"
         row = known_error(code)
-        remedy = f"{row.remedy}\nwhat its threads do is in its log, {self.log}"
+        remedy = f"{row.remedy}\nits log shows what its threads were doing: {self.log}"
         return DeadlinePassed(
             message, cause=row.cause, remedy=remedy, log=tail(self.log)
         )
@@ -327,9 +331,12 @@ class Ranks:
         if dumb:
             return (
                 blamed,
-                f"the others wait, as {who} does not answer from another thread either",
+                (
+                    f"the others wait, because {who} does not respond in another "
+                    "thread either"
+                ),
             )
-        return blamed, f"the others wait, as {who} has not computed its gradients"
+        return blamed, f"the others wait, because {who} has not computed its gradients"
 
     def _labels(self, ranks: Sequence[int]) -> str:
         return ", ".join(self._devices[rank].label for rank in sorted(ranks))

@@ -198,7 +198,7 @@ def _open(request: Open) -> Session | LayersSession:
     ):
         files = " or ".join(filter(None, (settings.model, settings.data)))
         own = request.devices[cluster.rank if cluster else 0]
-        message = f"{files} on {own.host} is not the same as here, or is missing"
+        message = f"{files} on {own.host} differs from the file here, or is missing"
         raise BadInput(message, remedy="copy the file there, to the same folder")
     parts = request.devices, settings, request.joint
     if request.cuts is not None:

@@ -61,7 +61,7 @@ ASKED: dict[type[Record], tuple[str, float | None]] = {
     TimeSums: ("summing gradients over {names}", FIRST_STEP_WITHIN_S),
     TimeBlocks: ("timing blocks of the model on {names}", None),
     Pipe: ("training in segments on {names}", None),
-    Survey: ("asking TensorFlow for its GPUs", _CHECKS_WITHIN_S),
+    Survey: ("asking TensorFlow which GPUs it can use", _CHECKS_WITHIN_S),
     Inspect: ("loading TensorFlow and its libraries", _CHECKS_WITHIN_S),
     Copy: ("copying between {names}", _CHECKS_WITHIN_S),
     Reduce: ("summing over {names}", _CHECKS_WITHIN_S),
@@ -203,7 +203,7 @@ class Worker:
                 raise error_of(reply, self.devices, split, log)
             if not isinstance(reply, kinds):
                 raise PartialResult(
-                    "the worker's message does not fit the request", log=tail(log)
+                    "the worker's reply does not fit the request", log=tail(log)
                 )
             if isinstance(reply, Timing):
                 slowest_s = max(slowest_s or 0.0, reply.seconds / reply.steps)
@@ -218,7 +218,7 @@ class Worker:
         if isinstance(self.process, Process) and len(self.devices) > 1:
             other = "auto" if self.settings.all_reduce == "one-device" else "one-device"
             hint = (
-                f"try another all-reduce, which may be what hangs: --all-reduce {other}"
+                f"try another all-reduce, in case this one hangs: --all-reduce {other}"
             )
             error.remedy = f"{hint}\n{error.remedy}"
 

@@ -29,7 +29,11 @@ SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
         2,
         "128\n  → the nearest that is poss",
     ),
-    ("--global-batch 100", 2, "→ --batch-multiple 4 takes it; or the nearest that is "),
+    (
+        "--global-batch 100",
+        2,
+        "→ --batch-multiple 4 allows it; or the nearest that is ",
+    ),
     ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
     ("--global-batch 100000", 2, "a global batch of 100,000 is too large: at most "),
 )

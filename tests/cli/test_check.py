@@ -105,7 +105,7 @@ def test_it_says_what_a_balance_would_find_out_minutes_later(tmp_path: Path) -> 
     assert found.refused is not None
     assert "sums over the batch" in found.refused.message
     assert "sums over the batch" in refused.stderr
-    assert "→ return a value for each sample" in refused.stderr
+    assert "→ return one value per sample" in refused.stderr
 
 
 @pytest.mark.full
@@ -146,17 +146,27 @@ def test_it_says_what_an_uncompiled_model_is_measured_with(tmp_path: Path) -> No
     assert "move it to the model's train_step" in told
 
     done = gpubalance(*model, "train.py:own_call", *data, cwd=tmp_path, code=4)
-    assert "train.py:own_call is not compiled, and without a graph" in done.stderr
+    assert "train.py:own_call is not compiled, and its outputs" in done.stderr
 
 
 @forked
 @cases(
     "model, data, what, remedy",
     ("reading", "arrays", "input keras_tensor is text", "vectorise in dataset()"),
-    ("build", "one_hot", "one-hot, and the loss", "use categorical_crossentropy"),
+    ("build", "one_hot", ": they are one-hot, and", "use categorical_crossentropy"),
     ("build", "named", "the labels (y) are text", "number them"),
-    ("build", "unlike", "x has 64 samples, and y has 50", "give as many"),
-    ("enlarging", "cropped", "sample are 3x6, and the model gives 4x6", "bring"),
+    (
+        "build",
+        "unlike",
+        "x has 64 samples, and y has 50",
+        "give the same number of both",
+    ),
+    (
+        "enlarging",
+        "cropped",
+        "sample have the shape 3x6, but the model's output has the shape 4x6",
+        "reshape",
+    ),
     ("without_optimizer", "arrays", "compiled without an optimizer", "compile it"),
 )
 def test_what_does_not_fit_is_named_with_its_remedy(

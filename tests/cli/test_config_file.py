@@ -109,8 +109,8 @@ OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
     ("[devices]\nzzz = 3", f": [devices] zzz{NONE}", OF_DEVICES),
     ("config = 'other.toml'", f": config{NONE}", "there are: "),
     ("[run]\nno-xla = true", f": [run] no-xla{NONE}", "did you mean xla?"),
-    ("[run", " is not TOML", ""),
-    ("x = " + "[" * 100_000, " is not TOML", ""),
+    ("[run", " is not valid TOML", ""),
+    ("x = " + "[" * 100_000, " is not valid TOML", ""),
     ("#" * (1 << 20) + "\n", " is larger than 1 MiB", ""),
     ids=lambda text: text[:30],
 )
@@ -193,7 +193,7 @@ def test_verbose_may_be_in_it_too(tmp_path: Path) -> None:
     process = start("devices", "--config", "mine.toml", cwd=tmp_path)
     _, err = process.communicate(timeout=60)
     refused = (
-        "error: --simulate 65: from 1 to 64 devices\n  → from mine.toml: --simulate"
+        "error: --simulate 65: give 1 to 64 devices\n  → from mine.toml: --simulate"
     )
     assert err.startswith(f"{refused}\nTraceback")
 

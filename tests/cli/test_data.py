@@ -209,7 +209,7 @@ def test_a_loss_that_is_no_number_is_not_blamed_on_random_samples(
     engine_that("def loss_is_finite(): return False")
     told = here("run", *PAIR, *DATA, *SHORT, code=4, cwd=folder).stderr
     assert "random" not in told
-    later = "dataset have no NaN, but a later one may: read all of it once and"
+    later = "dataset contain no NaN, but later ones may: read all of it once and"
     assert f"the first samples of --data mine.py:{later}" in one_line(told)
     words = "inputs are random numbers from 0 to 1"
     assert words in here("run", *PAIR, *SHORT, code=4, cwd=folder).stderr

@@ -193,7 +193,7 @@ def test_a_probe_of_other_hosts_is_refused(in_process: Program) -> None:
     Path("probe.json").write_text(probe_of(DEVICES).model_dump_json())
     code, _, err = in_process(["plan", "probe.json", "--hosts", "alpha"])
     assert code == 2
-    says = "error: --hosts has no beta, which the probe's devices are on"
+    says = "error: --hosts lacks beta, where some of the probe's devices are"
     assert err.startswith(says)
 
 

@@ -203,15 +203,13 @@ elif os.environ["ON"] == "beta" and (how == "always" or how == "once" and split 
 elif how != "once" or split is None:
     time.sleep(600)
 """
-KILLED = (
-    "the process of beta:0 was ended by SIGKILL, probably as the host's memory ran out"
-)
+KILLED = "the process of beta:0 was ended by SIGKILL, probably because the host ran out of memory"
 LOST = "steps lost since the beginning: 2; training was in step 2 of epoch 1"
-ANEW = "fit has no BackupAndRestore among its callbacks: a restart begins anew"
+ANEW = "fit has no BackupAndRestore callback: a restart begins anew"
 
 
-AGAIN = "alpha:0 80, alpha:1 40, beta:0 24, the global batch of 144 as before"
-RESTARTS = [f"restart 1 of 1: {AGAIN}", "it goes on with epoch 1"]
+AGAIN = "alpha:0 80, alpha:1 40, beta:0 24, with the global batch of 144 as before"
+RESTARTS = [f"restart 1 of 1: {AGAIN}", "training continues with epoch 1"]
 WAS_LOST = [ANEW, KILLED, LOST, *RESTARTS]
 MISTAKEN = ["ended with exit code 3", "training had not begun"]
 
@@ -241,7 +239,9 @@ def test_a_script_is_started_again_as_often_as_may_be(
         "restart 1 of 1" in done.stderr
     )
     if how == "hang":
-        late = "no step came for 1 s: the others wait for beta:0, in step 1 of epoch 1"
+        late = (
+            "no step finished for 1 s: the others wait for beta:0, in step 1 of epoch 1"
+        )
         assert f"error: {late}\n" in done.stderr
 
 
@@ -253,12 +253,12 @@ def test_too_few_devices_end_it_with_what_was_lost(tmp_path: Path) -> None:
     how = ("--restarts", "3", "--at-least", "3", "--via", via)
     done = here("launch", *how, plan, str(script), plan, "once", str(down), code=6)
     assert "launch | beta can't be reached: " in done.stderr
-    few = "error: 2 of 3 devices are left, fewer than --at-least 3\n  cause: "
+    few = "error: only 2 of 3 devices are left, fewer than --at-least 3\n  cause: "
     assert f"{few}{KILLED}; {LOST}\n" in done.stderr
     more = ("--at-least", "4", "--restarts", "1")
     for words, says in (
-        (("--at-least", "2"), "--at-least is for --restarts"),
-        (more, "--at-least 4, and the plan has 3 devices"),
+        (("--at-least", "2"), "--at-least needs --restarts"),
+        (more, "--at-least 4 is more than the plan's 3 devices"),
     ):
         assert says in here("launch", *VIA, *words, plan, str(script), code=2).stderr
 
@@ -304,9 +304,9 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
     plan = str(write_plan(tmp_path))
     lost = "alpha can't be reached: "
     greets = 'echo \'{"Hello":{"of":"{host}"}}\''
-    names = "the plan is for devices on beta, and --hosts names alpha, gamma"
+    names = "the plan needs devices on beta, and --hosts names only alpha, gamma"
     for words, code, says in (
-        (["--hosts", "alpha", PAIR], 7, "the plan is for the devices of one host"),
+        (["--hosts", "alpha", PAIR], 7, "the plan is for one host"),
         (["--hosts", "alpha,gamma", plan], 7, names),
         (
             ["--via", "false {host}", plan],
@@ -318,7 +318,7 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
             3,
             f"{lost}no-such alpha can't be run: No such",
         ),
-        (["--via", greets, plan], 3, "alpha has another version of gpubalance"),
+        (["--via", greets, plan], 3, "gpubalance's version on alpha differs"),
     ):
         found, _, err = in_process(["launch", *words, script])
         assert found == code, err
@@ -353,7 +353,9 @@ def test_a_plan_for_hosts_wants_a_process_for_each_device(
         "task": {"type": "worker", "index": 0},
     }
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    few = "TF_CONFIG has 2 workers, and the split 3 devices: alpha:0, alpha:1, beta:0"
+    few = (
+        "TF_CONFIG has 2 workers, but the split has 3 devices: alpha:0, alpha:1, beta:0"
+    )
     with refused(few, PlanMismatch):
         load_plan(path, simulate=TWO_HOSTS)
     cluster["cluster"] = {"chief": ["a:1"], "worker": ["b:2", "c:3"]}

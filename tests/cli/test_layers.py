@@ -64,7 +64,7 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert result.throughput.median > 500
     assert "each with the whole" not in told
     assert result.baselines.solo_best is None
-    assert "GPU:0 does not hold small" in (result.baselines.solo_best_why_not or "")
+    assert "small does not fit on GPU:0" in (result.baselines.solo_best_why_not or "")
     step_s = result.step_time_s.median
     assert result.predicted.step_time_s == pytest.approx(step_s, rel=0.05)
     for stage in result.stages:
@@ -129,7 +129,7 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     large = profile(tmp_path, *[one.format(1).replace("1.2 GiB", "20 GiB")] * 2)
     done = here("layers", "--simulate", large, *SHORT, code=5)
     larger = (
-        "error: the block that begins with conv2d is larger than every device (GPU:0 "
+        "error: the block that begins with conv2d does not fit on any device (GPU:0 "
     )
     assert larger in done.stderr
     says = "→ no smaller micro-batch fits: take more devices, or a smaller model"
@@ -227,7 +227,7 @@ def test_a_batch_split_that_was_measured_is_not_measured_again(tmp_path: Path) -
     (
         "os.kill(os.getpid(), 9)",
         6,
-        "memory ran out while training in segments on GPU:0",
+        "the host ran out of memory while training in segments on GPU:0",
     ),
 )
 def test_a_stage_that_hangs_or_dies_is_told_and_what_was_measured_is_kept(

@@ -81,5 +81,5 @@ def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(
     )
     settings = Settings(model=f"{tmp_path / 'own.py'}:net")
     devices = simulated_devices("1")[0]
-    with refused("is compiled with jit_compile=True, which is for one device"):
+    with refused("is compiled with jit_compile=True, which works on one device"):
         LayersSession(devices, settings, JointProfile(), seed=0, cuts=())

@@ -58,7 +58,7 @@ def test_a_batch_that_took_longer_than_a_larger_one_is_measured_again(
     """A batch that took longer than a larger one is measured again and told if it stays so."""
     engine_that(SLOW_EIGHT.format(times=times))
     done = here("probe", *FEW, "--gpus", "0", "--json", code=0)
-    told = r"GPU:0: batch 8 took longer than batch \d+: measuring it once more"
+    told = r"GPU:0: batch 8 took longer than batch \d+: measuring it again"
     assert re.search(told, done.stderr)
     probe = Probe.model_validate_json(done.stdout)
     (entry,) = probe.probes

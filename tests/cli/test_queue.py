@@ -150,7 +150,7 @@ def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
         "the speed of GPU:0, GPU:1 is from a probe: no command has succeeded there yet"
     )
     assert by_probe in done.stdout
-    assert "  → after fixing these, --resume continues it:\n" in done.stderr
+    assert "  → fix them; --resume continues it:\n" in done.stderr
     sleeps = written(tmp_path, "sleep 0.2", "sleep 0.2")
     well = here("queue", sleeps, *PAIR, code=0, cwd=tmp_path)
     assert "is from a probe" not in well.stdout
@@ -184,7 +184,7 @@ def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> 
 
 def test_commands_that_a_shell_passes_are_resumed_as_typed(tmp_path: Path) -> None:
     for first, more, says in (
-        ("false", "", "after fixing these, --resume"),
+        ("false", "", "fix them; --resume"),
         ("true", "--resume", "1 of 2 commands"),
     ):
         line = (
@@ -230,7 +230,9 @@ def test_an_ended_queue_leaves_no_process(
     if number != signal.SIGKILL:
         commands = Queue.model_validate_json(out).commands
         assert [bool(command.log) for command in commands] == [True, True, False]
-        words = "interrupted: 0 of 3 commands had finished; running ones were stopped"
+        words = (
+            "interrupted: 0 of 3 commands had finished; the running ones were stopped"
+        )
         assert words in err
 
 
@@ -296,7 +298,12 @@ def test_a_full_disk_stops_a_log_and_not_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "ended").exists()
     (command,) = read_record(tmp_path / "queue.json", Queue).commands
     assert command.log is None
-    assert done.stderr.count("No space left on device: continuing without a log") == 1
+    assert (
+        done.stderr.count(
+            "No space left on device: the command continues without a log"
+        )
+        == 1
+    )
 
 
 def test_what_can_not_be_started_fails_alone_and_is_named(tmp_path: Path) -> None:

@@ -118,13 +118,9 @@ def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
     split = ("run", "--simulate", QUICK_PAIR, "--batches", "200", "120")
     done = here(*split)
     assert (done.returncode, done.stdout) == (5, "")
-    holds = (
-        "error: GPU:1 does not hold 120 samples at a time: in the probe of 2026-11-21"
-    )
+    holds = "error: GPU:1 has too little memory for 120 samples at once: in the probe of 2026-11-21"
     assert done.stderr.startswith(holds)
-    says = (
-        " 113 failed and 112 fit\n  → give it less; if it has more memory now, probe "
-    )
+    says = " 113 failed and 112 fit\n  → use a smaller batch there; if more memory is free now, probe "
     assert says in done.stderr
     assert here(*split, "--micro-batches", "200", "60", *SHORT).returncode == 0
 
@@ -267,7 +263,7 @@ def test_a_plan_for_another_model_names_this_one_s_command(tmp_path: Path) -> No
     path = tmp_path / "plan.json"
     path.write_text(made.model_dump_json())
     done = here("run", *TINY_PAIR, "--plan", str(path), "--quiet", code=7)
-    line = f"gpubalance balance --model {TINY} makes a plan for this one; --force"
+    line = f"make a plan for this model: gpubalance balance --model {TINY}; --force"
     assert line in done.stderr
 
 

@@ -39,10 +39,8 @@ def test_a_machine_slower_than_the_profile_is_told_at_once(
     done = here("balance", *TINY_PAIR, *SHORT, code=2)
     assert len(re.findall("(?m)^GPU:. batch ", done.stderr)) == tried
     _, _, error = done.stderr.partition("error: ")
-    slower = r"this machine computes .* more slowly than the profile: on GPU:0 a step of \d+ "
-    takes = (
-        r"samples takes .*, 2\.6 times as long\n  → --time-scale 8 slows the profile"
-    )
+    slower = r"this machine computes .* more slowly than the profile's device: on GPU:0 a step of \d+ "
+    takes = r"samples takes .*, 2\.6 times as long\n  → use --time-scale 8: it slows"
     assert re.match(slower + takes, error), error
     assert "smaller inputs" in error
     assert "--resume" not in error
@@ -63,8 +61,8 @@ def test_a_run_slower_than_the_profile_stops_at_its_first_window(
     assert len(re.findall("window 1 of 3", done.stderr)) <= 2
     assert "window 2" not in done.stderr
     _, _, error = done.stderr.partition("error: ")
-    assert f"more slowly than the profile: {which} takes " in error
-    assert re.search(r", \d\.\d+ times as long\n  → --time-scale \d slows the", error)
+    assert f"more slowly than the profile's device: {which} takes " in error
+    assert re.search(r", \d\.\d+ times as long\n  → use --time-scale \d: it", error)
     assert "--resume" not in error
     assert not done.stdout
 
@@ -124,4 +122,4 @@ def test_all_that_takes_a_profile_takes_a_time_scale(command: tuple[str, ...]) -
             slowed = ", at 1/2 of the profile's speed (--time-scale 2)"
             assert slowed in one_line(done.stdout)
     refused = here(*command, "--simulate", "2", "--time-scale", "2", code=2).stderr
-    assert "--time-scale 2 slows a profile, and CPU:0 follows none" in refused
+    assert "--time-scale 2 needs a profile, and CPU:0 has none" in refused

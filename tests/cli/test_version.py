@@ -43,7 +43,7 @@ def test_the_driver_is_told_and_no_gpu_opened(tmp_path: Path) -> None:
 def test_a_driver_that_does_not_start_is_no_error(tmp_path: Path) -> None:
     gpus = environment(tmp_path, "nvml 12.550.54.14\ninit_error 18\n")
     (*_, told) = here("--version", code=0, environment=gpus).stdout.splitlines()
-    assert told.startswith("no driver: the NVIDIA driver that is loaded is ")
+    assert told.startswith("no driver: the loaded NVIDIA driver is ")
 
 
 def test_what_tensorflow_was_built_for_is_what_it_says_itself(tensorflow: Any) -> None:

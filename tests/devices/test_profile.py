@@ -86,9 +86,9 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
     (DEVICE + "[joint]\nsync = 1\n", "joint.sync: unknown key"),
     (DEVICE.replace("device", "devices"), "toml: devices: unknown key"),
     ("device = 3\n", "device"),
-    ("[[device]\n", "is not TOML"),
-    ("\udcff", "is not TOML"),
-    ("x = " + "[" * 100_000, "is not TOML"),
+    ("[[device]\n", "is not valid TOML"),
+    ("\udcff", "is not valid TOML"),
+    ("x = " + "[" * 100_000, "is not valid TOML"),
     ids=lambda text: text.strip().splitlines()[-1][:30] if text.strip() else "empty",
 )
 def test_what_is_wrong_has_its_place(tmp_path: Path, text: str, place: str) -> None:
@@ -138,7 +138,7 @@ def test_faults_of_devices_and_of_all_are_told_with_those_of_keys(
     with pytest.raises(BadInput) as caught:
         load_profile(path)
     assert caught.value.message.splitlines() == [
-        f"{path} has 11 faults:",
+        f"{path} has 11 errors:",
         "    device 1: drift: its points must be in order of time",
         "    device 1: nmae: unknown key, did you mean name?",
         "    device 1: alpha_s and beta_s are needed, or a curve",
@@ -149,7 +149,7 @@ def test_faults_of_devices_and_of_all_are_told_with_those_of_keys(
         "    device 4: curve replaces alpha_s and beta_s: give one or the other",
         "    joint.contention 0 should be greater than or equal to 1",
         "    joint.sync: unknown key, did you mean sync_s?",
-        "    device 1 has no host, and other devices name theirs",
+        "    device 1 has no host, unlike the other devices",
     ]
 
 

@@ -50,8 +50,8 @@ SLICES = (gpu(0, "MIG-aaaa"), gpu(0, "MIG-bbbb"))
 
 @cases(
     "tokens, devices, says",
-    (["GPU-1080"], (*BOTH, gpu(2, "GPU-ffff")), "'GPU-1080' names 2 devices"),
-    (["0"], SLICES, "'0' names 2 devices"),
+    (["GPU-1080"], (*BOTH, gpu(2, "GPU-ffff")), "'GPU-1080' matches 2 devices"),
+    (["0"], SLICES, "'0' matches 2 devices"),
     (["0", "0"], BOTH, "GPU:0 is named twice"),
     (["0", "1", "GPU-1080a"], BOTH, "GPU:0 is named twice"),
     (["0000:01:00.0", "0"], BOTH, "GPU:0 is named twice"),

@@ -38,7 +38,7 @@ def test_numbers_count_in_nvmls_order_only_where_that_is_cudas() -> None:
     assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1") == [1]
     assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1,7,0") == [1]
     marked = mark_hidden(UNLIKE, {"CUDA_VISIBLE_DEVICES": "1"})
-    assert all("set UUIDs" in (gpu.unusable or "") for gpu in marked.gpus)
+    assert all("use UUIDs" in (gpu.unusable or "") for gpu in marked.gpus)
 
 
 def test_a_gpu_that_can_not_be_used_anyway_keeps_its_reason() -> None:

@@ -75,7 +75,7 @@ def test_a_bug_is_never_the_environments_whatever_it_quotes() -> None:
         assert bug.message == "a bug in gpubalance: KeyError: 'No space left on device'"
     told = error_of(failed_reply(caught.value, None, tuple), [], None, Path("its.log"))
     assert (told.message, told.cause) == (bug.message, "")
-    assert told.remedy == "report it with the worker's whole log, its.log"
+    assert told.remedy == "report the worker's whole log, its.log"
     with pytest.raises(OSError, match="No space left") as full:
         os.write(os.open("/dev/full", os.O_WRONLY), b"x")
     assert explain(full.value, SETTINGS).remedy == known_error("disk-full").remedy

@@ -83,6 +83,6 @@ def test_processes_sum_over_some_and_one_that_hangs_is_told(tmp_path: Path) -> N
         assert isinstance(timing, Timing)
         assert timing.loss_is_finite
         mark.touch()
-        waits = r"^beta:0 said .*; the others wait, as it has not computed"
+        waits = r"^beta:0 sent .*; the others wait, because it has not computed"
         with refused(waits, DeadlinePassed):
             asked(worker_group, train)

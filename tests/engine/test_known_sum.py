@@ -25,7 +25,7 @@ def test_a_device_gets_all_or_it_is_named(count: int, all_reduce: AllReduce) -> 
         return
     with refused("^the all-reduce hierarchical gives a ", EnvironmentFault) as caught:
         check_sum(replicas)
-    assert f"the numbers of CPU:{count - 1} do not arrive" in caught.value.message
+    assert f"the numbers from CPU:{count - 1} do not reach" in caught.value.message
     assert caught.value.remedy == known_error("wrong-sum").remedy
 
 

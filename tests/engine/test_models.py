@@ -78,7 +78,9 @@ def test_a_model_that_sets_its_own_precision_is_not_measured_in_another(
     pair: tuple[Precision, Precision] = "mixed_float16", "tf32"
     try:
         for name, own, other in ((f"{file}:good", *pair), (whole, *pair[::-1])):
-            with refused(f"trains in {own}, and is measured in {other}") as caught:
+            with refused(
+                f"trains in {own}, but would be measured in {other}"
+            ) as caught:
                 build(name, other)
             assert caught.value.remedy.startswith(f"--precision {own} ")
         assert build(f"{file}:good", "mixed_float16").count_params() == 10
@@ -195,8 +197,8 @@ def test_a_command_without_data_does_not_advise_it(file: Path) -> None:
 
     with refused("has the shape") as caught:
         make_model(Settings(model=f"{file}:unknown_shape"), takes_data=False)
-    only_random = "for random samples only the batch may be unknown"
-    assert caught.value.remedy == f"give the Input its sizes: {only_random}"
+    only_random = "with random samples only the batch dimension may be open"
+    assert caught.value.remedy == f"give the Input a fixed shape: {only_random}"
 
 
 SCRIPT = """

@@ -209,7 +209,7 @@ def test_what_can_not_be_cut_is_refused_with_its_reason() -> None:
 
     again = layers.Dense(6, name="again")
     given = keras.Input((6,))
-    with pytest.raises(Refused, match="can't be cut: the layer again"):
+    with pytest.raises(Refused, match=r"can't be cut: every cut .* such as again"):
         blocks_of(Calls(keras.Model(given, again(layers.ReLU()(again(given))))))
     calls = Calls(zoo.shared())
     with pytest.raises(BadInput, match="the layer again has calls on both sides"):

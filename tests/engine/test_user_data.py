@@ -108,21 +108,21 @@ GOOD += ["in_parts", "endless", "named"]
 WRONG = {
     "fails": "fails failed:\n  File ",
     "quits": "failed:\n  File (.|\n)*SystemExit: set DATA_DIR",
-    "nothing": "gave a value of type NoneType, which is not a dataset",
-    "with_validation": "of type tuple, which is not a dataset\n  → return one dataset, the one",
-    "without_labels": "a sample's parts must be two or three, and are 1",
+    "nothing": "returned a value of type NoneType, not a dataset",
+    "with_validation": "of type tuple, not a dataset\n  → return one dataset, the training data",
+    "without_labels": "a sample must have two or three parts, not 1",
     "empty": "the dataset is empty",
     "short_arrays": "x has 30 samples, and y has 20",
     "text": "has text among its inputs",
     "not_a_number": "the first batch has NaN among its inputs",
     "a_late_nan": "the first batch has NaN among its inputs",
-    "not_padded": "failed while it gave samples: .* different shapes",
-    "classes_from_1": "gives labels from 1 to 2, where the model's output .* has 2 classes: 0 to 1",
-    "broken_parts": "failed while it gave samples: ValueError: bad row 3",
-    "parts_without_number": "failed while it gave samples: .*num_batches",
+    "not_padded": "failed while it produced samples: .* different shapes",
+    "classes_from_1": "has labels from 1 to 2, but the model's output .* has 2 classes: 0 to 1",
+    "broken_parts": "failed while it produced samples: ValueError: bad row 3",
+    "parts_without_number": "failed while it produced samples: .*num_batches",
     "of_unknown_shape": "TensorFlow does not know the shape of its samples",
-    "ragged": r"--data .*: x is a RaggedTensor, .*(.|\n)*x\.to_tensor\(\): in the dataset's map",
-    "breaks": "failed while it gave samples: ValueError: bad file 7",
+    "ragged": r"--data .*: x is a RaggedTensor .*(.|\n)*x\.to_tensor\(\): after batch in the dataset's map",
+    "breaks": "failed while it produced samples: ValueError: bad file 7",
 }
 
 
@@ -254,11 +254,13 @@ def test_labels_compile_a_model_by_its_outputs_or_are_told() -> None:
         compile_for(model, labels)
         model.run_eagerly = True
         assert model.evaluate(np.zeros((5, 4), "float32"), labels, verbose=0)
-    with refused("labels for kind, where its outputs are kind, price", ValueError):
+    with refused(
+        "labels for kind, but the model's outputs are kind, price", ValueError
+    ):
         compile_for(model, {"kind": labels["kind"]})
-    with refused(r"labels of shape \(4,\) a sample for the output", ValueError):
+    with refused(r"labels of shape \(4,\) per sample for the output", ValueError):
         compile_for(keras.Model(inputs, one), (np.zeros((5, 4)),))
-    with refused("labels for 2 outputs, where the model has 1", ValueError):
+    with refused("labels for 2 outputs, but the model has 1", ValueError):
         compile_for(keras.Model(inputs, one), (np.zeros(5), np.zeros(5)))
 
 

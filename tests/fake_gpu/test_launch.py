@@ -59,6 +59,6 @@ def test_a_gpu_that_is_lost_is_left_out(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert process.returncode == 0, err
     assert "launch | the process of GPU:0, GPU:1 was ended by SIGABRT\n" in err
-    as_before = "the global batch of 144 as before"
+    as_before = "with the global batch of 144 as before"
     assert f"launch | restart 1 of 1: GPU:0 144, {as_before}\n" in err
     assert out == "GPU:0 | trained (144,) [1, 2]\n"

@@ -58,14 +58,14 @@ ARCHITECTURE = in_step(RAISES.format("CUDNN_STATUS_ARCH_MISMATCH in conv_ops.cc"
 NO_ROOM = "CUDNN_STATUS_ALLOC_FAILED"
 NO_HANDLE = in_step(RAISES.format(f"Could not create cudnn handle: {NO_ROOM}"))
 NO_LOSS = "def loss_is_finite(): return False"
-STILL = "said nothing for 0.5 s while building", "TensorFlow is still being"
+STILL = "sent nothing for 0.5 s while building", "TensorFlow is still being"
 # Each has the words of a run, its engine, the exit code, and what the error says.
 ENDS: list[tuple[Any, ...]] = [
     ("--batches 8 8", ARCHITECTURE, 3, "pip install nvidia-cudnn-cu12==9.10.2.21"),
-    ("--gpus GPU-1080", "", 2, "error: 'GPU-1080' names 2 devices", TI, PLAIN),
+    ("--gpus GPU-1080", "", 2, "error: 'GPU-1080' matches 2 devices", TI, PLAIN),
     ("--gpus 0 --batches 8", NO_HANDLE, 3, NO_ROOM, "free the GPU's memory"),
     ("--deadline 0.5", "hang()", 8, *STILL, "--deadline"),
-    ("--windows 1", NO_LOSS, 4, "loss is not a number at the first step"),
+    ("--windows 1", NO_LOSS, 4, "loss is NaN or infinite at the first step"),
 ]
 
 
@@ -84,8 +84,8 @@ def test_03_a_driver_too_old_is_told_the_version_needed(tmp_path: Path) -> None:
     # TensorFlow's build is read without loading it. The stand-in has
     # no part in that, so it is the real one's.
     done = gpubalance("run", code=3, environment=environment(tmp_path, old))
-    serves = "driver 520.61.05 serves CUDA up to 11.8"
-    assert f"{serves}, TensorFlow is built for CUDA 12." in first_line(done)
+    serves = "driver 520.61.05 supports CUDA up to 11.8"
+    assert f"{serves}, but TensorFlow is built for CUDA 12." in first_line(done)
     assert "driver 525.60.13 or newer" in first_line(done)
 
 

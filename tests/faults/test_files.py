@@ -75,7 +75,7 @@ def test_31_a_journal_that_can_not_be_written_ends_no_probe(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert "can't write the journal" in done.stderr
-    assert "continuing, but nothing more is kept for --resume" in done.stderr
+    assert "the command continues, but --resume will not have" in done.stderr
     assert json.loads(done.stdout)["complete"] is True
     (tmp_path / "file").write_text("")
     no_state = {"XDG_STATE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}

@@ -44,7 +44,7 @@ def holds(device, size):
     first, *failures, last = [one["failure"] for one in result["replicas"]]
     assert first is last is None
     assert [failure["exit_code"] for failure in failures] == [6, 8, 5]
-    says = "SIGKILL", "said nothing for 5 s", "out of memory"
+    says = "SIGKILL", "sent nothing for 5 s", "out of memory"
     for number, what in enumerate(says):
         message = failures[number]["message"]
         assert f"GPU:{number + 1}" in message

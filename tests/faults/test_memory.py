@@ -67,7 +67,7 @@ def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> N
     done = Machine(tmp_path).refuses(5, *words)
     told = "GPU:0 (Quick 3) at batch 5000 in the joint run of 5000/80"
     assert f"error: out of memory: {told}" in done.stderr
-    assert "this fits, tried: --batches 208 80" in done.stderr
+    assert "this fits (tried): --batches 208 80" in done.stderr
 
 
 JOINT = typed("run --gpus 0 1 --batches 64 64")
@@ -81,7 +81,7 @@ def test_41_a_disguised_lack_of_memory_is_its_devices(tmp_path: Path) -> None:
     done = Machine(tmp_path, steps).refuses(5, *JOINT)
     told = "error: out of memory: GPU:1 (NVIDIA GeForce GTX 1080) at batch 64"
     assert told in done.stderr
-    assert "this fits, tried: --batches 64 32\n" in done.stderr
+    assert "this fits (tried): --batches 64 32\n" in done.stderr
 
 
 def test_41_what_no_smaller_batch_mends_is_the_fault_told(tmp_path: Path) -> None:

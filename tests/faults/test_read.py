@@ -57,7 +57,7 @@ def test_25_on_other_uuids_indices_count(tmp_path: Path, plan_file: str) -> None
     assert [device["index"] for device in found["devices"]] == [0, 1]
     one = Machine(tmp_path, gpus="gpu 0 uuid GPU-0")
     few = one.refuses(7, "run", "--plan", plan_file, "--force")
-    assert "is for 2 devices, and there are 1 here" in few.stderr
+    assert "the plan needs 2 devices, and there are 1 here" in few.stderr
 
 
 def test_25_a_plan_for_more_devices_can_not_be_forced(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def step(devices, batches, number):
     done = machine.runs(*words, SILENCE, *FEW, code=6)
     *failed, whole = json.loads(done.stdout)["probes"]
     assert whole["complete"]
-    told = "SIGABRT", "is lost", "said nothing for 5 s"
+    told = "SIGABRT", "is lost", "sent nothing for 5 s"
     for one, code, says in zip(failed, (6, 6, 8), told, strict=True):
         assert [point["batch"] for point in one["curve"]] == [8]
         assert one["failures"][0]["exit_code"] == code
@@ -76,11 +76,11 @@ def step(devices, batches, number):
     assert len(machine.noted()) == 1  # what is lost is not tried again
 
 
-SILENT = "error: the worker said nothing for 5 s while training with batches 64/64"
-ANOTHER = "try another all-reduce, which may be what hangs: --all-reduce one-device"
+SILENT = "error: the worker sent nothing for 5 s while training with batches 64/64"
+ANOTHER = "try another all-reduce, in case this one hangs: --all-reduce one-device"
 
 
-LACKS = "probably as the host's memory ran out", known_error("host-memory").remedy
+LACKS = "probably because the host ran out of memory", known_error("host-memory").remedy
 ENDS = [
     ("os.kill(os.getpid(), 9)", 6, LACKS),
     ("hang()", 8, (SILENT, "a step or an all-reduce hangs", ANOTHER)),
@@ -142,7 +142,7 @@ def test_20_a_stopped_worker_that_takes_nothing_in_is_ended_too() -> None:
         worker.greeted()
         os.kill(worker.pid, signal.SIGSTOP)
         worker.send(Measure(split=BatchSplit((1,) * 100_000), seconds=1.0, at_least=1))
-        with refused(r"said nothing for 0\.2 s while training", DeadlinePassed):
+        with refused(r"sent nothing for 0\.2 s while training", DeadlinePassed):
             worker.receive(0.2, "training")
     assert gone(worker.pid)
 

@@ -105,7 +105,7 @@ def test_a_point_is_tried_once_and_the_limit_twice_at_most() -> None:
 @cases(
     "death, outcome, doubt",
     (DIED, "crash", "the worker died"),
-    (DeadlinePassed("silent"), "deadline", "the worker fell silent"),
+    (DeadlinePassed("silent"), "deadline", "the worker sent nothing"),
 )
 def test_a_death_is_tried_again(
     death: GpubalanceError, outcome: str, doubt: str
@@ -206,7 +206,7 @@ def test_a_batch_that_took_longer_than_a_larger_one_is_measured_once_more() -> N
     (took, lost) = (attempts.points[batch] for batch in (8, 16))
     assert (took.measured_again, lost) == (True, slow[16])
     assert took.step_time_s.median == pytest.approx(QUICK.compute_s(8))
-    once = "took longer than batch 32: measuring it once more"
+    once = "took longer than batch 32: measuring it again"
     told = [f"batch 8 {once}", "8 slower", f"batch 16 {once}", "16 slower", "it died"]
     assert attempts.told == told
     assert attempts.workers == [(False, True)] * 2

@@ -141,7 +141,7 @@ def test_a_machine_is_too_slow_by_the_profile(
     assert (fault is not None) == (times is not None)
     if fault is not None:
         assert f"{times} times as long" in fault.message
-        assert "--time-scale 4 slows the profile" in fault.remedy
+        assert "use --time-scale 4: it slows down the profile" in fault.remedy
 
 
 def test_a_wait_for_data_does_not_make_a_machine_slow() -> None:
@@ -273,7 +273,7 @@ def test_what_a_probe_records_of_a_device() -> None:
 @cases(
     "trials, limit_bytes, told",
     ([trial(1, "oom", 77 * MIB)], 50 * MIB, "it needs 77.0 MiB, and 50.0 MiB are free"),
-    ([], None, "what it needs is not known, and an unknown number of bytes are"),
+    ([], None, "how much it needs is unknown, and an unknown number of bytes are"),
 )
 def test_what_a_device_lacks_that_holds_nothing(
     trials: list[Trial], limit_bytes: int | None, told: str
@@ -283,12 +283,12 @@ def test_what_a_device_lacks_that_holds_nothing(
     found.probe_worker.usable_bytes = limit_bytes
     found.attempts.trials = trials
     error = known(nothing_fits(found))
-    assert error.message.startswith("GPU:1 does not hold small with a batch of 1: ")
+    assert error.message.startswith("small does not fit on GPU:1 at batch size 1: ")
     assert told in error.message
     found.probe_worker.margin_bytes = 3 << 20
     beside = known(nothing_fits(found))
     assert " beside the margin of 3.00 MiB are free" in beside.message
-    assert beside.remedy.startswith("a smaller --margin; or use a smaller model")
+    assert beside.remedy.startswith("use a smaller --margin; or use a smaller model")
     found.device = altered(PAIR[1], profile=None)
     if trials:
         says = "it held 77.0 MiB when it asked for more"
@@ -433,7 +433,7 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
 
 @cases(
     "samples, asked, told",
-    (7, {"batch_multiple": 8}, "has 7 samples, and batches are multiples of 8"),
+    (7, {"batch_multiple": 8}, "has only 7 samples, and batches are multiples of 8"),
     (8, {"batch_multiple": 8}, None),
     (63, {"least_samples": 64}, "--global-batch 63 or less with --batch-multiple 1"),
     (56, {"least_samples": 64}, "--global-batch 56 or less"),
@@ -500,8 +500,8 @@ CALM = [changed(batch, 0.01 * batch) for batch in (8, 64)]
 HOT = changed(8, 0.1, ("thermal",), measured_again=True)
 CAPPED = changed(8, 0.1, ("power brake", "power cap"), steady=False)
 ONCE_MORE = (
-    "its speed (thermal) during the measurement: batches were measured again afterwards, "
-    "and the figures are of the changed speed"
+    "its speed (thermal) during the measurement: batches were measured again afterwards; "
+    "all figures are from after the change"
 )
 LONGER = "a step of 8 samples took 900 ms, longer than one of 64 (640"
 
@@ -509,7 +509,7 @@ LONGER = "a step of 8 samples took 900 ms, longer than one of 64 (640"
 @cases(
     "points, more, wanted",
     (CALM, {"asked": {"parallel": True}}, None),  # the other one did not begin
-    (CALM, {"steady": False}, "throttled: again afterwards, but not batch 8, 64"),
+    (CALM, {"steady": False}, "throttled: again afterwards, except batch 8, 64"),
     ([HOT], {"steady": False}, f"throttled: {ONCE_MORE}"),
     ([changed(8, 0.1, steady=False), CALM[1]], {}, "not-steady: at batch 8 rose"),
     ([CAPPED], {}, "throttled: was throttled (power brake) at batch 8: "),

@@ -260,7 +260,7 @@ def test_a_gate_that_can_not_judge_does_not_pass(compared: Compared) -> None:
         (BASELINE, plan_of(), "was never run"),
         (BASELINE, BASELINE, "is the same measurement"),
         (BASELINE, short, "too few timings"),
-        (BASELINE, other_work, "is not the same work"),
+        (BASELINE, other_work, "did not do the same work"),
         (both, one, "no batch size of GPU:1 in common"),
     ):
         with pytest.raises(GpubalanceError, match=says) as caught:

@@ -353,7 +353,7 @@ def test_what_fits_is_told_with_the_margin_that_is_lacking() -> None:
     assert costs.what_fits(16).startswith(typed)
     costs.ran_out(placed, None)
     nothing = BlockCosts(asked(margin_bytes=300 * MIB), GRAPH, [first, first])
-    with pytest.raises(NothingFits, match="is larger than every device") as caught:
+    with pytest.raises(NothingFits, match="does not fit on any device") as caught:
         nothing.best()
     smaller = "no smaller micro-batch fits: take a smaller --margin, "
     assert smaller in caught.value.remedy
@@ -433,8 +433,8 @@ def test_a_model_is_cut_only_where_that_can_be_faster() -> None:
     request = asked(micro_batches=16)
     with pytest.raises(UsageError) as caught:
         uncut(request, NO_LIMIT, quiet, nothing_kept())
-    assert "as 5.9 % of each step is bubble" in caught.value.message
-    rate = f"layers would give {16 / 17 * sum(rates):.0f} samples/s"
+    assert "because 5.9 % of each step is bubble" in caught.value.message
+    rate = f"layers would give at most {16 / 17 * sum(rates):.0f} samples/s"
     assert rate in caught.value.message
     forced = uncut(asked(force=True), NO_LIMIT, quiet, nothing_kept())
     assert known(forced.solo_best).throughput == pytest.approx(max(rates))
@@ -444,4 +444,4 @@ def test_a_model_is_cut_only_where_that_can_be_faster() -> None:
     one = uncut(request, NO_LIMIT, quiet, nothing_kept())
     assert known(one.solo_best).device == 0
     assert one.split is None
-    assert one.split_why_not == "GPU:1 does not hold the whole model"
+    assert one.split_why_not == "the whole model does not fit on GPU:1"

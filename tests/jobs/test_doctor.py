@@ -123,7 +123,7 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     assert [check.status for check in found["driver"] + found["nvml"]] == ["ok", "ok"]
     check = software.driver_for_build(BUILD, reading)
     assert check.status == "failure"
-    assert "470.57.02 serves CUDA up to 11.4" in check.detail
+    assert "470.57.02 supports CUDA up to 11.4" in check.detail
     assert "525.60.13 or newer" in check.detail
     assert (check.next or "").startswith(known_error("driver-too-old").remedy)
     reading, _ = checks_of(tmp_path, TWO_UNLIKE_GPUS)
@@ -418,7 +418,7 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     copies = [(copy.source, copy.target, copy.intact) for copy in checkup.copies]
     assert copies == [(0, 1, True), (1, 0, True)]
     # No rate is told, as it would be that of the host's memory.
-    assert checkup.checks[6].detail.endswith("all arrived whole")
+    assert checkup.checks[6].detail.endswith("all intact")
     assert known(checkup.all_reduce).bytes > 1000
     assert "… a training step of small on CPU:0, CPU:1" in done.stderr
     told = " ".join(done.stdout.split())

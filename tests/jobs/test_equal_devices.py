@@ -128,7 +128,7 @@ def test_a_balance_is_told_of_a_device_that_holds_nothing() -> None:
         made = new_probe(asked, TimeLimit(), heard.append, journal)
     assert [known(one.batch_limit).fits for one in made.probes] == [None, 16]
     texts = [event.text for event in heard if isinstance(event, Doing)]
-    assert f"GPU:0 does not hold {TINY} with a batch of 1: it needs" in texts[-1]
+    assert f"{TINY} does not fit on GPU:0 at batch size 1: it needs" in texts[-1]
 
 
 def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> None:

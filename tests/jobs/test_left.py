@@ -49,5 +49,5 @@ def test_what_memory_does_not_hold_is_left_away() -> None:
     assert split_over(in_parts, {0}).batches == (min(2 * limits[0], maximum + 8), 0)
     with pytest.raises(NothingFits):
         split_over(whole, set())
-    with pytest.raises(BadInput, match="step times, for --restarts"):
+    with pytest.raises(BadInput, match="--restarts needs the devices' step times"):
         check_curves(altered(whole, curves=()))

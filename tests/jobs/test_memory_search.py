@@ -78,7 +78,7 @@ def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
 
 THIRTY = altered(QUICK, name="small", memory=(64 + 4 * 30) * MIB)
 TINY = altered(QUICK, memory=66 * MIB)
-FITS = "this fits, tried: --batches "
+FITS = "this fits (tried): --batches "
 
 
 @cases(
@@ -88,7 +88,14 @@ FITS = "this fits, tried: --batches "
     ((QUICK, THIRTY), (100, 60), 0, "GPU:1 (small) at batch 60", f"{FITS}100 30", 3),
     ((QUICK, THIRTY), (100, 60), None, "GPU:1 (small) at batch 60", f"{FITS}100 30", 2),
     ((THIRTY,), (60,), 0, "GPU:0 (small) at batch 60", f"{FITS}30", 1),
-    ((QUICK, THIRTY), (100, 20), 0, "a device", "it fits on a second try", 2),
+    (
+        (QUICK, THIRTY),
+        (100, 20),
+        0,
+        "a device",
+        "the same split fits on a second try",
+        2,
+    ),
     ((TINY, TINY), (8, 8), 1, "GPU:1 (quick) at batch 8", "not even one sample", 7),
     ids=str,
 )
@@ -136,7 +143,7 @@ def test_what_the_device_needs_that_refused(
     if told:
         real = _needs_and_has(error, gpus, (75 * MIB, 75 * MIB))
         held = told.replace("needs", "held")
-        assert real == held.replace(", and", " when it asked for more, and")
+        assert real == held.replace(", and", " when it requested more, and")
 
 
 def limits_of(

@@ -135,7 +135,7 @@ def test_the_fastest_of_three_sizes_is_gone_on_with(
     assert first == f"sync is 33 % of a step, 8.00 ms: trying {trying}"
     names = {0: "all gradients at once"}
     names |= {n * MIB: f"gradients in packs of {n}.00 MiB" for n in (1, 4)}
-    assert last == f"goes on with {names[fastest]}"
+    assert last == f"continuing with {names[fastest]}"
     for size, told in zip(worker_group.sizes[1:], tries, strict=False):
         if syncs_s[size] is None:
             assert told == f"replica 0 ran out of memory with {names[size]}"

@@ -124,7 +124,7 @@ def test_an_update_that_is_all_of_a_steps_fixed_cost_leaves_some_compute() -> No
 
 
 def test_a_probe_that_looked_at_no_batch_large_enough_is_named() -> None:
-    told = r"^the probe of 2026-11-21\S+ looked no further than --max-batch 4, and"
+    told = r"^the probe of 2026-11-21\S+ stopped at --max-batch 4, but"
     with pytest.raises(NothingFits, match=told):
         planned_of(altered(probe_of(PAIR), max_batch=4))
 
@@ -236,7 +236,7 @@ def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
         planned(global_batch=2400)
     too_large = "a global batch of 2,400 is too large: at most 1,744 fit"
     assert error.value.message == too_large
-    found = "the nearest that is possible: 1744; or --accumulate auto does it, in micro-batches"
+    found = "the nearest that is possible: 1744; or --accumulate auto reaches it with micro-batches"
     assert error.value.remedy == found
 
 
@@ -306,10 +306,10 @@ def test_a_plan_finds_its_devices_by_uuid_and_refuses_others() -> None:
     made = planned()
     moved = tuple(altered(device, index=1 - device.index) for device in PAIR)
     assert planned_devices(made, made.split.used, moved) == moved
-    gone = r"GPU:1 \(GeForce GTX 1080, .*\) is not here"
+    gone = r"GPU:1 \(GeForce GTX 1080, .*\) is missing"
     with pytest.raises(PlanMismatch, match=gone):
         planned_devices(made, made.split.used, PAIR[:1])
-    with pytest.raises(PlanMismatch, match=r"another memory: 1 B, not [0-9.]+ GiB"):
+    with pytest.raises(PlanMismatch, match=r"has 1 B of memory, not [0-9.]+ GiB"):
         planned_devices(made, [0], (altered(PAIR[0], memory_bytes=1), PAIR[1]))
     plain = altered(made, devices=simulated_devices("2")[0])
     with pytest.raises(PlanMismatch, match=r"is for 2 plain CPU devices \(--simulate"):
@@ -321,7 +321,7 @@ def test_a_plan_finds_its_devices_by_uuid_and_refuses_others() -> None:
     shaped = altered(small, input_shapes=((28, 28, 1),))
     check_model(made.model, shaped)  # an older plan does not say
     check_model(shaped, shaped)
-    told = r"parameters, of samples of 28×28×1, this is .* of samples of any×80"
+    told = r"parameters, of samples of 28×28×1, not for .* of samples of any×80"
     with pytest.raises(PlanMismatch, match=told):
         check_model(shaped, altered(small, input_shapes=((None, 80),)))
 

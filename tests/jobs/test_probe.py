@@ -233,7 +233,7 @@ def test_where_not_even_one_sample_fits_it_says_what_is_needed() -> None:
     none, few = (altered(QUICK, memory=66 * MIB + more * 4 * MIB) for more in (0, 5))
     with pytest.raises(NothingFits) as caught:
         probed(none, QUICK, few, duration_s=0.2, max_batch=16)
-    told = f"GPU:0 does not hold {TINY} with a batch of 1"
+    told = f"{TINY} does not fit on GPU:0 at batch size 1"
     assert f"{told}: it needs 68.0 MiB, and 66.0 MiB" in str(caught.value)
     result = caught.value.partial
     assert isinstance(result, Probe)

@@ -106,13 +106,13 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
     (HEAD + "a" * 201 + ",64,1\n", "line 2: device: String should have at most"),
     (HEAD + "a,64,0.1\n", "a has only one batch"),
     (HEAD + "a,64,0.1\nb,64,0.2\n", "a has only one batch"),
-    (HEAD + '"a,64,0.1\n', "no CSV table"),
+    (HEAD + '"a,64,0.1\n', "is not a CSV table"),
     (HEAD.replace(",", ";") + "a;64;0,1\n", "has semicolons between its columns"),
     (HEAD + 'a,64,"0,1"\n', "line 2: 0,1 has a decimal comma"),
-    (HEAD + "a,64,0,1\n", "line 2 has more columns than the head"),
+    (HEAD + "a,64,0,1\n", "line 2 has more columns than the header"),
     (HEAD + "a,64,50\na,128,80.5\n", "takes 50 s or more, up to 80.5 s: are these"),
-    ("\udcff", "no CSV table"),
-    (HEAD, "has no line below its head"),
+    ("\udcff", "is not a CSV table"),
+    (HEAD, "has a header but no rows"),
     ids=str,
 )
 def test_what_is_wrong_has_its_line(tmp_path: Path, text: str, why: str) -> None:

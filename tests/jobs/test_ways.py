@@ -36,7 +36,7 @@ def test_a_clock_that_is_off_and_a_closed_port_are_told(hosts: tuple[str, ...]) 
     for host, (clock, connections) in checks.items():
         clocks[host] = (clock.status, clock.detail)
         found = re.match(
-            r"port \d+ of [\d.]+ is not reached from (.*)", connections.detail
+            r"port \d+ of [\d.]+ cannot be reached from (.*)", connections.detail
         )
         assert found is not None
         assert connections.status == "failure"
@@ -44,7 +44,7 @@ def test_a_clock_that_is_off_and_a_closed_port_are_told(hosts: tuple[str, ...]) 
         cut_off[host] = re.findall(r"(\w+): ", found[1])
     assert clocks["alpha"][0] == clocks["gamma"][0] == "ok"
     assert clocks["beta"][0] == "warning"
-    assert "behind the one here" in clocks["beta"][1]
+    assert "behind the clock here" in clocks["beta"][1]
     others = {"alpha": ["gamma"], "beta": ["gamma"], "gamma": ["alpha", "beta"]}
     assert cut_off == others
     in_reach = check_ways(hosts[:2], lambda _: None)

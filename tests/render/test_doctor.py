@@ -17,17 +17,17 @@ def checked(what: str, status: Any, detail: str, next_: str | None = None) -> Ch
     return Check(code=code, status=status, what=what, detail=detail, next=next_)
 
 
-STARTS = "the driver starts it anew for each process, which takes seconds"
+STARTS = "the driver restarts the GPU for each process, which takes seconds"
 DIED = "GPU:1: the worker was ended by SIGABRT \x1b[31mwhile training"
 LOG = "/home/somebody/.local/state/gpubalance/logs/check.log"
-OFF = f"GPU:0 has persistence off: {STARTS}"
+OFF = f"GPU:0 has persistence mode off: {STARTS}"
 CHECKS = (
     checked("driver", "ok", "550.54.14, for CUDA up to 12.4"),
     checked("persistence", "warning", OFF, "sudo nvidia-smi -i 0 -pm 1"),
     checked(
         "training step", "failure", DIED, f"do this\nthe worker's whole log is {LOG}"
     ),
-    checked("all-reduce", "skipped", "not tried: there is one device"),
+    checked("all-reduce", "skipped", "not tried: there is only one device"),
 )
 CHECKUP = Checkup(created="2026-11-21T12:00:00+00:00", devices=(), checks=CHECKS)
 

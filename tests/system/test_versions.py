@@ -20,7 +20,7 @@ from tests.support.told import warnings_of
 def newer(monkeypatch: pytest.MonkeyPatch) -> str:
     """The Keras here is newer than what was tested."""
     monkeypatch.setitem(versions.TESTED, "Keras", ((3, 10), (3, 11)))
-    return f"not tested with Keras {versions.software().keras}, only with 3.10 to 3.11"
+    return f"tested with Keras 3.10 to 3.11, not with {versions.software().keras}"
 
 
 @cases(
@@ -40,16 +40,16 @@ def test_what_a_build_of_tensorflow_is_for(
     "tensorflow, keras, newer",
     ("2.21.0", "3.12.0", None),
     ("2.22.0rc0", "3.16.0.dev2026102704", None),
-    ("2.22.3", "3.17.0", "Keras 3.17.0, only with 3.12 to 3.16"),
-    ("2.23.0", "3.15.1", "TensorFlow 2.23.0, only with 2.20 to 2.22"),
-    ("3.0.0", "4.0.0", "Keras 4.0.0, only with 3.12 to 3.16"),
+    ("2.22.3", "3.17.0", "Keras 3.12 to 3.16, not with 3.17.0"),
+    ("2.23.0", "3.15.1", "TensorFlow 2.20 to 2.22, not with 2.23.0"),
+    ("3.0.0", "4.0.0", "Keras 3.12 to 3.16, not with 4.0.0"),
     (None, None, None),
 )
 def test_which_version_is_newer_than_all_that_were_tested(
     tensorflow: str, keras: str, newer: str | None
 ) -> None:
     found = untested(tensorflow, keras)
-    wanted = None if newer is None else f"gpubalance was not tested with {newer}"
+    wanted = None if newer is None else f"gpubalance was tested with {newer}"
     assert (found and found.text) == wanted
 
 

@@ -91,7 +91,7 @@ LARGE = r"\(number 1\) fits on no device: it needs 24.8 MiB of 1.00 MiB on GPU:0
 LACKS = [
     (1, (10, 100_000), LARGE),
     (1, (3000, 3000), "the models do not fit on the devices together"),
-    (5, 21 * (1000,), "ended after 200,000 steps, so there may be one"),
+    (5, 21 * (1000,), "stopped after 200,000 steps, so one may exist"),
 ]
 
 
@@ -123,11 +123,11 @@ def test_a_larger_batch_is_placed_anew(tmp_path: Path) -> None:
 def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
     with refused("takes a Keras model first, and got a value of type int"):
         gpubalance.Ensemble([1], simulate=1)
-    with refused("an ensemble needs a model"):
+    with refused("an ensemble needs at least one model"):
         gpubalance.Ensemble([], simulate=1)
     with refused(r"missing.keras can't be loaded"):
         gpubalance.Ensemble([tmp_path / "missing.keras"], simulate=1)
-    with refused("a generator ends with the first model"):
+    with refused("a generator would be exhausted after the first model"):
         gpubalance.Ensemble([dense(1)], simulate=1).predict(iter([np.ones((1, 64))]))
     unlike = gpubalance.Ensemble([dense(3), dense(1)], simulate=2)
     with refused("the models' outputs differ in shape"):

@@ -316,7 +316,7 @@ def test_one_model_takes_data_of_several_kinds() -> None:
 
     assert len(split.fit(model, thrice(), verbose=0).history["loss"]) == 1
     endless = tf.data.Dataset.from_tensor_slices((X, Y)).repeat()
-    with refused("never ends"):
+    with refused("the dataset is infinite"):
         split.fit(model, endless, verbose=0)
     trained = split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0)
     assert len(trained.history["loss"]) == 2
@@ -364,7 +364,7 @@ def test_a_plan_is_loaded_with_its_devices_and_batches(tmp_path: Path) -> None:
         assert split.batches == made.batches
         assert split.limits == tuple(share.limit for share in made.shares)
         assert split.fixed_samples == pytest.approx([0.008 / 0.0002, 0.008 / 0.0003])
-    of_a_profile = r"devices of a profile(.|\n)*by its profile, not by a number"
+    of_a_profile = r"devices of a profile(.|\n)*name the profile that it was made with"
     for other, told in ((four, "the plan is for other devices"), (2, of_a_profile)):
         with pytest.raises(PlanMismatch, match=told):
             load_plan(path, simulate=other)

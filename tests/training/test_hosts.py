@@ -68,10 +68,10 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
         assert said.count(f"{label} | evaluated 2 batches") == 2
         refused = f"{label} | refused: the data "
         assert f"{refused}of alpha:1, beta:0 is not that of alpha:0" in said
-        unlike = f"{refused}is not as long in all processes: "
+        unlike = f"{refused}differs in length between the processes: "
         assert f"{unlike}610 in alpha:0, 609 in alpha:1, 608 in beta:0" in said
         left = f"{unlike}the next batch has "
         assert f"{left}144 in alpha:0, 0 in beta:0" in said
         assert f"{left}34 in alpha:0, 33 in alpha:1, 32 in beta:0" in said
-        before = f"{label} | refused: the processes have not trained for as many steps before: "
+        before = f"{label} | refused: the processes have trained different numbers of steps: "
         assert f"{before}0 in alpha:0, 1 in alpha:1, 2 in beta:0" in said

@@ -29,7 +29,7 @@ def plan_of_four(batches: tuple[int, ...]) -> Plan:
     return altered(made, **changes, shares=tuple(shares))
 
 
-@pytest.mark.filterwarnings("ignore:.*is of simulated devices")
+@pytest.mark.filterwarnings("ignore:.*is for simulated devices")
 @cases("batches", (64, 64, 64, 64), (0, 64, 32, 16), (64, 0, 32, 0), (0, 0, 0, 8))
 def test_limits_and_fixed_costs_are_of_devices_in_use(batches: tuple[int, ...]) -> None:
     split = load_plan(plan_of_four(batches))

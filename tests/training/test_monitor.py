@@ -179,10 +179,10 @@ def test_a_split_is_rebalanced_within_the_epoch_and_says_so(
 def test_a_fit_of_another_batch_leaves_the_split_as_it_is_and_says_so() -> None:
     split, model = hot_pair(from_s=0.0)
     monitor = split.monitor(every=1, rebalance=True)
-    with warned("The monitor rebalances by steps of 100 only"):
+    with warned("The monitor rebalances only with steps of 100"):
         split.fit(model, X, Y, batch_size=80, epochs=5, verbose=0, callbacks=[monitor])
     assert split.batches == (50, 50)
-    with refused("a fit takes one monitor, and got two"):
+    with refused("fit takes one monitor, not two"):
         split.fit(model, X, Y, verbose=0, callbacks=[monitor, split.monitor()])
 
 
@@ -208,7 +208,7 @@ def test_a_lack_of_memory_that_a_rebalance_has_made_is_told_as_one() -> None:
     with pytest.raises(OutOfMemory, match=r"its batch of \d+, to which") as caught:
         followed(split, model)
     assert "the monitor raised it from 50 in step " in caught.value.message
-    assert "leave rebalance=True out, and the split stays 50/50" in caught.value.remedy
+    assert "leave out rebalance=True: then the split stays 50/50" in caught.value.remedy
 
 
 @pytest.mark.full

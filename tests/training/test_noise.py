@@ -107,7 +107,7 @@ def test_rows_of_an_embedding_that_meet_in_a_batch_are_one() -> None:
 
 
 def test_a_batch_in_one_piece_on_one_device_is_refused_with_the_remedy() -> None:
-    in_one = r"in one piece on one device(.|\n)*micro_batches=\[50\]"
+    in_one = r"one device has it in one piece(.|\n)*micro_batches=\[50\]"
     with refused(in_one, UsageError):
         simulated((100,)).monitor(noise=True)
 

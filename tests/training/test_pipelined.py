@@ -175,8 +175,8 @@ def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:
     with refused(where, OutOfMemory) as told:
         layers.fit(model, inputs, labels, verbose=0)
     assert ": it held 9" in told.value.message
-    smaller = "and with a smaller --micro-batch its parts are smaller"
-    assert told.value.remedy.endswith(f"leaves more memory free, {smaller}")
+    smaller = "a smaller --micro-batch needs less"
+    assert told.value.remedy.endswith(f"keeps more memory free; {smaller}")
 
 
 def test_a_weight_is_never_used_by_another_device_unseen() -> None:
@@ -194,7 +194,7 @@ def test_a_weight_is_never_used_by_another_device_unseen() -> None:
     own = of.Lambda(lambda one: one @ ops.transpose(first.kernel))
     tied = keras.Sequential([keras.Input((6,)), first, of.ReLU(), own])
     tied.compile("sgd", "mse")
-    with pytest.raises(BadInput, match="/kernel, which another device has"):
+    with pytest.raises(BadInput, match="/kernel, a weight on another device"):
         layers_for(tied).fit(tied, inputs, inputs, verbose=0)
 
 
@@ -208,7 +208,7 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
     body = [keras.Input((6,)), of.Embedding(9, 4, mask_zero=True)]
     body += [of.Dropout(0.1), of.Dense(3)]
     own_code = "is of the class Subclassed, with code of its own instead of a graph"
-    own_step = "has a train_step of its own, which runs all of its layers at once"
+    own_step = "has its own train_step, which runs all layers in one go"
     left = "divides by what ignore_class leaves of a batch"
     mean, other = loss("sum_over_batch_size"), loss("none")
     cases: list[tuple[Any, Any, str]] = [
@@ -218,7 +218,7 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
         (keras.Sequential(dense), other, "divides by other than samples"),
         (keras.Sequential(dense), ignoring, left),
         (keras.Sequential(dense), None, "is compiled without a loss"),
-        (keras.Sequential(dense), "mse", "jit_compile=True, which is for one device"),
+        (keras.Sequential(dense), "mse", "jit_compile=True, which works on one device"),
     ]
     inputs, labels = of_two(_SAMPLES)
     for model, given, message in cases:
@@ -257,7 +257,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:
         return model
 
     a_number = r"\(summed\) sums over the batch and returns one number"
-    with refused(rf"{a_number}(.|\n)*→ return a value"):
+    with refused(rf"{a_number}(.|\n)*→ return one value"):
         fit(summed)
     with warned(r"\(Dice\) is not a mean over samples"):
         fit(losses.Dice())
@@ -274,7 +274,7 @@ def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
     result = cut(two_in_two_out())
     file = tmp_path / "layers.json"
     file.write_text(result.model_dump_json())
-    with refused("not here", PlanMismatch):
+    with refused("is missing", PlanMismatch):
         gpubalance.load_layers(file, simulate=1)
     layers = layers_for(two_in_two_out())
     with layers.scope():
@@ -283,7 +283,7 @@ def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
         mixed = two_in_two_out(loss=summed)
     with refused("other layers than", PlanMismatch):
         layers.fit(wider, inputs, labels)
-    with refused("a batch of 64, where the layers were cut for 32"):
+    with refused("a batch of 64 is too large: the cut is for 32"):
         layers.fit(model, inputs, labels, batch_size=64)
     with refused("samples for some outputs and not for others"):
         layers.fit(mixed, inputs, labels, verbose=0)

@@ -69,18 +69,18 @@ def test_another_precision_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None
     with split.scope():
         model = classifier()()
     tf.config.experimental.enable_tensor_float_32_execution(True)
-    told = r"the split is for float32, and the model .* trains in tf32: .* --precision tf32 finds"
+    told = r"the split was measured in float32, but the model .* trains in tf32: .* --precision tf32 finds"
     with pytest.warns(UserWarning, match=told):
         split.fit(model, X, Y, verbose=0)
     with split.scope():
         keras.config.set_dtype_policy("mixed_bfloat16")
         other = classifier()()
-    with warned("for float32, and the model .* trains in mixed_bfloat16"):
+    with warned("measured in float32, but the model .* trains in mixed_bfloat16"):
         split.fit(other, X, Y, verbose=0)
     assert warnings_of(lambda: split.fit(model, X, Y, verbose=0)) == []  # it was said
     tf.config.experimental.enable_tensor_float_32_execution(False)
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    with warned("was measured without NVIDIA_TF32_OVERRIDE, as"):
+    with warned("was measured without NVIDIA_TF32_OVERRIDE, which"):
         split.fit(model, X, Y, verbose=0)
 
 
@@ -94,7 +94,7 @@ def test_a_policy_that_the_script_has_set_is_replaced_with_a_warning() -> None:
 def test_stages_train_in_the_precision_that_they_were_cut_in() -> None:
     cut = Layers.model_validate_json((DATA / "pair-layers.json").read_text())
     settings = cut.settings.model_copy(update={"precision": "mixed_bfloat16"})
-    with pytest.warns(UserWarning, match="of simulated devices"):
+    with pytest.warns(UserWarning, match="for simulated devices"):
         stages = load_layers(cut.model_copy(update={"settings": settings}))
     with stages.scope():
         assert keras.config.dtype_policy().name == "mixed_bfloat16"

@@ -20,7 +20,7 @@ X, Y = numbers(240)
 def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     split = simulated((70, 30))
     outside = r"was built outside this split's scope\(\)"
-    with refused(rf"{outside}(.|\n)*→ with split\.scope\(\):"):
+    with refused(rf"{outside}(.|\n)*→ build .* inside `with split\.scope\(\):`"):
         split.fit(classifier()(), X, Y)
     split, model = in_split()
     too_many = r"fewer CPU devices than 9(.|\n)*with several splits, enter the largest one's scope first"
@@ -29,12 +29,10 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
     assert len(caught.traceback) == 2  # this line, and the scope
-    with refused("a batch of 1 can't be shared among 2 devices"):
+    with refused("a batch of 1 has fewer samples than the 2 devices"):
         split.fit(model, X, Y, batch_size=1)
     model.compile("adam", "mse")
-    again = (
-        r"the model compiled, outside this split's scope(.|\n)*→ compile it again, with"
-    )
+    again = r"the model compiled, outside this split's scope(.|\n)*→ compile it again inside the scope, with"
     with refused(f"the optimizer of the model .* was made, or {again} a new op"):
         split.fit(model, X, Y)
     with split.scope():
@@ -59,7 +57,7 @@ def test_a_model_from_elsewhere_is_refused_with_what_to_do() -> None:
 
 def test_a_label_that_is_no_class_is_refused_without_a_warning(recwarn: Any) -> None:
     model, validated = in_split()[1], in_split()[1]
-    has = r"has the label \(y\) 3, and the model has 3 classes: 0 to 2"
+    has = r"contains the label \(y\) 3, but the model has 3 classes: 0 to 2"
     text = rf"{has}\n  → number the classes"
     with refused(text):
         model.fit(X, Y + 1, verbose=0)
@@ -80,11 +78,9 @@ def test_a_subclass_gets_its_variables_in_the_scope_or_is_refused(before: str) -
         model.fit(X, Y, verbose=0)
         return
     model(X[:1])
-    outside = (
-        r"first called or built outside: there its layer dense\w* got its variables"
-    )
+    outside = r"called or built outside it first: its layer dense\w* created its variables there"
     with refused(
-        rf"^the model \w+ was .*, but {outside}\n  → make the model anew, and"
+        rf"^the model \w+ was .*, but {outside}\n  → build the model anew and"
     ):
         model.fit(X, Y, verbose=0)
 
@@ -117,15 +113,17 @@ def test_what_a_split_cannot_do_is_told_in_a_sentence() -> None:
         scaled.layers[0].quantize("float8")
     names = "ema_overwrite_frequency", "gradient_accumulation_steps"
     for model, what in zip((averaging, accumulating), names, strict=True):
-        with refused(f"optimizer has {what}, which Keras can't do over several"):
+        with refused(
+            f"optimizer sets {what}, which Keras does not support over several"
+        ):
             split.fit(model, X, Y, verbose=0)
-    of_layer = r"^the layer dense\w* of the model \w+ gives the next value of its input"
-    with refused(rf"{of_layer}s_scale as a gradient, as float8 does"):
+    of_layer = r"^the layer dense\w* of the model \w+ passes new values of its input"
+    with refused(rf"{of_layer}s_scale as gradients, as float8 does"):
         split.fit(scaled, X, Y, verbose=0)
     split.evaluate(scaled, X, Y, verbose=0)
     with refused(r"the layer memory of the model .* is stateful"):
         split.predict(stateful, X.reshape(-1, 3, 2)[:100], verbose=0)
-    with warned("set to run eagerly, which is for one device: with a split it is trac"):
+    with warned("set to run eagerly, but with a split its steps are traced"):
         split.fit(eager, X, Y, verbose=0)
 
 
@@ -141,7 +139,7 @@ def test_what_cannot_be_trained_on_is_told_in_a_sentence() -> None:
         for nothing in none:
             with refused("the data has no samples"):
                 split.fit(model, *nothing, verbose=0)
-        with refused(r"no samples\n  → batch\(…, drop_remainder=True\) leaves"):
+        with refused(r"no samples\n  → batch\(…, drop_remainder=True\) drops"):
             split.fit(model, short, verbose=0)
         for call in (split.fit, split.evaluate):
             for unlabelled in (X, samples.map(lambda *parts: parts[0])):

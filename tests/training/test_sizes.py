@@ -47,12 +47,12 @@ def test_a_time_scale_slows_the_profile_of_whatever_is_simulated() -> None:
 def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> None:
     devices, own = devices_of(QUICK, QUICK, QUICK), {"all_reduce": "hierarchical"}
     plan_of_three = planned(devices, own, global_batch=96, sync_s=0.0)
-    with warned("of simulated devices"), refused(f"{ODD}there are 3", UsageError):
+    with warned("for simulated devices"), refused(f"{ODD}there are 3", UsageError):
         load_plan(plan_of_three)
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:
-    no_profile = r"can't read no\.toml: .*\n  → simulate takes a profile"
+    no_profile = r"can't read no\.toml: .*\n  → simulate takes the file of a profile"
     with refused(no_profile, UsageError):
         Split(batches=[8, 4], simulate="no.toml")
 
@@ -71,10 +71,10 @@ def test_what_a_monitor_cannot_do_is_told_at_once(tmp_path: Path) -> None:
     split = Split(batches=[8, 4], simulate=2)
     every: Any
     for every in (0, -1, 2.5):
-        with refused(f"can't stamp every {every} steps", UsageError):
+        with refused(f"every={every} is not possible", UsageError):
             split.monitor(every=every)
     for given in (tmp_path / "missing" / "n.json", str(tmp_path)):
-        no_file = f"noise={given} is no file in a folder that can be written\n"
+        no_file = f"noise={given} is not a file in a folder that exists and can be written to\n"
         with refused(no_file, EnvironmentFault):
             split.monitor(noise=given)
     assert list(tmp_path.iterdir()) == []

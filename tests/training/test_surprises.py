@@ -53,19 +53,19 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     made = plan_of_small(model="train.py:small", data="train.py:dataset")
     path.write_text(made.model_dump_json())
-    simulated_only = r"is of simulated devices \(GPU:0 .*simulate= says that"
+    simulated_only = r"is for simulated devices \(GPU:0 .*simulate= confirms that"
     with pytest.warns(UserWarning, match=simulated_only):
         split = load_plan(path)
     with split.scope():
         model = classifier()()
     (text,) = told(lambda: split.fit(model, X, Y, verbose=0))
     assert (
-        "train.py:small (the model small with 648 parameters), and this model is"
+        "train.py:small (the model small with 648 parameters), but this model is"
         in text
     )
     own = "--model FILE.py:FUNCTION --data FILE.py:FUNCTION --global-batch 240 -o NEW.json"
     balance = f"gpubalance balance --simulate PROFILE.toml {own} finds its split"
-    assert f"163 parameters: {balance}: FILE.py has the " in text
+    assert f"163 parameters: {balance}, if FUNCTION in FILE.py " in text
     assert told(lambda: split.fit(model, X, Y, verbose=0)) == []
 
 
@@ -86,22 +86,22 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
 
     assert text() == text(optimizer=SGD) == text(step=step) == ""
     phase = (
-        r"163 parameters: its best split may be another one: .* --model \S+:FUNCTION --data "
-        r"train.py:dataset .*frozen-2.json, where .* frozen, see Fine-tune in phases"
+        r"163 parameters: its best split may differ: .* --model \S+:FUNCTION --data "
+        r"train.py:dataset .*frozen-2.json, where .* froze other layers, see .Fine-tune in phases"
     )
     functions = {"model": "train.py:frozen", "data": "train.py:dataset"}
     assert re.search(phase, text(functions, parameters=16 * 3 + 3))
     # A convolution has as many parameters for images of any size.
     larger = text(input_shapes=((12,),))
-    assert "163 parameters, of samples of 12), and this model is sequential" in larger
+    assert "163 parameters, of samples of 12), but this model is sequential" in larger
     assert "163 parameters, of samples of 6: gpubalance balance" in larger
     of_adam = text(optimizer=ADAM)
     holds = "163 parameters, trained by {}, which holds {} numbers for a weight"
-    assert f"{holds.format('Adam', 2)}), and this" in of_adam
+    assert f"{holds.format('Adam', 2)}), but this" in of_adam
     assert f"{holds.format('SGD', 0)}: gpubalance" in of_adam
     another = text(step=(("MatMul", 12), ("others", 200)))
     assert "measured with another step of sequential" in another
-    than = "(operations: MatMul 12, others 200) than the one that trains (MatMul 5, others 150): "
+    than = "(operations: MatMul 12, others 200) than the one being trained (MatMul 5, others 150): "
     assert than in another
     assert text(step=(("MatMul", 5), ("others", 100))) == ""
     fewer = text(step=(("MatMul", 5), ("others", 99)))
@@ -111,7 +111,7 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
 def test_steps_of_another_size_are_told_once() -> None:
     model = in_split()[1]
     (text,) = told(lambda: model.fit(X[:32], Y[:32], verbose=0))
-    takes = "this fit takes 32 samples a step, 22/10, not the split's 100:"
+    takes = "this fit takes 32 samples a step (22/10), not the split's 100:"
     assert text.startswith(
         f"{takes} there are only 32 samples; gpubalance balance --model"
     )
@@ -133,7 +133,9 @@ def test_a_short_batch_that_comes_first_by_chance_is_not_told_of() -> None:
     assert told(lambda: fit(100, 40)) == []
     for sizes in ((20, 40, 40), (40, 40, 20), (40,)):
         (text,) = told(lambda sizes=sizes: fit(*sizes))
-        assert text.startswith("this fit takes 40 samples a step, 28/12, not the split")
+        assert text.startswith(
+            "this fit takes 40 samples a step (28/12), not the split"
+        )
 
 
 @pytest.mark.full
@@ -148,7 +150,7 @@ def test_a_single_sample_is_no_false_alarm_and_trains_as_on_one_device() -> None
             one.evaluate(X[:1], Y[:1], verbose=0)
 
     (text,) = warnings_of(train)
-    assert "a batch of 1 is too small to be shared among 2 devices" in text
+    assert "a batch of 1 has fewer samples than the 2 devices" in text
     assert apart(model, one_device) < 1e-6
 
 
@@ -197,9 +199,7 @@ def test_batch_normalisation_that_is_not_synchronised_is_told_once() -> None:
     own = (
         f"the model {model.name} normalises each device's own samples (mine and 1 more)"
     )
-    assert text.startswith(
-        f"{own}, so it trains otherwise than on one device; exact: Ba"
-    )
+    assert text.startswith(f"{own}, so the result is not that of one device. Exact: Ba")
     assert texts(model.fit) == []
     exact = normalising(of(trainable=False), of(synchronized=True))
     assert unsynchronised_text(exact, micro=False, xla=False) == ""
@@ -211,13 +211,13 @@ def test_batches_that_become_others_are_told_once() -> None:
     split, model = in_split()
     data = tf.data.Dataset.from_tensor_slices((X, Y))
     in_twenties = data.shuffle(9).batch(20).map(lambda *of: of).repeat(2).prefetch(1)
-    of_twenty = "your batches of 20 are regrouped into the split's 100: an epoch has 20/100 as many steps"
+    of_twenty = "your batches of 20 are regrouped into batches of 100, the split's: an epoch has 20/100 as many steps"
     assert told(lambda: split.fit(model, in_twenties, verbose=0)) == [of_twenty]
     assert told(lambda: model.fit(in_twenties, verbose=0)) == []
     in_twelves = data.batch(12, drop_remainder=True).repeat()
     (text,) = told(lambda: model.fit(in_twelves, steps_per_epoch=2, verbose=0))
     assert text.endswith(
-        "regrouped into the split's 100: steps_per_epoch=2 means 2 steps of 100"
+        "regrouped into batches of 100, the split's: steps_per_epoch=2 now means 2 steps of 100"
     )
     for as_they_were in (data, data.batch(100), data.batch(100).repeat(2)):
         assert told(lambda given=as_they_were: split.fit(model, given, verbose=0)) == []
@@ -235,13 +235,13 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
     told, remedy = caught.value.message, caught.value.remedy
     assert told == "GPU:1 (small) ran out of memory with its batch of 50"
     in_parts = "gpubalance.Split([0, 1], [50, 50], micro_batches=[50, 25])"
-    assert f"in parts, {in_parts}, or less there" in remedy
+    assert f"use micro-batches, {in_parts}, or a smaller batch on that device" in remedy
     assert isinstance(caught.value.__cause__, tf.errors.ResourceExhaustedError)
     parts = Split.of(devices, BatchSplit((50, 50), (50, 25)), JointProfile())
     assert len(parts.fit(model, X, Y, verbose=0).history["loss"]) == 1
     fitting = Split.of(devices, BatchSplit((60, 40)), JointProfile())
-    too_large = "of 100 samples a step, and got 110: leave batch_size out, or give up"
-    with refused(f"{too_large} to 100", OutOfMemory):
+    too_large = "for 100 samples a step, but got 110: leave out batch_size, or give at"
+    with refused(f"{too_large} most 100", OutOfMemory):
         fitting.fit(model, X, Y, batch_size=110, verbose=0)
 
 

@@ -76,7 +76,7 @@ def test_each_loss_that_is_no_mean_is_told_by_its_name() -> None:
     warned = "\n".join(checked(with_losses(*NO_MEANS), *given).warned)
     assert re.findall(r"\((\w+)\) is not a mean over samples", warned) == [*NO_MEANS]
     of_two = checked(with_losses("seldom", "signs"), X, [Y, Y]).warned
-    assert "(seldom) is 0 for the samples tried, so it is not known" in of_two[-1]
+    assert "(seldom) is 0 for the samples tried, so gpubalance cannot" in of_two[-1]
     assert f"the loss signs {DRAWS}" in of_two[0]
 
 
@@ -84,7 +84,10 @@ def test_fit_refuses_with_the_reason_and_what_to_do() -> None:
     """Also what only a training finds: what its step makes, or a compile of one's own omits."""
     for made, message in (
         ((model_with, another_optimizer), r"with loss_scale\w*, which is not the"),
-        ((stepping, "no optimizer"), "has no optimizer: its own compile does not set"),
+        (
+            (stepping, "no optimizer"),
+            "has no optimizer: its own compile method sets none",
+        ),
         ((with_loss, "drawn"), "creates a variable in its first step, as keras.random"),
     ):
         split, model = in_split(*made, micro_batches=(20, 30))

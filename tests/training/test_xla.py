@@ -49,7 +49,7 @@ def test_a_compiled_split_gives_what_one_device_gives(case: Case) -> None:
 @pytest.mark.full
 def test_rare_sizes_train_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     split, model = in_split(classifier("adam", compiled=COMPILED))
-    with warned(r"trains batches of 56/24 without XLA, which compiles") as told:
+    with warned(r"trains batches of 56/24 without XLA: XLA compiles") as told:
         split.fit(model, X, Y, epochs=2, verbose=2, callbacks=[split.monitor(every=2)])
     assert len([one for one in told if "XLA" in str(one.message)]) == 1
     split.fit(model, X[:150], Y[:150], verbose=0)  # one of 35/15, which is as rare
@@ -106,7 +106,7 @@ def test_what_xla_cannot_compile_is_named_and_refused() -> None:
         normalised.jit_compile = True
     with refused(r"(?s)its operation AsString .*# here.*jit_compile=False"):
         split.fit(asked, X[:200], Y[:200], verbose=0)
-    with refused("synchronises batch normalisation amid a step: XLA"):
+    with refused("synchronises batch normalisation in the middle of a step: XLA"):
         split.fit(normalised, X[:200], Y[:200], verbose=0)
 
 

@@ -236,21 +236,21 @@ def checked(model: Any, x: Any, y: Any) -> Any:
     return parity.check(model, batch, "CPU:0")
 
 
-DIVIDED = "is divided by a sum or a mean over the batch, as of weights"
+DIVIDED = "is divided by a sum or a mean over the batch, such as of weights"
 BY_DEVICES = "calls tf.nn.compute_average_loss, which divides by the number of devices"
 NOT_TRIED = r"can't be tried on a few samples \(InvalidArgumentError: (Input to reshape|shape of dy)"
 OF_A_SUM = "takes the gradients of a sum over the batch"
 NO_MEAN = "takes gradients that are not a mean over samples"
-DRAWS = "draws random numbers for the batch as a whole"
+DRAWS = "draws random numbers for the whole batch"
 NO_RESULT = "which is neither a metric's result"
-LATE = "which is computed with what it reads after it applies"
-KEPT = "updates kept from its samples to what is neither a mean nor a sum"
-ADDED = "does not only add to"
+LATE = "which is computed from what it reads after applying"
+KEPT = "updates kept from its samples, but not by a mean or a sum"
+ADDED = "does more than add a mean or a sum over samples to"
 NOT_ITS = "which is not the"
 OF_STEP = r"the train_step of the model \S+ applies gradients with loss_scale\w*"
 AFTER = "after it applies gradients"
-ONCE = "under a condition or in a loop, but a split applies them once"
-RATE, BY_SAMPLES = r"(?i:sgd)\w*/learning_rate", "by what it computes from samples"
+ONCE = "conditionally or in a loop, but a split applies them once"
+RATE, BY_SAMPLES = r"(?i:sgd)\w*/learning_rate", "from its samples"
 A_NUMBER = "sums over the batch and returns one number"
 
 
@@ -263,9 +263,17 @@ Told = dict[str, tuple[Any, ...]]
 REFUSED: Told = {
     "two optimizers": (model_with, two_optimizers, rf"with adam\w*, {NOT_ITS}"),
     "another optimizer": (model_with, another_optimizer, rf"^{OF_STEP}, {NOT_ITS}"),
-    "no optimizer": (model_with, no_optimizer, "changes weights without its optimizer"),
-    "TensorFlow's assignments": (model_with, by_tensorflow, "kernel through TensorF.*"),
-    "scaled outside the tape": (stepping, "outside", "gets no gradient for any weight"),
+    "no optimizer": (model_with, no_optimizer, "changes weights without the optimizer"),
+    "TensorFlow's assignments": (
+        model_with,
+        by_tensorflow,
+        "kernel directly through TensorF.*",
+    ),
+    "scaled outside the tape": (
+        stepping,
+        "outside",
+        "computes no gradient for any weight",
+    ),
     "an average by TensorFlow": (stepping, "average", BY_DEVICES),
     "weights clipped": (model_with, clipped_weights, f"kernel {AFTER}"),
     "a step skipped": (model_with, skipping, ONCE),
@@ -276,7 +284,7 @@ REFUSED: Told = {
     "a step's sum, with L2 and dropout": (stepping, "random sum, L2", OF_A_SUM),
     "compute_loss": (total_of_own, rf"\(your own code: compute_loss\) {OF_A_SUM}"),
     "a layer's loss": (adding, "sum", "the layer mine adds a sum over the batch to"),
-    "a mask": (normalised_behind_a_mask, "gets a mask: there Keras does not synch"),
+    "a mask": (normalised_behind_a_mask, "gets a mask, and Keras does not synch"),
 }
 LOGS = [f"logs {name}, {NO_RESULT} nor a mean" for name in ("norm", "spread", "codes")]
 LOGS += [f"logs {name}, {LATE}" for name in ("output", "counted")]

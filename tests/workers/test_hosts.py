@@ -170,7 +170,7 @@ def test_other_software_and_another_model_are_told_first(
     paths = engine(tmp_path)["PYTHONPATH"]
     via = f"env PYTHONPATH={tmp_path}/{{host}}:{paths}"
     mine = Build(settings=Settings(model="mine:net"), joint=BUILD.joint)
-    another = "mine:net on beta is not the same as here"
+    another = "mine:net on beta differs from the file here"
     with group_that(build=mine, via=via) as worker_group, refused(another):
         worker_group.start()
     keras = tmp_path / "beta/keras-1.0.dist-info"

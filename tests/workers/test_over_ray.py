@@ -103,7 +103,7 @@ def test_ray_gives_no_gpu_that_it_has_not(
     says = refused("^alpha can't be reached: the process that Ray", EnvironmentFault)
     with says as told, connected(cards):
         pass
-    assert "of 2 GPUs that are asked for on alpha the cluster has 0" in told.value.log
+    assert "2 GPUs were requested on alpha, which has 0" in told.value.log
 
 
 @pytest.mark.full  # Ray

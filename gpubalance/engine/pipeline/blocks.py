@@ -79,11 +79,13 @@ def blocks_of(calls: Calls, cuts: Sequence[str] = ()) -> Blocks:
         reason = ""
         if in_the_way:
             layer = next(iter(in_the_way.values()))
-            reason = f": the layer {layer} has calls at both ends of it"
+            reason = (
+                f": every cut would come between two calls of a layer, such as {layer}"
+            )
         raise Refused(
             f"the model can't be cut{reason}",
-            remedy="a layer's weights are on one device: cut a model between layers that are "
-            "called once",
+            remedy="cut a model between layers that are called once: a layer's "
+            "weights are on one device",
         )
     if len(allowed) >= MOST:
         allowed = _narrowest(calls, allowed)
@@ -103,7 +105,7 @@ def _cut_before(name: str, calls: Calls, in_the_way: dict[int, str]) -> int:
     if cut in in_the_way:
         raise BadInput(
             f"--cuts {name}: the layer {in_the_way[cut]} has calls on both sides of that cut",
-            remedy="cut before all of its calls, or after them",
+            remedy="cut before all of its calls, or after all of them",
         )
     return cut
 
@@ -177,7 +179,8 @@ class Calls:
             raise Refused(
                 f"the model {model.name} is of the class {type(model).__name__}, with code of "
                 "its own instead of a graph of layers",
-                remedy="layers need a functional or Sequential model: keras.Model(inputs, outputs)",
+                remedy="use a functional or Sequential model: keras.Model(inputs, "
+                "outputs)",
             )
         self.calls: list[Call] = []
         self.tensors: list[Any] = []

@@ -59,9 +59,10 @@ def refuse_model(model: Any) -> None:
     for name in ("train_step", "test_step", "predict_step", "compute_loss"):
         if getattr(type(model), name) is not getattr(keras.Model, name):
             raise Refused(
-                f"the model {model.name} has a {name} of its own, which runs all of its "
-                "layers at once",
-                remedy="layers train what a model was compiled with: compile(optimizer, loss)",
+                f"the model {model.name} has its own {name}, which runs all layers in "
+                "one go",
+                remedy="leave it out: layers are trained with the compiled loss, "
+                "compile(optimizer, loss)",
             )
     built.check(model, trains=True)
     built.refuse_gradients_that_do_not_add_up(model)
@@ -69,8 +70,8 @@ def refuse_model(model: Any) -> None:
         for layer in model._flatten_layers():
             if getattr(layer, "activity_regularizer", None):
                 raise Refused(
-                    f"the layer {layer.name} has an activity regulariser, of which Keras "
-                    f"{keras.__version__} takes the sum over a batch and not the mean",
+                    f"Keras {keras.__version__} sums the activity regulariser of the "
+                    f"layer {layer.name} over a batch; micro-batches need the mean",
                     remedy="pip install 'keras>=3.14'",
                 )
     if model.compiled:
@@ -80,15 +81,16 @@ def refuse_model(model: Any) -> None:
 def _refuse_compiled(model: Any) -> None:
     if model.jit_compile:
         raise Refused(
-            f"the model {model.name} is compiled with jit_compile=True, which is for one device",
+            f"the model {model.name} is compiled with jit_compile=True, which works "
+            "on one device only",
             remedy='compile it with jit_compile=False; Keras saves True where "auto" took XLA on a '
             "GPU",
         )
     losses = keras_patches.losses_of(model._compile_loss)
     if not losses:
         raise Refused(
-            f"the model {model.name} is compiled without a loss: what its layers add is not "
-            "trained by itself",
+            f"the model {model.name} is compiled without a loss, and what its layers "
+            "add is not trained alone",
             remedy="compile(optimizer, loss)",
         )
     reductions = set(reductions_of(model._compile_loss))
@@ -107,7 +109,8 @@ def _refuse_compiled(model: Any) -> None:
 def refuse_loss(what: str) -> NoReturn:
     """Raises Refused for a loss that its micro-batches' losses do not add up to."""
     raise Refused(
-        f"the model's loss divides by {what}, so its micro-batches do not add up to it",
+        f"the model's loss divides by {what}, so the losses of micro-batches do not "
+        "add up to it",
         remedy="compile it with losses whose reduction is 'sum', or train it on one device",
     )
 

@@ -172,10 +172,11 @@ class Section:
             for variable in other.trained:
                 if other is not self and id(variable.value) in used:
                     raise Refused(
-                        f"the model's layers from {self.own[0].name} to {self.own[-1].name} use "
-                        f"{variable.path}, which another device has, without being called with it",
-                        remedy="make the other layer an attribute of the layer that uses its "
-                        "weights",
+                        f"the model's layers from {self.own[0].name} to "
+                        f"{self.own[-1].name} use {variable.path}, a weight on "
+                        "another device, without being called with it",
+                        remedy="make the layer that owns the weight an attribute of "
+                        "the layer that uses it",
                     )
 
     def _traced(self, tensors: Tensors, labels: Any) -> _Passes:
@@ -252,8 +253,8 @@ class Section:
         losses = self._layers.losses
         if any(loss.shape.rank for loss in losses):
             raise Refused(
-                "a layer adds a loss for each sample, which Keras sums over a batch: "
-                "micro-batches need a mean",
+                "a layer adds one loss per sample, which Keras sums over a batch; "
+                "micro-batches need the mean",
                 remedy="add_loss(ops.mean(loss))",
             )
         with tf.device(self.device):

@@ -16,12 +16,12 @@ from gpubalance.engine.step.part import part_of
 from gpubalance.errors import BadInput
 
 STATEFUL = (
-    "is stateful: it keeps a state for each sample of a batch, of which a split gives each device "
-    "a part"
+    "is stateful: it keeps a state per sample of a batch, and a split divides the "
+    "batch over devices"
 )
 STATELESS = (
-    "stateful=False, with windows long enough to need no state from the batch before; or train on "
-    "one device"
+    "use stateful=False, with windows long enough to need no earlier state; or train "
+    "on one device"
 )
 
 
@@ -50,8 +50,8 @@ def check(model: Any, *, trains: bool) -> list[str]:
     warnings = []
     if model.run_eagerly or tf.config.functions_run_eagerly():
         warnings.append(
-            f"the model {model.name} is set to run eagerly, which is for one device: with a split "
-            "it is traced"
+            f"the model {model.name} is set to run eagerly, but with a split its steps "
+            "are traced"
         )
     return warnings
 
@@ -65,13 +65,13 @@ def no_optimizer(model: Any) -> BadInput:
     """The error for a model to which the user, or its own `compile`, gave no optimizer."""
     if hasattr(model, "optimizer"):  # Keras' compile was called
         return BadInput(
-            f"the model {model.name} was compiled without an optimizer, so it can't train",
+            f"the model {model.name} was compiled without an optimizer",
             remedy='compile it with one: compile(optimizer="adam", …)',
         )
     return BadInput(
-        f"the model {model.name} has no optimizer: its own compile does not set one",
-        remedy="super().compile(optimizer=...) there; a model with several optimizers trains "
-        "on one device",
+        f"the model {model.name} has no optimizer: its own compile method sets none",
+        remedy="call super().compile(optimizer=...) there. A model with several "
+        "optimizers trains on one device only",
     )
 
 
@@ -89,11 +89,11 @@ def refuse_gradients_that_do_not_add_up(model: Any) -> None:
         for variable in layer._trainable_variables:
             if variable.overwrite_with_gradient:
                 raise BadInput(
-                    f"the layer {layer.name} of the model {model.name} gives the next value of its "
-                    f"{variable.name} as a gradient, as float8 does: a split would add up the "
-                    "values of a batch's parts",
-                    remedy="train it on one device without micro-batches; or in another "
-                    "precision, and quantize it afterwards",
+                    f"the layer {layer.name} of the model {model.name} passes new "
+                    f"values of its {variable.name} as gradients, as float8 does: a "
+                    "split would add up those of a batch's parts",
+                    remedy="train it on one device without micro-batches, or use "
+                    "another precision and quantize the model afterwards",
                 )
 
 

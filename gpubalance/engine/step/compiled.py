@@ -30,8 +30,8 @@ def refuse_what_cannot_compile(model: Any) -> None:
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise NotCompiled(
-                f"the model's layer {layer.name} synchronises batch normalisation amid a step: "
-                f"{IN_ONE_PIECE}"
+                f"the model's layer {layer.name} synchronises batch normalisation in "
+                f"the middle of a step: {IN_ONE_PIECE}"
             )
 
 
@@ -46,7 +46,7 @@ def refuse_uncompiled(error: Exception, model: Any) -> NoReturn:
     if unknown is not None:
         what = f"its operation {unknown[1]} ({unknown[2]})"
     lines = own_frames(error).rstrip()
-    place = f", of these lines:\n{lines}" if lines else ""
+    place = f", from these lines:\n{lines}" if lines else ""
     raise NotCompiled(
         f"XLA can't compile the model {model.name}: {what}{place}"
     ) from None

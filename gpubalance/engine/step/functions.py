@@ -292,8 +292,8 @@ class Functions:
             raise BadInput(
                 f"the model {self._model.name} creates a variable in its first step, as "
                 "keras.random without a seed does",
-                remedy="create it before: seed = keras.random.SeedGenerator(1), and draw with "
-                "seed=seed",
+                remedy="create it before that step: seed = "
+                "keras.random.SeedGenerator(1), and draw with seed=seed",
             ) from error
 
     def _for_these(

@@ -56,9 +56,9 @@ def gradients_of(model: Any, part: Part) -> tuple[list[Any], list[Any]]:
     refuse_problems(model, part)
     if changed_by_samples(part, model.trainable_variables):
         part.warn(
-            f"the train_step of the model {model.name} changes weights before it applies "
-            "gradients, as SAM does: with each device's own gradients, so the result is not "
-            "exactly that of one device"
+            f"the train_step of the model {model.name} changes weights before it "
+            "applies gradients, as SAM does. Each device uses its own gradients for "
+            "that, so the result is not exactly that of one device"
         )
     if not part.applied:
         return [], []
@@ -191,8 +191,8 @@ def _refuse_division(
     model: Any, name: str, instead: str, *_: Any, **__: Any
 ) -> NoReturn:
     raise BadInput(
-        f"the model {model.name} calls tf.nn.{name}, which divides by the number of devices: a "
-        "split does so",
+        f"the model {model.name} calls tf.nn.{name}, which divides by the number of "
+        "devices: with a split that would divide twice",
         remedy=instead,
     )
 
@@ -248,10 +248,11 @@ def _refusing_by_hand(model: Any) -> PartReplacements:
         """In place of TensorFlow's own assignment, which `assign` is."""
         if not part.assigns and id(variable) in weights:
             raise BadInput(
-                f"the train_step of the model {model.name} assigns to {weights[id(variable)]} "
-                "through TensorFlow: each device would get weights of its own",
-                remedy="train it with self.optimizer.apply_gradients, or in a callback: "
-                "on_train_batch_end",
+                f"the train_step of the model {model.name} assigns to "
+                f"{weights[id(variable)]} directly through TensorFlow, so the "
+                "devices' weights would drift apart",
+                remedy="change it through self.optimizer.apply_gradients, or in a "
+                "callback: on_train_batch_end",
             )
         return assign(variable, *arguments, **named)
 
@@ -361,10 +362,10 @@ def refuse_what_cannot_accumulate(model: Any) -> None:
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise BadInput(
-                f"the model's layer {layer.name} synchronises batch normalisation, which "
-                "micro-batches do not allow",
-                remedy="leave out --micro-batches, or micro_batches= of a Split; "
-                "or synchronized=False",
+                f"the model's layer {layer.name} synchronises batch normalisation, "
+                "which does not work with micro-batches",
+                remedy="leave out --micro-batches (in a script micro_batches=), or "
+                "set synchronized=False",
             )
 
 

@@ -34,7 +34,7 @@ NOT_FROM_PARTS = (
     "weighted by samples"
 )
 _LATE = (
-    "computed with what it reads after it applies gradients: a split applies them later"
+    "computed from what it reads after applying gradients: a split applies them later"
 )
 
 # As much goes along in a step's sum for nothing.
@@ -173,8 +173,8 @@ class Logs:
             return None
         if _is_by_sample(value, part):
             raise BadInput(
-                f"the model {self._model.name} logs {name}, which has a value for each sample",
-                remedy="log one number, such as their mean",
+                f"the model {self._model.name} logs {name} with one value per sample",
+                remedy="log a single number, such as the mean",
             )
         if SAMPLES not in sources(value, self._results):
             return None
@@ -231,8 +231,8 @@ def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:
 def log_warning(model: Any, name: str, what: str) -> str:
     """The sentence about a log that is not exact."""
     return (
-        f"the model {model.name} logs {name}, which is {what}, so the log is not exactly that of "
-        "one device"
+        f"the model {model.name} logs {name}, which is {what}. The log is not exactly "
+        "that of one device"
     )
 
 

@@ -98,7 +98,7 @@ def _tried(
     except tf.errors.ResourceExhaustedError:
         if count > 2:
             return _tried(model, batch, device, max(2, count // 2), trains=trains)
-        failed = "two samples for want of memory"
+        failed = "two samples, for lack of memory"
     # Whatever the user's code raises for these samples: training may not.
     except Exception as error:  # noqa: BLE001
         failed = f"a few samples ({reason_of(error)})"
@@ -145,8 +145,8 @@ def check_sum(replicas: Replicas) -> None:
                 lost.append(label)
         known = known_error("wrong-sum")
         raise EnvironmentFault(
-            f"the all-reduce {replicas.summing.all_reduce} gives a wrong sum: the numbers of "
-            f"{', '.join(lost)} do not arrive on each device as they are",
+            f"the all-reduce {replicas.summing.all_reduce} gives a wrong sum: the "
+            f"numbers from {', '.join(lost)} do not reach every device unchanged",
             cause=known.cause,
             remedy=known.remedy,
         )

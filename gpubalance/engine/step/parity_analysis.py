@@ -15,24 +15,27 @@ from gpubalance.engine.step.traced_step import TracedStep, state_name
 from gpubalance.errors import BadInput
 from gpubalance.results.combine_rules import MEAN, SUM, CombineRules
 
-UNKNOWN = "so it is not known whether it takes a mean over samples, as a split needs"
+UNKNOWN = (
+    "so gpubalance cannot check that it takes a mean over samples, as a split needs"
+)
 NEITHER = (
-    "not a mean over samples: the losses of a batch's parts are averaged, weighted by samples, "
-    "so the result is not exactly that of one device"
+    "not a mean over samples. The losses of a batch's parts are averaged, weighted by "
+    "samples, so the result is not exactly that of one device"
 )
 _IS_A_MEAN = (
-    "which is taken for a mean when a batch is divided (a sum divided by a fixed number is one, "
-    "too)"
+    "which counts as a mean when the batch is split (also if the sum is divided by a "
+    "fixed number)"
 )
 _UNLIKE = (
-    "takes gradients that are not a mean over samples: they are clipped, or something is computed "
-    "from the batch as a whole, of which each device has only its own samples. A split adds up the "
-    "gradients of a batch's parts, so the result is not exactly that of one device, and a loss "
-    "that compares samples with each other is another number"
+    "takes gradients that are not a mean over samples: it clips them, or computes "
+    "something from the whole batch, of which each device has only its share. A split "
+    "adds up the gradients of the parts, so the result is not exactly that of one "
+    "device; a loss that compares samples with each other differs"
 )
 _DIVIDED = (
-    "is divided by a sum or a mean over the batch, as of weights or a mask: a split divides each "
-    "part's loss by that of the part, so the result is not exactly that of one device"
+    "is divided by a sum or a mean over the batch, such as of weights or a mask. A "
+    "split divides each part's loss by the part's own sum or mean, so the result is "
+    "not exactly that of one device"
 )
 
 
@@ -95,12 +98,12 @@ class ParityAnalysis:
         if not weights_are_finite(self._step.model):
             return []
         text = (
-            f"the loss of the model {self._step.model.name}, or its gradient, is not finite for "
-            "the samples tried"
+            f"the loss of the model {self._step.model.name}, or its gradient, is NaN "
+            "or infinite for the samples tried"
         )
         parts = self._step.parts_with_nan()
         if parts:
-            text += f": there is NaN or infinity among their {' and '.join(parts)}"
+            text += f": their {' and '.join(parts)} contain NaN or infinity"
         return [text]
 
     def _exponent(self, name: str, added: Added) -> int:
@@ -109,13 +112,13 @@ class ParityAnalysis:
         weight_exponent = self._runs.weight_exponent(name)
         if weight_exponent == SUM and is_number and not added.is_regularizer:
             raise BadInput(
-                f"the layer {added.layer} adds a sum over the batch to the loss: it is taken "
-                "for a mean when a batch is divided",
-                remedy="add_loss(ops.mean(loss)), or a value for each sample",
+                f"the layer {added.layer} adds a sum over the batch to the loss: when "
+                "the batch is split, it counts as a mean",
+                remedy="use add_loss(ops.mean(loss)), or return one value per sample",
             )
         if is_number and self._runs.is_zero(name):
             self._warnings.append(
-                f"what the layer {added.layer} adds to the loss is 0 for the samples tried, "
+                f"the layer {added.layer} adds 0 to the loss for the samples tried, "
                 f"{UNKNOWN}"
             )
             self._is_known = False
@@ -136,14 +139,14 @@ class ParityAnalysis:
         if weight_exponent == SUM or is_of_sum:
             raise BadInput(
                 f"{loss} sums over the batch and returns one number, {_IS_A_MEAN}",
-                remedy="return a value for each sample; keras.losses.Loss with reduction='sum' "
-                "sums them",
+                remedy="return one value per sample; "
+                "keras.losses.Loss(reduction='sum') sums them",
             )
         is_own = not is_keras_own(function_of(reduced.loss_object))
         if is_lost:
             if is_own:
                 self._warnings.append(
-                    f"{loss} is no more than rounding for the samples tried, {UNKNOWN}"
+                    f"{loss} is only rounding error for the samples tried, {UNKNOWN}"
                 )
         # Else it is what the user's own code gives to it.
         elif weight_exponent != MEAN and (is_own or not self._own_code):
@@ -178,16 +181,16 @@ class ParityAnalysis:
         elif self._runs.has_lost_gradients():
             self._is_known = False
             warning = (
-                f"{self._training} has no gradients for the samples tried that are more than "
-                f"rounding, {UNKNOWN}"
+                f"{self._training} gives gradients that are only rounding error for "
+                f"the samples tried, {UNKNOWN}"
             )
         elif weight_exponent == SUM or (
             added_equally and self._takes_sum(weight_exponent)
         ):
             raise BadInput(
                 f"{self._training} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
-                remedy="take the mean over samples, or give self.optimizer.scale_loss a value for "
-                "each sample",
+                remedy="take the mean over samples, or pass one value per sample to "
+                "self.optimizer.scale_loss",
             )
         elif weight_exponent != MEAN:
             warning = f"{self._training} {_UNLIKE}"
@@ -239,7 +242,7 @@ class ParityAnalysis:
             if self._runs.is_zero(name):
                 change = "0"
             elif self._runs.is_lost(name):
-                change = "no more than rounding does"
+                change = "no more than rounding error"
             if change:
                 self._warnings.append(
                     f"the layer {layer.name} changes {variable.name} by {change} for the samples "
@@ -247,9 +250,9 @@ class ParityAnalysis:
                 )
             elif weight_exponent is None:
                 self._warnings.append(
-                    f"the layer {layer.name} updates {variable.name} from its samples to what is "
-                    "neither a mean nor a sum over them: the devices' values are averaged, "
-                    "weighted by samples"
+                    f"the layer {layer.name} updates {variable.name} from its samples, "
+                    "but not by a mean or a sum over them: the devices' values are "
+                    "averaged, weighted by samples"
                 )
         return weight_exponents
 
@@ -291,9 +294,9 @@ class ParityAnalysis:
             if not is_silent and not (has_warned and is_keras_own(metric)):
                 combined = "averaged" if weight_exponent == MEAN else "summed"
                 self._warnings.append(
-                    f"the metric {metric.name} does not only add to {variable.name} a mean or a "
-                    f"sum over samples: the devices' values are {combined}, which is not what one "
-                    "device would log"
+                    f"the metric {metric.name} does more than add a mean or a sum over "
+                    f"samples to {variable.name}: the devices' values are {combined}, "
+                    "which is not what one device would log"
                 )
         return weight_exponents
 

@@ -20,9 +20,10 @@ def refuse_problems(model: Any, part: Part) -> None:
     step = f"the train_step of the model {model.name}"
     if part.applied_inside:
         raise BadInput(
-            f"{step} applies gradients under a condition or in a loop, but a split applies them "
-            "once in each step",
-            remedy="apply them outside of it; to accumulate gradients, give a Split micro_batches=",
+            f"{step} applies gradients conditionally or in a loop, but a split "
+            "applies them once per step",
+            remedy="apply them unconditionally; to accumulate gradients, use "
+            "micro_batches= of a Split",
         )
     if len(part.applied) > 1:
         raise BadInput(
@@ -31,8 +32,8 @@ def refuse_problems(model: Any, part: Part) -> None:
         )
     if part.masked_batch_norms:
         raise BadInput(
-            f"the layer {part.masked_batch_norms[0]} gets a mask: there Keras does not synchronise "
-            "batch normalisation",
+            f"the layer {part.masked_batch_norms[0]} gets a mask, and Keras does not "
+            "synchronise batch normalisation with a mask",
             remedy="with synchronized=False each device normalises its own samples; "
             "LayerNormalization is exact",
         )
@@ -46,22 +47,23 @@ def _refuse_changes(model: Any, part: Part, step: str) -> None:
     late = _changed_late(model, part)
     if late:
         raise BadInput(
-            f"{step} changes {late[0].path} after it applies gradients, but a split applies them "
-            "when the train_step is over",
+            f"{step} changes {late[0].path} after it applies gradients, but a split "
+            "applies gradients at the end of the train_step",
             remedy=_IN_A_CALLBACK,
         )
     by_samples = changed_by_samples(part, model.optimizer.variables)
     if by_samples:
         raise BadInput(
-            f"{step} sets {by_samples[0].path} by what it computes from samples: each device "
-            "would set its own",
+            f"{step} sets {by_samples[0].path} from its samples, so each device would "
+            "set another value",
             remedy=_IN_A_CALLBACK,
         )
     if not part.applied and changed_by_samples(part, model.trainable_variables):
         raise BadInput(
-            f"{step} changes weights without its optimizer: each device would get weights of "
-            "its own",
-            remedy="self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))",
+            f"{step} changes weights without the optimizer, so the devices' weights "
+            "would drift apart",
+            remedy="use self.optimizer.apply_gradients(zip(gradients, "
+            "self.trainable_variables))",
         )
 
 
@@ -105,7 +107,7 @@ def _refuse_gradients(model: Any, part: Part, step: str) -> None:
     gradients, _ = part.applied[0]
     if all(gradient is None for gradient in gradients):
         raise BadInput(
-            f"{step} gets no gradient for any weight",
+            f"{step} computes no gradient for any weight",
             remedy="compute the loss inside the tape, and scale it there: "
             "loss = self.optimizer.scale_loss(loss)",
         )
@@ -113,7 +115,8 @@ def _refuse_gradients(model: Any, part: Part, step: str) -> None:
     if needing:
         raise BadInput(
             f"{step} does not scale its loss, which {needing}",
-            remedy="loss = self.optimizer.scale_loss(loss), before the gradients are taken",
+            remedy="add loss = self.optimizer.scale_loss(loss) before taking the "
+            "gradients",
         )
 
 

@@ -307,6 +307,7 @@ def _fixed(
 
 def _for_the_batch(what: str) -> str:
     return (
-        f"{what} draws random numbers for the batch as a whole, so it is not known whether a "
-        "split, in which each device draws its own, gives what one device does"
+        f"{what} draws random numbers for the whole batch. With a split each device "
+        "draws its own, so gpubalance cannot check that the result is that of one "
+        "device"
     )

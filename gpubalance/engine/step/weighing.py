@@ -126,15 +126,15 @@ def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) 
     """The part's fraction of a loss's divisor: samples that a mask leaves, or sample weights."""
     if part.micro:
         raise BadInput(
-            "the model's loss divides by weights or a mask, which micro-batches do not have "
-            "of the whole batch",
-            remedy="Split(...) without micro_batches=, or a plan without: gpubalance balance "
-            "--accumulate off",
+            "the model's loss divides by weights or a mask of the whole batch, which "
+            "a micro-batch does not have",
+            remedy="use Split(...) without micro_batches=, or a plan without "
+            "micro-batches: gpubalance balance --accumulate off",
         )
     if part.compiled:
         raise NotCompiled(
-            "the model's loss divides by weights or a mask of the whole batch, which the devices "
-            f"sum amid their steps: {IN_ONE_PIECE}"
+            "the model's loss divides by weights or a mask of the whole batch, which "
+            f"the devices sum in the middle of a step: {IN_ONE_PIECE}"
         )
     if mask is not None:
         sample_weight = keras_patches.apply_mask(sample_weight, mask, dtype.name, "sum")

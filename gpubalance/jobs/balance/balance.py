@@ -83,7 +83,8 @@ def find_and_prove(rounds: BalanceRounds) -> Plan:
             tried = rounds.rounds_out_of_memory
             raise PartialResult(
                 f"every split that was tried ran out of memory, {tried} of them",
-                remedy="--margin keeps more memory free, --rounds tries more",
+                remedy="keep more memory free with --margin, or try more splits with "
+                "--rounds",
             )
         elif best.run is not None:
             finish(rounds, best.planned.split, best.run)

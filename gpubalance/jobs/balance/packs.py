@@ -73,7 +73,7 @@ def choose_packs(
         joint_workers.sum_in_packs(split, own.pack_bytes)
         raise
     joint_workers.sum_in_packs(split, fastest.pack_bytes)
-    joint_workers.watch(Doing(f"goes on with {_words(fastest.pack_bytes)}"))
+    joint_workers.watch(Doing(f"continuing with {_words(fastest.pack_bytes)}"))
     return None if fastest is own else fastest.measured
 
 

@@ -58,7 +58,7 @@ def prove(rounds: BalanceRounds, planned: Allocation) -> None:
     if proof.speedup_ci95 is not None and proof.speedup_ci95[1] < 1 - WORTH_A_ROUND:
         _prove_even(rounds, planned, proof)
     if not rounds.no_rounds_left and rounds.estimates.moved(planned.split, now):
-        text = "a device is not as fast as it was when the run began: planning again"
+        text = "a device is slower than when the run began: planning again"
         rounds.watch(Doing(text))
         rounds.note(planned, TriedSplit(split=planned.split, measured=now))
 

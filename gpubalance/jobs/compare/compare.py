@@ -34,7 +34,7 @@ _KINDS = {
     "run": "a run",
     "probe": "a probe",
     "prediction": "a plan that was never run",
-    "independent": "models on devices at once",
+    "independent": "models on several devices at once",
     "layers": "a model cut over devices",
 }
 
@@ -188,8 +188,8 @@ def _against(first: Contender, other: Contender, number: int) -> Against:
     if "probe" in kinds and kinds[0] != kinds[1]:
         baseline = f"{first.result.file} is {_KINDS[kinds[0]]}"
         raise BadInput(
-            f"{baseline}, {other.result.file} is {_KINDS[kinds[1]]}: devices measured alone can't "
-            "be compared with a split of them",
+            f"{baseline}, {other.result.file} is {_KINDS[kinds[1]]}: figures of "
+            "devices alone cannot be compared with a split over them",
             remedy="compare runs and plans with each other, and probes with probes",
         )
     same = first.source == other.source

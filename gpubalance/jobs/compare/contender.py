@@ -60,8 +60,8 @@ def read_contender(path: Path) -> Contender:
             warnings = (*source.warnings, *warnings)
     if isinstance(source, Independent) and source.throughput is None:
         raise BadInput(
-            f"{name}: nothing was measured at once before it was interrupted",
-            remedy="measure it to the end: gpubalance independent … -o FILE --resume",
+            f"{name}: interrupted before anything was measured at once",
+            remedy="finish it: gpubalance independent … -o FILE --resume",
         )
     used = used_devices(source)
     devices = tuple(source.devices[part.device] for part in used)

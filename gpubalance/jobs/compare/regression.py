@@ -28,7 +28,9 @@ def check_regression(comparison: Comparison, maximum: float) -> None:
         other = comparison.results[against.result]
         for where, ratio in _ratios(first, other, against):
             if ratio.ci95 is None:
-                few = f"too few timings in it or in {first.file} for an interval"
+                few = (
+                    f"too few timings in this result or in {first.file} for an interval"
+                )
                 raise _cannot(
                     f"{other.file}{where}: {few}",
                     "measure longer: --windows, --duration",
@@ -44,8 +46,8 @@ def check_regression(comparison: Comparison, maximum: float) -> None:
     if slower:
         raise Regression(
             f"{'; '.join(slower)}: more than --fail-slower {100 * maximum:g}%",
-            remedy="measure it once more before looking for a cause: no interval includes how much "
-            "two runs of the same split differ",
+            remedy="measure again before you look for a cause: two runs of the same "
+            "split also differ, and no interval includes that",
         )
 
 
@@ -87,14 +89,14 @@ def _check_same_work(
     for result in (first, other):
         if result.kind == "prediction":
             raise _cannot(
-                f"{result.file} was never run, its figures are predicted",
-                "gpubalance run --plan PLAN.json -o RUN.json measures it",
+                f"{result.file} was never run: its figures are predictions",
+                "measure it: gpubalance run --plan PLAN.json -o RUN.json",
             )
     for difference in against.unlike:
         if difference.what in _OF_ANOTHER_MODEL:
             how = f"{difference.what} {difference.other}, not {difference.baseline}"
             raise _cannot(
-                f"{other.file} is not the same work as {first.file} ({how})",
+                f"{other.file} did not do the same work as {first.file} ({how})",
                 "measure both with the same --model, or leave out --fail-slower",
             )
     if against.same_measurement:
@@ -105,4 +107,4 @@ def _check_same_work(
 
 
 def _cannot(why: str, remedy: str) -> BadInput:
-    return BadInput(f"{why}: --fail-slower can't judge", remedy=remedy)
+    return BadInput(f"{why}: --fail-slower cannot decide", remedy=remedy)

@@ -44,7 +44,7 @@ class Patient:
         if simulated is not None:
             self.joint = simulated.joint
             self.devices = select(gpus, simulated.devices)
-            yield skipped("no-gpu", "not looked at: --simulate")
+            yield skipped("no-gpu", "not checked: --simulate")
         else:
             yield from self._gpus(gpus)
         yield from host_checks(gpus=len(self.gpus))
@@ -71,14 +71,16 @@ class Patient:
             self.gpus = tuple(gpu for gpu in self.reading.gpus if gpu.uuid in uuids)
         yield from driver_checks(self.reading)
         if self.gpus:
-            self.watch(Doing("reading how each GPU is set and doing"))
+            self.watch(Doing("reading the state and settings of each GPU"))
             yield from gpu_checks(self.gpus)
         self.devices = tuple(device for gpu in self.gpus for device in gpu.devices)
         if not self.devices:
             self.devices, self.joint = simulated_devices(_INSTEAD)
             none = "none can be used" if every else "none here"
-            instead = f"the rest is checked on {_INSTEAD} simulated devices"
-            yield skipped("no-gpu", f"{none}: {instead}. --simulate asks for no GPU")
+            instead = f"the other checks use {_INSTEAD} simulated devices"
+            yield skipped(
+                "no-gpu", f"{none}: {instead}. --simulate checks without a GPU"
+            )
 
     def _software(
         self, worker_group: WorkerGroup, devices: tuple[Device, ...]
@@ -92,7 +94,7 @@ class Patient:
         self, worker_group: WorkerGroup, devices: tuple[Device, ...]
     ) -> Iterator[Check]:
         self.devices = ()
-        self.watch(Doing("asking TensorFlow which of the GPUs it can use"))
+        self.watch(Doing("asking TensorFlow which GPUs it can use"))
         surveyed = survey(worker_group)
         self.devices = tuple(
             device for device in devices if device.uuid not in surveyed.missing

@@ -53,7 +53,7 @@ _ROOM = {
     "shared-memory": _Room(
         0,
         _GIB,
-        ". NCCL may need more, and then says «unhandled system error»",
+        '. NCCL may need more, and then reports "unhandled system error"',
         known_error("nccl-system").remedy,
     ),
 }
@@ -130,7 +130,7 @@ def driver_checks(reading: Reading) -> Iterator[Check]:
     yield ok("driver", detail)
     nvml = reading.nvml_version
     if nvml and driver and nvml.partition(".")[2] != driver:
-        detail = f"{nvml} belongs to another driver than {driver}"
+        detail = f"{nvml} does not belong to driver {driver}"
         yield explained("nvml", "driver-mismatch", detail, "warning")
     else:
         gpus = "1 GPU"
@@ -195,9 +195,9 @@ def _processes(gpu: Gpu) -> Check:
     return check(
         "processes",
         "warning",
-        f"is not alone: {', '.join(held)}",
-        "`gpubalance devices` lists them. End those that you do not need, and keep memory free for "
-        f"what the others may take: {_margin(gpu)}",
+        f"is shared: {', '.join(held)}",
+        "`gpubalance devices` lists them. End those that you do not need, and keep "
+        f"memory free for the others: {_margin(gpu)}",
     )
 
 
@@ -208,9 +208,9 @@ def _settings(gpu: Gpu, health: Health) -> Iterator[Check]:
         "display",
         health.display,
         "none",
-        "drives a display, which takes memory and time, and whose watchdog ends long kernels",
-        "plug the display in elsewhere, or `sudo systemctl isolate multi-user.target`, "
-        f"or keep memory free for it: {_margin(gpu)}",
+        "drives a display, which takes memory and time; its watchdog ends long kernels",
+        "connect the display to another GPU, or `sudo systemctl isolate "
+        f"multi-user.target`, or keep memory free for it: {_margin(gpu)}",
     )
     is_off = None
     if health.persistence is not None:
@@ -219,7 +219,8 @@ def _settings(gpu: Gpu, health: Health) -> Iterator[Check]:
         "persistence",
         is_off,
         "on",
-        "has persistence off: the driver restarts it for each process, which takes seconds",
+        "has persistence mode off: the driver restarts the GPU for each process, "
+        "which takes seconds",
         f"sudo {smi} -pm 1",
     )
     cap = health.power_cap_w or 0.0
@@ -237,7 +238,7 @@ def _settings(gpu: Gpu, health: Health) -> Iterator[Check]:
     reasons = ", ".join(health.throttle_reasons or ())
     remedy = "check its power cables and supply"
     if "thermal" in reasons:
-        remedy = "cool it: fans, dust, room between the cards"
+        remedy = "improve cooling: fans, dust, room between the cards"
     yield _judged(
         "throttling",
         health.throttle_reasons,
@@ -262,19 +263,20 @@ def _judged(code: str, fault: object, good: str, bad: str, remedy: str) -> Check
 
 
 def _unknown(code: str) -> Check:
-    return skipped(code, "the driver does not say")
+    return skipped(code, "the driver does not report it")
 
 
 def _memory_errors(gpu: Gpu, health: Health) -> Check:
     if health.ecc_uncorrected is None:
-        return skipped("ecc", "the GPU has no ECC, or it is off")
+        return skipped("ecc", "the GPU has no ECC, or ECC is off")
     if health.ecc_uncorrected:
-        errors = f"has {health.ecc_uncorrected} uncorrected memory errors"
+        errors = f"has {health.ecc_uncorrected} uncorrected ECC errors"
         return check(
             "ecc",
             "failure",
             f"{errors} since the driver was loaded: results may be wrong",
-            f"reboot. `nvidia-smi -i {gpu.index} -q -d ECC,ROW_REMAPPER` shows if it continues",
+            f"reboot. `nvidia-smi -i {gpu.index} -q -d ECC,ROW_REMAPPER` shows "
+            "whether errors continue",
         )
     detail = "no uncorrected errors"
     if health.ecc_corrected:

@@ -19,7 +19,10 @@ _WITHIN_S = 900.0
 _CLOCK = "clock"
 _CONNECTIONS = "connections"
 _OFF_S = 5.0
-_WHY_CLOCKS = "times of files and logs mislead, and Slurm's munge refuses 5 minutes"
+_WHY_CLOCKS = (
+    "times of files and logs mislead, and Slurm's munge refuses a difference of 5 "
+    "minutes"
+)
 
 
 def doctor_of(
@@ -45,7 +48,7 @@ def doctor_of(
         well = [host for host, answer in answers.items() if isinstance(answer, Checkup)]
         between = check_ways(well, watch) if well else {}
     except KeyboardInterrupt as interrupt:
-        raise Interrupted.by(interrupt, remedy="nothing is known yet") from None
+        raise Interrupted.by(interrupt, remedy="nothing was checked yet") from None
     checkups = []
     for host, answer in answers.items():
         if isinstance(answer, EnvironmentFault):
@@ -104,10 +107,12 @@ def _clock(there_s: float, began_s: float, ended_s: float) -> Check:
     ahead_s = there_s - ended_s
     off_s = max(behind_s, ahead_s)
     if off_s <= _OFF_S:
-        return ok(_CLOCK, "as here, to some seconds")
+        return ok(_CLOCK, "within some seconds of the clock here")
     where = "behind" if behind_s > ahead_s else "ahead of"
-    detail = f"at least {format_duration(off_s)} {where} the one here: {_WHY_CLOCKS}"
-    return check(_CLOCK, "warning", detail, "there: `sudo timedatectl set-ntp true`")
+    detail = f"at least {format_duration(off_s)} {where} the clock here: {_WHY_CLOCKS}"
+    return check(
+        _CLOCK, "warning", detail, "on that host: `sudo timedatectl set-ntp true`"
+    )
 
 
 def _connections(own: Ways, others: Sequence[Ways]) -> Check:
@@ -118,13 +123,13 @@ def _connections(own: Ways, others: Sequence[Ways]) -> Check:
         names = ", ".join(other.host for other in others)
         return ok(_CONNECTIONS, f"{names} reached port {port} of {address}")
     problems = [f"{other.host}: {other.unreached[own.address]}" for other in cut_off]
-    detail = f"port {port} of {address} is not reached from {', '.join(problems)}"
+    detail = f"port {port} of {address} cannot be reached from {', '.join(problems)}"
     allowed = [
         f"`sudo ufw allow from {other.address.rpartition(':')[0]}`" for other in cut_off
     ]
     remedy = (
-        f"open {own.host}'s firewall, on any port, as TensorFlow takes a free one: "
-        f"{', '.join(allowed)}\n"
-        f"if {address} is the wrong network: {own.host}'s own /etc/hosts has its address"
+        f"open {own.host}'s firewall on all ports, because TensorFlow picks a free "
+        f"one: {', '.join(allowed)}\n"
+        f"if {address} is in the wrong network: {own.host} takes it from its /etc/hosts"
     )
     return check(_CONNECTIONS, "failure", detail, remedy)

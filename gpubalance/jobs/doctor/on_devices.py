@@ -78,7 +78,7 @@ def _copy_time(copy: Copy, copied: Copied, devices: Sequence[Device]) -> CopyTim
 
 def _all_arrived(times: Mapping[str, CopyTime], *, simulated: bool) -> str:
     names, slowest = min(times.items(), key=lambda item: item[1].bytes_per_s)
-    text = f"{len(times)} copies of {format_bytes(slowest.bytes)}, all arrived whole"
+    text = f"{len(times)} copies of {format_bytes(slowest.bytes)}, all intact"
     if not simulated:  # these copy at the pace of the host's memory
         text += f". The slowest: {format_bytes(round(slowest.bytes_per_s))}/s, {names}"
     ways = {time.peer_to_peer for time in times.values() if time.peer_to_peer}
@@ -132,7 +132,7 @@ def checks_on_devices(
     The `worker_group` copies and sums; the steps have their own.
     """
     if not devices:
-        why = "not tried: TensorFlow has none of the devices"
+        why = "not tried: TensorFlow can use none of the devices"
         yield from _skipped(why, "training-step", *_BETWEEN)
         return
     if model is None:
@@ -145,10 +145,10 @@ def checks_on_devices(
     if any(device.uuid.startswith("MIG-") for device in devices):
         devices = devices[:1]  # CUDA shows a process one MIG slice only
     if len(devices) == 1:
-        yield from _skipped("there is one device", *_BETWEEN)
+        yield from _skipped("there is only one device", *_BETWEEN)
         return
     if len(hosts_of(devices)) > 1:
-        why = "not tried: the step has summed its gradients between the hosts"
+        why = "not tried: the step already summed its gradients between the hosts"
         yield from _skipped(why, *_BETWEEN)
         return
     worker_group.regroup(devices)

@@ -58,7 +58,9 @@ def driver_for_build(inspected: Inspected, reading: Reading) -> Check:
     code = "tensorflow-driver"
     serves = reading.cuda_driver_version
     if not serves:
-        return skipped(code, "the driver does not say which CUDA it serves")
+        return skipped(
+            code, "the driver does not report which CUDA version it supports"
+        )
     driver = reading.driver_version
     problem = too_old(driver, serves, inspected.cuda)
     if problem:
@@ -67,13 +69,14 @@ def driver_for_build(inspected: Inspected, reading: Reading) -> Check:
         numbers(driver)[:1] == (_CRASHING_BRANCH,)
         and numbers(inspected.tensorflow) >= _CRASHES_FROM
     ):
-        crashes = f"TensorFlow {inspected.tensorflow} is reported to crash on it"
+        crashes = f"TensorFlow {inspected.tensorflow} reportedly crashes with it"
         detail = (
             f"driver {driver} is new enough for CUDA {inspected.cuda}, but {crashes}"
         )
         return check(code, "warning", detail, remedy_of("driver-too-old"))
     return ok(
-        code, f"{inspected.cuda} is served by driver {driver or 'of unknown version'}"
+        code,
+        f"{inspected.cuda} is supported by driver {driver or 'of unknown version'}",
     )
 
 
@@ -119,7 +122,7 @@ def capabilities(inspected: Inspected, gpus: Sequence[Gpu]) -> Check:
     code = "compute-capability"
     known = [gpu for gpu in gpus if gpu.compute_capability]
     if not known or not inspected.capabilities:
-        return skipped(code, "the driver does not say the compute capability")
+        return skipped(code, "the driver does not report the compute capability")
     built_for = _versions(inspected.capabilities, "sm|compute")
     slow = [gpu for gpu in known if not _has_code(gpu, built_for)]
     oldest_ptx = min(_versions(inspected.capabilities, "compute"), default=None)
@@ -134,7 +137,7 @@ def capabilities(inspected: Inspected, gpus: Sequence[Gpu]) -> Check:
     if too_new:
         return explained(code, "gpu-too-new", f"none for {_with_capability(too_new)}")
     if slow:
-        compiles = "the driver compiles it at the first start, for minutes"
+        compiles = "the driver compiles it at the first start, which takes minutes"
         return check(
             code,
             "warning",

@@ -118,8 +118,11 @@ class DoctorSteps:
         if not all(
             reply.loss_is_finite for reply in replies if isinstance(reply, Timing)
         ):
-            detail = f"{names}: the loss is not a number on random data"
-            remedy = "nvidia-smi -q -d ECC, and compare with the same step on another GPU: --gpus"
+            detail = f"{names}: the loss is NaN or infinite on random data"
+            remedy = (
+                "check nvidia-smi -q -d ECC, and compare with the same step on another "
+                "GPU: --gpus"
+            )
             yield check("training-step", "warning", detail, remedy)
         yield ok("training-step", f"{model} trained {BATCH} samples on each of {names}")
 
@@ -134,7 +137,9 @@ def links(devices: Sequence[Device], seen: Mapping[str, PcieLink]) -> Iterator[C
         now = seen.get(device.uuid)
         own = within_or(None, partial(own_link, device))
         if now is None or own is None:
-            yield skipped("pcie-link", f"the driver does not say ({device.label})")
+            yield skipped(
+                "pcie-link", f"the driver does not report it ({device.label})"
+            )
         elif now.width < own.width or now.generation < own.generation:
             name = f"{device.label} ({device.name})"
             slow = f"{name} ran at {now} under load, but the card supports {own}"

@@ -157,7 +157,10 @@ class Journal:
             self.is_full = True
             why = f"can't write the journal {self.path}: {error.strerror}"
             self.watch(
-                Doing(f"{why}: continuing, but nothing more is kept for --resume")
+                Doing(
+                    f"{why}: the command continues, but --resume will not have what is "
+                    "measured from now on"
+                )
             )
 
     def _opened(self) -> IO[str]:

@@ -157,9 +157,11 @@ def refuse_what_failed(
         limit = entry.batch_limit
         if limit and limit.fails and limit.fails <= share and not _by_margin(limit):
             raise NothingFits(
-                f"{device.label} does not hold {share} samples at a time: in the probe of "
-                f"{probe.created} {limit.fails} failed and {limit.fits or 'nothing'} fit",
-                remedy=f"give it less; if it has more memory now, probe again: {probe_again}",
+                f"{device.label} has too little memory for {share} samples at once: "
+                f"in the probe of {probe.created} {limit.fails} failed and "
+                f"{limit.fits or 'nothing'} fit",
+                remedy="use a smaller batch there; if more memory is free now, probe "
+                f"again: {probe_again}",
             )
 
 

@@ -218,7 +218,10 @@ class BlockCosts:
             )
         else:
             name = self.graph.blocks[block].name
-            message = f"the block that begins with {name} is larger than every device ({devices})"
+            message = (
+                f"the block that begins with {name} does not fit on any device "
+                f"({devices})"
+            )
         return NothingFits(message, remedy=self.what_fits(micro_batch))
 
 

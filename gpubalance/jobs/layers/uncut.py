@@ -73,8 +73,7 @@ def _split(
         if number not in holding:
             missing.append(device.label)
     if missing:
-        do_not = "do not" if len(missing) > 1 else "does not"
-        return None, f"{' and '.join(missing)} {do_not} hold the whole model"
+        return None, f"the whole model does not fit on {' and '.join(missing)}"
     try:
         planned = plan(probe, request.devices, request.uncut.plan, request.joint)
     except (NothingFits, BadInput, UsageError) as error:
@@ -108,11 +107,11 @@ def refuse_what_is_faster_uncut(
         if split.split.accumulates:
             accumulate = " --accumulate auto"
     raise UsageError(
-        f"{request.settings.model} is better off uncut: layers would give "
-        f"{format_rate(layers_at_most)} samples/s at "
-        f"best, as {bubble} of each step is bubble; {', '.join(uncut_rates)}",
-        remedy=f"gpubalance balance{accumulate} finds the best batch split; --force cuts the model "
-        "all the same",
+        f"{request.settings.model} is faster uncut: layers would give at most "
+        f"{format_rate(layers_at_most)} samples/s, because {bubble} of each step is "
+        f"bubble; {', '.join(uncut_rates)}",
+        remedy=f"gpubalance balance{accumulate} finds the best batch split; --force "
+        "cuts the model anyway",
     )
 
 

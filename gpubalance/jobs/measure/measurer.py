@@ -157,7 +157,7 @@ class Measurer:
             return taken
         raise BadInput(
             "the journal of this command is damaged",
-            remedy="run it again without --resume",
+            remedy="run the command again without --resume",
         )
 
     def _key_of(self, workloads: MeasuredTogether, number: int) -> str:

@@ -216,14 +216,14 @@ class JointMemorySearch:
         if fitting is None:
             limits = self._group.facts.memory_limit_bytes
             message += _needs_and_has(self._refused or error, devices, limits)
-            remedy = "not even one sample a device fits: use a smaller model"
+            remedy = "not even one sample per device fits: use a smaller model"
         elif fitting == split:
             remedy = (
-                "it fits on a second try: run it again, and see what else uses the "
-                "devices' memory"
+                "the same split fits on a second try: run again, and see what else "
+                "uses the devices' memory"
             )
         else:
-            remedy = f"this fits, tried: {fitting.options}"
+            remedy = f"this fits (tried): {fitting.options}"
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
     def _full_text(self, error: OutOfMemory, fitting: BatchSplit | None) -> str:
@@ -299,7 +299,7 @@ def _needs_and_has(
         if number == error.replica or (error.replica is None and needed > free):
             needs = f"needs {format_bytes(needed)}"
             if not device.simulated:
-                needs = f"held {format_bytes(needed)} when it asked for more"
+                needs = f"held {format_bytes(needed)} when it requested more"
             return f": {device.label} {needs}, and {format_bytes(free)} are free"
     return ""
 

@@ -75,5 +75,7 @@ def not_traced(error: GpubalanceError, where: str) -> Warning_:
     """The warning that there is no trace."""
     advice = error.remedy
     if not advice:
-        advice = "run it again with another --trace DIR, which does not touch what was measured"
+        advice = (
+            "run it again with another --trace DIR: the measurement is not affected"
+        )
     return warning("not-traced", where=where, why=error.message, advice=advice)

@@ -94,7 +94,7 @@ def _wide_text(precision: float, of: str) -> str:
 
 def _slow_text(slow_count: int, stamped_count: int, over: float) -> str:
     if slow_count >= _FEWEST_SLOW:
-        steps = f"{slow_count} of {stamped_count} steps that were timed alone"
+        steps = f"{slow_count} of {stamped_count} steps timed one by one"
         return f"{steps} took over {SLOW:g} times their median"
     longer = f"on average a step takes {format_percent(over, 1)} longer than shown"
     return f"some timings are much longer than the others: {longer}"
@@ -105,10 +105,10 @@ def _for_slow_compute(settings: Settings) -> str:
     model = settings.model
     scale = 2 ** math.ceil(math.log2(CLEARLY * settings.time_scale))
     longer = f"--time-scale {scale:g}, which slows the profile"
-    planned = "a plan is for one time scale: balance with the new one first"
+    planned = "a plan holds for one time scale: balance again with the new one"
     if names_file_or_code(model):
         return (
-            f"use {longer} ({planned}); a larger number until this warning goes; or "
+            f"use {longer} ({planned}); raise it until this warning disappears; or use "
             "--simulate N, which measures this machine's own processor"
         )
     if model == "small":
@@ -140,7 +140,9 @@ def resumed(count: int, what: str = "windows") -> list[Warning_]:
         return []
     since = ""
     if what == "windows":
-        since = ", after a warm-up then. Telemetry covers the others only"
+        since = (
+            ", after a warm-up of their own. Telemetry covers the other windows only"
+        )
     verb = "was" if count == 1 else "were"
     return [warning("resumed", count=count, what=f"{what} {verb}", since=since)]
 
@@ -172,7 +174,7 @@ def to_keep_speed(device: Device) -> str:
         return COOLER
     if device.profile is not None and device.profile.drift:
         return "use a profile without drift"
-    return "close other programs: it is simulated with this machine's processor"
+    return "close other programs: this machine's processor simulates the device"
 
 
 def too_slow(
@@ -201,9 +203,9 @@ def too_slow(
     if len(devices) > 1:
         where = f"a step of the split {split}"
     return UsageError(
-        f"this machine computes {settings.model} more slowly than the profile: {where} takes "
-        f"{format_seconds(step_s)} and by the profile {format_seconds(profile_s)}, {times:.3g} "
-        "times as long",
+        f"this machine computes {settings.model} more slowly than the profile's "
+        f"device: {where} takes {format_seconds(step_s)} instead of "
+        f"{format_seconds(profile_s)}, {times:.3g} times as long",
         remedy=_remedy(settings, times),
     )
 
@@ -250,8 +252,10 @@ def _remedy(settings: Settings, times: float) -> str:
     remedies = []
     if not math.isinf(times):
         scale = settings.time_scale * 2 ** math.ceil(math.log2(_ROOM * times))
-        remedies.append(f"--time-scale {scale:g} slows the profile, for the same split")
+        remedies.append(
+            f"use --time-scale {scale:g}: it slows down the profile, for the same split"
+        )
     if settings.model != "small":
-        remedies.append("--model small, which is built in, computes little")
-    remedies.append("smaller inputs: fewer pixels or shorter texts")
+        remedies.append("use --model small, the built-in model with little compute")
+    remedies.append("use smaller inputs: fewer pixels or shorter texts")
     return "\n".join(remedies)

@@ -166,7 +166,7 @@ class Sensors:
                 row = known_error("ecc-error")
                 errors = f"{telemetry.ecc_uncorrected} memory errors that ECC did not correct"
                 raise PartialResult(
-                    f"{device.label} had {errors}: what it computes can not be trusted",
+                    f"{device.label} had {errors}: its results cannot be trusted",
                     cause=row.cause,
                     remedy=row.remedy,
                 )

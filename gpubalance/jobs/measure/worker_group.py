@@ -58,8 +58,8 @@ def check_facts(facts: Ready, request: RunRequest, planned: Model | None) -> Non
     Raises PlanMismatch for a model that was not planned, BadInput if no split trains it.
     """
     name = shlex.quote(request.settings.model)
-    another = f"gpubalance balance --model {name} makes a plan for this one"
-    check_model(planned, facts.model, remedy=f"{another}; --force runs it all the same")
+    another = f"make a plan for this model: gpubalance balance --model {name}"
+    check_model(planned, facts.model, remedy=f"{another}; --force runs the plan anyway")
     split = request.split
     if len(split.used) > 1 or split.accumulates:
         raise_if_refused(facts)

@@ -38,13 +38,14 @@ _CLEARLY_FASTER = 0.95
 _LONGEST_SETTLING_STEPS = 30
 # What to do about a loss that is no number, with samples of the user's and with random ones.
 _LOSS_OF_DATA = (
-    "the first samples of --data {given} have no NaN, but a later one may: read all of it once and "
-    "look for NaN and infinity. If there is none, train a step without gpubalance: values that are "
-    "not scaled, a learning rate that is too high, and log(0) or a division by 0 in the loss do it"
+    "the first samples of --data {given} contain no NaN, but later ones may: read all "
+    "of it once and look for NaN and infinity. If there is none, train one step without "
+    "gpubalance: unscaled inputs, a high learning rate, log(0) or a division by 0 in the "
+    "loss are the usual causes"
 )
 _LOSS_OF_RANDOM = (
-    "inputs are random numbers from 0 to 1, and labels fit the output: if the model takes others, "
-    "measure with --data"
+    "inputs are random numbers from 0 to 1, and labels fit the output: if your model "
+    "needs others, measure with --data"
 )
 
 
@@ -314,7 +315,7 @@ def _first_steps(
     if refuses_bad_loss and not runner.losses_are_finite:
         given = runner.worker.settings.data
         raise BadInput(
-            "the model's loss is not a number at the first step",
+            "the loss is NaN or infinite at the first step",
             remedy=_LOSS_OF_DATA.format(given=given) if given else _LOSS_OF_RANDOM,
         )
     return steps

@@ -18,8 +18,9 @@ def check_curves(plan: Plan) -> None:
     """Raises BadInput for a plan without the times that another split would follow from."""
     if not plan.curves:
         raise BadInput(
-            "the plan does not have its devices' step times, for --restarts",
-            remedy="gpubalance balance makes one that has",
+            "--restarts needs the devices' step times, which this plan does not "
+            "contain",
+            remedy="gpubalance balance makes a plan that contains them",
         )
 
 
@@ -35,7 +36,8 @@ def split_over(plan: Plan, left: Set[int]) -> BatchSplit:
     except NoSplitError as error:
         if error.below is None:
             raise NothingFits(
-                "the devices that are left hold no batch of the plan"
+                "none of the remaining devices has enough memory for a batch of this "
+                "plan"
             ) from None
         return allocate(replace(problem, global_batch=error.below)).split
 

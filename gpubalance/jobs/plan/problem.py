@@ -92,7 +92,7 @@ def find_probes(probe: Probe, devices: Sequence[Device]) -> tuple[DeviceProbe, .
         if entry is None:
             raise BadInput(
                 f"the probe has no {device.label} ({device.name})",
-                remedy="gpubalance probe measures it",
+                remedy="measure it: gpubalance probe",
             )
         limit = entry.batch_limit
         # A device on which nothing fits has a limit but no step time: it gets no samples.
@@ -150,9 +150,9 @@ def problem_of(
     multiple = request.batch_multiple or probe.batch_multiple
     if probe.max_batch is not None and probe.max_batch < multiple:
         raise NothingFits(
-            f"the probe of {probe.created} looked no further than --max-batch {probe.max_batch}, "
-            f"and batches are multiples of {multiple}",
-            remedy="gpubalance probe without --max-batch, or a smaller --batch-multiple",
+            f"the probe of {probe.created} stopped at --max-batch {probe.max_batch}, "
+            f"but batches are multiples of {multiple}",
+            remedy="probe without --max-batch, or use a smaller --batch-multiple",
         )
     refuse_unknown(request.margin_bytes, devices)
     extra_bytes = 0
@@ -214,8 +214,9 @@ def best_split(problem: Problem) -> Allocation:
     """
     if not any(load.limit >= problem.multiple for load in problem.loads):
         raise NothingFits(
-            f"no device has room for a batch of {problem.multiple} beside what a joint run takes",
-            remedy="a smaller --batch-multiple or --margin, or a smaller model",
+            f"no device has enough memory for a batch of {problem.multiple} in a "
+            "joint run",
+            remedy="use a smaller --batch-multiple, --margin or model",
         )
     try:
         best = as_measured(problem, allocate(problem))
@@ -228,21 +229,21 @@ def best_split(problem: Problem) -> Allocation:
         wanted = problem.global_batch
         if wanted and wanted % problem.multiple and problem.max_global_batch is None:
             finer = math.gcd(wanted, problem.multiple)
-            remedies.append(f"--batch-multiple {finer} takes it")
+            remedies.append(f"--batch-multiple {finer} allows it")
         if nearest:
             remedies.append(f"the nearest that is possible: {' or '.join(nearest)}")
         if error.above is None and allocate_or_none(
             replace(problem, micro_batches=AUTO_MICRO_BATCHES)
         ):
-            remedies.append("--accumulate auto does it, in micro-batches")
+            remedies.append("--accumulate auto reaches it with micro-batches")
         raise UsageError(
             _why_not(problem, error), remedy="; or ".join(remedies)
         ) from None
     except TooFineError as error:
         raise UsageError(
             str(error),
-            remedy="a larger --batch-multiple, fewer micro-batches with --accumulate, or a "
-            "--max-global-batch",
+            remedy="use a larger --batch-multiple, fewer micro-batches "
+            "(--accumulate), or --max-global-batch",
         ) from None
 
 
@@ -255,5 +256,5 @@ def _why_not(problem: Problem, error: NoSplitError) -> str:
         return f"a global batch of {wanted:,} is too large: at most {error.below:,} fit"
     if wanted % problem.multiple:
         multiple = f"{problem.multiple} (--batch-multiple)"
-        return f"a global batch of {wanted:,} is no multiple of {multiple}"
+        return f"a global batch of {wanted:,} is not a multiple of {multiple}"
     return str(error)

@@ -32,10 +32,9 @@ from gpubalance.system.files import content_of
 from gpubalance.text import clean
 
 _REMEDY = (
-    "a table with the columns device, batch and seconds: a line for each step that was "
-    "timed, in seconds"
+    "write a table with the columns device, batch and seconds: one line per timed step"
 )
-_COMMAS = "commas between the columns and a point in numbers: 4090,64,0.050"
+_COMMAS = "use commas between columns and a point in numbers: 4090,64,0.050"
 _MOST_BYTES = 1 << 20
 _SHOWN = 100  # characters of a table's head
 # What a column of times may be called, with its unit in seconds
@@ -68,11 +67,12 @@ def probe_of_times(path: Path) -> Probe:
     for step in _steps(path):
         by_device[step.device][step.batch].append(step.seconds)
     if not by_device:
-        raise BadInput(f"{path} has no line below its head", remedy=_REMEDY)
+        raise BadInput(f"{path} has a header but no rows", remedy=_REMEDY)
     for name, times in by_device.items():
         if len(times) < _FEWEST:
             raise BadInput(
-                f"{path}: {name} has only one batch", remedy="two or more of a device"
+                f"{path}: {name} has only one batch",
+                remedy="give two or more batches per device",
             )
     devices = tuple(map(_device, range(len(by_device)), by_device, by_device.values()))
     batches = [batch for times in by_device.values() for batch in times]
@@ -113,7 +113,7 @@ def _steps(path: Path) -> list[_Step]:
         why = f"{path}, line {rows.line_num}: {first_fault(error)}"
         raise BadInput(why, remedy=_REMEDY) from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path} is no CSV table: {error}", remedy=_REMEDY) from None
+        raise BadInput(f"{path} is not a CSV table: {error}", remedy=_REMEDY) from None
     if times == "seconds":
         _refuse_milliseconds(path, steps)
     return steps
@@ -136,7 +136,7 @@ def _refuse_decimal_commas(place: str, row: Mapping[str | None, Any]) -> None:
     more = row.get(None)
     if more:
         raise BadInput(
-            f"{place} has more columns than the head, as with a comma in a number",
+            f"{place} has more columns than the header; is there a comma in a number?",
             remedy=_COMMAS,
         )
     for value in row.values():

@@ -72,7 +72,7 @@ class Attempt(Record):
     @property
     def doubt(self) -> str:
         """Why the batch should be tried once more."""
-        died = {"crash": "the worker died", "deadline": "the worker fell silent"}
+        died = {"crash": "the worker died", "deadline": "the worker sent nothing"}
         return died.get(self.trial.outcome, "a larger batch passed")
 
 

@@ -158,7 +158,7 @@ def measure_slower_again(attempts: Attempts) -> None:
         if attempts.points[batch].measured_again:
             continue
         attempts.probe_worker.report(
-            f"batch {batch} took longer than batch {larger}: measuring it once more"
+            f"batch {batch} took longer than batch {larger}: measuring it again"
         )
         make = partial(measured_outside, attempts, batch, attempts.rule_again)
         point = attempts.probe_worker.get_or_make(f"{batch} slower", CurvePoint, make)
@@ -251,7 +251,7 @@ def _has_changed(attempts: Attempts, before: CurvePoint) -> bool:
             return False
     attempts.probe_worker.report(
         f"batch {before.batch} now takes {factor:.2f} times as long as at first: "
-        "measuring once more"
+        "measuring again"
     )
     return True
 

@@ -227,7 +227,7 @@ def _why_max(probe_worker: ProbeWorker) -> str:
     if probe_worker.max_batch is None or probe_worker.max_batch == asked_for:
         multiple = probe_worker.request.batch_multiple
         if asked_for and asked_for > multiple and asked_for % multiple:
-            return f"the largest multiple of {multiple} up to {asked_for}, which was asked for"
+            return f"the largest multiple of {multiple} up to the requested {asked_for}"
         return ASKED_FOR
     return f"the data has {probe_worker.max_batch} samples"
 

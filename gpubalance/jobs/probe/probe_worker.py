@@ -155,9 +155,9 @@ class ProbeWorker:
             raise too_few_samples(where, samples, request.least_samples)
         if samples < request.batch_multiple:
             raise BadInput(
-                f"{where} has {samples} samples, and batches are multiples of "
+                f"{where} has only {samples} samples, and batches are multiples of "
                 f"{request.batch_multiple}",
-                remedy="give more samples, or a smaller --batch-multiple",
+                remedy="give more samples, or use a smaller --batch-multiple",
             )
 
     def _report_model(self, facts: Ready) -> None:

@@ -115,9 +115,9 @@ def _speed_warnings(probed: ProbedDevice) -> Iterator[Warning_]:
         if reasons:
             why = f" ({reasons})"
         before = [point for point in points if not point.measured_again]
-        left = ", and the figures are of the changed speed"
+        left = "; all figures are from after the change"
         if before:
-            left = f", but not batch {_batches(before)}"
+            left = f", except batch {_batches(before)}"
         yield warning(
             "throttled/probe", device=device, why=why, left=left, advice=advice
         )
@@ -209,18 +209,18 @@ def nothing_fits(probed: ProbedDevice) -> NothingFits | None:
     elif held:
         needs = f"it held {format_bytes(held[-1])} when it asked for more"
     else:
-        needs = "what it needs is not known"
+        needs = "how much it needs is unknown"
     has = "an unknown number of bytes"
     if limit.memory_bytes is not None:
         has = format_bytes(limit.memory_bytes)
     remedy = "use a smaller model, a lower --precision, or a device with more memory"
     if probed.probe_worker.margin_bytes:
         has += f" beside the margin of {format_bytes(probed.probe_worker.margin_bytes)}"
-        remedy = f"a smaller --margin; or {remedy}"
+        remedy = f"use a smaller --margin; or {remedy}"
     model = probed.probe_worker.request.settings.model
     return NothingFits(
-        f"{probed.device.label} does not hold {model} with a batch of {limit.fails}: {needs}, "
-        f"and {has} are free",
+        f"{model} does not fit on {probed.device.label} at batch size {limit.fails}: "
+        f"{needs}, and {has} are free",
         remedy=remedy,
     )
 

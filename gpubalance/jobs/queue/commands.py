@@ -69,7 +69,7 @@ class CommandLog:
 
     def _give_up(self, error: OSError) -> None:
         why = f"can't write {self.path}: {error.strerror}"
-        self._watch(Doing(f"{why}: continuing without a log", stays=True))
+        self._watch(Doing(f"{why}: the command continues without a log", stays=True))
         self.path = None
 
     @property

@@ -35,17 +35,15 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
         what = (
             f"{len(result.failed)} of {len(result.commands)} commands failed: {numbers}"
         )
-        raise PartialResult(
-            what, remedy=f"after fixing these, {RESUME}", partial=result
-        )
+        raise PartialResult(what, remedy=f"fix them; {RESUME}", partial=result)
     return result
 
 
 def _interrupted(interrupt: KeyboardInterrupt, result: Queue) -> Interrupted:
     finished = sum(command.ended_well for command in result.commands)
     remedy = (
-        f"{finished} of {len(result.commands)} commands had finished; running ones were "
-        f"stopped; {RESUME}"
+        f"{finished} of {len(result.commands)} commands had finished; the running ones "
+        f"were stopped; {RESUME}"
     )
     return Interrupted.by(interrupt, partial=result, remedy=remedy)
 

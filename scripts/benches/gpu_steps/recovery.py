@@ -20,7 +20,7 @@ _REHEARSED_BATCH = 512
 _SMALL = "16"
 _SHORT = ("--baseline", "none", "--windows", "1", "--duration", "0.5")
 _FITS = re.compile(
-    r"this fits, tried: (--batches[\d -]+?)(?: --micro-batches|\s*$)", re.MULTILINE
+    r"this fits \(tried\): (--batches[\d -]+?)(?: --micro-batches|\s*$)", re.MULTILINE
 )
 _GIVES_BACK_WITHIN_S = 30.0
 
