@@ -21,7 +21,12 @@ from gpubalance.errors import (
     OutOfMemory,
 )
 from gpubalance.remedies import known_error
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.settings import Settings
+from gpubalance.workers.messages import Failed
+from tests.jobs.probes import devices_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.late import tf
@@ -200,3 +205,20 @@ def test_a_possible_lack_of_memory_has_the_other_fault(settings: Settings) -> No
     # What the user's own code says is no library's.
     own = explain(RuntimeError("Dst tensor is not initialized."), settings)
     assert not isinstance(own, OutOfMemory)
+
+
+def test_as_a_model_is_built_what_may_lack_memory_is_the_other_fault() -> None:
+    """There no smaller batch can tell which of them it is."""
+    from gpubalance.workers.failures import error_of
+
+    failed = Failed(
+        fault="memory", message=OF_CUDNN, remedy="make room", disguised=True
+    )
+    devices = devices_of(DeviceProfile(name="card", alpha_s=0.1))
+    log = Path("its.log")
+    built = error_of(failed, devices, None, log)
+    assert (type(built), built.message) == (EnvironmentFault, OF_CUDNN)
+    assert built.remedy == "make room"
+    trained = error_of(failed, devices, BatchSplit((8,)), log)
+    plain = error_of(altered(failed, disguised=False), devices, None, log)
+    assert (type(trained), type(plain)) == (OutOfMemory, OutOfMemory)
