@@ -114,6 +114,16 @@ def test_xla_without_its_tools_says_how_to_get_them() -> None:
         assert explain(error, settings).remedy == remedy
 
 
+OF_A_FUNCTION = "{{function_node __inference_one_step_on_device_71}} "
+
+
+@cases("before", "", "(1) INTERNAL:  ", OF_A_FUNCTION, f"(0) ABORTED: {OF_A_FUNCTION}")
+def test_a_reason_is_said_without_what_tensorflow_puts_before_it(before: str) -> None:
+    error = tf.errors.InternalError(None, None, f"{before}no such kernel")
+    told = "training small failed on the device: no such kernel"
+    assert explain(error, SETTINGS).message == told
+
+
 @cases("number", errno.ENOSPC, errno.EMFILE)
 def test_a_full_disk_is_no_lack_of_memory(number: int) -> None:
     """TensorFlow raises the same for both: a batch limit was told where a disk was full."""
@@ -214,7 +224,7 @@ def test_as_a_model_is_built_what_may_lack_memory_is_the_other_fault() -> None:
     failed = Failed(
         fault="memory", message=OF_CUDNN, remedy="make room", disguised=True
     )
-    devices = devices_of(DeviceProfile(name="card", alpha_s=0.1))
+    devices = devices_of(DeviceProfile(name="card", alpha_s=0.1, beta_s=0.001))
     log = Path("its.log")
     built = error_of(failed, devices, None, log)
     assert (type(built), built.message) == (EnvironmentFault, OF_CUDNN)
