@@ -303,7 +303,7 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
 
 
 def test_a_fresh_balance_that_is_interrupted_in_its_probe_leaves_nothing() -> None:
-    """Not what an older one had; and that the probe has ended is not the end of its caller's time."""
+    """Not what an older one had. That the probe has ended does not end its caller's time."""
     asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=True)
     older = journal_of(asked, resume=False)
     older.add("probe", probe_of(DEVICES))
