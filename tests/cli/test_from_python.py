@@ -14,7 +14,7 @@ import gpubalance
 from gpubalance.cli.from_python import as_arguments
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
-from gpubalance.jobs.events import Event, RoundDone
+from gpubalance.jobs.events import Event, ModelBuilt, RoundDone
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.settings.code import code_key
@@ -88,6 +88,17 @@ def test_a_watch_gets_what_would_be_shown(capfd: pytest.CaptureFixture[str]) -> 
     assert plan.global_batch == 64
     assert any(isinstance(event, RoundDone) for event in events)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_ones_own_model_is_told_of_once_with_a_kept_probe_too() -> None:
+    settings = Settings(model="tests.support.tiny:net")
+    of_net = {"settings": settings, "code": code_key(settings.model, None)}
+    save(altered(probe_of(simulated_devices(QUICK_PAIR)[0]), model=None, **of_net))
+    events: list[Event] = []
+    gpubalance.balance(net, simulate=QUICK_PAIR, watch=events.append, **BRIEF)
+    told = [event for event in events if isinstance(event, ModelBuilt)]
+    assert [event.settings.model for event in told] == [settings.model]
 
 
 @pytest.mark.usefixtures("own_processes", "stand_in")

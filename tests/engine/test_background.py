@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+import pytest
+
+from gpubalance.engine import background
 from tests.support.python import python
 
 PROGRAM = """
@@ -29,3 +35,18 @@ def test_a_program_that_ends_lets_a_thread_finish_what_it_traces() -> None:
     """Python ends it inside TensorFlow otherwise: "FATAL: exception not rethrown", code -6."""
     done = python("-c", PROGRAM)
     assert (done.returncode, done.stdout) == (0, "traced\n"), done.stderr
+
+
+def test_where_python_ends_no_thread_is_started_and_nothing_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Since version 3.12 Python refuses to; what would be dropped there may abort the program."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(background, "_kept", [])
+    iterator: Any = iter(())
+    background.start(list, iterator, name="late")
+    assert background._kept == [(iterator,)]

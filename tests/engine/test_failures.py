@@ -21,7 +21,12 @@ from gpubalance.errors import (
     OutOfMemory,
 )
 from gpubalance.remedies import known_error
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.settings import Settings
+from gpubalance.workers.messages import Failed
+from tests.jobs.probes import devices_of
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 from tests.support.late import tf
@@ -107,6 +112,16 @@ def test_xla_without_its_tools_says_how_to_get_them() -> None:
     for text, remedy in ((missing, tools), ("no XLA", "use --no-xla")):
         error = tf.errors.InvalidArgumentError(None, None, text)
         assert explain(error, settings).remedy == remedy
+
+
+OF_A_FUNCTION = "{{function_node __inference_one_step_on_device_71}} "
+
+
+@cases("before", "", "(1) INTERNAL:  ", OF_A_FUNCTION, f"(0) ABORTED: {OF_A_FUNCTION}")
+def test_a_reason_is_said_without_what_tensorflow_puts_before_it(before: str) -> None:
+    error = tf.errors.InternalError(None, None, f"{before}no such kernel")
+    told = "training small failed on the device: no such kernel"
+    assert explain(error, SETTINGS).message == told
 
 
 @cases("number", errno.ENOSPC, errno.EMFILE)
@@ -200,3 +215,20 @@ def test_a_possible_lack_of_memory_has_the_other_fault(settings: Settings) -> No
     # What the user's own code says is no library's.
     own = explain(RuntimeError("Dst tensor is not initialized."), settings)
     assert not isinstance(own, OutOfMemory)
+
+
+def test_as_a_model_is_built_what_may_lack_memory_is_the_other_fault() -> None:
+    """There no smaller batch can tell which of them it is."""
+    from gpubalance.workers.failures import error_of
+
+    failed = Failed(
+        fault="memory", message=OF_CUDNN, remedy="make room", disguised=True
+    )
+    devices = devices_of(DeviceProfile(name="card", alpha_s=0.1, beta_s=0.001))
+    log = Path("its.log")
+    built = error_of(failed, devices, None, log)
+    assert (type(built), built.message) == (EnvironmentFault, OF_CUDNN)
+    assert built.remedy == "make room"
+    trained = error_of(failed, devices, BatchSplit((8,)), log)
+    plain = error_of(altered(failed, disguised=False), devices, None, log)
+    assert (type(trained), type(plain)) == (OutOfMemory, OutOfMemory)

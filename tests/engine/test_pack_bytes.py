@@ -57,6 +57,23 @@ def test_each_value_gets_its_own_sum_in_its_own_type() -> None:
         assert total.numpy().tolist() == [20.0 * place + 1] * (place + 1)
 
 
+def test_rows_in_bfloat16_are_sent_in_float32() -> None:
+    """TensorFlow can't gather them in bfloat16, in which dense gradients may be sent."""
+    from gpubalance.engine.step.sums import cast_to_send
+
+    def sent(form: Any, dtype: str) -> list[Any]:
+        rows = tf.IndexedSlices(tf.ones((1, 2), dtype), tf.constant([3]))
+        gradients = cast_to_send([tf.ones(2, dtype), None, rows], form)
+        return [
+            None if gradient is None else gradient.dtype.name for gradient in gradients
+        ]
+
+    assert sent("full", "bfloat16") == ["bfloat16", None, "float32"]
+    assert sent("bf16", "bfloat16") == ["bfloat16", None, "float32"]
+    assert sent("full", "float16") == ["float16", None, "float16"]
+    assert sent("bf16", "float32") == ["bfloat16", None, "float32"]
+
+
 def test_packs_are_for_bytes_of_trained_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -219,3 +219,17 @@ def test_what_can_not_be_cut_is_refused_with_its_reason() -> None:
     branches = Calls(zoo.branches())
     cuts = [branches.calls[number].name for number in (4, 2)]
     assert blocks_of(branches, cuts).starts == (0, 2, 4)
+
+
+def test_what_keras_does_not_divide_by_samples_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gpubalance.engine.pipeline.micro_batches import refuse_model
+
+    regularised = layers.Dense(2, activity_regularizer="l2", name="regularised")
+    model = keras.Sequential([keras.Input((4,)), regularised])
+    monkeypatch.setattr("keras.__version__", "3.14.0")
+    refuse_model(model)
+    monkeypatch.setattr("keras.__version__", "3.13.2")
+    with refused("regularised has an activity regulariser, of which Keras 3.13.2"):
+        refuse_model(model)

@@ -390,8 +390,8 @@ HAND = Timeline(
 )
 
 
-def test_the_parts_of_stages_by_hand() -> None:
-    """Stamped steps take 12.5 s; a step without stamps takes 10 s, so each part four fifths."""
+def cut_of(*stamped: Timeline) -> tuple[Placement, cuts.MeasuredCut]:
+    """A cut with these stamped steps, of which one without stamps takes 10 s."""
     segments = (Segment(0, 1, 0), Segment(2, 3, 1))
     problem = CutWorker([0, 1]).problem(16, 2)
     orders = []
@@ -400,8 +400,7 @@ def test_the_parts_of_stages_by_hand() -> None:
     peaks = (10.4, 20.6)
     placed = Placement(problem, segments, tuple(orders), peaks, (2, 1), HAND)
     steps = []
-    odd = replace(HAND, updates=(Updated(0, 12.0, 12.4), Updated(1, 9.5, 11.5)))
-    for step in (HAND.lasting(14.0), HAND, odd):
+    for step in stamped:
         step_s = step.step_time_s
         stamps: Any = {"timeline": step, "step_s": step_s}
         steps.append(Timing(steps=1, seconds=step_s, input_wait_s=0, **stamps))
@@ -410,7 +409,13 @@ def test_the_parts_of_stages_by_hand() -> None:
     measurer = Measurer(group_of(CutWorker([0, 1])), nothing_kept(), quiet)
     workload = cuts.workload_of(placed, PAIR)
     measurer.windows[workload].append(window)
-    measured = cuts.MeasuredCut(placed, workload, measurer)
+    return placed, cuts.MeasuredCut(placed, workload, measurer)
+
+
+def test_the_parts_of_stages_by_hand() -> None:
+    """Stamped steps take 12.5 s; a step without stamps takes 10 s, so each part four fifths."""
+    odd = replace(HAND, updates=(Updated(0, 12.0, 12.4), Updated(1, 9.5, 11.5)))
+    placed, measured = cut_of(HAND.lasting(14.0), HAND, odd)
     assert cuts.usual_timeline(measured.windows).step_time_s == pytest.approx(12.5)
     parts = []
     for stage in cuts.stages(measured):
@@ -423,6 +428,23 @@ def test_the_parts_of_stages_by_hand() -> None:
     assert parts[1] == pytest.approx((1.6, 4.8, 0.4, 0.4, 2.8))
     told = "GPU:0 blocks 0–1, GPU:1 blocks 2–3; 2 micro-batches of 16"
     assert cuts.cut_text(placed, PAIR) == told
+
+
+def test_the_parts_of_stages_are_no_longer_than_their_step() -> None:
+    """Each is half of two of three steps: half by the median, so that all are one and a half."""
+    forward = (0, "forward", 0, 0, 0.0, 0.0, 0.0, 6.0)
+    backward = (0, "backward", 0, 0, 0.0, 0.0, 0.0, 6.0)
+    after = (0, "backward", 0, 0, 6.0, 6.0, 6.0, 12.0)
+    late = Updated(0, 6.0, 12.0)
+    _, measured = cut_of(
+        Timeline(hand_timed(forward, after), (Updated(0, 12.0, 12.0),)),
+        Timeline(hand_timed(forward), (late,)),
+        Timeline(hand_timed(backward), (late,)),
+    )
+    stage, _ = cuts.stages(measured)
+    of_stage = (stage.forward_s, stage.backward_s, stage.update_s)
+    assert of_stage == pytest.approx((10 / 3,) * 3)
+    assert (stage.transfer_s, stage.bubble_s) == pytest.approx((0.0, 0.0))
 
 
 def test_a_model_is_cut_only_where_that_can_be_faster() -> None:

@@ -59,6 +59,22 @@ def test_without_resume_it_begins_anew() -> None:
     assert left("b") == {"8": DONE["16"]}
 
 
+def test_it_is_begun_anew_only_while_nothing_is_kept() -> None:
+    """It is as if nothing were left, unless that is gone on with or something is kept already."""
+    written("e")
+    with Journal("e", "a test", resume=True) as resumed:
+        resumed.begin_anew()
+        assert resumed.path.exists()
+        resumed.stays = True
+    journal = Journal("e", "a test", resume=False)
+    journal.begin_anew()
+    assert not Journal.left_at("e")
+    journal.add("8", DONE["16"])
+    journal.begin_anew()
+    journal.close()
+    assert left("e") == {"8": DONE["16"]}
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 400), tail=st.binary(max_size=40))
 def test_a_journal_cut_off_loses_only_its_last_line(cut: int, tail: bytes) -> None:

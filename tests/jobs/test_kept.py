@@ -302,6 +302,27 @@ def test_a_balance_goes_on_with_the_probe_that_it_had(fresh: bool) -> None:
     assert Doing("planning with the probe of 2026-01-01", stays=True) in heard
 
 
+def test_a_fresh_balance_that_is_interrupted_in_its_probe_leaves_nothing() -> None:
+    """Not what an older one had. That the probe has ended does not end its caller's time."""
+    asked = BalanceRequest(devices=DEVICES, settings=SMALL, joint=JOINT, fresh=True)
+    older = journal_of(asked, resume=False)
+    older.add("probe", probe_of(DEVICES))
+    older.close()
+
+    def interrupt(_: Event) -> None:
+        raise KeyboardInterrupt
+
+    limit = TimeLimit()
+    with (
+        pytest.raises(Interrupted),
+        journal_of(asked, resume=False) as journal,
+    ):
+        probe_for(asked, limit, interrupt, journal)
+    limit.check()
+    with journal_of(asked, resume=True) as journal:
+        assert not journal.resumed
+
+
 @pytest.mark.usefixtures("either_engine")
 def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     devices, joint = of_config("quick-pair")

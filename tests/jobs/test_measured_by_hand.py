@@ -196,6 +196,9 @@ def test_slow_steps_and_what_stamping_costs() -> None:
     assert figures.slow_steps_in(windows) == SlowSteps(count=1, timed=5)
     assert figures.slow_s(windows) == pytest.approx(0.01)
     assert figures.stamp_cost(windows) == pytest.approx(0.0)
+    one = measured(windows)
+    assert one.slow_steps == SlowSteps(count=1, timed=5)
+    assert (one.slow_s, one.sync_s) == pytest.approx((0.01, 0.12 - 0.01 - 0.1))
     even = [window([timing(0.10)] * 3, steps[:4])]
     assert figures.stamp_cost(even) == pytest.approx(0.1)
     assert figures.stamp_cost([window(usual)]) is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from gpubalance.jobs.balance.balance import find_and_prove
 from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split, next_split
 from gpubalance.jobs.plan.estimates import DeviceEstimates
@@ -106,3 +108,20 @@ def test_sums_are_timed_over_at_most_16_sets_of_devices() -> None:
 
     assert next_split(estimates, time_sums, some_ran_out=False) is not None
     assert len(estimates.sums_s) == 16
+
+
+def test_with_a_hierarchical_all_reduce_no_device_is_left_out() -> None:
+    """It can't sum an odd number of devices, such as the three that may be faster."""
+
+    def time_sums(devices: frozenset[int]) -> None:
+        pytest.fail(f"a sum over {sorted(devices)} alone")
+
+    devices = devices_of(QUICK, QUICK, QUICK, altered(QUICK, beta_s=0.001))
+    settings = altered(SMALL, all_reduce="hierarchical")
+    probe = altered(probe_of(devices), settings=settings)
+    estimates = DeviceEstimates(probe, devices, PlanRequest(accumulate=1))
+    first = best_split(estimates.problem)
+    computes_s = [estimates.alone_s(device, first.split) for device in range(4)]
+    estimates.learn(first, measurement_of(first.split.batches, computes_s, sync_s=0.02))
+    following = next_split(estimates, time_sums, some_ran_out=False)
+    assert following is None or following.split.used == (0, 1, 2, 3)

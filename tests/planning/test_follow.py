@@ -122,13 +122,20 @@ def test_the_split_is_as_before_where_most_of_a_step_is_a_fixed_cost() -> None:
     assert trained(training, 40).split.batches == (100, 100)
 
 
-@cases("factor", 1.3, 1.7, 1.9)
-def test_a_step_in_which_a_card_slows_down_tells_no_fixed_cost(factor: float) -> None:
-    """Half of the first change's steps are cool, so this one is their median."""
+@cases("factor, every", (1.3, 1), (1.7, 1), (1.7, 3), (1.9, 3))
+def test_a_step_in_which_a_card_slows_down_tells_no_fixed_cost(
+    factor: float, every: int
+) -> None:
+    """Half of the first change's steps are cool, so this one is their median.
+
+    Of every third step none was dispatched before the change, so no later step outweighs it.
+    """
     card = altered(CARD, alpha_s=0.0, beta_s=0.0005)
-    devices = devices_of(drifting(card, (5, factor), (5.06, 2.0), (15, 1.0)), card)
-    training = DrawnTraining(devices, JOINT, EVEN)
-    gain = true_gain(training, devices, 500)
+    drift = [(5, factor), (5.06, 2.0), (15, 1.0)]
+    slowing = drifting(card, *((every * from_s, times) for from_s, times in drift))
+    devices = devices_of(slowing, card)
+    training = DrawnTraining(devices, JOINT, EVEN, every=every)
+    gain = true_gain(training, devices, 500 * every)
     _, *batches = [change.after.batches for change in training.changes]
     assert batches == [(67, 133), (100, 100)]
     assert known(training.follower.gain) == pytest.approx(gain, rel=0.01)

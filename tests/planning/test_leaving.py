@@ -88,6 +88,13 @@ def test_two_devices_need_none_as_one_alone_has_no_sync() -> None:
     assert next_one(Problem((FAST, SLOWEST), Syncs(by_set(ab=0.1)))) == ""
 
 
+def test_a_device_whose_limit_fell_to_nothing_has_no_rate() -> None:
+    """It takes no time for its 0 samples."""
+    nothing = Load(Line(0.0, 0.001, 0.0), 0)
+    syncs = Syncs(ALL_12_MS)
+    assert next_one(Problem((FAST, SLOW, SLOWEST, nothing), sync=syncs)) == "time 01"
+
+
 def test_a_set_that_can_not_take_the_global_batch_is_not_tried() -> None:
     problem = Problem((FAST, FAST, SLOWEST), Syncs(ALL_12_MS), global_batch=201)
     assert next_one(problem) == ""

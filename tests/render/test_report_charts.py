@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -172,6 +173,8 @@ def test_a_chart_is_drawn_the_same_each_time() -> None:
     import matplotlib
 
     matplotlib.rcParams["font.size"] = 33.0
+    log = logging.getLogger("matplotlib")
+    log.setLevel(logging.INFO)
     try:
         chart = drawn(samples.subject(samples.RUN), "memory")
         one, other = (chart.svg("a", WIDE) for _ in range(2))
@@ -180,7 +183,9 @@ def test_a_chart_is_drawn_the_same_each_time() -> None:
         assert "33px" not in one
         assert matplotlib.rcParams["font.size"] == 33.0
         assert matplotlib.rcParams["svg.fonttype"] == "path"
+        assert log.level == logging.INFO
     finally:
+        log.setLevel(logging.NOTSET)
         matplotlib.rcdefaults()
 
 

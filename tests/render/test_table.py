@@ -68,7 +68,7 @@ def test_texts_are_cut_to_a_width(width: int, end: str, front: str) -> None:
 
 def test_prose_is_wrapped_but_not_behind_a_sign_nor_within_a_word() -> None:
     text = "aaaa bbbb cccc dddd eeee"
-    assert prose(f"{text} 1 ± 2 %", 27) == [f"{text} 1", "  ± 2 %"]
+    assert prose(f"{text} 1 ± 2 %", 28) == [f"{text} 1", "  ± 2 %"]
     assert prose("aaaa bbbb cccc dddd eeee 1", 3) == ["aaaa bbbb cccc dddd", "  eeee 1"]
     assert prose("x" * 30, 20) == ["x" * 30]
     assert prose(text, 20, "> ", "") == ["> aaaa bbbb cccc", "dddd eeee"]

@@ -50,6 +50,19 @@ def dense(units: int) -> Any:
     return keras.Sequential([layers.Input((64,)), layers.Dense(units)])
 
 
+def test_a_gpu_lends_what_is_free_and_that_is_no_less_than_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits, taken = (8, 3, None, 8), {"GPU:0": 5, "GPU:1": 5, "GPU:2": 5, "CPU:0": 5}
+    memory = "gpubalance.engine.memory.memory"
+    monkeypatch.setattr(f"{memory}_limits_bytes", lambda *_: limits)
+    monkeypatch.setattr(f"{memory}_bytes", lambda name, _: taken[name])
+    ensemble = object.__new__(gpubalance.Ensemble)
+    monkeypatch.setattr(ensemble, "devices", (), raising=False)
+    monkeypatch.setattr(ensemble, "_names", tuple(taken), raising=False)
+    assert ensemble._limits() == [3, 0, None, 8]
+
+
 def test_predictions_are_each_model_s_own(models: list[Any], samples: Any) -> None:
     own = [model.predict(samples, verbose=0) for model in models]
     ensemble = gpubalance.Ensemble(models, gpus=[0, 1], simulate=QUICK_PAIR)

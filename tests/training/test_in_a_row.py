@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.cases import cases, full
-from tests.support.late import keras
+from tests.support.late import keras, tf
 from tests.training.cases import in_split, largest
 from tests.training.models import classifier
 from tests.training.samples import numbers
@@ -65,6 +66,16 @@ def test_steps_in_one_call_train_as_they_do_alone(
     assert int(model.optimizer.iterations) == 18
     if every:
         assert len(monitor.epochs) == len(monitor_alone.epochs) == 1
+
+
+@cases("mib, expected", (0.5, 8), (1, 8), (2, 4), (8, 1), (9, 1))
+def test_batches_in_a_row_take_at_most_16_mib(mib: float, expected: int) -> None:
+    """Those of a call, and as much again of the next."""
+    from gpubalance.engine.step.several import StepFunction
+
+    batch: Any = SimpleNamespace(values=[tf.zeros(int(mib * 2**18))])
+    later: Any = None
+    assert StepFunction(None, later, operations=100).max_for(batch) == expected
 
 
 def test_large_batches_and_those_of_a_generator_are_trained_one_by_one(

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +146,27 @@ def test_one_thread_at_a_time_makes_variables() -> None:
     assert float(make(value).numpy()) == 2.0
     other.join()
     assert begun_meanwhile == [False]
+
+
+def test_one_thread_at_a_time_calls_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow would mix up the sums of two."""
+    from gpubalance.engine.step import functions
+
+    running: list[bool] = []
+    at_once: list[int] = []
+
+    def called(*_: object) -> None:
+        running.append(True)
+        time.sleep(0.1)
+        at_once.append(len(running))
+        running.pop()
+
+    monkeypatch.setattr(functions, "called_flat", called)
+    replicas = simulated((70, 30)).replicas
+    own: Any = SimpleNamespace(_replicas=replicas, _micro_batches=lambda _: ())
+    split = BatchSplit((70, 30))
+    together(*[partial(functions.Functions._called, own, None, (), split)] * 3)
+    assert at_once == [1, 1, 1]
 
 
 @pytest.mark.full

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 
 from tests.support.cases import full
 from tests.support.late import keras, layers, losses, ops
-from tests.support.told import refused
+from tests.support.told import refused, warnings_of
 from tests.training.cases import in_split
 from tests.training.models import compiled, dense
 from tests.training.own_code import sampling
@@ -190,3 +192,13 @@ def test_of_keras_own_losses_one_by_axis_is_told() -> None:
     assert checked(compiled(dense(), losses.Dice()), X, labels).warned == ()
     told = checked(compiled(dense(), losses.CosineSimilarity(axis=0)), X, labels).warned
     assert "not a mean over samples" in "".join(told)
+
+
+def test_of_several_processes_the_first_one_warns_and_once() -> None:
+    from gpubalance.training.step_warnings import StepWarnings
+
+    for is_first in (True, False):
+        split: Any = SimpleNamespace(is_first=is_first, warned=set())
+        warn = partial(StepWarnings(split, None).warn_once, "so")
+        assert warnings_of(warn) == ["so"] * is_first
+        assert not warnings_of(warn)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,6 +24,7 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.system.versions import software
+from gpubalance.workers import agent
 from gpubalance.workers.failures import tail
 from gpubalance.workers.hosts import connected
 from gpubalance.workers.messages import Build
@@ -192,3 +196,33 @@ def test_a_killed_controller_leaves_nothing(tmp_path: Path) -> None:
     program.send_signal(signal.SIGKILL)
     program.communicate()
     assert not left_of(there)
+
+
+def test_a_card_that_has_no_carrier_yet_gives_the_last_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have come up but now: then loopback was told, by which no other host is reached."""
+    cards = {"lo": "127.0.0.1", "late": "10.0.0.1", "up": "10.0.0.2"}
+    of_cards = {}
+    for name, address in cards.items():
+        of_cards[name] = [SimpleNamespace(family=socket.AF_INET, address=address)]
+    states = {name: SimpleNamespace(isup=name != "late") for name in cards}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: of_cards)
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    assert agent._own_addresses() == ["10.0.0.2", "10.0.0.1"]
+
+
+def test_what_another_user_runs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent ends though it may not kill what its process has left."""
+
+    def kill(pid: int, number: int) -> None:
+        tried.append((pid, number))
+        raise PermissionError
+
+    tried: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "waitpid", lambda *_: (0, 0))
+    monkeypatch.setattr(os, "kill", kill)
+    left = [SimpleNamespace(pid=7)]
+    monkeypatch.setattr(psutil.Process, "children", lambda _: left)
+    agent._end_children()
+    assert tried == [(7, signal.SIGKILL)]

@@ -1,14 +1,16 @@
-"""How long a worker may be silent: it follows from the slowest of its own timings."""
+"""How long a worker may be silent, by the slowest of its own timings, and what it must say."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.errors import PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.deadlines import TimeLimit
@@ -19,6 +21,7 @@ from gpubalance.workers.worker import (
     Worker,
     patience_for,
 )
+from tests.support.cases import cases
 
 PAIR, _ = simulated_devices("2")
 SPLIT = BatchSplit((8, 8))
@@ -27,7 +30,7 @@ SPLIT = BatchSplit((8, 8))
 class Answers:
     """A process whose replies are there at once; notes how long it might have been silent."""
 
-    log = None
+    log = Path("no.log")
 
     def __init__(self) -> None:
         self.replies = deque[AnyReply]()
@@ -109,3 +112,25 @@ def test_a_deadline_rules_and_loading_counts_before_the_first_answer() -> None:
         worker.ask(TimeSums(groups=((0, 1),), nbytes=4), SumsTimed)
     loading_s = FIRST_STEP_WITHIN_S + LOADS_WITHIN_S
     assert answers.waited_s == [loading_s, FIRST_STEP_WITHIN_S]
+
+
+SAID = {"steps": 1, "seconds": 0.1, "input_wait_s": 0.0, "update_s": (0.0, 0.0)}
+OF_ONE = Timing(**SAID, compute_s=(0.1,))
+WHOLE = Timing(**SAID, compute_s=(0.1, 0.1))
+
+
+@cases(
+    "replies",
+    (WHOLE, Measured(memory_peak_bytes=(None, None), late_part=0.0)),
+    (WHOLE, WHOLE, Measured(memory_peak_bytes=(5,), late_part=0.0)),
+    (OF_ONE,),
+    ids=["a timing less", "a peak less", "a compute less"],
+)
+def test_a_worker_that_says_less_than_it_was_asked_is_refused(
+    replies: Sequence[AnyReply],
+) -> None:
+    answers = Answers()
+    answers.replies += replies
+    measuring = worker_with(answers).measure(SPLIT, stamped=True, at_least=2)
+    with pytest.raises(PartialResult, match="fewer timings than requested"):
+        list(measuring)

@@ -227,8 +227,8 @@ Traceback (most recent call last):
 
 
 def test_the_end_of_the_log_is_harmless(tmp_path: Path) -> None:
-    """The end of the log is harmless without tracebacks and what TensorFlow tells of every start."""
+    """It has no tracebacks, no empty lines, and nothing that TensorFlow tells of every start."""
     log = tmp_path / "log"
     red = b"\x1b[31mred\x1b[0m \xff\n"
-    log.write_bytes(b"old\n" * 50 + TOLD_AT_EVERY_START.encode() + red)
+    log.write_bytes(b"old\n" * 50 + b"\n \n" + TOLD_AT_EVERY_START.encode() + red)
     assert tail(log).splitlines() == ["old"] * 11 + ["red \ufffd"]

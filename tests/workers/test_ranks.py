@@ -24,7 +24,7 @@ from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.settings import Settings
 from gpubalance.workers.messages import Build, Measure
-from gpubalance.workers.ranks import Ranks
+from gpubalance.workers.ranks import Ranks, merged
 from gpubalance.workers.worker import Worker
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.support.asked import asked
@@ -155,3 +155,17 @@ def test_a_model_file_that_one_host_has_not(
     of_beta = f"{built}if devices[0].host == 'beta': {raises}"
     with group_that(of_beta) as worker_group, refused("^beta:0: no such file"):
         worker_group.start()
+
+
+def test_a_wait_for_input_is_by_how_much_the_last_device_is_late() -> None:
+    """The one that waits longest has computed first; who waits least is last, 10 ms late."""
+    waits: list[dict[str, Any]] = []
+    for wait_s in (0.04, 0.01):
+        waits.append({"steps": 1, "seconds": 0.2, "input_wait_s": wait_s})
+    computes: list[Any] = [{"compute_s": (own_s,)} for own_s in (0.05, 0.1)]
+    stamped = merged([Timing(**a, **b) for a, b in zip(waits, computes, strict=True)])
+    assert isinstance(stamped, Timing)
+    assert stamped.input_wait_s == pytest.approx(0.01)
+    usual = merged([Timing(**wait) for wait in waits])
+    assert isinstance(usual, Timing)
+    assert usual.input_wait_s == pytest.approx(0.04)
