@@ -93,7 +93,8 @@ class Times(Record):
     times: Path | None = devices_option(
         "--curve TIMES.csv",
         "In place of a probe: step times measured elsewhere, a table with the columns device, "
-        "batch and seconds. A device's largest batch there is its limit.",
+        "batch and seconds, as torch_curve.py writes: gpubalance guide pytorch. Without a line of "
+        "a batch that failed, a device's largest one is its limit.",
     )
 
 

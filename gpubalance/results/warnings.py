@@ -196,10 +196,12 @@ _ROWS = {
         "no balance by this probe that measured it is kept here",
         "gpubalance balance measures it and plans again; or give --sync, in seconds",
     ),
-    "sync-unknown/elsewhere": (
-        "the plan assumes that sync takes no time: the table has step times of devices alone",
-        "time a step of all devices together, take off the slowest one's time alone, "
-        "and give --sync, in seconds; gpubalance guide pytorch has an example",
+    "joint-unknown": (
+        "the table has step times of devices alone. Only a joint step shows sync, taken as {sync} "
+        "here, what each device takes beside the others, and the memory that the buckets of "
+        "DistributedDataParallel take",
+        "torch_ddp.py --times appends those times to the table: then plan again. "
+        "gpubalance guide pytorch",
     ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
     "gpu-in-use": (
