@@ -21,7 +21,7 @@ from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of
 from tests.guide.generate import generated
 from tests.support.cases import cases
 
-# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's, torchrun's
+# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's, torchrun's, those of our programs for PyTorch
 _FLAGS_OF_OTHERS = {
     *(
         "--overlap",
@@ -47,6 +47,12 @@ _FLAGS_OF_OTHERS = {
         "--generate",
         "--max-restarts",
         "--nnodes",
+        "--nproc-per-node",
+    ),
+    *(
+        "--multiple",
+        "--prefix",
+        "--times",
     ),
 }
 
