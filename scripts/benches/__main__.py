@@ -53,7 +53,7 @@ BENCHES = (
         "slowed",
         "hosts",
     ),
-    *("kills-without-tensorflow", "host", "tests", "alone"),
+    *("kills-without-tensorflow", "host", "tests", "alone", "torch"),
 )
 _IN = {
     **{
@@ -79,6 +79,7 @@ _COUNTED = (
     "changes",
     "hosts",
     "alone",
+    "torch",
 )
 
 
