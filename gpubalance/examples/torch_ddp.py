@@ -146,9 +146,7 @@ class JointTimes:
         dist.all_gather_object(of_ranks, medians)
         if dist.get_rank() == 0:
             with self.table.open("r+", newline="", encoding="utf-8") as file:
-                names = list(
-                    dict.fromkeys(row["device"] for row in csv.DictReader(file))
-                )
+                names = {row["device"].strip(): None for row in csv.DictReader(file)}
                 used = [pair for pair in zip(names, batches, strict=True) if pair[1]]
                 lines = csv.writer(file, lineterminator="\n")
                 for pair, (own_s, joint_s) in zip(used, of_ranks, strict=True):
