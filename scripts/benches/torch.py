@@ -1,7 +1,7 @@
 """What torch_ddp.py gains on two unlike parts of this machine's cores, by the plan of torch_curve.py.
 
-Each rank has a quota of a core. The split's samples/s are measured in turns with those of even
-shares, and held against what the plan predicts once it has the time of a joint step.
+Each rank has a quota of a core. In turns a joint step is timed, with which the plan predicts, and
+the split and even shares are trained.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from tests.cli.program import PROGRAM
 _PARTS = {"fast": 0.8, "slow": 0.4}  # of a core, by device
 _GLOBAL_BATCH = 192
 _CURVE = ("--multiple", "16", "--max-batch", "192")
-_MOST_ROUNDS = 4
-_TURNS = 2  # of even shares and of the split
+_TURNS = 3
 _EPOCHS = 4  # the first one warms up
 _VARIABLES = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
 
@@ -56,27 +55,32 @@ def main(runs: int = 3) -> Iterator[str]:
 
 
 def _from_curve_to_training(slowed: Slowed, table: Path) -> str:
+    """Turns of a joint step's times for the table of devices alone, even shares, and the split."""
     for name, words in zip(_PARTS, slowed, strict=True):
         command = [sys.executable, str(FOLDER / "torch_curve.py"), str(table)]
         _start(words, [*command, *_CURVE, "--prefix", name]).communicate()
+    alone = table.read_text()
     plan = _plan(table)
-    tried: list[list[int]] = []
-    while plan["batches"] not in tried and len(tried) < _MOST_ROUNDS:
-        tried.append(plan["batches"])
-        _train(slowed, plan["batches"], "--times", str(table))
-        plan = _plan(table)
-    even_rates, rates = [], []
+    splits = [plan["batches"]]
+    over_even, over_predicted = [], []
     for _ in range(_TURNS):
-        even_rates.append(_train(slowed, [_GLOBAL_BATCH // 2] * 2))
-        rates.append(_train(slowed, plan["batches"]))
-    rate = median(rates)
-    predicted = plan["predicted"]["throughput"]
-    splits = ", then ".join("/".join(map(str, batches)) for batches in tried)
+        table.write_text(alone)  # this machine changes its speed from minute to minute
+        _train(slowed, splits[-1], "--times", str(table))
+        plan = _plan(table)
+        splits.append(plan["batches"])
+        rate = _train(slowed, splits[-1])
+        over_predicted.append(rate / plan["predicted"]["throughput"])
+        over_even.append(rate / _train(slowed, [_GLOBAL_BATCH // 2] * 2))
+    planned = ", ".join("/".join(map(str, batches)) for batches in splits)
     return (
-        f"{rate:.0f} samples/s at {'/'.join(map(str, plan['batches']))}, "
-        f"{rate / median(even_rates):.2f} × even shares; {rate / predicted - 1:+.1%} of the "
-        f"{predicted:.0f} predicted from joint steps of {splits}"
+        f"{median(over_even):.2f} × even shares ({_listed(over_even)}), "
+        f"{median(over_predicted):.3f} of the prediction ({_listed(over_predicted)}), "
+        f"with {planned}"
     )
+
+
+def _listed(ratios: Sequence[float]) -> str:
+    return ", ".join(f"{ratio:.3f}" for ratio in ratios)
 
 
 def _plan(table: Path) -> Any:

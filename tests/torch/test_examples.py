@@ -20,11 +20,10 @@ from tests.cli.program import ROOT
 from tests.support.cases import cases
 from tests.support.in_process import Program
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.xdist_group("torch"),
-    pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed"),
-]
+if find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed", allow_module_level=True)
+
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("torch")]
 _PYTHON = sys.executable  # before a test runs the program in this process
 # In place of what the user puts there: memory ends above 20 samples, once by the kernel's hand.
 STEP = """
