@@ -5,10 +5,12 @@ That is .ci/run, and the workflow that calls it on each Python.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,8 @@ def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
         (there / name).write_text(f"#!/bin/sh\n{does}\n")
         (there / name).chmod(0o755)
     command = [checkout.folder / ".ci" / "run"]
-    variables = checkout.env | {"PATH": str(there)}
+    no_index = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    variables = checkout.env | no_index | {"PATH": str(there)}
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     system = Path("/etc/os-release")
     is_debian = system.exists() and "\nID=debian\n" in system.read_text()
@@ -61,6 +64,11 @@ def test_what_can_not_be_installed_is_told_in_a_line_and_the_tests_run(
     assert of_pages.startswith(f"ci: {told if is_debian else 'no browser: '}")
     assert of_pages.endswith("the tests of pages are skipped")
     of_ssh = "ci: Debian's openssh-server can't be installed (E: no network): the tests over ssh are skipped"
+    if find_spec("torch") is None:  # the checkout's Python is this one
+        of_torch = others.pop()
+        begins = "ci: PyTorch's build for CPUs can't be installed (ERROR: No matching"
+        assert of_torch.startswith(begins)
+        assert of_torch.endswith("): its tests are skipped")
     assert others == ([of_ssh] if is_debian and "no network" in installs else [])
     assert done.returncode == 0
 

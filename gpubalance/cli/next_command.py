@@ -67,6 +67,33 @@ def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
     return run, script
 
 
+def uses_elsewhere(plan: Plan, table: Path, devices: int) -> Following:
+    """The commands that train with PyTorch by a plan from a table of times, and Keras' lines.
+
+    The table has so many devices; each has its place there for a number.
+    """
+    from gpubalance.examples import FOLDER
+    from gpubalance.settings.batch_split import BatchSplit
+
+    batches = [0] * devices
+    micro_batches = [0] * devices
+    for device, share in zip(plan.devices, plan.shares, strict=True):
+        batches[device.index] = share.batch
+        micro_batches[device.index] = share.micro_batch
+    split = BatchSplit(tuple(batches), tuple(micro_batches))
+    line = (
+        f"torchrun --nproc-per-node {len(split.used)} torch_ddp.py {split.options} "
+        f"--times {shlex.quote(str(table))}"
+    )
+    if len(split.used) < devices:
+        line = f"CUDA_VISIBLE_DEVICES={','.join(map(str, split.used))} {line}"
+    copy = shlex.join(["cp", str(FOLDER / "torch_ddp.py"), "."])
+    commands = clean_lines(f"{copy}  # for PyTorch: put your model into it\n  {line}")
+    call = made_in_a_script(plan, None, None)
+    keras = _training("split", call, plan.settings)
+    return commands, ("# Keras, with GPUs numbered as in the table", *keras)
+
+
 def layers_uses(
     path: Path | None, simulate: str | None, settings: Settings
 ) -> Following:

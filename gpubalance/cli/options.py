@@ -93,8 +93,9 @@ class Times(Record):
     times: Path | None = devices_option(
         "--curve TIMES.csv",
         "Use step times measured elsewhere instead of a probe: a table with the "
-        "columns device, batch and seconds. A device's largest batch in it is its "
-        "limit.",
+        "columns device, batch and seconds, as torch_curve.py writes it: gpubalance "
+        "guide pytorch. Without a row of a batch that failed, a device's largest batch "
+        "is its limit.",
     )
 
 

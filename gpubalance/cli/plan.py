@@ -55,7 +55,6 @@ def plan(
     from gpubalance.devices.machine import check_hosts
     from gpubalance.devices.select import select
     from gpubalance.jobs.plan.plan import plan as job
-    from gpubalance.jobs.plan.times import probe_of_times
     from gpubalance.render.plan import plan_summary
     from gpubalance.results.probe import Probe
     from gpubalance.results.records import read_record
@@ -70,16 +69,16 @@ def plan(
             "a file of measurements brings its own model and settings",
             remedy="leave out the file, or the options for model and settings",
         )
-    joint = None
     if elsewhere.times is not None:
         if probe_file or gpus.simulate or gpus.hosts:
             raise UsageError(
                 "--curve brings its own devices: leave out the probe, --simulate and "
                 "--hosts"
             )
-        probe = probe_of_times(elsewhere.times)
-        devices = select(gpus.gpus, probe.devices)
-    elif probe_file is not None:
+        _plan_elsewhere(elsewhere.times, gpus, split, reporting, epoch)
+        return
+    joint = None
+    if probe_file is not None:
         probe = read_record(probe_file, Probe)
         check_hosts(probe.devices, connect_hosts(gpus.hosts, gpus.via), "the probe's")
         devices = select(gpus.gpus, probe.devices)
@@ -94,6 +93,30 @@ def plan(
         asked = settings_on(devices, settings, machine.time_scale)
         probe = _kept_probe(devices, asked, gpus.simulate)
     output.give(job(probe, devices, split, joint))
+
+
+def _plan_elsewhere(
+    path: Path, gpus: Devices, split: PlanRequest, reporting: Printed, epoch: Epoch
+) -> None:
+    """Plans by a table of step times that were measured elsewhere."""
+    from gpubalance.cli.next_command import uses_elsewhere
+    from gpubalance.cli.output import Output, summed_up
+    from gpubalance.devices.select import select
+    from gpubalance.jobs.plan.plan import plan_of_times
+    from gpubalance.jobs.plan.times import read_times
+    from gpubalance.render.plan import plan_summary
+
+    def text(result: Plan) -> str:
+        parts = list(plan_summary(result, epoch.epoch))
+        if result.sync_s is not None and split.sync_s is None:
+            parts.append("corrected by the joint steps in the table")
+        following = uses_elsewhere(result, path, len(table.probe.devices))
+        return summed_up(result, parts, *following)
+
+    output = Output(reporting, text, shows_progress=False)
+    table = read_times(path)
+    devices = select(gpus.gpus, table.probe.devices)
+    output.give(plan_of_times(table, devices, split))
 
 
 def _kept_probe(

@@ -205,12 +205,12 @@ _ROWS = {
         "has measured it",
         "measure it with gpubalance balance, or give it with --sync, in seconds",
     ),
-    "sync-unknown/elsewhere": (
-        "the plan assumes that sync takes no time: the table has step times of "
-        "single devices only",
-        "time a step over all devices, subtract the slowest device's time alone, and "
-        "give the difference with --sync, in seconds: gpubalance guide pytorch has "
-        "an example",
+    "joint-unknown": (
+        "the table has step times of single devices only. Only a joint step shows sync, "
+        "taken as {sync} here, the times of each device beside the others, and the "
+        "memory that the buckets of DistributedDataParallel need",
+        "append those times to the table with torch_ddp.py --times, and plan again: "
+        "gpubalance guide pytorch has an example",
     ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
     "gpu-in-use": (

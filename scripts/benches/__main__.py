@@ -54,7 +54,7 @@ BENCHES = (
         "slowed",
         "hosts",
     ),
-    *("kills-without-tensorflow", "host", "tests", "alone"),
+    *("kills-without-tensorflow", "host", "tests", "alone", "torch"),
 )
 _IN = {
     **{
@@ -80,6 +80,7 @@ _COUNTED = (
     "changes",
     "hosts",
     "alone",
+    "torch",
 )
 
 

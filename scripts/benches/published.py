@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gpubalance.jobs.plan.estimates import DeviceEstimates
-from gpubalance.jobs.plan.times import probe_of_times
+from gpubalance.jobs.plan.times import read_times
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Line, fit_line
 from gpubalance.planning.problem import Allocation, Binds
@@ -80,7 +80,7 @@ def _probe(alone: tuple[Curve, ...]) -> Probe:
             for device, curve in enumerate(alone):
                 for batch, seconds in curve:
                     table.writerow([f"device {device}", batch, 1000 * seconds])
-        return probe_of_times(path)
+        return read_times(path).probe
 
 
 def learn(estimates: DeviceEstimates, joint: Joint) -> None:

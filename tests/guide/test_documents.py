@@ -21,12 +21,13 @@ from tests.guide.documents import COMMANDS, DOCUMENTS, FOLDER, PROGRAM, flags_of
 from tests.guide.generate import RESULTS, generated
 from tests.support.cases import cases
 
-# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's, torchrun's
+# pip's, nvidia-smi's, docker's, TensorBoard's, scripts/bench's, Ray's, torchrun's, those of
+# our programs for PyTorch
 _OTHERS = (
     "overlap force-reinstall gpu-reset shm-size ulimit logdir minutes steps lr rm "
 )
 _OTHERS += "rehearse next oldest head address node-name num-cpus include-dashboard "
-_OTHERS += "generate max-restarts nnodes"
+_OTHERS += "generate max-restarts nnodes nproc-per-node multiple prefix times"
 _FLAGS_OF_OTHERS = {f"--{name}" for name in _OTHERS.split()}
 
 

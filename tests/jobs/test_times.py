@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.plan.plan import plan
-from gpubalance.jobs.plan.times import probe_of_times
+from gpubalance.examples import FOLDER
+from gpubalance.jobs.plan.estimates import DeviceEstimates
+from gpubalance.jobs.plan.plan import plan_of_times
+from gpubalance.jobs.plan.times import read_times
 from gpubalance.results.plan import Plan
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.planning import PlanRequest
 from tests.support.cases import cases
 from tests.support.in_process import Program
@@ -40,8 +43,9 @@ def written(folder: Path, text: str) -> Path:
 
 
 def planned(path: Path, **request: object) -> Plan:
-    probe = probe_of_times(path)
-    return plan(probe, probe.devices, PlanRequest(**{"accumulate": 1, **request}))
+    times = read_times(path)
+    asked = PlanRequest(**{"accumulate": 1, **request})
+    return plan_of_times(times, times.probe.devices, asked)
 
 
 def test_the_split_is_the_best_of_all_that_the_table_knows(tmp_path: Path) -> None:
@@ -86,7 +90,7 @@ def test_between_two_batches_a_time_lies_between(tmp_path: Path) -> None:
 
 
 def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
-    probe = probe_of_times(table(tmp_path, "4090,256,0.172\n", "4090,256,9.0\n"))
+    probe = read_times(table(tmp_path, "4090,256,0.172\n", "4090,256,9.0\n")).probe
     assert probe.probes[0].curve[-1].step_time_s.median == 0.172
 
 
@@ -104,8 +108,8 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
     (HEAD + "\n  \n,64,1\n", "line 4: device: String should have at least 1"),
     (HEAD + "\x1b[2J,64,1\n", "line 2: device: String should have at least 1"),
     (HEAD + "a" * 201 + ",64,1\n", "line 2: device: String should have at most"),
-    (HEAD + "a,64,0.1\n", "a has only one batch"),
-    (HEAD + "a,64,0.1\nb,64,0.2\n", "a has only one batch"),
+    (HEAD + "a,64,0.1\n", "a has fewer than two batches"),
+    (HEAD + "a,64,0.1\nb,64,0.2\n", "a has fewer than two batches"),
     (HEAD + '"a,64,0.1\n', "is not a CSV table"),
     (HEAD.replace(",", ";") + "a;64;0,1\n", "has semicolons between its columns"),
     (HEAD + 'a,64,"0,1"\n', "line 2: 0,1 has a decimal comma"),
@@ -117,14 +121,14 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_has_its_line(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(BadInput, match=r"times\.csv") as caught:
-        probe_of_times(written(tmp_path, text))
+        read_times(written(tmp_path, text))
     assert why in caught.value.message
 
 
 @cases("column, seconds", ("ms", 0.05), ("Milliseconds", 0.05), ("s", 50.0))
 def test_the_column_says_the_unit(tmp_path: Path, column: str, seconds: float) -> None:
     path = written(tmp_path, f"device,batch,{column}\na,64,50\na,128,80.5\n")
-    curve = probe_of_times(path).probes[0].curve
+    curve = read_times(path).probe.probes[0].curve
     assert curve[0].step_time_s.median == pytest.approx(seconds)
 
 
@@ -132,9 +136,85 @@ def test_spaces_and_capitals_make_no_difference(tmp_path: Path) -> None:
     first = 'a,8,0.01\n a ,16, 0.02\n"a",32,0.03\n'
     second = "b\t1,8,0.1\nb 1,16,0.2"
     text = f" Device, BATCH ,Seconds\n{first} \t\n{second}"
-    probe = probe_of_times(written(tmp_path, text))
+    probe = read_times(written(tmp_path, text)).probe
     assert [device.name for device in probe.devices] == ["a", "b 1"]
     assert [len(entry.curve) for entry in probe.probes] == [3, 2]
+
+
+JOINT = "device,batch,seconds,joint\n"
+
+
+def joint_table(folder: Path, *lines: str) -> Path:
+    """Two devices whose steps alone are on lines, 10 + batch and 20 + 2 · batch ms, and more."""
+    path = folder / "joint.csv"
+    alone = [f"a,{b},{10 + b}\nb,{b},{20 + 2 * b}\n" for b in (8, 16, 32, 64)]
+    text = JOINT.replace("seconds", "ms") + "".join([*alone, *lines])
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_joint_step_corrects_sync_and_each_device(tmp_path: Path) -> None:
+    """As after a round of a balance: b takes 1.5 times as long beside a, which takes as long."""
+    before = planned(joint_table(tmp_path), global_batch=96)
+    assert before.batches == (64, 32)
+    assert [told.code for told in before.warnings] == ["joint-unknown"]
+    path = joint_table(tmp_path, "a,64,74,140\n", "b,32,126,141\n")
+    made = planned(path, global_batch=96)
+    assert made.sync_s == pytest.approx(0.1405 - 0.126)
+    assert made.batches == (64, 32)  # a has no room for more
+    assert made.shares[1].compute_s == pytest.approx(0.126)
+    assert made.predicted.step_time_s == pytest.approx(0.1405)
+    assert made.warnings == ()
+    assert planned(joint_table(tmp_path), global_batch=80).batches == (56, 24)
+    path = joint_table(tmp_path, "a,64,74,140\n", "b,32,126,141\n")
+    smaller = planned(path, global_batch=80)
+    assert smaller.batches == (64, 16)  # 78 ms, where 56/24 takes 102
+    assert smaller.shares[1].compute_s == pytest.approx(0.052 * 1.5)
+
+
+def test_each_joint_step_counts_and_the_asked_sync_stays(tmp_path: Path) -> None:
+    steps = "b,32,84,90\na,64,74,90\na,32,42,60\nb,16,52,58\n"
+    path = joint_table(tmp_path, steps)
+    assert len(read_times(path).joint) == 2
+    made = planned(path, global_batch=48)
+    assert made.sync_s == pytest.approx(0.059 - 0.052)  # the last one's
+    assert planned(path, global_batch=48, sync_s=0.03).sync_s == 0.03
+    times = read_times(path)
+    alone = plan_of_times(times, times.probe.devices[:1], PlanRequest(accumulate=1))
+    assert alone.shares[0].compute_s == pytest.approx(0.074)  # as it was without b
+
+
+def test_a_joint_step_in_micro_batches_counts_for_those(tmp_path: Path) -> None:
+    path = joint_table(tmp_path, "a,128,222,300\n", "b,32,84,300\n")
+    times = read_times(path)
+    devices = times.probe.devices
+    known = DeviceEstimates(times.probe, devices, PlanRequest(accumulate=2))
+    split, measured = times.joint[0].measured(devices, known.problem) or (None, None)
+    assert split == BatchSplit((128, 32), (64, 32))
+    assert measured
+    assert [replica.wait_s for replica in measured.replicas] == [
+        0,
+        pytest.approx(0.138),
+    ]
+    assert planned(path, accumulate=2).warnings == ()
+
+
+def test_what_ran_out_of_memory_is_above_the_limit(tmp_path: Path) -> None:
+    """Alone the limit is the largest batch below it that was timed; together a multiple less."""
+    alone = planned(joint_table(tmp_path, "a,48,oom,\n", "a,56,OOM,\n"))
+    assert [share.limit for share in alone.shares] == [32, 64]
+    assert alone.shares[0].binds == "memory"
+    together = planned(joint_table(tmp_path, "a,64,74,oom\n"))
+    assert [share.limit for share in together.shares] == [56, 64]
+    with pytest.raises(BadInput, match="b has fewer than two batches that it trained"):
+        read_times(joint_table(tmp_path, "b,8,oom,\n"))
+
+
+def test_lines_that_tell_of_different_steps_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"a joint step of a, b takes 0.1 to 0.2 s"):
+        read_times(joint_table(tmp_path, "a,64,74,100\n", "b,32,84,200\n"))
+    with pytest.raises(BadInput, match="line 10: joint 'slow' should be a valid"):
+        read_times(joint_table(tmp_path, "a,64,74,slow\n"))
 
 
 def test_times_in_proportion_to_the_batch_are_planned_with(tmp_path: Path) -> None:
@@ -149,10 +229,16 @@ def test_the_command_takes_it_as_a_probe(tmp_path: Path, in_process: Program) ->
     done = in_process(["plan", "--curve", path, "--sync", "0.02", "--gpus", "0"])
     assert done.code == 0
     assert "batches 128: 1600 samples/s predicted, model resnet" in done.out
-    assert "next:" not in done.out  # no command of ours runs it
+    # The place of each device in the table counts, also of one that is not chosen.
+    assert "CUDA_VISIBLE_DEVICES=0 torchrun --nproc-per-node 1 torch_ddp.py" in done.out
+    assert f"--batches 128 0 --times {path}" in done.out
     without_sync = in_process(["plan", "--curve", path])
     told = " ".join(without_sync.out.split())
     assert "the table has step times of single devices only" in told
+    assert "sync, taken as 0 s here" in told
+    assert f"next: cp {FOLDER / 'torch_ddp.py'} ." in told
+    assert "torchrun --nproc-per-node 2 torch_ddp.py --batches 128 64" in told
+    assert "split = gpubalance.Split([0, 1], [128, 64])" in told
     assert "gpubalance guide pytorch" in told
     assert "gpubalance balance" not in told
     both = in_process(["plan", "--curve", path, "--simulate", "2"])

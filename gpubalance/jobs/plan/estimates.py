@@ -257,8 +257,12 @@ class DeviceEstimates:
         """
         self._measured.pop(split, None)
         for device, limit in limits:
-            load = self._loads[device]
-            self._loads[device] = replace(load, limit=min(load.limit, limit))
+            self.lower_limit(device, limit)
+
+    def lower_limit(self, device: int, limit: int) -> None:
+        """Gives a device no more than this micro-batch from now on."""
+        load = self._loads[device]
+        self._loads[device] = replace(load, limit=min(load.limit, limit))
 
     def moved(self, split: BatchSplit, measured: Measurement) -> dict[int, float]:
         """The devices whose speed changed since this split was measured before.

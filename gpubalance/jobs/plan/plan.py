@@ -10,6 +10,7 @@ from gpubalance.jobs.keep.saved import balance_by
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split, problem_of
 from gpubalance.jobs.plan.record import plan_of
+from gpubalance.jobs.plan.times import TimesTable
 from gpubalance.planning.problem import Allocation, Problem
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import Probe
@@ -44,6 +45,29 @@ def plan(
         "pipeline": balanced.pipeline or made.pipeline,
     }
     return made.model_copy(update=changes)
+
+
+def plan_of_times(
+    table: TimesTable, devices: Sequence[Device], request: PlanRequest
+) -> Plan:
+    """The best split by a table of step times, corrected by the joint steps in it.
+
+    Joint steps of other devices than these do not count. Raises what `DeviceEstimates` and
+    `best_split` do.
+    """
+    known = DeviceEstimates(table.probe, devices, request)
+    for step in table.joint:
+        measured = step.measured(devices, known.problem)
+        if measured is not None:
+            split, measurement = measured
+            planned = Allocation(split, (), measurement.step_time_s.median, ())
+            known.learn(planned, measurement)
+    multiple = known.problem.multiple
+    for number, device in enumerate(devices):
+        for name, batch in table.ran_out:
+            if name == device.name:
+                known.lower_limit(number, (batch - 1) // multiple * multiple)
+    return plan_of(known, best_split(known.problem))
 
 
 def _learn(known: DeviceEstimates, balanced: Plan) -> None:

@@ -12,6 +12,7 @@ from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, ev
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_TOLERANCE
 from gpubalance.jobs.probe.curve import slower_warnings
+from gpubalance.numbers.units import format_seconds
 from gpubalance.planning.allocate import (
     added_fraction,
     allocate_or_none,
@@ -87,9 +88,12 @@ def _warnings(
     known: DeviceEstimates, planned: Allocation, sync_s: float | None
 ) -> tuple[Warning_, ...]:
     warnings = []
-    if sync_s is None and len(planned.split.used) > 1:
-        which = "sync-unknown/elsewhere" if known.probe.is_of_times else "sync-unknown"
-        warnings.append(warning(which))
+    if len(planned.split.used) > 1:
+        if known.probe.is_of_times and known.best() is None:
+            taken_as = format_seconds(known.request.sync_s or 0.0)
+            warnings.append(warning("joint-unknown", sync=taken_as))
+        elif sync_s is None:
+            warnings.append(warning("sync-unknown"))
     samples = known.probe.samples
     if samples is not None and _takes_all(known.problem, planned, samples):
         warnings.append(

@@ -6,17 +6,21 @@ import csv
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
 from gpubalance.errors import BadInput
+from gpubalance.examples import FOLDER
 from gpubalance.jobs.probe.probed_device import fitted, solo_rate
 from gpubalance.numbers.stats import mad, median
 from gpubalance.planning.curve import best_of, sensible_of
+from gpubalance.planning.parts import split_step
+from gpubalance.planning.problem import Problem
 from gpubalance.results.common import StepTime, Throughput, now
 from gpubalance.results.probe import (
     BatchLimit,
@@ -25,6 +29,8 @@ from gpubalance.results.probe import (
     Probe,
     times_of,
 )
+from gpubalance.results.run import Measurement, Replica
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile
 from gpubalance.settings.record import Record, first_fault
 from gpubalance.settings.settings import Settings
@@ -32,7 +38,8 @@ from gpubalance.system.files import content_of
 from gpubalance.text import clean
 
 _REMEDY = (
-    "write a table with the columns device, batch and seconds: one line per timed step"
+    "write a table with the columns device, batch and seconds: one line per timed step; "
+    f"{FOLDER / 'torch_curve.py'} writes one with PyTorch"
 )
 _COMMAS = "use commas between columns and a point in numbers: 4090,64,0.050"
 _MOST_BYTES = 1 << 20
@@ -43,50 +50,175 @@ _DECIMAL_COMMA = re.compile(r"\s*\d+,\d+\s*")
 # No table of seconds has only such, unless its steps are long: as milliseconds they are usual.
 _DOUBTFUL_S = 1.0
 _FEWEST = 2  # batches of a device, so that there is a curve
+_OOM = "oom"
+# The step times of one joint step, as each device's process saw them, differ by less.
+_SAME_STEP = 1.2
+
+# Within these, so are all rates and sums.
+_Seconds = Annotated[float, Field(gt=1e-6, le=1e6)]
 
 
 class _Step(Record):
-    """A line of the table: how long a device took for a batch."""
+    """A line of the table: how long a device took for a batch, alone or in a joint step.
+
+    `joint` is how long that step took in all. No time is known of a batch that `ran_out` of memory.
+    """
 
     device: Annotated[
         str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)
     ]
-    # Within these, so are all rates and sums.
     batch: Annotated[int, Field(ge=1, le=10**6)]
-    seconds: Annotated[float, Field(gt=1e-6, le=1e6)]
+    seconds: _Seconds | None
+    joint: _Seconds | None
+    ran_out: Literal["alone", "together"] | None
 
 
-def probe_of_times(path: Path) -> Probe:
-    """The probe that a CSV table stands for; its largest batch of each device is the limit.
+@dataclass(frozen=True)
+class JointStep:
+    """A step of devices together: the line of each, by name, with its own compute and update."""
+
+    lines: Mapping[str, _Step]
+    step_s: float
+
+    def measured(
+        self, devices: Sequence[Device], problem: Problem
+    ) -> tuple[BatchSplit, Measurement] | None:
+        """Its split over these devices, and its record; None if it has others too.
+
+        A batch above a device's limit was taken in as few micro-batches as possible.
+        """
+        names = [device.name for device in devices]
+        if not self.lines.keys() <= set(names):
+            return None
+        batches = [
+            self.lines[name].batch if name in self.lines else 0 for name in names
+        ]
+        micro_batches = []
+        for batch, load in zip(batches, problem.loads, strict=True):
+            count = -(-batch // max(1, load.limit))
+            micro_batches.append(-(-batch // max(1, count)))
+        split = BatchSplit(tuple(batches), tuple(micro_batches))
+        own_s = [self.lines[names[place]].seconds or 0.0 for place in split.used]
+        parts = split_step(self.step_s, [own_s], [[0.0] * len(own_s)], 0.0)
+        replicas = []
+        for number, place in enumerate(split.used):
+            replica = Replica(
+                device=place,
+                batch=batches[place],
+                micro_batch=micro_batches[place],
+                throughput=batches[place] / self.step_s,
+                compute_s=parts.compute_s[number],
+                update_s=0.0,
+                wait_s=parts.wait_s[number],
+                utilisation=min(1.0, parts.compute_s[number] / self.step_s),
+                memory_peak_bytes=None,
+            )
+            replicas.append(replica)
+        used = split.without_idle
+        return split, Measurement(
+            batches=used.batches,
+            micro_batches=used.micro_batches,
+            global_batch=used.global_batch,
+            step_time_s=_step_time([self.step_s]),
+            throughput=Throughput(median=used.global_batch / self.step_s, ci95=None),
+            replicas=tuple(replicas),
+            sync_s=parts.sync_s,
+            input_wait_s=0.0,
+            slow_s=0.0,
+            excess_s=parts.excess_s,
+            imbalance=parts.imbalance,
+        )
+
+
+@dataclass(frozen=True)
+class TimesTable:
+    """A table of step times: of devices alone as a probe, of devices together as they are.
+
+    `ran_out` has the batches that had no room in a joint step, as pairs of a device and a batch.
+    """
+
+    probe: Probe
+    joint: tuple[JointStep, ...]
+    ran_out: tuple[tuple[str, int], ...]
+
+
+def read_times(path: Path) -> TimesTable:
+    """Reads a CSV table; each device's largest batch below one that failed is its limit.
 
     All batches are multiples of what those in the table are. Raises BadInput, which names the line.
     """
-    by_device: dict[str, dict[int, list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for step in _steps(path):
-        by_device[step.device][step.batch].append(step.seconds)
-    if not by_device:
+    steps = _steps(path)
+    if not steps:
         raise BadInput(f"{path} has a header but no rows", remedy=_REMEDY)
-    for name, times in by_device.items():
-        if len(times) < _FEWEST:
+    alone: dict[str, dict[int, list[float]]] = {
+        step.device: defaultdict(list) for step in steps
+    }
+    fails: dict[str, list[int]] = defaultdict(list)
+    ran_out = []
+    for step in steps:
+        if step.ran_out == "together":
+            ran_out.append((step.device, step.batch))
+        elif step.ran_out == "alone":
+            fails[step.device].append(step.batch)
+        elif step.joint is None and step.seconds is not None:
+            alone[step.device][step.batch].append(step.seconds)
+    for name, times in alone.items():
+        smallest = min(fails[name], default=math.inf)
+        if len(times) < _FEWEST or min(times) >= smallest:
             raise BadInput(
-                f"{path}: {name} has only one batch",
-                remedy="give two or more batches per device",
+                f"{path}: {name} has fewer than two batches that it trained alone",
+                remedy="give two or more batches per device (torch_curve.py --multiple)",
             )
-    devices = tuple(map(_device, range(len(by_device)), by_device, by_device.values()))
-    batches = [batch for times in by_device.values() for batch in times]
+    return TimesTable(
+        _probe_of(path, alone, fails), tuple(_joint_steps(path, steps)), tuple(ran_out)
+    )
+
+
+def _joint_steps(path: Path, steps: Sequence[_Step]) -> Iterator[JointStep]:
+    """The joint steps: a line with a device that the present one has begins the next one.
+
+    Raises BadInput if the lines of one tell of different steps.
+    """
+    groups: list[dict[str, _Step]] = []
+    for step in steps:
+        if step.joint is not None:
+            if not groups or step.device in groups[-1]:
+                groups.append({})
+            groups[-1][step.device] = step
+    for group in groups:
+        joint_s = [step.joint or 0.0 for step in group.values()]
+        if max(joint_s) > _SAME_STEP * min(joint_s):
+            raise BadInput(
+                f"{path}: a joint step of {', '.join(group)} takes {min(joint_s):g} to "
+                f"{max(joint_s):g} s",
+                remedy="the lines of one joint step together, each with that step's seconds",
+            )
+        yield JointStep(group, median(joint_s))
+
+
+def _probe_of(
+    path: Path,
+    alone: Mapping[str, dict[int, list[float]]],
+    fails: Mapping[str, Sequence[int]],
+) -> Probe:
+    """A probe of devices alone, from the times of batches and the batches that failed."""
+    devices = tuple(map(_device, range(len(alone)), alone, alone.values()))
+    probes = []
+    for number, (name, times) in enumerate(alone.items()):
+        probes.append(_probe(number, times, min(fails.get(name, ()), default=None)))
     return Probe(
         created=now(),
         devices=devices,
         settings=Settings(model=clean(path.stem)),
         environment=None,
         model=None,
-        batch_multiple=math.gcd(*batches),
+        batch_multiple=math.gcd(
+            *(batch for times in alone.values() for batch in times)
+        ),
         margin_bytes=0,
         max_batch=None,
         parallel=False,
-        probes=tuple(map(_probe, range(len(devices)), by_device.values())),
+        probes=tuple(probes),
         complete=True,
         warnings=(),
     )
@@ -105,10 +237,7 @@ def _steps(path: Path) -> list[_Step]:
         steps = []
         for row in rows:
             _refuse_decimal_commas(f"{path}, line {rows.line_num}", row)
-            fields: dict[str, Any] = {"device": row["device"], "batch": row["batch"]}
-            step = _Step.model_validate({**fields, "seconds": row[times]})
-            fields["seconds"] = step.seconds * _UNITS[times]
-            steps.append(_Step.model_validate(fields))
+            steps.append(_step_of(row, times))
     except ValidationError as error:
         why = f"{path}, line {rows.line_num}: {first_fault(error)}"
         raise BadInput(why, remedy=_REMEDY) from None
@@ -117,6 +246,27 @@ def _steps(path: Path) -> list[_Step]:
     if times == "seconds":
         _refuse_milliseconds(path, steps)
     return steps
+
+
+def _step_of(row: Mapping[str, Any], times: str) -> _Step:
+    """A line, whose column `times` has its times' unit. Raises ValidationError."""
+    fields = {
+        "device": row["device"],
+        "batch": row["batch"],
+        "seconds": (row[times] or "").strip(),
+        "joint": (row.get("joint") or "").strip() or None,
+        "ran_out": None,
+    }
+    for name, where in (("seconds", "alone"), ("joint", "together")):
+        if str(fields[name]).lower() == _OOM:
+            fields["ran_out"] = where
+    if fields["ran_out"]:
+        return _Step.model_validate({**fields, "seconds": None, "joint": None})
+    step = _Step.model_validate(fields)
+    for name in ("seconds", "joint"):
+        if fields[name] is not None:
+            fields[name] = getattr(step, name) * _UNITS[times]
+    return _Step.model_validate(fields)
 
 
 def _check_heads(path: Path, heads: Sequence[str]) -> None:
@@ -146,10 +296,11 @@ def _refuse_decimal_commas(place: str, row: Mapping[str | None, Any]) -> None:
 
 def _refuse_milliseconds(path: Path, steps: Sequence[_Step]) -> None:
     """Asks whether the seconds are milliseconds if no step is short: the column's name answers."""
-    shortest_s = min((step.seconds for step in steps), default=0.0)
+    times_s = [step.seconds for step in steps if step.seconds is not None]
+    shortest_s = min(times_s, default=0.0)
     if shortest_s < _DOUBTFUL_S:
         return
-    longest_s = max(step.seconds for step in steps)
+    longest_s = max(times_s)
     raise BadInput(
         f"{path}: every step takes {shortest_s:g} s or more, up to {longest_s:g} s: are these "
         "milliseconds?",
@@ -171,18 +322,20 @@ def _device(number: int, name: str, times: dict[int, list[float]]) -> Device:
     )
 
 
-def _probe(number: int, times: dict[int, list[float]]) -> DeviceProbe:
+def _probe(
+    number: int, times: dict[int, list[float]], fails: int | None
+) -> DeviceProbe:
     curve = tuple(_point(batch, seconds) for batch, seconds in sorted(times.items()))
-    largest = curve[-1].batch
+    fits = max(batch for batch in times if fails is None or batch < fails)
     rates = [(point.batch, point.throughput.median) for point in curve]
     elapsed_s = sum(sum(seconds) for seconds in times.values())
     return DeviceProbe(
         device=number,
         curve=curve,
         batch_limit=BatchLimit(
-            fits=largest,
-            fails=None,
-            max_batch=largest,
+            fits=fits,
+            fails=fails,
+            max_batch=max(times),
             memory_bytes=None,
             needed_bytes=None,
             trials=(),
@@ -200,20 +353,22 @@ def _probe(number: int, times: dict[int, list[float]]) -> DeviceProbe:
 
 
 def _point(batch: int, seconds: list[float]) -> CurvePoint:
-    step_s = median(seconds)
-    step_time = StepTime(
-        median=step_s,
+    return CurvePoint(
+        batch=batch,
+        step_time_s=_step_time(seconds),
+        throughput=Throughput(median=batch / median(seconds), ci95=None),
+        memory_peak_bytes=None,
+        precise=False,
+        steady=True,
+    )
+
+
+def _step_time(seconds: Sequence[float]) -> StepTime:
+    return StepTime(
+        median=median(seconds),
         mad=mad(seconds),
         ci95=None,
         steps_per_sample=1,
         samples=tuple(seconds),
         at_s=tuple(accumulate(seconds)),
-    )
-    return CurvePoint(
-        batch=batch,
-        step_time_s=step_time,
-        throughput=Throughput(median=batch / step_s, ci95=None),
-        memory_peak_bytes=None,
-        precise=False,
-        steady=True,
     )

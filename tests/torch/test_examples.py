@@ -1,0 +1,141 @@
+"""The programs that gpubalance has for PyTorch: from times of devices to training in their shares."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpubalance.examples import FOLDER
+from tests.cli.program import ROOT
+from tests.support.cases import cases
+from tests.support.in_process import Program
+
+if find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed", allow_module_level=True)
+
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("torch")]
+_PYTHON = sys.executable  # before a test runs the program in this process
+# In place of what the user puts there: memory ends above 20 samples, once by the kernel's hand.
+STEP = """
+def make_step(device, batch):
+    import os, time
+    if batch > 24:
+        os.kill(os.getpid(), 9)
+    if batch > 20:
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+    return lambda: time.sleep(0.005 + 0.001 * batch)
+
+
+if __name__"""
+
+
+def run(*words: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [_PYTHON, *words], cwd=folder, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/torch/exact.py finds, by case."""
+    done = run("-m", "tests.torch.exact", folder=tmp_path_factory.mktemp("exact"))
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return {found["case"]: found for found in map(json.loads, lines)}
+
+
+NAMES = """70/30
+99/1
+70/30, last 40
+99/1, last 40
+99/1, last 1
+70/30 in 32/30
+99/1 in 25/1
+70/30 in 32/8, float64
+30/70, one left out""".splitlines()
+
+
+@cases("name", *NAMES)
+def test_two_ranks_train_as_one_process_does(
+    name: str, trained: dict[str, Any]
+) -> None:
+    """Ten steps in two epochs, in unequal shares and micro-batches, beside whole batches."""
+    found = trained.pop(name)
+    assert found["difference"] < (1e-14 if "float64" in name else 1e-6)
+    assert found["between_ranks"] == 0
+    assert found["moved"] > 0.1
+    assert found["counted"] == [1]
+
+
+def test_no_case_is_left(trained: dict[str, Any]) -> None:
+    assert trained == {}
+
+
+def test_the_curve_has_its_limit_however_memory_ends(tmp_path: Path) -> None:
+    text = (FOLDER / "torch_curve.py").read_text()
+    own = tmp_path / "curve.py"
+    own.write_text(text.replace("if __name__", STEP.lstrip("\n"), 1))
+    words = ("--multiple", "4", "--prefix", "alpha", "times.csv")
+    run(str(own), *words, folder=tmp_path)
+    with (tmp_path / "times.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["device"] for row in rows} == {"alpha cpu"}
+    fits = {int(row["batch"]): row["seconds"] for row in rows}
+    # 32 is killed, 24 raises; between 20 and 24 there is no multiple
+    assert list(fits) == [4, 8, 16, 32, 24, 20]
+    assert fits.pop(32) == fits.pop(24) == "oom"
+    for batch, seconds in fits.items():
+        assert float(seconds) > 0.005 + 0.001 * batch
+
+
+def test_another_error_ends_the_curve(tmp_path: Path) -> None:
+    text = (FOLDER / "torch_curve.py").read_text()
+    own = tmp_path / "curve.py"
+    fails = (
+        'def make_step(device, batch):\n    raise ValueError("a typo")\n\n\nif __name__'
+    )
+    own.write_text(text.replace("if __name__", fails, 1))
+    done = run(str(own), "times.csv", folder=tmp_path, code=1)
+    assert "ValueError: a typo" in done.stderr
+
+
+def test_from_times_to_training_and_back(tmp_path: Path, in_process: Program) -> None:
+    """The plan's own line trains, and what it appends makes the next plan."""
+    table = tmp_path / "times.csv"
+    alone = "a,16,0.05,\na,64,0.1,\nb,16,0.1,\nb,64,0.2,\nb,96,oom,\n"
+    table.write_text("device,batch,seconds,joint\n" + alone)
+    first = in_process(["plan", "--curve", str(table)])
+    assert "warning joint-unknown" in first.out
+    (line,) = re.findall(r"(?m)^next: cp .*\n  torchrun (.*)$", first.out)
+    (tmp_path / "torch_ddp.py").write_text((FOLDER / "torch_ddp.py").read_text())
+    words = ["--standalone", *shlex.split(line), "--epochs", "1"]
+    done = run("-m", "torch.distributed.run", *words, folder=tmp_path)
+    assert re.search(r"epoch 1: \d+\.\d samples/s", done.stdout)
+    rows = [row.split(",") for row in table.read_text().splitlines()[-2:]]
+    assert [row[0] for row in rows] == ["a", "b"]
+    for _, _, own_s, joint_s in rows:
+        assert 0 < float(own_s) < float(joint_s)
+    second = in_process(["plan", "--curve", str(table)])
+    assert second.code == 0
+    assert "joint-unknown" not in second.out
+    assert "corrected by the joint steps in the table" in second.out
+
+
+def test_a_table_without_the_column_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("device,batch,seconds\n")
+    words = ["--standalone", "--nproc-per-node", "2", str(FOLDER / "torch_ddp.py")]
+    words += ["--batches", "8", "4", "--times", "old.csv"]
+    done = run("-m", "torch.distributed.run", *words, folder=tmp_path, code=1)
+    assert "the first line of old.csv has no column joint" in done.stderr
