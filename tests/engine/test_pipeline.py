@@ -231,5 +231,5 @@ def test_what_keras_does_not_divide_by_samples_is_refused(
     monkeypatch.setattr("keras.__version__", "3.14.0")
     refuse_model(model)
     monkeypatch.setattr("keras.__version__", "3.13.2")
-    with refused("regularised has an activity regulariser, of which Keras 3.13.2"):
+    with refused("Keras 3.13.2 sums the activity regulariser of the layer regularised"):
         refuse_model(model)

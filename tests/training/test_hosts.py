@@ -67,7 +67,7 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
             assert f"{label} | ended after {steps} steps" in said
         assert said.count(f"{label} | evaluated 2 batches") == 2
         refused = f"{label} | refused: the data "
-        assert f"{refused}of alpha:1, beta:0 is not that of alpha:0" in said
+        assert f"{refused}of alpha:1, beta:0 differs from that of alpha:0" in said
         unlike = f"{refused}differs in length between the processes: "
         assert f"{unlike}610 in alpha:0, 609 in alpha:1, 608 in beta:0" in said
         left = f"{unlike}the next batch has "

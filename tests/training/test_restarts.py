@@ -114,7 +114,7 @@ def test_a_training_survives_the_loss_of_processes_and_hosts(tmp_path: Path) -> 
     of_all, of_alpha = "alpha:0 80, alpha:1 40, beta:0 24", "alpha:0 96, alpha:1 48"
     assert restarts == [of_all, of_alpha, of_all, of_alpha], told
     # What is lost is found a step later
-    where = r"since the last backup: [123]; it was in step [123] of epoch (.)"
+    where = r"since the last backup: [123]; training was in step [123] of epoch (.)"
     lost = re.findall(where, told)
     assert lost == ["2", "3", "4", "5"], told
     assert told.count("beta can't be reached: ") == 2, told

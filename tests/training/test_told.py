@@ -145,7 +145,8 @@ def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean() -> None:
         keras.utils.set_random_seed(1)
         told = "".join(checked(own_loss(kind), X, Y).warned)
         assert "not a mean over samples" not in told
-        assert kind == "signed" or "has no gradients for the samples tried" in told
+        none = ("has no gradients for", "gradients that are only rounding error for")
+        assert kind == "signed" or any(one in told for one in none)
     # What TensorFlow keeps for it is gone too.
     assert not [one for one in gc.get_objects() if type(one) is TracedStep]
     split, model = in_split(own_loss, "mean")

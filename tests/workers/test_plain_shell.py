@@ -134,14 +134,15 @@ def test_a_run_and_a_queue_on_this_host(folder: Path, shell: dict[str, str]) -> 
 def test_a_program_that_is_started_by_its_path_lies_apart() -> None:
     """Python puts its folder first on the path, where no module of the library may be hidden.
 
-    No other file of the package is one that can be started so, but for `__main__`.
+    No other file of the package is one that can be started so, but for `__main__` and the
+    examples, which users copy.
     """
     package = Path(gpubalance.__file__).parent
     apart = Path(programs.__file__).parent
     assert {path.name for path in apart.iterdir()} >= {"agent.py", "over_ray.py"}
     for path in apart.glob("*"):
         assert path.stem not in sys.stdlib_module_names, path
-    for path in package.rglob("*.py"):
+    for path in {*package.rglob("*.py")} - {*package.glob("examples/*")}:
         for statement in ast.parse(path.read_text()).body:
             is_program = ast.unparse(statement).startswith("if __name__ == '__main__'")
             assert not is_program or path.name == "__main__.py", path
