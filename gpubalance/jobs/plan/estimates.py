@@ -34,6 +34,8 @@ _BELIEVED = 1.5
 _FASTER = 2.0
 # Of the shortest step: splits whose sync differs by less have the one measured last.
 _SYNC_DIFFERS = 0.02
+# By how much a device's joint times over its solo times may differ by chance from size to size
+_FACTORS_DIFFER = 0.1
 # Sizes so near tell equally much of one between them.
 _NEAR_OCTAVES = 0.5
 _ALIKE = 0.001  # of throughput: splits that differ by less count as equal
@@ -435,12 +437,16 @@ class DeviceEstimates:
 
 
 def _factor_at(size: int, factors: Mapping[int, float]) -> float:
-    """A measured size's factor; elsewhere a mean of all, each with the weight 1/max(½, d)².
+    """A measured size's factor; elsewhere the mean of all, or one weighted by nearness.
 
-    It is d octaves away. Those within half an octave count alike: they differ by chance.
+    Nearness counts if factors differ by more than chance: d octaves away, with the weight
+    1/max(½, d)². Those within half an octave count alike.
     """
     if size in factors:
         return factors[size]
+    by_size = factors.values()
+    if max(by_size) <= (1 + _FACTORS_DIFFER) * min(by_size):
+        return statistics.fmean(by_size)
     total = 0.0
     weights = 0.0
     for measured, factor in factors.items():
