@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
@@ -27,6 +28,8 @@ _AT_ONCE = 1 << 12
 _PARTS = 8
 # More time intervals than this, too close in value for any bound to separate, would take too long.
 _MOST = 1 << 18
+# Sets of so many devices are tried: 2⁶ at most.
+_MOST_PAST = 6
 # Blocks of this many numbers stay in the processor's cache.
 _IN_CACHE = 1 << 15
 
@@ -119,9 +122,40 @@ class Solver:
             low = self._fleet.floor[kinds]
         units = _levelled(low, high, total, kinds)
         past = self._past_slower(units, high)
-        if past is None or past.sum() > total:
+        if past is None:
             return units
-        return _levelled(past, high, total, kinds)
+        if past.sum() <= total:
+            return _levelled(past, high, total, kinds)
+        return self._with_some_past(units, past, high, total)
+
+    def _with_some_past(
+        self, units: Floats, past: Floats, high: Floats, total: float
+    ) -> Floats:
+        """The fastest of `units` and of those with some devices `past` a slower batch.
+
+        Of 80 samples over two equal devices, 57/23 where 57 take less time than 40. All sets of at
+        most six such devices are tried.
+        """
+        kinds = self._fleet.kind_of
+        floor = self._fleet.floor[kinds]
+        slower = np.nonzero(past > floor)[0][:_MOST_PAST]
+        candidates = [units]
+        for count in range(1, len(slower) + 1):
+            for devices in map(list, combinations(slower, count)):
+                minimum = floor.copy()
+                minimum[devices] = past[devices]
+                if minimum.sum() <= total:
+                    candidates.append(_levelled(minimum, high, total, kinds))
+        return min(candidates, key=self._measured_busy_s)
+
+    def _measured_busy_s(self, units: Floats) -> float:
+        """How long the slowest device computes and updates, by its own batch's measured time."""
+        busy_s = [0.0]
+        for load, batch in zip(self._problem.loads, self._samples(units), strict=True):
+            if batch:
+                own_s = load.compute_s(batch, min(batch, load.limit))
+                busy_s.append(own_s + load.update_s)
+        return max(busy_s)
 
     def _past_slower(self, units: Floats, high: Floats) -> Floats | None:
         """The least granules of each device with which none is slower than with more of them.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.allocate import added_fraction, allocate
+from gpubalance.planning.allocate import added_fraction, allocate, as_measured
 from gpubalance.planning.model import Curve, Line
 from gpubalance.planning.problem import (
     Allocation,
@@ -170,3 +170,30 @@ def test_more_than_can_be_compared_is_refused() -> None:
     rate = best_of(endless, max_global_batch=1000).throughput
     assert rate == pytest.approx(1e6)
     assert best_of(endless, FAST, global_batch=10**9).split.global_batch == 10**9
+
+
+@cases(
+    "devices, global_batch, batches",
+    (2, 80, (57, 23)),  # 40/40 takes 0.23 s, 57 samples 0.22 s
+    (2, 114, (57, 57)),
+    (3, 120, (57, 32, 31)),
+    (2, 60, (30, 30)),
+)
+def test_a_larger_batch_that_is_faster_is_used_with_an_exact_global_batch(
+    devices: int, global_batch: int, batches: tuple[int, ...]
+) -> None:
+    falls = Load(Curve((10, 30, 40, 57), (0.1, 0.19, 0.23, 0.22)), 57)
+    problem = problem_of(*[falls] * devices, global_batch=global_batch)
+    found = as_measured(problem, allocate(problem))
+    assert found.split.batches == batches
+    own_s = max(falls.model.measured_s(batch) for batch in batches)
+    assert found.step_time_s == pytest.approx(own_s)
+
+
+def test_of_unlike_devices_any_one_may_get_the_larger_batch() -> None:
+    """Only the second has room for 41 in 0.22 s; 40 take 0.23 s, and 39 take 0.226 s."""
+    falls = Curve((10, 30, 40, 41), (0.1, 0.19, 0.23, 0.22))
+    problem = problem_of(Load(falls, 40), Load(falls, 41), global_batch=80)
+    found = as_measured(problem, allocate(problem))
+    assert found.split.batches == (39, 41)
+    assert found.step_time_s == pytest.approx(0.226)
