@@ -11,7 +11,6 @@ from operator import attrgetter
 
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
-from gpubalance.planning.allocate import allocate_or_none, as_measured
 from gpubalance.planning.model import LINE_WITHIN, Curve, Line
 from gpubalance.planning.problem import Allocation, Binds, Problem
 from gpubalance.planning.sync import SyncCurve, Syncs
@@ -109,31 +108,27 @@ class DeviceEstimates:
         if self.request.global_batch is None:
             global_batch -= global_batch % granule
         share, rest = divmod(global_batch, len(used))
-        if rest or not share or share % problem.multiple:
+        room = min(problem.loads[device].limit for device in used)
+        if rest or share % problem.multiple or not 0 < share <= room:
             return promised
-        loads = []
-        for device, load in enumerate(problem.loads):
-            limit = min(share, load.limit) if device in used else 0
-            loads.append(replace(load, limit=limit))
-        only_even = replace(
-            problem,
-            loads=tuple(loads),
-            global_batch=global_batch,
-            max_global_batch=None,
-            micro_batches=1,
+        batches = [0] * len(problem.loads)
+        for device in used:
+            batches[device] = share
+        split = BatchSplit(tuple(batches))
+        computes_s = tuple(problem.computes_s(split))
+        even = Allocation(
+            split, computes_s, problem.step_time_s(computes_s), promised.binds
         )
-        even = allocate_or_none(only_even)
-        if even is None:
-            return promised
-        even = as_measured(problem, even)
         gain = problem.value(promised) / problem.value(even) - 1
         if gain > max(self._half_width(device, share) for device in used):
             return promised
         binds: list[Binds] = []
-        for device, bound in enumerate(promised.binds):
-            is_full = device in used and share == problem.loads[device].limit
-            frees = bound == "memory" and not is_full
-            binds.append("speed" if frees else bound)
+        for bound, batch, load in zip(
+            promised.binds, batches, problem.loads, strict=True
+        ):
+            # With less than before it has room, and could take more.
+            has_room = bound == "memory" and 0 < batch < load.limit
+            binds.append("speed" if has_room else bound)
         return replace(even, binds=tuple(binds))
 
     def _half_width(self, device: int, batch: int) -> float:
