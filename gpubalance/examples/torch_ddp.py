@@ -1,25 +1,21 @@
 """Trains with DistributedDataParallel in unequal shares, as one process trains the whole batch.
 
-Copy this file, put your model, loss and data into its first functions, and start it with the
-batches of `gpubalance plan --curve times.csv`, one process for each that is above 0:
-`torchrun --nproc-per-node 2 torch_ddp.py --batches 256 128 --times times.csv`.
+Copy the programs torch_*.py and put your model, optimizer, loss and data into the first functions
+of this one. Start a process for each of the batches of `gpubalance plan --curve times.csv`:
+`torchrun --nproc-per-node 2 torch_ddp.py --batches 256 128`.
 """
 
 import argparse
-import csv
 import os
-import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -54,9 +50,9 @@ def dataset() -> Any:
 class UnevenSampler:
     """A rank's part of each global batch, for DataLoader's `batch_sampler`.
 
-    The ranks draw the same permutation and cut each batch of it in proportion, also a shorter last
-    one, so that an epoch has each sample once. A rank that gets none of the last batch loads
-    another one's, since it must take part in the sum, with a weight of 0.
+    All ranks draw the same permutation and cut each batch of it in proportion, also a shorter last
+    one, so that an epoch has each sample once. A rank that gets none of the last batch loads a
+    sample of another one with a weight of 0, since each rank takes part in each sum.
     """
 
     def __init__(self, samples: int, batches: Sequence[int], rank: int) -> None:
@@ -99,99 +95,43 @@ def backward(model: Any, x: Any, y: Any, weight: float, micro_batch: int) -> Non
             (mean_loss(model, part_x, part_y) * len(part_x) * weight).backward()
 
 
-class JointTimes:
-    """What each step takes: this rank's own work, and from one step's end to the next one's.
-
-    Nothing is timed without a table to append to.
-    """
-
-    def __init__(self, model: Any, table: Path | None) -> None:
-        self.table = table
-        self.own_s: list[float] = []
-        self.joint_s: list[float] = []
-        self.at_s = {"ended": 0.0}
-        if table:
-            model.register_comm_hook(None, self.all_reduce)
-
-    def all_reduce(
-        self, group: Any, bucket: dist.GradBucket
-    ) -> torch.futures.Future[torch.Tensor]:
-        """DDP's own sum. With the last bucket all gradients of this rank are computed."""
-        if bucket.is_last():
-            self.mark("computed")
-        return allreduce_hook(group, bucket)
-
-    def mark(self, point: str) -> None:
-        """Notes when the device has come to this point of the step."""
-        if self.table:
-            if torch.cuda.is_available():
-                torch.cuda.current_stream().synchronize()
-            self.at_s[point] = time.perf_counter()
-
-    def mark_end(self) -> None:
-        before_s = self.at_s["ended"]
-        self.mark("ended")
-        if self.table:
-            at_s = self.at_s
-            update_s = at_s["ended"] - at_s["summed"]
-            self.own_s.append(at_s["computed"] - at_s["began"] + update_s)
-            self.joint_s.append(at_s["ended"] - before_s)
-
-    def append(self, batches: Sequence[int]) -> None:
-        """Appends a line for each rank. The ranks are the table's devices, in their order."""
-        if self.table is None:
-            return
-        medians = [statistics.median(s[5:]) for s in (self.own_s, self.joint_s)]
-        of_ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(of_ranks, medians)
-        if dist.get_rank() == 0:
-            with self.table.open("r+", newline="", encoding="utf-8") as file:
-                names = {row["device"].strip(): None for row in csv.DictReader(file)}
-                used = [pair for pair in zip(names, batches, strict=True) if pair[1]]
-                lines = csv.writer(file, lineterminator="\n")
-                for pair, (own_s, joint_s) in zip(used, of_ranks, strict=True):
-                    lines.writerow([*pair, f"{own_s:.6g}", f"{joint_s:.6g}"])
-
-
 def train(
     batches: Sequence[int],
     micro_batches: Sequence[int],
-    epochs: int,
-    table: Path | None,
+    epochs: int = 3,
+    watch: Callable[[Any, Any], None] | None = None,
 ) -> Any:
-    """Trains this rank's part, and returns the model."""
+    """Trains this rank's part, and returns the model. `watch` may hook model and optimizer."""
     rank = dist.get_rank()
-    place = [place for place, batch in enumerate(batches) if batch][rank]
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     # Without the view, gradients take their memory twice.
     model = DistributedDataParallel(
         build_model().to(device), gradient_as_bucket_view=True
     )
     optimizer = build_optimizer(model.parameters())
+    if watch:
+        watch(model, optimizer)
     samples = dataset()
-    sampler = UnevenSampler(len(samples), [batch for batch in batches if batch], rank)
-    loader = DataLoader(samples, batch_sampler=sampler)
-    times = JointTimes(model, table)
+    used = [place for place, batch in enumerate(batches) if batch]
+    sampler = UnevenSampler(len(samples), [batches[place] for place in used], rank)
     for epoch in range(epochs):
         began_s = time.perf_counter()
-        for step, (x, y) in enumerate(loader):
+        for step, (x, y) in enumerate(DataLoader(samples, batch_sampler=sampler)):
             x, y = x.to(device), y.to(device)
-            times.mark("began")
             optimizer.zero_grad()
-            backward(model, x, y, sampler.weight(step), micro_batches[place])
-            times.mark("summed")
+            backward(model, x, y, sampler.weight(step), micro_batches[used[rank]])
             optimizer.step()
-            times.mark_end()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        torch.get_device_module(device).synchronize()
         if rank == 0:
             rate = len(samples) / (time.perf_counter() - began_s)
             print(f"epoch {epoch + 1}: {rate:.1f} samples/s", flush=True)
-    times.append(batches)
     return model
+
+
+def join_ranks() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
 
 def main() -> None:
@@ -199,16 +139,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", required=True)
     parser.add_argument("--micro-batches", type=int, nargs="+", help="of each rank")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument(
-        "--times", type=Path, help="table to append the steps' times to"
-    )
     asked = parser.parse_args()
-    is_first = os.environ["RANK"] == "0"
-    if asked.times and is_first and "joint" not in asked.times.open().readline():
-        parser.error(f"the first line of {asked.times} has no column joint")
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    micro_batches = asked.micro_batches or asked.batches
-    train(asked.batches, micro_batches, asked.epochs, asked.times)
+    join_ranks()
+    train(asked.batches, asked.micro_batches or asked.batches, asked.epochs)
     dist.destroy_process_group()
 
 

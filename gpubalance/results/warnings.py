@@ -209,7 +209,7 @@ _ROWS = {
         "the table has step times of single devices only. Only a joint step shows sync, "
         "taken as {sync} here, the times of each device beside the others, and the "
         "memory that the buckets of DistributedDataParallel need",
-        "append those times to the table with torch_ddp.py --times, and plan again: "
+        "append those times to the table with torch_joint.py, and plan again: "
         "gpubalance guide pytorch has an example",
     ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),

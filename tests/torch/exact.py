@@ -97,9 +97,8 @@ def train(rank: int, folder: str) -> None:
         torch.set_default_dtype(getattr(torch, case.dtype))
         data = images(case.samples)
         torch_ddp.dataset = lambda data=data: data  # type: ignore[misc]
-        model = torch_ddp.train(
-            case.batches, case.micro_batches or case.batches, EPOCHS, None
-        )
+        micro_batches = case.micro_batches or case.batches
+        model = torch_ddp.train(case.batches, micro_batches, EPOCHS)
         torch.save(weights_of(model), place(folder, name, rank))
     dist.barrier()
     os._exit(0)  # not through the end of torch's threads, which aborted once in 15 runs
