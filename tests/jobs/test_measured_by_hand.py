@@ -99,7 +99,15 @@ def test_a_timing_has_as_many_steps_as_take_its_time() -> None:
     assert steps == [5, 4, 1, 1]
     assert steps_per_timing(0.5, WarmUp().step_s) == 1  # unknown
     assert step_s_of(timing(0.6, 3)) == pytest.approx(0.2)
-    assert step_s_of(timing(0.6, step_s=0.25)) == 0.25
+    assert step_s_of(timing(0.6, wait_s=0.1, step_s=0.25)) == 0.25
+
+
+def test_late_stamps_do_not_make_timings_of_many_steps() -> None:
+    """A window of a large batch took 38 s in place of 10: of stamps that came late, each step took 0.3 ms."""
+    on_time = stamped(0.7, 0.01, 0.8)
+    assert step_s_of(on_time) == 0.8
+    late = timing(1.6, step_s=0.0003, compute_s=(0.0002,), update_s=(0.0001,))
+    assert step_s_of(late) == 0.8  # two steps in 1.6 s
 
 
 def test_a_stamped_step_may_have_begun_first() -> None:
