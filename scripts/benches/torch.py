@@ -23,7 +23,7 @@ from typing import Any
 from gpubalance.examples import FOLDER
 from gpubalance.numbers.stats import median
 from scripts.benches.quotas import NoQuotasError, group_with, joining
-from tests.cli.program import PROGRAM
+from tests.cli.program import PROGRAM, ROOT
 
 _PARTS = {"fast": 0.8, "slow": 0.4}  # of a core, by device
 _GLOBAL_BATCH = 192
@@ -95,7 +95,6 @@ def rank(table: str) -> None:
     """What each of the two processes does; the first one plans, and prints the turns."""
     import torch.distributed as dist
 
-    sys.path.insert(0, str(FOLDER))
     import torch_joint
 
     dist.init_process_group("gloo")
@@ -148,6 +147,8 @@ def _start(
     place: Mapping[str, int] | None = None,
 ) -> subprocess.Popen[str]:
     own = {name: str(value) for name, value in (place or {}).items()}
-    variables = {**os.environ, **_VARIABLES, **own}
+    # Under PYTHONSAFEPATH a program does not find those beside it.
+    paths = f"{FOLDER}{os.pathsep}{ROOT}"
+    variables = {**os.environ, **_VARIABLES, **own, "PYTHONPATH": paths}
     words = [*slowed, *command]
     return subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, text=True)
