@@ -94,7 +94,6 @@ def _listed(ratios: Sequence[float]) -> str:
 def rank(table: str) -> None:
     """What each of the two processes does; the first one plans, and prints the turns."""
     import torch.distributed as dist
-
     import torch_joint
 
     dist.init_process_group("gloo")
