@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import re
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,12 +21,18 @@ import torch
 import torch_ddp
 from torch.utils.data import default_collate
 
-# The last one: the kernel ended the process, as it does when the host's memory runs out.
-_OUT_OF_MEMORY = "out of memory|ALLOC_FAILED|can't allocate memory|terminated abruptly"
+# "Unable" is cuDNN without memory to work with. At "terminated" the kernel has ended the process,
+# as it does when the host's memory runs out.
+_OUT_OF_MEMORY = (
+    "out of memory|ALLOC_FAILED|can't allocate memory"
+    "|unable to find an engine|terminated abruptly"
+)
 
 
 def median_step_s(device: str, batch: int) -> float:
     """The median seconds of a step after a warm-up, within 1 % if 50 timings suffice."""
+    if device != "cpu":
+        torch.cuda.set_device(device)
     model = torch_ddp.build_model().to(device)
     optimizer = torch_ddp.build_optimizer(model.parameters())
     samples = torch_ddp.dataset()
@@ -69,9 +76,10 @@ def step_s(device: str, batch: int) -> float | None:
         try:
             return child.submit(median_step_s, device, batch).result()
         except RuntimeError as error:
-            if re.search(_OUT_OF_MEMORY, str(error)):
-                return None
-            raise
+            if not re.search(_OUT_OF_MEMORY, str(error)):
+                raise
+            print(f"{device}, batch {batch}: {error}", file=sys.stderr)
+            return None
 
 
 def curve(

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -35,9 +34,12 @@ def build_optimizer(parameters: Any) -> Any:
 
 
 def mean_loss(model: Any, x: Any, y: Any) -> Any:
-    """The mean over the samples; in mixed precision on a GPU."""
-    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-        return nn.functional.cross_entropy(model(x), y)
+    """The mean over the samples.
+
+    For mixed precision do this in `torch.autocast("cuda", torch.bfloat16)`; cards of compute
+    capability below 8.0 only emulate bfloat16.
+    """
+    return nn.functional.cross_entropy(model(x), y)
 
 
 def dataset() -> Any:
@@ -57,12 +59,14 @@ class UnevenSampler:
 
     def __init__(self, samples: int, batches: Sequence[int], rank: int) -> None:
         self.samples = samples
-        self.ends = [0, *accumulate(batches)]
-        self.rank = rank
+        self.global_batch = sum(batches)
+        self.begin = sum(batches[:rank])  # of this rank's part of a full batch
+        self.end = self.begin + batches[rank]
+        self.ranks = len(batches)
         self.epoch = 0  # counts by itself; set it to continue a training
 
     def __len__(self) -> int:
-        return -(-self.samples // self.ends[-1])
+        return -(-self.samples // self.global_batch)
 
     def __iter__(self) -> Iterator[list[int]]:
         random = torch.Generator().manual_seed(self.epoch)
@@ -70,21 +74,21 @@ class UnevenSampler:
         self.epoch += 1
         for step in range(len(self)):
             begin, end, size = self.part(step)
-            first = step * self.ends[-1]
+            first = step * self.global_batch
             batch = order[first : first + size]
             yield batch[begin:end] or batch[:1]
 
     def part(self, step: int) -> tuple[int, int, int]:
         """Where the rank's part of a global batch begins and ends, and that batch's size."""
-        full = self.ends[-1]
-        size = min(full, self.samples - step * full)
-        begin, end = (size * edge // full for edge in self.ends[self.rank :][:2])
+        size = min(self.global_batch, self.samples - step * self.global_batch)
+        begin = size * self.begin // self.global_batch
+        end = size * self.end // self.global_batch
         return begin, end, size
 
     def weight(self, step: int) -> float:
-        """What a sample's loss counts: 1/B, times the ranks, of which DDP takes the mean."""
+        """What a sample's loss counts: 1/B, times the number of ranks, by which DDP divides."""
         begin, end, size = self.part(step)
-        return (len(self.ends) - 1) / size if end > begin else 0.0
+        return self.ranks / size if end > begin else 0.0
 
 
 def backward(model: Any, x: Any, y: Any, weight: float, micro_batch: int) -> None:
@@ -96,30 +100,31 @@ def backward(model: Any, x: Any, y: Any, weight: float, micro_batch: int) -> Non
 
 
 def train(
+    samples: Any,
     batches: Sequence[int],
     micro_batches: Sequence[int],
-    epochs: int = 3,
-    watch: Callable[[Any, Any], None] | None = None,
+    epochs: int,
+    watch: Callable[[Any, Any], object] = lambda *_: None,
 ) -> Any:
-    """Trains this rank's part, and returns the model. `watch` may hook model and optimizer."""
+    """Trains this rank's part, and returns the model. `watch` may hook model and optimizer.
+
+    `batches` and `micro_batches` have a number for each rank.
+    """
     rank = dist.get_rank()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # Without the view, gradients take their memory twice.
+    # The view saves a second copy of the gradients; for that they are set to 0, not to None.
     model = DistributedDataParallel(
         build_model().to(device), gradient_as_bucket_view=True
     )
     optimizer = build_optimizer(model.parameters())
-    if watch:
-        watch(model, optimizer)
-    samples = dataset()
-    used = [place for place, batch in enumerate(batches) if batch]
-    sampler = UnevenSampler(len(samples), [batches[place] for place in used], rank)
+    watch(model, optimizer)
+    sampler = UnevenSampler(len(samples), batches, rank)
     for epoch in range(epochs):
         began_s = time.perf_counter()
         for step, (x, y) in enumerate(DataLoader(samples, batch_sampler=sampler)):
             x, y = x.to(device), y.to(device)
-            optimizer.zero_grad()
-            backward(model, x, y, sampler.weight(step), micro_batches[used[rank]])
+            optimizer.zero_grad(set_to_none=False)
+            backward(model, x, y, sampler.weight(step), micro_batches[rank])
             optimizer.step()
         torch.get_device_module(device).synchronize()
         if rank == 0:
@@ -128,20 +133,31 @@ def train(
     return model
 
 
-def join_ranks() -> None:
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batches", type=int, nargs="+", required=True)
+    parser.add_argument("--micro-batches", type=int, nargs="+")
+    return parser
+
+
+def join_ranks(asked: argparse.Namespace) -> tuple[list[int], list[int]]:
+    """The batch and micro-batch of each rank: a batch of 0 has none."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    pairs = zip(asked.batches, asked.micro_batches or asked.batches, strict=True)
+    used = [pair for pair in pairs if pair[0]]
+    if len(used) != dist.get_world_size():
+        raise SystemExit(f"{len(used)} batches need as many processes")
+    return [batch for batch, _ in used], [micro_batch for _, micro_batch in used]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--batches", type=int, nargs="+", required=True)
-    parser.add_argument("--micro-batches", type=int, nargs="+", help="of each rank")
+    parser = options()
     parser.add_argument("--epochs", type=int, default=3)
     asked = parser.parse_args()
-    join_ranks()
-    train(asked.batches, asked.micro_batches or asked.batches, asked.epochs)
+    batches, micro_batches = join_ranks(asked)
+    train(dataset(), batches, micro_batches, asked.epochs)
     dist.destroy_process_group()
 
 

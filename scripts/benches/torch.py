@@ -135,7 +135,7 @@ def _rate(batches: Sequence[int]) -> float:
 
     printed = io.StringIO()
     with redirect_stdout(printed):
-        torch_ddp.train(batches, batches, _EPOCHS)
+        torch_ddp.train(torch_ddp.dataset(), batches, batches, _EPOCHS)
     rates = re.findall(r": (\S+) samples", printed.getvalue())[1:]
     return median([float(rate) for rate in rates]) if rates else 0.0
 

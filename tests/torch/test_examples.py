@@ -145,4 +145,4 @@ def test_a_table_without_the_column_is_refused_at_once(tmp_path: Path) -> None:
     words = ["--standalone", "--nproc-per-node", "2", str(FOLDER / "torch_joint.py")]
     words += ["old.csv", "--batches", "8", "4"]
     done = run("-m", "torch.distributed.run", *words, folder=tmp_path, code=1)
-    assert "the first line of old.csv has no column joint" in done.stderr
+    assert "the first line of old.csv must be device,batch" in done.stderr
