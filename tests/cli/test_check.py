@@ -152,7 +152,12 @@ def test_it_says_what_an_uncompiled_model_is_measured_with(tmp_path: Path) -> No
 @forked
 @cases(
     "model, data, what, remedy",
-    ("reading", "arrays", "input keras_tensor is text", "vectorise the text in dataset()"),
+    (
+        "reading",
+        "arrays",
+        "input keras_tensor is text",
+        "vectorise the text in dataset()",
+    ),
     ("build", "one_hot", ": they are one-hot, and", "use categorical_crossentropy"),
     ("build", "named", "the labels (y) are text", "number them"),
     (
