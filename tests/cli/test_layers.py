@@ -153,7 +153,7 @@ def test_named_cuts_are_those(tmp_path: Path) -> None:
     assert [block.calls for block in found.blocks] == [5, 3]
     assert found.micro_batches == 2
     done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9", code=4)
-    words = "--cuts conv2d_9: a cut is before a layer, and this one is not there"
+    words = "--cuts conv2d_9: the model is cut before each layer that you name, and "
     assert words in done.stderr
 
 

@@ -62,7 +62,7 @@ def test_a_number_makes_so_many_plain_devices_on_each_host() -> None:
 @cases(
     "text, place",
     ("", "device"),
-    (f"{NAMED}alpha_s = 0.1\n", "device 1: alpha_s and beta_s are needed"),
+    (f"{NAMED}alpha_s = 0.1\n", "device 1: alpha_s (seconds per step) and beta_s"),
     (DEVICE + "curve = [[8, 0.1], [16, 0.2]]\n", "device 1: curve replaces alpha_s"),
     (CURVE + "[[8, 0.1]]\n", "device 1: curve: needs two or more points"),
     (CURVE + "[[16, 0.1], [8, 0.2]]\n", "device 1: curve: needs two or more points"),
@@ -141,7 +141,7 @@ def test_faults_of_devices_and_of_all_are_told_with_those_of_keys(
         f"{path} has 11 errors:",
         "    device 1: drift: its points must be in order of time",
         "    device 1: nmae: unknown key, did you mean name?",
-        "    device 1: alpha_s and beta_s are needed, or a curve",
+        "    device 1: alpha_s (seconds per step) and beta_s (seconds per sample) are needed, or a curve",
         "    device 2: curve: needs two or more points, of rising batches",
         "    device 2: noise -1 should be greater than or equal to 0",
         "    device 3: memory 0 should be greater than 0",

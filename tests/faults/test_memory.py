@@ -65,7 +65,7 @@ memory_per_sample = "4 MiB"
 def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> None:
     words = ("run", "--simulate", QUICK_PAIR, "--batches", "5000", "80")
     done = Machine(tmp_path).refuses(5, *words)
-    told = "GPU:0 (Quick 3) at batch 5000 in the joint run of 5000/80"
+    told = "GPU:0 (Quick 3) at batch 5000 in the run of 5000/80"
     assert f"error: out of memory: {told}" in done.stderr
     assert "this fits (tried): --batches 208 80" in done.stderr
 
@@ -119,7 +119,7 @@ def test_17_41_a_joint_out_of_memory_steps_back(tmp_path: Path, error: str) -> N
     assert (rounds[0].outcome, rounds[-1].outcome) == ("oom", "measured")
     assert max(plan.batches) <= 128
     assert plan.batches[1] <= 64
-    told = "ran out of memory at batch 120 in the joint run: planning with up to "
+    told = "ran out of memory at batch 120 when all devices trained together: planning with up to "
     assert told in done.stderr
 
 

@@ -108,8 +108,8 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
     (HEAD + "\n  \n,64,1\n", "line 4: device: String should have at least 1"),
     (HEAD + "\x1b[2J,64,1\n", "line 2: device: String should have at least 1"),
     (HEAD + "a" * 201 + ",64,1\n", "line 2: device: String should have at most"),
-    (HEAD + "a,64,0.1\n", "a has fewer than two batches"),
-    (HEAD + "a,64,0.1\nb,64,0.2\n", "a has fewer than two batches"),
+    (HEAD + "a,64,0.1\n", "a has fewer than two batch sizes"),
+    (HEAD + "a,64,0.1\nb,64,0.2\n", "a has fewer than two batch sizes"),
     (HEAD + '"a,64,0.1\n', "is not a CSV table"),
     (HEAD.replace(",", ";") + "a;64;0,1\n", "has semicolons between its columns"),
     (HEAD + 'a,64,"0,1"\n', "line 2: 0,1 has a decimal comma"),
@@ -206,7 +206,9 @@ def test_what_ran_out_of_memory_is_above_the_limit(tmp_path: Path) -> None:
     assert alone.shares[0].binds == "memory"
     together = planned(joint_table(tmp_path, "a,64,74,oom\n"))
     assert [share.limit for share in together.shares] == [56, 64]
-    with pytest.raises(BadInput, match="b has fewer than two batches that it trained"):
+    with pytest.raises(
+        BadInput, match="b has fewer than two batch sizes that it trained"
+    ):
         read_times(joint_table(tmp_path, "b,8,oom,\n"))
 
 

@@ -46,7 +46,10 @@ class LayersSession(Session):
         super().__init__(devices, settings, joint, seed=seed)
         for name in cuts:
             if name not in _NAMES[1:]:
-                why = "a cut is before a layer, and this one is not there"
+                why = (
+                    "the model is cut before each layer that you name, and the model "
+                    "has no layer of this name"
+                )
                 raise BadInput(f"--cuts {name}: {why}")
         starts = [0, *sorted(map(_NAMES.index, cuts))] if cuts else list(range(8))
         blocks = []

@@ -229,7 +229,7 @@ def test_a_ragged_input_is_named_with_what_makes_it_train() -> None:
     items = tf.ragged.constant([[1], [2, 3], [4, 5, 6], [7]] * 50, dtype="int64")
     arrays = {"user": tf.constant(Y % 5, "int64"), "items": items}, Y.astype("float32")
     (batches,) = batched(*arrays)
-    remedy = r'x\["items"\]\.to_tensor\(\): after batch in the dataset\'s map'
+    remedy = r'x\["items"\]\.to_tensor\(\): for a dataset in a map\(\)'
     for data in (arrays, (batches,), (batches.unbatch(),)):
         with refused(rf'x\["items"\] is a RaggedTensor(.|\n)*{remedy}'):
             split.fit(model, *data, verbose=0)
