@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -352,17 +353,16 @@ def test_a_first_warm_up_has_the_median_of_its_last_ten_steps() -> None:
 
 
 def test_data_that_seems_too_small_is_counted_once() -> None:
-    asked: list[Any] = []
-    worker = SimpleNamespace(replies=lambda *of: asked.append(of) or ())
-    runner = WorkloadRunner(
-        cast("Any", worker), Workload(BatchSplit((16,)), least_samples=16), Sensors(())
-    )
+    asked = Mock(return_value=())
+    worker: Any = SimpleNamespace(replies=asked)
+    workload = Workload(BatchSplit((16,)), least_samples=16)
+    runner = WorkloadRunner(worker, workload, Sensors(()))
     for samples, count in ((None, 0), (16, 0), (15, 1), (15, 1)):
         told: Any = {"memory_peak_bytes": (samples,), "late_part": None}
         runner._note(Measured(samples=samples, **told))
-        assert len(asked) == count
+        assert asked.call_count == count
     pull = Pull(global_batch=16, seconds=0.0)
-    assert asked == [(pull, Prefetched, PrefetchedAll)]
+    asked.assert_called_once_with(pull, Prefetched, PrefetchedAll)
     assert runner.peaks == (16,)
 
 
