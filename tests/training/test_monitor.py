@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, DriftPoint, JointProfile
 from gpubalance.training.split import Split
-from tests.jobs.probes import devices_of
+from tests.jobs.probes import QUICK, devices_of
 from tests.support.altered import altered
 from tests.support.cases import cases, full
-from tests.support.late import keras, tf
+from tests.support.late import epoch_times, keras, tf
 from tests.support.told import refused, warned
 from tests.training.cases import in_split, largest, simulated
 from tests.training.models import classifier
@@ -74,6 +76,27 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     tags = {value.tag for value in written(log)}
     named = {"compute_s/GPU:0", "wait_s/GPU:1", "imbalance"}
     assert {f"gpubalance/{name}" for name in named} <= tags
+
+
+def test_each_epoch_and_each_training_has_its_own_steps(tmp_path: Path) -> None:
+    told: Any = {"devices": devices_of(QUICK, QUICK)}
+    told |= {"global_batch": 8, "takes_any_batch": False, "stamp_for": lambda _: None}
+    how: Any = {"every": 1, "rebalance": False, "noise": False, "log_dir": tmp_path}
+    monitor = epoch_times.Monitor(SimpleNamespace(**told), **how)
+    for training, times_s in enumerate(((9.0,), (0.5, 0.25))):
+        monitor.on_train_begin()
+        for epoch, own_s in enumerate(times_s):
+            row = (5.0, 5.0 + own_s, 15.0, 15.125)
+            monitor.note(epoch, np.array([row, row]), BatchSplit((6, 2)), None)
+            if training:
+                monitor.on_epoch_end(epoch)
+    monitor.on_epoch_end(2)  # of which no step was stamped
+    assert [one.compute_s for one in monitor.epochs] == [(0.5, 0.5), (0.25, 0.25)]
+    (log,) = tmp_path.iterdir()
+    tags = [value.tag for value in written(log)]
+    assert tags.count("gpubalance/update_s/GPU:1") == 2
+    assert tags.count("gpubalance/imbalance") == 2
+    assert "gpubalance/noise_scale" not in tags  # nobody knows it
 
 
 def written(log: Path) -> list[Any]:
