@@ -126,6 +126,16 @@ def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> No
     assert command.phase("rounds", 0).seconds > 2 * _usual_s()[2]
 
 
+def test_the_proof_of_a_split_takes_as_long_as_that_splits_steps() -> None:
+    """The probe's last step was of the largest batch, and ten times as long."""
+    command = Command()
+    command.phase(NAMES[1], 0)
+    command.phases(TimeLeft(200.0, step_s=3.0))
+    command.phase("rounds", 0)
+    command.phases(TimeLeft(5.0, step_s=0.3))
+    assert command.phase("proof", 0).seconds == _usual_s()[3]
+
+
 def test_that_it_takes_over_twice_as_long_is_told_once() -> None:
     """That it takes over twice as long is told once as soon as it is known."""
     command = Command()

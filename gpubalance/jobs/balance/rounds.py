@@ -124,7 +124,8 @@ class BalanceRounds:
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
-        self.watch(TimeLeft(self._left_s(planned.step_time_s)))
+        step_s = planned.step_time_s  # shorter than the probe's longest, by far
+        self.watch(TimeLeft(self._left_s(step_s), step_s=step_s))
         why = " once more" if self.estimates.has(split) else ""
         left_out = self.estimates.left_out_beside_measured_set(split)
         if left_out:
