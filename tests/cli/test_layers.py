@@ -137,24 +137,12 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     assert "--resume" not in done.stderr
 
 
-def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
-    """No device holds a block with 8 samples, the fewest that blocks are measured with at first."""
-    one = f'{COMPUTE}\nbase_memory = "0.59 GiB"\nmemory_per_sample = "1 GiB"'
-    short = typed("--windows 1 --round-duration 0.1")
-    found, _ = result_of("--simulate", profile(tmp_path, one, one), *short)
-    assert found.micro_batch == 1
-    assert len(found.stages) == 2
-
-
 def test_named_cuts_are_those(tmp_path: Path) -> None:
     two = ("--cuts", "conv2d_5", "--micro-batches", "2")
     found, _ = result_of("--simulate", LARGE, *SHORT, *two)
     assert [(first, last) for first, last, _ in found.segments] == [(0, 0), (1, 1)]
     assert [block.calls for block in found.blocks] == [5, 3]
     assert found.micro_batches == 2
-    done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9", code=4)
-    words = "--cuts conv2d_9: a cut is before a layer, and this one is not there"
-    assert words in done.stderr
 
 
 def test_an_interrupted_proof_goes_on_with_what_it_measured(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ That values are is tested in test_training.py.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from itertools import pairwise
 from subprocess import CompletedProcess
@@ -59,12 +58,6 @@ def test_the_host_runs_ahead_of_a_stream_and_waits_for_it_to_read(
     assert read.ends_s <= read_s
 
 
-def test_flops_are_tensorflows(told: dict[str, Any], trace: list[Operation]) -> None:
-    counted = {one.node: one.flops for one in trace if one.node in told["flops"]}
-    assert len(counted) == 10
-    assert counted == told["flops"]
-
-
 def test_a_sum_has_its_own_stream(told: dict[str, Any], trace: list[Operation]) -> None:
     """A sum begins when the values of both GPUs are there; meanwhile each GPU computes.
 
@@ -94,32 +87,11 @@ def test_memory_ends_with_its_own(told: dict[str, Any], trace: list[Operation]) 
     assert sum(taken) <= limit
 
 
-FAULTS = (
-    Fault("no_algorithm", "Conv2D", samples=8),
-    Fault("cudnn", "DepthwiseConv2dNative"),
-    Fault("cublas", "MatMul", number=2),
-    Fault("nccl", "CollectiveReduceV2"),
-)
-NO_ALGORITHM = (
-    "NotFoundError: .*No algorithm worked!  Error messages:\n  Profiling failure on CUDNN engine .*"
-    "RESOURCE_EXHAUSTED: Allocating [0-9]+ bytes exceeds the memory limit of [0-9]+ bytes."
-)
-OF_NCCL = r"NCCL: unhandled cuda error \(run with NCCL_DEBUG=INFO for details\)"
-SAYS = {
-    "a smaller convolution": "no error",
-    "a convolution": NO_ALGORITHM,
-    "a depthwise convolution": "InternalError: .*No DNN in stream executor.",
-    "the first product": "no error",
-    "the second product": "InternalError: .*No Blas support for stream",
-    "a sum": f"InternalError: .*{OF_NCCL}",
-}
-
-
 BROKEN = """
 import json
 import tensorflow as tf
 from tests.fake_gpu import on_gpus
-print(json.dumps([on_gpus.parts(), on_gpus.faults(), on_gpus.hangs()]), flush=True)
+print(json.dumps([on_gpus.parts(), on_gpus.hangs()]), flush=True)
 with tf.device("GPU:0"):
     print(tf.cos(tf.ones(2)).numpy())
 """
@@ -128,26 +100,22 @@ with tf.device("GPU:0"):
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> CompletedProcess[str]:
     """A process with two GPUs that have faults, and a third one in two parts."""
-    first = Gpu(faults=(*FAULTS, Fault("illegal_address", "Cos")))
+    first = Gpu(faults=(Fault("illegal_address", "Cos"),))
     gpus = first, Gpu(faults=(Fault("hang", "Sin"),)), Gpu()
     return child_process(BROKEN, fake_gpus(tmp_path_factory.mktemp("broken"), *gpus))
 
 
 def test_a_gpu_in_parts_has_the_memory_of_each(broken: CompletedProcess[str]) -> None:
-    peaks, _, _ = json.loads(broken.stdout)
+    peaks, _ = json.loads(broken.stdout)
     for peak, limit in zip(peaks, (20 * MIB, 40 * MIB), strict=True):
         assert limit - MIB < peak <= limit
 
 
-def test_faults_come_in_time_and_say_what_cuda_says(
+def test_an_operation_hangs_and_an_illegal_address_ends_the_process(
     broken: CompletedProcess[str],
 ) -> None:
-    _, says, hangs = json.loads(broken.stdout)
-    assert says.keys() == SAYS.keys()
-    for what, text in SAYS.items():
-        assert re.match(text, says[what], re.DOTALL), says[what]
+    _, hangs = json.loads(broken.stdout)
     assert hangs
-    # The last one, an illegal address, ends the process.
     assert broken.returncode < 0
     told = "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
     assert told in broken.stderr

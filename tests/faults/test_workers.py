@@ -201,15 +201,6 @@ def test_23_a_hot_gpu_marks_the_run_and_is_measured_again(tmp_path: Path) -> Non
     assert done.stderr.count("measuring once more") == 1
 
 
-def test_23_and_a_point_of_a_probe_too(tmp_path: Path) -> None:
-    hot = TWO_UNLIKE_GPUS.replace("gpu 0 throttle 0", "gpu 0 throttle 0x20")
-    machine = Machine(tmp_path, SLOWLY, gpus=hot)
-    result = machine.result(*typed("probe --gpus 0 --max-batch 8 --duration 0.3"))
-    (point,) = result["probes"][0]["curve"]
-    assert (point["steady"], point["measured_again"]) == (False, True)
-    assert "(software thermal)" in warning_of(result, "throttled")["message"]
-
-
 @pytest.mark.parametrize(
     "words", ["run --windows 1", "independent --windows 1", "probe --max-batch 8"]
 )

@@ -44,14 +44,6 @@ def test_no_split_is_better(problem: Problem) -> None:
     assert_best(problem)
 
 
-@given(problems(micro=5), st.data())
-def test_none_with_a_forced_device_is_better(
-    problem: Problem, data: st.DataObject
-) -> None:
-    number = data.draw(st.integers(0, len(problem.loads) - 1))
-    assert_best(with_required(problem, number))
-
-
 @cases("global_batch", 1, None)
 def test_a_device_is_forced_in_after_another_is_done(global_batch: int | None) -> None:
     """Its granule counts before it is done, so the deadline must not be sooner than that."""

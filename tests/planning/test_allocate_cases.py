@@ -17,7 +17,7 @@ from gpubalance.planning.problem import (
     TooFineError,
 )
 from gpubalance.planning.sync import Syncs
-from tests.planning.splits import assert_split, with_required
+from tests.planning.splits import with_required
 from tests.support.cases import cases
 
 FAST = Load(Line(0.01, 0.001, 0.0), 256)
@@ -72,26 +72,6 @@ def test_a_device_that_is_required_is_used_whatever_it_costs() -> None:
     assert (error.value.below, error.value.above) == (None, 2)
 
 
-def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
-    """320 samples in 334 ms are a higher rate than 256 in 274 ms.
-
-    They are a lower one than 256 in the 266 ms without an update.
-    """
-    updating = [replace(load, update_s=0.008) for load in (FAST, SLOW)]
-    found = best_of(*updating, sync_s=0.06)
-    assert found.split.batches == (256, 64)
-    assert found.compute_s == pytest.approx((0.266, 0.266))
-    assert found.step_time_s == pytest.approx(0.266 + 0.008 + 0.06)
-    alone = best_of(updating[0], sync_s=0.06)
-    assert alone.step_time_s == pytest.approx(0.266 + 0.008)
-
-
-def test_micro_batches_pay_their_fixed_cost_each_and_one_update() -> None:
-    found = best_of(replace(FAST, update_s=0.1), global_batch=1024, micro_batches=4)
-    assert found.split.micro_batches == (256,)
-    assert found.step_time_s == pytest.approx(4 * (0.01 + 0.256) + 0.1)
-
-
 def test_what_binds() -> None:
     little = replace(FAST, limit=20)
     for loads, wanted, binds in (
@@ -118,14 +98,6 @@ def test_flat_devices_share_evenly_and_rounding_breaks_nothing() -> None:
     # α = 0, s = 0: every deadline is as good but for rounding, so it is the smallest.
     through_zero = Load(Line(0.0, 0.003, 0.0), 10_000)
     assert best_of(*[through_zero] * 4).split.batches == (1, 1, 1, 1)
-
-
-def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
-    steep = Load(Curve((8, 16), (0.1, 1.0)), 16)
-    assert steep.model.step_time_s(1) == pytest.approx(0.1 / 8)
-    found = best_of(steep)
-    assert found.throughput == pytest.approx(80)
-    assert_split(problem_of(steep), found)
 
 
 def test_no_device_gets_a_batch_that_a_larger_one_outruns() -> None:

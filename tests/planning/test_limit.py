@@ -163,20 +163,6 @@ def test_any_answers_whatever_end_within_the_bound_at_close_ends(
     assert len(tried) <= (bound(top) + top.bit_length() + 5) * (1 + sum(again))
 
 
-@given(st.integers(0, 3000), st.integers(1, 3000), multiples)
-def test_without_known_memory_it_is_exact(limit: int, top: int, multiple: int) -> None:
-    grid = Grid(multiple)
-
-    def try_batch(batch: int, _: str) -> TriedBatch:
-        return TriedBatch(batch, batch <= limit)
-
-    asked: Any = {"max_batch": top, "multiple": multiple}
-    result = find_limit(try_batch, memory_bytes=None, **asked)
-    last = grid.rung(min(limit, top))
-    assert result.fits == (grid.batch(last) or None)
-    assert result.fails == (None if last == grid.rung(top) else grid.batch(last + 1))
-
-
 @given(
     randoms,
     limits,

@@ -139,21 +139,6 @@ def test_a_longer_backward_pass_hides_more_of_the_sync(
     assert renumbered.curve({0, 1}).at(busy_s) == pytest.approx(sync_s)
 
 
-def test_sync_that_rises_or_falls_faster_than_compute_hides_is_on_the_line_between() -> (
-    None
-):
-    rising = SyncCurve.through([(0.1, 0.02), (0.3, 0.04)])
-    steep = SyncCurve.through([(0.1, 0.05), (0.15, 0.01)])
-    assert rising.at(0.2) == pytest.approx(0.03)
-    assert steep.at(0.125) == pytest.approx(0.03)
-
-
-def test_a_step_counts_with_a_shorter_one_of_longer_compute() -> None:
-    """150 ms were measured with 100 ms of compute, and 130 ms with 120 ms."""
-    curve = SyncCurve.through([(0.100, 0.050), (0.120, 0.010), (0.120, 0.015)])
-    assert curve.at([0.100, 0.110, 0.120]) == pytest.approx([0.030, 0.020, 0.010])
-
-
 def sync_by_hand(points: list[tuple[float, float]], busy_s: float) -> float:
     """The same by the rule, from one point to the next."""
     lowered = []

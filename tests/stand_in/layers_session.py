@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.errors import BadInput
 from gpubalance.planning.pipeline.problem import (
     Block,
     BlockLoad,
@@ -44,10 +43,6 @@ class LayersSession(Session):
         self._joint = joint
         self._peaks: tuple[int | None, ...] = (None,) * len(devices)
         super().__init__(devices, settings, joint, seed=seed)
-        for name in cuts:
-            if name not in _NAMES[1:]:
-                why = "a cut is before a layer, and this one is not there"
-                raise BadInput(f"--cuts {name}: {why}")
         starts = [0, *sorted(map(_NAMES.index, cuts))] if cuts else list(range(8))
         blocks = []
         for start, end in zip(starts, [*starts[1:], 8], strict=True):

@@ -22,7 +22,7 @@ from tests.support.late import keras, layers, tf
 from tests.support.python import python
 from tests.support.told import refused
 from tests.training.cases import KERAS_OWN, apart, in_both, in_split
-from tests.training.models import classifier, compiled, dense, subclassed
+from tests.training.models import classifier, compiled, dense
 from tests.training.plans import planned
 from tests.training.samples import numbers
 
@@ -320,29 +320,6 @@ def test_one_model_takes_data_of_several_kinds() -> None:
         split.fit(model, endless, verbose=0)
     trained = split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0)
     assert len(trained.history["loss"]) == 2
-
-
-@pytest.mark.full
-def test_padded_batches_stay_as_they_are() -> None:
-    def sentences() -> Iterator[Any]:
-        for length in (3, 5, 4):
-            words = np.arange(50 * length).reshape(50, length) % 19 + 1
-            yield words, words
-
-    spec = tf.TensorSpec((None, None), tf.int64)
-    data = tf.data.Dataset.from_generator(sentences, output_signature=(spec, spec))
-    body = [keras.Input((None,), dtype="int32"), layers.Embedding(20, 4)]
-    split, model = in_split(compiled, [*body, layers.Dense(20, "softmax")])
-    assert len(split.fit(model, data, epochs=2, verbose=0).history["loss"]) == 2
-
-
-@pytest.mark.full
-def test_a_subclass_that_was_built_without_its_layers_trains() -> None:
-    split, model = in_split(subclassed)
-    with split.scope(), pytest.warns(UserWarning, match="has unbuilt state"):
-        model.build((None, 6))
-    losses = split.fit(model, X, Y, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
 
 
 def test_importing_loads_no_tensorflow() -> None:
