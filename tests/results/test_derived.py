@@ -95,8 +95,8 @@ def test_models_are_alike_as_far_as_both_are_known() -> None:
     ([], ()),
     ([0x1, 0x2, 0x100], ()),
     ([0x41, 0x4], ("power cap", "thermal")),
-    ([0x8 | 0x10 | 0x20], ("hardware slowdown", "sync boost", "software thermal")),
-    ([0x80, 0x200, 0x400], ("power brake", "board limit", "reliability")),
+    ([0x8 | 0x10 | 0x20], ("hardware slowdown", "software thermal", "sync boost")),
+    ([0x80, 0x200, 0x400], ("board limit", "power brake", "reliability")),
     ([0x1000], ("reason 0x1000",)),
 )
 def test_reasons_are_nvmls_bits(masks: list[int], reasons: tuple[str, ...]) -> None:
