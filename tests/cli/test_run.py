@@ -65,14 +65,12 @@ def test_devices_are_those_named_in_their_order_with_samples() -> None:
 
 @cases(
     "options, even",
-    ("--gpus 0 --batches 8", None),
     ("--gpus 1 --batches 300 --micro-batches 110", None),
     ("--batches 30 20 --baseline none", None),
     ("--batches 20 20", [20, 20]),
     ("--batches 60 60 --micro-batches 60 30", [60, 60]),
     # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
     ("--batches 200 100", [112, 112]),
-    ("--batches 336 336 --micro-batches 112 112", [112, 112]),
     ("--batches 200 150 --micro-batches 200 40", [112, 112]),
 )
 def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> None:

@@ -6,35 +6,11 @@ It is TensorFlow alone, without the program.
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import tensorflow as tf
 
 KIB = 1 << 10
-
-
-def descriptions() -> list[dict[str, Any]]:
-    """What TensorFlow says of its GPUs."""
-    from tensorflow.python.client import device_lib
-
-    found = []
-    for gpu in device_lib.list_local_devices():
-        told = {"told": gpu.physical_device_desc, "memory_bytes": gpu.memory_limit}
-        found += [told] * (gpu.device_type == "GPU")
-    return found
-
-
-def products() -> dict[str, Any]:
-    """When the host began to queue ten products of its own values, and when it had read the last."""
-    with tf.device("GPU:0"):
-        values = tf.eye(64)
-        values.numpy()
-        began_s = time.perf_counter()
-        for _ in range(10):
-            values = tf.matmul(values, values)
-        values.numpy()
-    return {"began_s": began_s, "read_s": time.perf_counter()}
 
 
 def sums() -> list[list[float]]:
@@ -85,8 +61,7 @@ def all_of_it() -> dict[str, Any]:
         tf.config.experimental.set_memory_growth(gpu, True)
     # Graphs run as they are written.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    told: Any = (descriptions, products, sums, out_of_memory)
-    return {report.__name__: report() for report in told}
+    return {"sums": sums()}
 
 
 def hangs() -> bool:

@@ -98,13 +98,6 @@ def test_the_time_left_of_devices_at_once_is_told(events_of_pair: list[Event]) -
     assert all(min(event.seconds, event.step_s) > 0 for event in told)
 
 
-def test_the_published_solo_figures(pair: Probe) -> None:
-    model = model_of(pair.probes[0])
-    published = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
-    rates = {batch: batch / model.planned.step_time_s(batch) for batch in published}
-    assert rates == pytest.approx(published, rel=0.03)
-
-
 def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit(pair: Probe) -> None:
     """On a line few sizes are enough from small to the limit and the sensible size."""
     for one in pair.probes:

@@ -17,7 +17,6 @@ from gpubalance.planning.problem import (
     TooFineError,
 )
 from gpubalance.planning.sync import Syncs
-from tests.planning.splits import with_required
 from tests.support.cases import cases
 
 FAST = Load(Line(0.01, 0.001, 0.0), 256)
@@ -31,20 +30,6 @@ def problem_of(*loads: Load, sync_s: float = 0.0, **wanted: Any) -> Problem:
 
 def best_of(*loads: Load, sync_s: float = 0.0, **wanted: Any) -> Allocation:
     return allocate(problem_of(*loads, sync_s=sync_s, **wanted))
-
-
-def test_accumulation_only_where_it_pays() -> None:
-    alike, dear = (
-        best_of(FAST, FAST, sync_s=sync_s, micro_batches=8, micro_batch_tolerance=0.05)
-        for sync_s in (0.001, 0.1)
-    )
-    assert alike.split.batches == alike.split.micro_batches == (256, 256)
-    assert dear.split.global_batch > 512
-    assert dear.split.micro_batches == (256, 256)
-    # Memory holds back the fast one: it does its micro-batches while the slow one does one.
-    small = best_of(replace(FAST, limit=64), SLOW, micro_batches=8)
-    assert small.split.batches[0] > 64 >= small.split.micro_batches[0]
-    assert small.split.micro_batches[1] == small.split.batches[1]
 
 
 def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
@@ -62,14 +47,6 @@ def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
     # 320 samples in 266 ms and sync are as fast as 256 in 266 ms with 66.5 ms of it.
     for sync_s, used in ((0.066, (0, 1)), (0.067, (0,))):
         assert best_of(FAST, SLOW, sync_s=sync_s).split.used == used
-
-
-def test_a_device_that_is_required_is_used_whatever_it_costs() -> None:
-    slow_alone = with_required(problem_of(FAST, SLOW, sync_s=9.0), 1)
-    assert allocate(slow_alone).split.batches == (0, 256)
-    with pytest.raises(NoSplitError) as error:
-        allocate(with_required(problem_of(FAST, SLOW, global_batch=1), 0, 1))
-    assert (error.value.below, error.value.above) == (None, 2)
 
 
 def test_what_binds() -> None:
@@ -118,9 +95,6 @@ def test_no_device_gets_a_batch_that_a_larger_one_outruns() -> None:
 
 @cases(
     "wanted, below, above",
-    ({"global_batch": 600}, 512, None),
-    ({"global_batch": 4, "multiple": 8}, None, 8),
-    ({"global_batch": 100, "multiple": 8}, 96, 104),
     ({"global_batch": 100, "max_global_batch": 64}, 64, None),
     ({"max_global_batch": 4, "multiple": 8}, None, 8),
     ({"multiple": 300}, None, None),

@@ -369,23 +369,6 @@ def test_close_ends_will_do_once_four_tries_found_no_neighbours() -> None:
     assert joined(line, neighbours)
 
 
-def test_ends_are_halved_once_memory_has_misled_for_four_tries() -> None:
-    """What fits takes all memory from some batch on, so it tells nothing of the limit."""
-    usable = 10**9
-
-    def memory(batch: int) -> int:
-        return usable + 1 if batch > 20_003 else min(1000 * batch, usable - 10**6)
-
-    packed = Case(memory, usable, 8, tuple((n, memory(n)) for n in (1024, 8192)))
-    trials = by_prediction(packed, within=0.04).trials
-    fits, fails = 8192, trials[3].batch
-    for trial in trials[4:]:
-        if trial.batch != fails:  # once more, to be sure
-            assert trial.batch == pytest.approx((fits + fails) / 2, abs=8)
-        fits, fails = (trial.batch, fails) if trial.fits else (fits, trial.batch)
-    assert fails <= 1.041 * fits
-
-
 def test_a_search_ends_once_what_it_found_is_enough() -> None:
     """Then the largest that fits has no neighbour that fails; what fails before does not end it."""
     tried: list[int] = []

@@ -170,17 +170,6 @@ def test_sync_is_as_by_hand_and_no_longer_compute_makes_a_step_shorter(
     assert (np.diff(steps_s) > -1e-12).all()
 
 
-def test_a_plan_for_another_global_batch_takes_the_sync_of_its_compute() -> None:
-    """Two cards of 1 ms a sample: 100 and 400 each were measured, 130 and 200 each are planned."""
-    pair = frozenset({0, 1})
-    syncs = Syncs({pair: 0.010}, curves={pair: SyncCurve.through(ROUNDS)})
-    problem = Problem((Load(Line(0.0, 0.001, 0.0), 400),) * 2, syncs)
-    for each, step_s in ((100, 0.140), (130, 0.150), (200, 0.210), (400, 0.410)):
-        planned = allocate(replace(problem, global_batch=2 * each))
-        assert planned.split.batches == (each, each)
-        assert planned.step_time_s == pytest.approx(step_s)
-
-
 @st.composite
 def with_sets(draw: st.DrawFn) -> Problem:
     """A problem in which some sets, or all, have a sync of their own.
@@ -201,11 +190,6 @@ def with_sets(draw: st.DrawFn) -> Problem:
         if points:
             curves[devices] = SyncCurve.through(points)
     return replace(problem, sync=Syncs(measured_s, curves=curves))
-
-
-@given(problem=with_sets())
-def test_no_split_of_any_set_is_better(problem: Problem) -> None:
-    assert_best(problem)
 
 
 @given(problem=with_sets(), data=st.data())

@@ -212,16 +212,6 @@ def test_a_lack_of_memory_that_a_rebalance_has_made_is_told_as_one() -> None:
 
 
 @pytest.mark.full
-def test_micro_batches_are_rebalanced_too(capsys: pytest.CaptureFixture[str]) -> None:
-    split, model = hot_pair(from_s=0.0, micro_batches=(25, 25))
-    followed(split, model, more=3, verbose="auto")
-    assert "\nstep " in capsys.readouterr().out
-    assert split.global_batch == 100
-    assert split.batches[0] < 46
-    assert max(split.micro_batches) <= 25
-
-
-@pytest.mark.full
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_another_model_that_a_callback_trains_leaves_the_monitor_alone() -> None:
     """Another model that a callback tests and trains leaves the monitor alone.
