@@ -5,7 +5,6 @@ It stands in the place of gpubalance.engine.pipeline.session: see session.py.
 Blocks have an eighth each of a profile's time and memory, and send a kilobyte a sample to the next.
 Steps take what the simulated schedule says, and are only counted. The script may have
 
-    slower(device, first, last)        by what factor these blocks are slower in the pipeline than alone
     step(devices, segments, number)    called at each timing of the pipeline, counted from 1 in each worker
     held(device)                       bytes that a device holds in the pipeline beside what its profile says
 """
@@ -100,13 +99,6 @@ class LayersSession(Session):
         problem = CutProblem(self._graph, loads, micro_batch, micro_batches, *link)
         cut = Cut(problem, segments)
         self._hold_cut(cut, order)
-        slower = []
-        for one in segments:
-            where = self._devices[one.device], one.first, one.last
-            slower.append(self._call("slower", *where) or 1.0)
-        for name in ("forward_s", "backward_s"):
-            pairs = zip(getattr(cut.costs, name), slower, strict=True)
-            object.__setattr__(cut.costs, name, tuple(s * by for s, by in pairs))
         timeline = simulate(cut, order)
         # A real device looks for what it is sent when it needs it.
         tasks = tuple(task._replace(ready_s=task.start_s) for task in timeline.tasks)
