@@ -12,7 +12,8 @@ from tests.support.late import keras, tf
 from tests.support.python import python
 from tests.training.drawn import judged
 from tests.training.models import classifier
-from tests.training.test_told import X, Y, own_loss
+from tests.training.test_told import X, Y
+from tests.training.told import own_loss
 
 _A_TEST = 5
 _FULL = [full(first) for first in (5, 10)]
