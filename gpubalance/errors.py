@@ -167,8 +167,8 @@ class Interrupted(GpubalanceError):
             return "interrupted: nothing was measured yet"
         # An unfinished window is in the result, but --resume measures it anew.
         return (
-            "interrupted: the result is of an unfinished window, and --resume has nothing to "
-            "continue"
+            "interrupted: the result comes from an incomplete measurement, and "
+            "--resume has nothing to continue"
         )
 
 

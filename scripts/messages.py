@@ -1,7 +1,9 @@
 """Lists the texts of the program for an editor: `python -m scripts.messages`.
 
 It writes build/messages.md, grouped by module: strings and f-strings of four words or more outside
-docstrings, help texts, the table of known errors, and Jinja templates, each with its line.
+docstrings, help texts, the table of known errors, and Jinja templates, each with its line. Regular
+expressions and types are no messages, nor is a text without a plain word beside another or a value,
+as a path, a format or code is.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ _ROOT = Path(__file__).resolve().parent.parent
 _SOURCE = _ROOT / "gpubalance"
 _OUTPUT = _ROOT / "build" / "messages.md"
 _FEWEST_WORDS = 4
+_VALUE = re.compile(r"\{.*?\}")
+_WORD = re.compile(r"[^\W\d_][\w'’-]*")
+_PLAIN_WORD = re.compile(r"\(?[^\W\d_](?:[^\W\d_]|['’-])+\)?[,.:;]?")
+_PLAIN_VALUE = re.compile(r"\(?\{\}\)?[,.:;]?")
 _MESSAGE_OF_TOML = re.compile(r'(?:message|cause|remedy) = "(.*)"')
 _IGNORED_IN_TEMPLATES = (r"(?s)\{%.*?%\}", r"(?s)<style>.*?</style>|<[^>]*>")
 
@@ -50,7 +56,7 @@ def messages_of_python(source: str) -> Iterator[Message]:
     """The messages in the source of a module; a command's docstring is its help text."""
     tree = ast.parse(source)
     helps: set[ast.AST] = set()
-    docstrings: set[ast.AST] = set()
+    others: set[ast.AST] = set()  # docstrings, regular expressions, types
     for node in ast.walk(tree):
         match node:
             case ast.Module() | ast.ClassDef() | ast.FunctionDef():
@@ -58,27 +64,38 @@ def messages_of_python(source: str) -> Iterator[Message]:
                 if isinstance(first, ast.Expr) and "Example: " not in ast.unparse(
                     first
                 ):
-                    docstrings.add(first.value)
+                    others.add(first.value)
             case ast.Call(func=ast.Name(id=name)) if name.endswith("_option"):
                 helps.update(node.args[1:2])
             case ast.keyword(arg="help"):
                 helps.add(node.value)
-    yield from _messages(tree, helps, docstrings)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"))):
+                others.update(node.args)
+            case ast.Call(func=ast.Name(id="cast")):
+                others.update(node.args[:1])
+    yield from _messages(tree, helps, others)
 
 
 def _messages(
-    node: ast.AST, helps: set[ast.AST], docstrings: set[ast.AST]
+    node: ast.AST, helps: set[ast.AST], others: set[ast.AST]
 ) -> Iterator[Message]:
     for child in ast.iter_child_nodes(node):
         text = text_of(child) if isinstance(child, ast.expr) else None
         if not isinstance(child, ast.expr) or text is None:
-            yield from _messages(child, helps, docstrings)
-        elif child not in docstrings and (child in helps or _is_long(text)):
+            yield from _messages(child, helps, others)
+        elif child not in others and (child in helps or _is_long(text)):
             yield Message(child.lineno, text)
 
 
 def _is_long(text: str) -> bool:
-    return len(re.findall(r"\{.*?\}|[^\W\d_][\w'’-]*", text)) >= _FEWEST_WORDS
+    without_values = _VALUE.sub("{}", text)
+    words = without_values.count("{}") + len(_WORD.findall(without_values))
+    parts = without_values.split()
+    plain_words = sum(bool(_PLAIN_WORD.fullmatch(part)) for part in parts)
+    plain_values = sum(bool(_PLAIN_VALUE.fullmatch(part)) for part in parts)
+    return (
+        words >= _FEWEST_WORDS and plain_words >= 1 and plain_words + plain_values > 1
+    )
 
 
 def messages_of_toml(source: str) -> Iterator[Message]:

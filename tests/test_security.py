@@ -59,7 +59,9 @@ def test_a_plan_starts_no_code(tmp_path: Path, model: Path, kind: str) -> None:
     path = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
     run = ("run", "--simulate", QUICK_PAIR, "--plan", str(path))
     done = here(*run, cwd=tmp_path, code=4)
-    assert "runs no code and opens no file that only a plan names" in done.stderr
+    assert (
+        "does not run code or open files just because a plan names them" in done.stderr
+    )
     assert "--model" in done.stderr
     assert not model.with_suffix(".ran").exists()
 

@@ -19,7 +19,7 @@ def check(
     gpus: Annotated[Devices, Without("hosts", "via")],
     reporting: Unwatched,
 ) -> None:
-    """It also lists what a split would not train exactly.
+    """It also lists what a split would compute differently from one device.
 
     Without --gpus it runs on this machine's CPU and uses no GPU.
 

@@ -30,7 +30,7 @@ GROUPS = {
         "plan": "Compute the best split from a probe, without any device.",
         "run": "Train with a given split, and show where the time goes.",
         "independent": "Train a model on each device, alone and all at once.",
-        "layers": "Cut a model that fits on no device over several of them.",
+        "layers": "Cut a model that no device can hold into stages on several.",
     },
     "Train": {
         "launch": "Run your training script on the devices of a plan.",

@@ -98,11 +98,11 @@ def _guessed(estimated: Estimate) -> list[str]:
     if len(guessed) < len(estimated.phases):
         count = "a guess" if len(guessed) == 1 else "guesses"
         which = f"{', '.join(guessed)}: {count}"
-    known = "Nothing like it"
+    known = "Nothing like it was measured on this machine yet"
     if estimated.probed:
-        known = "Only the probe of it"
+        known = "So far only its probe was measured on this machine"
     why = (
-        f"as is usual for small models. {known} was measured on this machine yet, and a large "
-        "model may take many times as long"
+        f"as is usual for small models. {known}, and a large model may take many "
+        "times as long"
     )
     return prose(f"{which}, {why}", WIDTH)

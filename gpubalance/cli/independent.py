@@ -25,13 +25,14 @@ class OwnModels(Record):
     batches: tuple[Count, ...] | None = split_option(
         "--batches N…",
         "Batch of each device, in the order of --gpus: --batches 1024 512. Default: "
-        "the smallest within 5 % of the device's best in its probe, or 64.",
+        "the smallest that gives 95 % of the device's highest throughput in its "
+        "probe, or 64 if it was not probed.",
     )
     models: tuple[Name, ...] = training_option(
         "--model NAME…",
-        "The model that each device trains, named as for run. Give several to train "
-        "a different one on each device, in the order of --gpus: --model a.py:build "
-        "b.py:build",
+        "The model that each device trains, in the same form as for gpubalance run. "
+        "Give several to train a different one on each device, in the order of "
+        "--gpus: --model a.py:build b.py:build",
         (),
     )
 

@@ -26,7 +26,7 @@ def layers(
     control: RunControl,
     reporting: Unwatched,
 ) -> None:
-    """The devices form a pipeline of micro-batches; a run proves the cut.
+    """The devices form a pipeline of micro-batches; a run then measures the best cut.
 
     Example: gpubalance layers --gpus 0 1 -o layers.json
     """
@@ -57,7 +57,7 @@ def _check_one_host(devices: tuple[Device, ...]) -> None:
     """Raises UsageError for devices of several hosts."""
     if len(hosts_of(devices)) > 1:
         raise UsageError(
-            "layers are cut over the devices of one host: they send each other too much for a "
-            "network",
+            "a model can be cut only over devices of one host, because its stages send "
+            "each other too much for a network",
             remedy="name the devices of one host: --gpus",
         )

@@ -81,14 +81,14 @@ def uses_elsewhere(plan: Plan, table: Path, devices: int) -> Following:
         batches[device.index] = share.batch
         micro_batches[device.index] = share.micro_batch
     split = BatchSplit(tuple(batches), tuple(micro_batches))
-    line = (
-        f"torchrun --nproc-per-node {len(split.used)} torch_ddp.py {split.options} "
-        f"--times {shlex.quote(str(table))}"
-    )
+    start = f"torchrun --nproc-per-node {len(split.used)}"
     if len(split.used) < devices:
-        line = f"CUDA_VISIBLE_DEVICES={','.join(map(str, split.used))} {line}"
-    copy = shlex.join(["cp", str(FOLDER / "torch_ddp.py"), "."])
-    commands = clean_lines(f"{copy}  # for PyTorch: put your model into it\n  {line}")
+        start = f"CUDA_VISIBLE_DEVICES={','.join(map(str, split.used))} {start}"
+    commands = clean_lines(
+        f"cp {shlex.quote(str(FOLDER))}/torch_*.py .  # for PyTorch\n"
+        f"  {start} torch_joint.py {shlex.quote(str(table))} {split.options}\n"
+        f"  {start} torch_ddp.py {split.options}"
+    )
     call = made_in_a_script(plan, None, None)
     keras = _training("split", call, plan.settings)
     return commands, ("# Keras, with GPUs numbered as in the table", *keras)

@@ -39,8 +39,8 @@ class Devices(Record):
     )
     hosts: str | None = devices_option(
         "--hosts NAME,…",
-        "Use the devices of these hosts, named alpha:0 alpha:1 beta:0. ray: use the "
-        "nodes of a Ray cluster.",
+        "Use the devices of these hosts: of alpha,beta the devices alpha:0, alpha:1 "
+        "and beta:0. --hosts ray uses the nodes of a Ray cluster.",
     )
     via: str | None = devices_option(
         "--via PREFIX",
@@ -94,8 +94,8 @@ class Times(Record):
         "--curve TIMES.csv",
         "Use step times measured elsewhere instead of a probe: a table with the "
         "columns device, batch and seconds, as torch_curve.py writes it: gpubalance "
-        "guide pytorch. Without a row of a batch that failed, a device's largest batch "
-        "is its limit.",
+        "guide pytorch. If a device has no row of a batch that ran out of memory, its "
+        "largest batch in the table counts as its limit.",
     )
 
 

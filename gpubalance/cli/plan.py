@@ -30,8 +30,8 @@ ProbeFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="PROBE.json",
-        help="A probe, from `probe -o`. Default: the latest whole probe of these "
-        "devices, with what a balance based on it measured.",
+        help="A probe, from `probe -o`. Default: the latest complete probe of these "
+        "devices, with the measurements of each balance that used it.",
     ),
 ]
 
@@ -45,7 +45,7 @@ def plan(
     elsewhere: Times,
     probe_file: ProbeFile = None,
 ) -> None:
-    """It also predicts what the split gives.
+    """It also predicts the split's throughput.
 
     Example: gpubalance plan --gpus 0 1
     """
@@ -109,7 +109,9 @@ def _plan_elsewhere(
     def text(result: Plan) -> str:
         parts = list(plan_summary(result, epoch.epoch))
         if result.sync_s is not None and split.sync_s is None:
-            parts.append("corrected by the joint steps in the table")
+            parts.append(
+                "corrected by the steps of several devices together in the table"
+            )
         following = uses_elsewhere(result, path, len(table.probe.devices))
         return summed_up(result, parts, *following)
 
@@ -132,8 +134,8 @@ def _kept_probe(
     probe = best_probe(devices, settings)
     if probe is None:
         raise BadInput(
-            "there is no stored probe of these devices with --model "
-            f"{settings.model}, as it is now, and these settings",
+            "there is no stored probe of these devices with these settings and the "
+            f"current version of --model {settings.model}",
             remedy=f"make one: {command('probe', devices, settings, simulate)}",
         )
     return probe

@@ -80,7 +80,10 @@ def _text(event: events.Event) -> str:
             return check.model_built_text(settings, model, own_batch, warned, samples)
         case events.Planned(split):
             text = plan.own_batch_text(split)
-            return text and f"first plan, which the rounds may change: {text}"
+            return (
+                text
+                and f"first plan, which the measurements that follow may change: {text}"
+            )
         case events.RoundDone(tried, devices):
             return plan.round_text(tried, devices)
         case events.WindowDone(number, of, name, devices, measurement):

@@ -33,7 +33,7 @@ def queue(
     dry: DryStart,
     reporting: Unwatched,
 ) -> None:
-    """Each command runs where the last of all ends as early as possible.
+    """Each command runs on the device with which the whole queue ends earliest.
 
     Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt
     """

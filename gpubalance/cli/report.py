@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("matplotlib", "jinja2")
 _INSTALL = (
-    "pip install '.[report]' in gpubalance's checkout, or there "
+    "pip install '.[report]' in gpubalance's checkout, or run this there: "
     "GPUBALANCE_EXTRAS=report scripts/gpubalance report …"
 )
 _CAN_WRITE = (
@@ -33,18 +33,21 @@ _CAN_WRITE = (
 
 # What --share takes out: of one, and of several.
 _TAKEN_OUT = {
-    "uuid": ("UUID, numbered", "UUIDs, numbered"),
-    "host": ("host, numbered", "hosts, numbered"),
-    "model": ("name of a model, numbered", "names of models, numbered"),
-    "data": ("name of data, numbered", "names of data, numbered"),
-    "layer": ("name of a layer, numbered", "names of layers, numbered"),
-    "optimizer": ("name of an optimizer, numbered", "names of optimizers, numbered"),
-    "device": ("name in a profile, numbered", "names in a profile, numbered"),
-    "command": ("command, numbered", "commands, numbered"),
+    "uuid": ("UUID (now a number)", "UUIDs (now numbers)"),
+    "host": ("host (now a number)", "hosts (now numbers)"),
+    "model": ("name of a model (now a number)", "names of models (now numbers)"),
+    "data": ("name of data (now a number)", "names of data (now numbers)"),
+    "layer": ("name of a layer (now a number)", "names of layers (now numbers)"),
+    "optimizer": (
+        "name of an optimizer (now a number)",
+        "names of optimizers (now numbers)",
+    ),
+    "device": ("name in a profile (now a number)", "names in a profile (now numbers)"),
+    "command": ("command (now a number)", "commands (now numbers)"),
     "text": ("words of a text that may be names", "words of texts that may be names"),
     "version": ("version suffix", "version suffixes"),
     "hash": ("hash of your code", "hashes of your code"),
-    "step": ("fingerprint of a step", "fingerprints of steps"),
+    "step": ("list of a step's operations", "lists of steps' operations"),
     "line": ("line of your code", "lines of your code"),
     "log": ("path of a log", "paths of logs"),
     "output": ("end of a program's output", "ends of programs' output"),

@@ -36,7 +36,7 @@ def run(
     reporting: Reporting,
     epoch: Epoch,
 ) -> None:
-    """It also shows what each device gives.
+    """It also shows each device's throughput.
 
     Example: gpubalance run --gpus 0 1 --batches 820 568
     """
@@ -213,8 +213,8 @@ class GivenSplit(Record):
             unnamed.append(f"--data {planned.data}")
         if unnamed:
             raise BadInput(
-                f"{self.plan} is for your own code, and gpubalance runs no code and "
-                "opens no file that only a plan names",
+                f"{self.plan} needs your own code, and gpubalance does not run code or "
+                "open files just because a plan names them",
                 remedy=f"name the code yourself: {' '.join(unnamed)}",
             )
 
@@ -251,9 +251,14 @@ def changed_data(
     ):
         return []
     why = (
-        f"the plan is for the samples of {planned.data} at that time, and this run "
-        f"has those of {settings.data} now"
+        f"the plan was made for the samples of {planned.data}, but this run has those "
+        f"of {settings.data}"
     )
+    if settings.data == planned.data:
+        why = (
+            f"the code of {planned.data} or of the model has changed since the plan "
+            "was made"
+        )
     if settings.data != planned.data and not force:
         raise PlanMismatch(
             why, remedy=f"make a plan for this data: {balance}\n{_FORCE}"

@@ -124,8 +124,10 @@ def _note(plan: Plan) -> str:
     if not plan.wants_larger_batches:
         return ""
     return (
-        f"    # Its batches of {plan.own_batch} differ in shape, so split.fit leaves them as they "
-        f"are.\n    # Make batches of {plan.global_batch} there (batch or padded_batch).\n"
+        f"    # The data's batches of {plan.own_batch} differ in shape, so split.fit "
+        "keeps them.\n"
+        f"    # Make batches of {plan.global_batch} in its function (batch or "
+        "padded_batch).\n"
     )
 
 

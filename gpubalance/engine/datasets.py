@@ -93,8 +93,8 @@ def _not_dense(batch: Any, part: Any) -> BadInput:
         return BadInput(
             f"{name} is a {kind} with rows of different length, which cannot be split "
             "over devices",
-            remedy=f"pad it with {name}.to_tensor(): after batch in the dataset's "
-            "map, in your generator or PyDataset, or, for an array, before fit. "
+            remedy=f"pad it with {name}.to_tensor(): for a dataset in a map() after "
+            "batch(), for a generator or PyDataset inside it, for an array before fit. "
             "Embedding(mask_zero=True) ignores the zeros",
         )
     dense = "convert it to a dense tensor"

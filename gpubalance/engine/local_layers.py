@@ -30,12 +30,12 @@ def unsynchronised_text(model: Any, *, micro: bool, xla: bool) -> str:
     if not names:
         return ""
     which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    without = " without micro-batches" if micro else ""
-    without += " without XLA" if xla else ""
+    steps = [name for name, on in (("micro-batches", micro), ("XLA", xla)) if on]
+    without = f" without {' and '.join(steps)}" if steps else ""
     return (
         f"the model {model.name} normalises each device's own samples ({which}), so "
-        f"the result is not that of one device. Exact{without}: "
-        "BatchNormalization(synchronized=True)"
+        "the result differs from training on one device. To get the same result, use "
+        f"BatchNormalization(synchronized=True){without}"
     )
 
 

@@ -20,7 +20,7 @@ from gpubalance.settings.settings import Settings
 from gpubalance.text import clean
 
 _VECTORISED = (
-    "vectorise in dataset(), and let the model begin behind that: "
+    "vectorise the text in dataset(), and let the model take the vectors as its input: "
     "dataset.map(lambda text, y: (vectorizer(text), y)) with keras.layers.TextVectorization"
 )
 

@@ -1,71 +1,72 @@
-"""Times a training step of yours on each device, for `gpubalance plan --curve`.
+"""Times your training step on each device alone, for `gpubalance plan --curve`.
 
-Copy this file, put your model and optimizer into `make_step`, and run it while nothing else uses
-the devices: `python torch_curve.py times.csv`. On a second host add `--prefix` and its name.
+It takes the model, optimizer, loss and data of torch_ddp.py beside it. Run it while nothing else
+uses the devices: `python torch_curve.py times.csv`. On a second host add `--prefix` and its name.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import math
 import multiprocessing
+import re
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import torch
-from torch import nn
+import torch_ddp
+from torch.utils.data import default_collate
 
-_NO_MEMORY = ("out of memory", "ALLOC_FAILED", "can't allocate memory")
-
-
-def make_step(device: str, batch: int) -> Callable[[], None]:
-    """A function that trains on one batch of that size. Put yours here, with its precision."""
-    layers = (nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2), nn.ReLU())
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 14 * 14, 10))
-    model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    x = torch.randn(batch, 3, 32, 32, device=device)
-    y = torch.randint(10, (batch,), device=device)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-            loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-
-    return step
+# "Unable" is cuDNN without memory to work with. At "terminated" the kernel has ended the process,
+# as it does when the host's memory runs out.
+_OUT_OF_MEMORY = (
+    "out of memory|ALLOC_FAILED|can't allocate memory"
+    "|unable to find an engine|terminated abruptly"
+)
 
 
 def median_step_s(device: str, batch: int) -> float:
     """The median seconds of a step after a warm-up, within 1 % if 50 timings suffice."""
-    step = make_step(device, batch)
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    model = torch_ddp.build_model().to(device)
+    optimizer = torch_ddp.build_optimizer(model.parameters())
+    samples = torch_ddp.dataset()
+    taken = [samples[number % len(samples)] for number in range(batch)]
+    x, y = (part.to(device) for part in default_collate(taken))
 
     def timing(steps: int) -> float:
         began = time.perf_counter()
         for _ in range(steps):
-            step()
-        if device != "cpu":
-            torch.cuda.synchronize(device)
+            optimizer.zero_grad()
+            torch_ddp.mean_loss(model, x, y).backward()
+            optimizer.step()
+        torch.get_device_module(device).synchronize(device)
         return (time.perf_counter() - began) / steps
 
-    warm_up = [timing(1) for _ in range(5)]
-    while sum(warm_up) < 1.0:
+    warm_up: list[float] = []
+    while len(warm_up) < 5 or sum(warm_up) < 1.0:
         warm_up.append(timing(1))
     steps = max(1, round(0.1 / min(warm_up)))  # so that a timing takes 0.1 s or more
-    timings: list[float] = []
-    half_width = 1.0
-    while len(timings) < 10 or (half_width > 0.01 and len(timings) < 50):
+    timings = [timing(steps) for _ in range(10)]
+    while relative_error(timings) > 0.01 and len(timings) < 50:
         timings.append(timing(steps))
-        median = statistics.median(timings)
-        deviation = 1.48 * statistics.median(abs(one - median) for one in timings)
-        # 95 % of a normal distribution; its median varies 1.25 times as much as its mean.
-        half_width = 1.96 * 1.25 * deviation / len(timings) ** 0.5 / median
-    return median
+    return statistics.median(timings)
+
+
+def relative_error(timings: list[float]) -> float:
+    """Half the 95 % confidence interval of the median, over the median.
+
+    Normally distributed timings have a standard deviation of 1.48 times the median deviation, and
+    their median varies 1.25 times as much as their mean.
+    """
+    median = statistics.median(timings)
+    deviation = 1.48 * statistics.median(abs(timing - median) for timing in timings)
+    return 1.96 * 1.25 * deviation / math.sqrt(len(timings)) / median
 
 
 def step_s(device: str, batch: int) -> float | None:
@@ -74,11 +75,10 @@ def step_s(device: str, batch: int) -> float | None:
     with ProcessPoolExecutor(1, mp_context=spawn) as child:
         try:
             return child.submit(median_step_s, device, batch).result()
-        except BrokenProcessPool:  # killed, as the kernel does when memory runs out
-            return None
         except RuntimeError as error:
-            if not any(words in str(error) for words in _NO_MEMORY):
+            if not re.search(_OUT_OF_MEMORY, str(error)):
                 raise
+            print(f"{device}, batch {batch}: {error}", file=sys.stderr)
             return None
 
 
@@ -91,7 +91,7 @@ def curve(
     """
     batch = multiple
     fits = fails = 0
-    rate = 0.0
+    rate = 0.0  # samples/s
     while fits < batch <= max_batch:
         seconds = step_s(device, batch)
         yield batch, seconds
@@ -116,16 +116,15 @@ def main() -> None:
     if torch.cuda.is_available():
         numbers = range(torch.cuda.device_count())
         names = {f"cuda:{n}": f"{n} {torch.cuda.get_device_name(n)}" for n in numbers}
-    with asked.table.open("a", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
+    with asked.table.open("a", encoding="utf-8") as file:
         if not file.tell():
-            table.writerow(["device", "batch", "seconds", "joint"])
+            print("device,batch,seconds,joint", file=file)
         for device, name in names.items():
             for batch, seconds in curve(device, asked.multiple, asked.max_batch):
                 result = "oom" if seconds is None else f"{seconds:.6g}"
-                table.writerow([f"{asked.prefix} {name}".strip(), batch, result, ""])
-                file.flush()
-                print(name, batch, result, flush=True)
+                line = f"{asked.prefix} {name},{batch},{result},".strip()
+                print(line, file=file, flush=True)
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

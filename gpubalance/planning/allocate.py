@@ -96,7 +96,7 @@ def _best_over_all_sets(problem: Problem) -> Allocation:
         if best is None or problem.value(allocation) > problem.value(best) * (1 + TIE):
             best = marked_left_out_for_sync(problem, allocation, devices)
     if best is None:
-        raise NoSplitError("no split has all the devices that must have samples")
+        raise NoSplitError("no split gives samples to every device that must have some")
     return best
 
 

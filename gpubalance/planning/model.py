@@ -128,7 +128,7 @@ def fit_line(points: Sequence[tuple[int, float]]) -> Line:
     two batches.
     """
     if len({batch for batch, _ in points}) < 2:
-        raise ValueError("a line needs points at two batches or more")
+        raise ValueError("a line through step times needs two batch sizes or more")
     rows = [(1 / t**2, b, t) for b, t in points]  # w, b, t
     total = sum(w for w, _, _ in rows)
     mean_b = sum(w * b for w, b, _ in rows) / total

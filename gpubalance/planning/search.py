@@ -246,7 +246,7 @@ class _Search:
         if low and low not in self._fitted:
             return self._grid.batch(
                 low
-            ), "only a larger batch was run, which is no multiple"
+            ), "only a larger batch was tried, no multiple of --batch-multiple"
         if high is None or self._failed[high] or not self._joined:
             return None
         batch = self._grid.batch(high)
@@ -255,7 +255,7 @@ class _Search:
             return batch, f"once more, to be sure: {self._ends()}"
         if batch > predicted.best:
             return None
-        return batch, f"once more, as memory predicts {predicted.best}"
+        return batch, f"once more, because the predicted limit is {predicted.best}"
 
     def _forecast(self) -> Forecast | None:
         if self._memory is None:
@@ -287,7 +287,8 @@ class _Search:
     def _by_forecast(self, predicted: Forecast) -> Iterator[tuple[int, str]]:
         low = self._low
         best = self._grid.rung(predicted.best)
-        reason = f"the memory of {len(self._peaks)} batches predicts {self._grid.batch(best)}"
+        limit = self._grid.batch(best)
+        reason = f"predicted limit {limit}, from {len(self._peaks)} batch sizes"
         # From afar, caution; later, progress.
         part = 2 if self._trials else 8
         minimum = low + math.ceil((best - low) / part)

@@ -16,7 +16,7 @@ def check_summary(check: ModelCheck) -> Iterator[Paragraph]:
     if check.refused is not None:
         split = "a split can't train it, only one device can"
     elif any(warning.code == "not-exact" for warning in check.warnings):
-        split = "a split trains it, but not all of it exactly"
+        split = "a split trains it, but not exactly as one device does"
     elif check.compiled_with is not None:
         split = "a split trains it once it is compiled"
     else:

@@ -153,7 +153,8 @@ def _judged(pair: _Pair, ratio: ThroughputRatio, what: str) -> str:
     value = f"{ratio.value:.3f} × {what}"
     if ratio.verdict is None or ratio.ci95 is None:
         return f"no verdict on {other}, as there are too few timings: {value}"
-    value += f" ({ratio.ci95[0]:.3f} to {ratio.ci95[1]:.3f}, 95 % within these runs)"
+    low, high = ratio.ci95
+    value += f" ({low:.3f} to {high:.3f}, 95 % interval within these runs)"
     doubt = _doubt(pair)
     if ratio.verdict != "no difference":
         return f"{other} is {ratio.verdict} than {first}{doubt}: {value}"

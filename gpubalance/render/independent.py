@@ -65,7 +65,10 @@ def _answer(result: Independent) -> Iterator[str]:
     if _are_heterogeneous(result):
         trained = "a separate model each"
     if result.throughput is None:
-        yield f"nothing was measured at once{_why_not_at_once(result)}; {trained}"
+        yield (
+            "the devices were not measured at the same "
+            f"time{_why_not_at_once(result)}; {trained}"
+        )
         return
     fed = slowed_text(result.settings)
     if result.settings.data:

@@ -57,7 +57,7 @@ def layers_summary(result: Layers) -> Iterator[Paragraph]:
     yield BLANK
     yield device_table(result.devices, result.stages, {"blocks": blocks_text})
     names = [result.blocks[first].name for first, *_ in result.segments[1:]]
-    yield f"cut before {', '.join(names)}; {len(result.blocks)} blocks"
+    yield f"cut before {', '.join(names)}; {len(result.blocks)} blocks of layers"
     yield from _idle(result)
     yield BLANK
     yield partial(timeline_lines, result)
@@ -77,12 +77,15 @@ def _answer(result: Layers) -> Iterator[str]:
     samples = count_text(result.micro_batches, result.micro_batch)
     measured = format_seconds(result.step_time_s.median)
     predicted = _predicted_text(result.predicted.step_time_s, result.predicted.ci95)
-    yield f"{samples} a step, 1f1b: {measured}, {predicted}"
+    yield (
+        f"{samples} a step, forward and backward alternating (1F1B): {measured}, "
+        f"{predicted}"
+    )
     bubble = format_percent(result.bubble, 1)
     bound = format_percent(result.bubble_bound, 1)
     yield (
-        f"bubble {bubble} of a step (at best {bound}, for equal stages without "
-        "transfers)"
+        f"bubble (idle time) {bubble} of a step; at best {bound}, for equal stages "
+        "without transfers"
     )
 
 

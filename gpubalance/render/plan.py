@@ -50,7 +50,7 @@ _REASONS = {
     "granularity": "could take more, but {multiple} more would make the others wait",
     "global batch": "could take more with a larger global batch",
     "plateau": "could take more, but no larger global batch gives clearly more {aim}",
-    "sync": "costs more sync than it adds",
+    "sync": "would add less throughput than its sync costs",
 }
 _WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
 
@@ -123,8 +123,8 @@ def _prediction(plan: Plan, epoch: int | None) -> Iterator[Paragraph]:
     yield step_text(predicted, plan.shares)
     if plan.balanced:
         yield (
-            f"with what the balance of {plan.balanced} measured of these devices "
-            "together"
+            "corrected by what gpubalance balance measured of these devices together: "
+            f"{plan.balanced}"
         )
 
 
@@ -137,8 +137,9 @@ def _at_even(best: SplitPrediction) -> str:
 
 def _goodput(predicted: Predicted, noise_scale: float) -> Iterator[Paragraph]:
     """Each split's goodput, and the course over global batches."""
-    scale = f"with a noise scale of {three_digits(noise_scale)} samples"
-    yield f"{scale}; goodput = samples/s × efficiency:"
+    scale = f"with a gradient noise scale of {three_digits(noise_scale)} samples"
+    worth_text = "progress per sample, 100 % in a very small batch"
+    yield f"{scale}; goodput = samples/s × efficiency ({worth_text}):"
     rows = [("", "split", "global batch", "samples/s", "efficiency", "goodput")]
     for goodput in predicted.by_goodput:
         split = "/".join(map(str, goodput.batches))

@@ -142,7 +142,7 @@ def _total(probe: Probe) -> float:
 
 
 def _answer(device: Device, probe: DeviceProbe) -> str:
-    """`GPU:0  GeForce GTX 1080 Ti: 1343 samples/s at batch 1024, 95 % of it from 512`."""
+    """`GPU:0  GeForce GTX 1080 Ti: 1343 samples/s at batch 1024, 95 % of it at 512`."""
     text = device_line(device)
     best = probe.solo_best
     sensible = probe.sensible
@@ -153,7 +153,7 @@ def _answer(device: Device, probe: DeviceProbe) -> str:
     text += f": {per_s(best.throughput)} at batch {best.batch}"
     if sensible.batch == best.batch:
         return text
-    return f"{text}, 95 % of it from {sensible.batch}"
+    return f"{text}, 95 % of it at {sensible.batch}"
 
 
 def _facts(device: Device, probe: DeviceProbe) -> Iterator[str]:
@@ -219,7 +219,7 @@ def _model(model: StepTimeModel, update_s: float | None) -> str:
         update = f"; {format_seconds(update_s)} of it is the update"
     if model.planned_with == "curve":
         return (
-            f"step time: not a line ({line} is {off}), so plans use the measured "
-            f"curve{update}"
+            f"step time: not linear in the batch ({line} is {off}), so plans use the "
+            f"measured curve{update}"
         )
     return f"step time: {line}, {off}{update}"

@@ -233,7 +233,7 @@ def _how(best: SoloBest) -> str:
     if best.xla_ratio is None:
         return ""
     if best.is_with_xla:
-        return " with XLA, as Keras runs one GPU"
+        return " with XLA, Keras' default on one GPU"
     return f" without XLA; with it {format_rate(best.throughput * best.xla_ratio)}"
 
 

@@ -98,7 +98,10 @@ def _summing(run: Run) -> Iterator[str]:
     """
     if run.pack_bytes:
         packs = format_bytes(run.pack_bytes)
-        yield f"sync is what is not hidden behind compute: gradients are summed in packs of {packs}"
+        yield (
+            "sync is what is not hidden behind compute: gradients are summed in "
+            f"several all-reduces, each of up to {packs}"
+        )
     if run.settings.gradients == "bf16" and run.pack_bytes is not None:
         how = "gradients are sent and summed as bfloat16"
         yield f"{how}, which is not exact: gpubalance guide exactness"

@@ -64,8 +64,8 @@ def _how_rare(run: Run) -> str:
         return ""
     if not steps.count:
         return (
-            f" (between the {steps.timed} steps that were timed one by one, none of "
-            "which was slow)"
+            f" (in steps between the {steps.timed} that were timed one by one; none of "
+            "those was slow)"
         )
     return (
         f" ({steps.count} of {steps.timed} steps timed one by one took over {SLOW:g} "
@@ -90,7 +90,7 @@ def all_losses(devices: Sequence[Device], gap: SoloGap) -> list[Loss]:
     """Every part, in order from the solo sum to what the devices give together."""
     losses = [
         Loss("left out", gap.left_out),
-        Loss("batches other than the best alone", gap.batch_sizes),
+        Loss("not each device's best batch size", gap.batch_sizes),
     ]
     for device, rate in zip(devices, gap.slowdown, strict=True):
         how = "slower" if rate >= 0 else "faster"

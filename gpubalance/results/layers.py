@@ -46,7 +46,7 @@ class MeasuredBlock(Record):
     calls: Size
     weights_bytes: Count
     crossing_bytes: Annotated[
-        Count, Shown("bytes per sample that a cut before it sends", "")
+        Count, Shown("bytes per sample sent if cut before it", "")
     ]
     compute_s: tuple[Seconds | None, ...]
 
@@ -251,7 +251,7 @@ class Layers(OfModel):
             blocks += range(first, last + 1)
         if blocks != list(range(len(self.blocks))):
             raise unsound(
-                "stages", "their segments do not contain each block exactly once"
+                "stages", "their `segments` must contain each block exactly once"
             )
         busy = {task.device for task in self.timeline.tasks}
         busy |= {update.device for update in self.timeline.updates}

@@ -56,8 +56,8 @@ _KINDS = {
 _ANY = _KINDS["run"]._replace(called="a result of a command that measures or plans")
 # What is no result, by its ending
 _WRITTEN_BY_REPORT = {
-    ".md": "--markdown prints, and `> FILE.md` keeps it",
-    ".html": "--html FILE.html writes a page",
+    ".md": "--markdown prints a report of them, and `> FILE.md` saves it",
+    ".html": "--html FILE.html writes a page of them",
 }
 # A day's run with all its samples takes a few MiB.
 _LARGEST_FILE = 32 << 20
@@ -77,7 +77,8 @@ def result_of(source: str | Path | _Result, kind: type[_Result]) -> _Result:
         return read_record(Path(source), kind)
     wanted = _KINDS[kind.__name__.lower()]
     what = (
-        f"{clean(repr(source), 40)} is neither {wanted.called} nor the name of its file"
+        f"{clean(repr(source), 40)} is neither {wanted.called} nor the name of a file "
+        "that contains one"
     )
     raise BadInput(what, remedy=wanted.writes())
 
@@ -139,7 +140,7 @@ def _document(path: Path, wanted: _Kind) -> Any:
     there = os.path.exists(path)  # noqa: PTH110  (which is false of a name that is too long)
     remedy = wanted.writes() if there else wanted.writes(shlex.quote(str(path)))
     if not there and path.suffix in _WRITTEN_BY_REPORT:
-        remedy = f"name result files (JSON): {_WRITTEN_BY_REPORT[path.suffix]}"
+        remedy = f"give result files (JSON): {_WRITTEN_BY_REPORT[path.suffix]}"
     content = content_of(path, wanted.called, _LARGEST_FILE, remedy)
     try:
         return _harmless(from_json(content.removeprefix(codecs.BOM_UTF8)))

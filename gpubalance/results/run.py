@@ -188,7 +188,7 @@ class Run(Measurement, OfModel):
     steps: Annotated[Count, Shown("measured steps")]
     stamp_cost: Part | None
     pack_bytes: Annotated[
-        Count | None, Shown("gradients summed at once", "bytes", has_ratio=False)
+        Count | None, Shown("gradients per all-reduce", "bytes", has_ratio=False)
     ] = None
     baselines: Baselines
     speedup_over_even: Annotated[Ratio | None, Shown("× over even")]

@@ -60,8 +60,9 @@ _ROWS = {
         "measure longer (--windows, --duration), with nothing else running",
     ),
     "wide-interval/points": (
-        "{device}: the step time at batch {batches} is not known within ± 1 % (95 %), "
-        "or within ± 3 % up to half of the largest batch",
+        "{device}: the step time at batch {batches} is not known precisely enough: the "
+        "95 % interval should be within ± 1 %, or ± 3 % up to half of the largest "
+        "batch",
         "measure longer (--duration), with nothing else running",
     ),
     "not-steady": (
@@ -90,8 +91,8 @@ _ROWS = {
     ),
     "parts-exceed-step": (
         "the slowest device's compute in timestamped steps is {excess} longer than a "
-        "whole step of the others, so compute, wait and sync are off by up to that "
-        "much",
+        "whole step without timestamps, so compute, wait and sync are off by up to "
+        "that much",
         "measure longer, with nothing else running",
     ),
     "loss-not-finite": (
@@ -125,7 +126,7 @@ _ROWS = {
     ),
     "not-exact": (
         "{text}",
-        "gpubalance guide refused says what a split trains exactly",
+        "see gpubalance guide refused for what a split trains as one device does",
     ),
     "not-exact/batch-normalisation": (
         "{layers} not synchronised: each device normalises its own share{shares}, "
@@ -141,13 +142,13 @@ _ROWS = {
     "not-compiled": (
         "the model is not compiled: it is measured with {compiled_with}, chosen by "
         "its outputs; a split trains with what you compile in split.scope()",
-        "compile it in that function. If you have a training loop of your own, move "
-        "it to the model's train_step: gpubalance guide train",
+        "compile it in the function that builds it. If you have a training loop of "
+        "your own, move it to the model's train_step: gpubalance guide train",
     ),
     "not-for-a-split": ("gpubalance balance will refuse this model: {why}", "{advice}"),
     "even-split-out-of-memory": (
-        "{what}, in the even split beside the run: there is nothing to compare the "
-        "split with",
+        "{what} while the even split was measured for comparison: there is nothing to "
+        "compare the split with",
         "use smaller batches, or measure with --baseline none",
     ),
     "even-is-faster": (
@@ -201,22 +202,22 @@ _ROWS = {
         "{advice}",
     ),
     "sync-unknown": (
-        "the plan assumes that sync takes no time: no stored balance by this probe "
-        "has measured it",
+        "the plan assumes that sync takes no time: no stored result of gpubalance "
+        "balance that used this probe has measured it",
         "measure it with gpubalance balance, or give it with --sync, in seconds",
     ),
     "joint-unknown": (
         "the table has step times of single devices only. Only a joint step shows sync, "
         "taken as {sync} here, the times of each device beside the others, and the "
         "memory that the buckets of DistributedDataParallel need",
-        "append those times to the table with torch_ddp.py --times, and plan again: "
+        "append those times to the table with torch_joint.py, and plan again: "
         "gpubalance guide pytorch has an example",
     ),
     "not-traced": ("{where}no trace was recorded: {why}", "{advice}"),
     "gpu-in-use": (
         "{device} is also used by {others}",
-        "figures and limits cover only what these leave: end what you don't need, "
-        "and measure again",
+        "figures and limits hold only for what these programs leave free: end those "
+        "that you don't need, and measure again",
     ),
     "gpu-left-out": (
         "{gpu} is left out: {why}",
@@ -234,7 +235,7 @@ _ROWS = {
         "if its samples now have another size, another split suits them: {balance}",
     ),
     "stamps-late": (
-        "a device seems over twice as fast in the joint run as alone, which is "
+        "a device seems over twice as fast with the others as alone, which is "
         "impossible: timestamps within a step came late. Compute, wait and sync "
         "cannot be trusted; step times and samples/s do not use these timestamps",
         "keep the processor free for gpubalance and measure again; add --fresh if "
@@ -251,8 +252,8 @@ _ROWS = {
         "gpubalance guide independent",
     ),
     "shares-assumed": (
-        "a block's share of its device's profile is assumed to be its share of the "
-        "model's operations, weights and activations",
+        "a block is assumed to take the same share of the simulated step time and "
+        "memory as it has of the model's operations, weights and activations",
         "nothing to do: real devices are measured block by block",
     ),
 }

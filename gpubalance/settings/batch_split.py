@@ -29,8 +29,8 @@ class BatchSplit:
         object.__setattr__(self, "micro_batches", self.micro_batches or self.batches)
         if len(self.batches) != len(self.micro_batches):
             raise ValueError(
-                f"each batch needs one micro-batch, not {len(self.micro_batches)} for "
-                f"{len(self.batches)}"
+                f"each batch needs one micro-batch size: {len(self.micro_batches)} given "
+                f"for {len(self.batches)} batches"
             )
         if not all(isinstance(size, int) for size in self.batches + self.micro_batches):
             raise ValueError("batches and micro-batches must be whole numbers")

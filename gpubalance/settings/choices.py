@@ -53,8 +53,8 @@ def refuse_unknown_model(model: str, applications: Collection[str]) -> None:
         message += f": did you mean {names[near[0]]}?"
     raise BadInput(
         message,
-        remedy="use probe, small, a keras.applications name such as MobileNetV2, "
-        "package.module:function, file.py:function or saved.keras",
+        remedy="use probe or small, which are built in, a keras.applications name "
+        "such as MobileNetV2, package.module:function, file.py:function or saved.keras",
     )
 
 

@@ -131,7 +131,10 @@ class DeviceProfile(Record):
     def _has_a_line_or_a_curve(self) -> DeviceProfile:
         if not self.curve:
             if not {"alpha_s", "beta_s"} <= self.model_fields_set:
-                raise ValueError("alpha_s and beta_s are needed, or a curve")
+                raise ValueError(
+                    "alpha_s (seconds per step) and beta_s (seconds per sample) are "
+                    "needed, or a curve"
+                )
             return self
         if self.alpha_s or self.beta_s:
             raise ValueError("curve replaces alpha_s and beta_s: give one or the other")

@@ -62,8 +62,8 @@ class Measuring(Limits):
 
     windows: Repeats = measuring_option(
         "--windows N",
-        "Number of windows. If the result is not known within ± 1 %, up to two "
-        "thirds as many more follow, rounded up: 2 after 3.",
+        "Number of windows of a few seconds. If the result is not known within ± 1 %, "
+        "more follow: at most two thirds of N, rounded up (2 more after 3).",
         3,
     )
     duration_s: WithinDay | None = measuring_option(
@@ -98,8 +98,9 @@ class Proof(Measuring):
 
     windows: Repeats = measuring_option(
         "--windows N",
-        "Number of windows of the proof. If its result is not known within ± 1 %, up "
-        "to two thirds as many more follow, rounded up: 2 after 2.",
+        "Number of windows of the final run, of a few seconds each. If the result is "
+        "not known within ± 1 %, more follow: at most two thirds of N, rounded up (2 "
+        "more after 2).",
         2,
     )
 

@@ -72,7 +72,9 @@ class PlanRequest(Record):
         "--batch-multiple N",
         "Make every batch a multiple of N. Default: as in the probe.",
     )
-    margin_bytes: Margin = margin_option("Split", " beyond what a joint run needs")
+    margin_bytes: Margin = margin_option(
+        "Split", " beyond what training on all devices needs"
+    )
     from_batch: Count | None = split_option(
         "--from-batch B",
         "The global batch that your learning rate was tuned for. Default: the batch "

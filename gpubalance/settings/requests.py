@@ -192,5 +192,5 @@ def refuse_together(
         raise UsageError(
             "--all-reduce hierarchical drops one device's gradients if the number of "
             f"devices is odd, and {how_many}",
-            remedy="use one-device",
+            remedy="use one-device; gpubalance guide run says more",
         )

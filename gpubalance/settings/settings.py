@@ -19,8 +19,8 @@ class Settings(Record):
 
     model: Name = training_option(
         "--model NAME",
-        "probe (default on GPUs), small (default for simulated devices), a "
-        "keras.applications name, file.py:function, package.module:function or "
+        "Built in: probe (default on GPUs) and small (default for simulated devices). "
+        "Or a keras.applications name, file.py:function, package.module:function or "
         "saved.keras.",
         "",
     )

@@ -206,7 +206,7 @@ def regrouped_text(
     batch = static_batch_of(data) or batch_of(data)
     if batch is None or batch == global_batch:
         return ""
-    then = f"an epoch has {batch}/{global_batch} as many steps"
+    then = f"an epoch's number of steps is multiplied by {batch}/{global_batch}"
     if steps_per_epoch is not None:
         then = (
             f"steps_per_epoch={steps_per_epoch} now means {steps_per_epoch} steps of "

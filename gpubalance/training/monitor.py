@@ -207,9 +207,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
             if wait_s > 0:
                 waits.append(f"{label} waits {wait_s / max_s:.0%}")
         return (
-            f"the split {self._split.shares} no longer fits: {', '.join(waits)} of the "
-            f"time that {slowest} computes. `gpubalance balance` finds a new split; "
-            "split.monitor(rebalance=True) adapts it during training"
+            f"the split {self._split.shares} is no longer balanced: "
+            f"{', '.join(waits)} of the time that {slowest} computes. `gpubalance "
+            "balance` finds a new split; split.monitor(rebalance=True) adapts it "
+            "during training"
         )
 
     def _change_split(self, change: SplitChange) -> None:

@@ -55,7 +55,8 @@ class Pipelined(Trainer):
 
         if tf.distribute.has_strategy():
             raise BadInput(
-                "the layers' scope was entered inside the scope of other devices",
+                "the scope() of a plan from gpubalance layers was entered inside the "
+                "scope of other devices",
                 remedy="un-indent it",
             )
         use_measured(self.result.settings.precision)

@@ -81,8 +81,8 @@ def _refuse_or_warn(model: Any, *, of_layers: bool, is_sum: bool) -> None:
     what += f"{', '.join(names)})"
     if is_sum:
         raise BadInput(
-            f"{what} sums over the batch and returns one number, which counts as a "
-            "mean when the batch is split (also if the sum is divided by a fixed "
+            f"{what} sums over the batch and returns one number, which micro-batches "
+            "would wrongly treat as a mean (also if the sum is divided by a fixed "
             "number)",
             remedy=remedy,
         )

@@ -91,8 +91,9 @@ class Scope:
         self._entered.pop().__exit__(kind, error, traceback)
         if isinstance(error, ValueError) and _NO_REPLICA in str(error):
             raise BadInput(
-                "a training loop of your own was run in `with split.scope():`, where no device "
-                f"can take gradients:\n{own_frames(error).rstrip()}",
+                "a training loop of your own was run in `with split.scope():`, where "
+                "gradients "
+                f"cannot be computed:\n{own_frames(error).rstrip()}",
                 remedy=LOOP_REMEDY,
             ) from None
 
@@ -137,8 +138,8 @@ def refuse_another_scope(model: Any, strategy: Any, method: str) -> None:
             f"the model {model.name} was compiled in this split's scope(), but called "
             f"or built outside it first: its layer {elsewhere} created its variables "
             "there",
-            remedy="build the model anew and call it before fit only inside the "
-            "scope, with split.scope(): model(x[:1]), or not at all",
+            remedy="build the model anew. If you call it before fit, do so inside the "
+            "scope: `with split.scope(): model(x[:1])`",
         )
     elif elsewhere is not None:
         what = f"the layer {elsewhere} of the model {model.name} was built, or first called,"

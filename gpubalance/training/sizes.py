@@ -106,8 +106,8 @@ def check_monitor(shares: BatchSplit, every: Any, noise: Any) -> None:
         )
     if noise and sum(shares.counts) < 2:
         raise UsageError(
-            "the noise scale needs at least two parts of a batch, but one device has "
-            "it in one piece",
+            "the gradient noise scale needs at least two parts of a batch, but one "
+            "device has it in one piece",
             remedy=f"divide it in two: micro_batches={[-(-shares.global_batch // 2)]}",
         )
     if isinstance(noise, str | Path) and noise:

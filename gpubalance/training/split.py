@@ -272,8 +272,9 @@ def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Mac
         how = "on CPUs. simulate= confirms that you want this"
     else:
         how = (
-            "on this machine's CPU at their pace, but without what the profile's "
-            "[joint] adds to a step. simulate= confirms that you want this, and adds it"
+            "on this machine's CPU at their pace, but without what the table [joint] "
+            "of their profile adds to a step. simulate= confirms that you want this, "
+            "and adds it"
         )
     warnings.warn(
         f"{path} is for simulated devices ({names}): it trains {how}. For GPUs, "

@@ -131,13 +131,14 @@ def gain_text(changes: Sequence[SplitChange], gain: float | None) -> str:
 def noise_text(noise: NoiseScale, split: BatchSplit, plan: Plan | None) -> str:
     """`noise scale 3200 (2700 to 3900): …`, with a plan also of a split that would learn faster."""
     if noise.value is None or noise.ci95 is None:
-        return f"noise scale not known: {noise.unknown}"
+        return f"gradient noise scale not known: {noise.unknown}"
     low, high = map(three_digits, noise.ci95)
     batch = split.global_batch
     worth = format_percent(efficiency(batch, noise.value))
     text = (
-        f"noise scale {three_digits(noise.value)} ({low} to {high}): at a global batch of {batch} "
-        f"each sample is worth {worth}"
+        f"gradient noise scale {three_digits(noise.value)} ({low} to {high}): at a "
+        f"global batch of {batch} a sample gives {worth} of the progress that it "
+        "gives in a very small batch"
     )
     if (
         plan is None

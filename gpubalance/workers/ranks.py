@@ -332,8 +332,8 @@ class Ranks:
             return (
                 blamed,
                 (
-                    f"the others wait, because {who} does not respond in another "
-                    "thread either"
+                    f"the others wait, because {who} does not respond, not even in a "
+                    "second thread"
                 ),
             )
         return blamed, f"the others wait, because {who} has not computed its gradients"
@@ -366,5 +366,5 @@ def _answer_of(member: Process, within_s: float, doing: str) -> Answer:
 def _place_of(member: Process) -> AnyReply | None:
     """Where the process is, or a late answer to an earlier request."""
     member.send(QueryProgress())
-    answer = _answer_of(member, _GRACE_S, "being asked where it is")
+    answer = _answer_of(member, _GRACE_S, "being asked for its progress")
     return None if isinstance(answer, GpubalanceError) else answer

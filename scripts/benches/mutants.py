@@ -4,7 +4,8 @@ Each of the 200 mutants, unless N is given, is one change of a line (mutation.py
 whose results are numbers, texts and decisions. In a copy of the checkout the quick tests run that reach
 its module, the nearest and fastest first, until one fails (mutant_tests.py). All mutants share one
 process. What survives in it is tried once more, from the disk, unless it is within a function,
-which that process takes over wholly. What survives that is printed.
+which that process takes over wholly. What survives that meets the tests of the first tier that run
+programs or train (`_SLOW`), and is printed if it survives them too.
 Mutants that change nothing that matters are named in equivalent_mutants.toml, each with the reason.
 
 Neither mutmut nor cosmic-ray fits. mutmut 3 first runs all tests in its own process to learn which
@@ -21,6 +22,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -60,6 +62,18 @@ _NOT_QUICK = tuple(
     )
 )
 _TRAINING = ("engine", "training")  # only for mutants of these rooms
+# The folders of tests that run what is in a room whole, beside the one of its name
+_SLOW = {
+    "engine": ("training", "fake_gpu"),
+    "jobs": ("cli", "fake_gpu"),
+    "numbers": ("cli",),
+    "planning": ("cli", "training"),
+    "render": ("cli",),
+    "results": ("cli",),
+    "settings": ("cli", "training"),
+    "training": ("cli",),
+}
+_TIER = "not campaign and not full"
 _COSTS = ROOT / "build" / "mutants.json"
 # The tests of a command run after all others; its name, if the part has another one.
 _LAST = 99
@@ -86,6 +100,8 @@ class Tree:
         self._imports = {}
         for path in sorted(self._root.glob("*/**/*.py")):
             self._imports[str(path.relative_to(self._root))] = _imported(path)
+        # The slow tests that fail in this copy without a mutant, by their folders
+        self._failing: dict[tuple[str, ...], list[str]] = {}
         # By file and its text, what each of its quick tests takes: kept for the next campaign
         self._costs_s: dict[str, Any] = {}
         if _COSTS.exists():
@@ -99,7 +115,33 @@ class Tree:
             if found[number] is None and not _is_taken_over(mutant):
                 with self._mutated(mutant):
                     (found[number],) = self._run([(mutant, None)])
+        for number, mutant in enumerate(mutants):
+            if found[number] is None:
+                found[number] = self._slow_finder(mutant)
         return found
+
+    def _slow_finder(self, mutant: Mutant) -> str | None:
+        """The first test that fails of those that take long; None if none does."""
+        room = mutant.path.split("/")[1]
+        folders = tuple(f"tests/{name}" for name in (room, *_SLOW[room]))
+        if folders not in self._failing:
+            self._failing[folders] = self._failures(folders)
+        with self._mutated(mutant):
+            found = self._failures(folders, *_without(self._failing[folders]), "-x")
+        return next(iter(found), None)
+
+    def _failures(self, folders: Sequence[str], *words: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["-n", "2", "--dist", "loadgroup", "-m", _TIER]
+        done = subprocess.run(
+            [*command, *words, *folders],
+            cwd=self._root,
+            env=os.environ | {"PYTHONPATH": str(self._root)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return re.findall(r"(?m)^(?:FAILED|ERROR) (\S+)", done.stdout)
 
     @contextlib.contextmanager
     def _mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -127,7 +169,7 @@ class Tree:
         }
         self._state.write_text(json.dumps({"mutants": mutants, "costs_s": known}))
         words = ["-q", "-p", "no:cacheprovider", "-p", "scripts.benches.mutant_tests"]
-        words += ["-m", "not campaign and not full"]
+        words += ["-m", _TIER]
         own = {"MUTANT_STATE": str(self._state), "PYTHONPATH": str(self._root)}
         try:
             done = subprocess.run(
@@ -191,6 +233,10 @@ class Tree:
             if own in self._imports:
                 near[own] = _LAST
         return near
+
+
+def _without(tests: Sequence[str]) -> list[str]:
+    return [word for test in tests for word in ("--deselect", test)]
 
 
 def _is_taken_over(mutant: Mutant) -> bool:

@@ -1,4 +1,4 @@
-"""What torch_ddp.py gains on two unlike parts of this machine's cores, by the plan of torch_curve.py.
+"""What torch_ddp.py gains on two unequal parts of this machine's cores, by the plan of torch_curve.py.
 
 Each rank has a quota of a core. In turns a joint step is timed, with which the plan predicts, and
 the split and even shares are trained.
@@ -23,7 +23,7 @@ from typing import Any
 from gpubalance.examples import FOLDER
 from gpubalance.numbers.stats import median
 from scripts.benches.quotas import NoQuotasError, group_with, joining
-from tests.cli.program import PROGRAM
+from tests.cli.program import PROGRAM, ROOT
 
 _PARTS = {"fast": 0.8, "slow": 0.4}  # of a core, by device
 _GLOBAL_BATCH = 192
@@ -94,6 +94,7 @@ def _listed(ratios: Sequence[float]) -> str:
 def rank(table: str) -> None:
     """What each of the two processes does; the first one plans, and prints the turns."""
     import torch.distributed as dist
+    import torch_joint
 
     dist.init_process_group("gloo")
     alone = Path(table).read_text()
@@ -102,7 +103,8 @@ def rank(table: str) -> None:
     for _ in range(_TURNS):
         # This machine changes its speed from minute to minute: only these steps count.
         _shared(lambda: Path(table).write_text(alone))
-        _rate(batches, Path(table))
+        times = torch_joint.measured(batches, batches)
+        torch_joint.append(Path(table), batches, times)
         plan = _shared(lambda: _plan(table))
         batches = plan["batches"]
         turn = {"batches": batches, "predicted": plan["predicted"]["throughput"]}
@@ -127,13 +129,13 @@ def _plan(table: str) -> Any:
     return json.loads(subprocess.check_output([PROGRAM, *words]))
 
 
-def _rate(batches: Sequence[int], table: Path | None = None) -> float:
+def _rate(batches: Sequence[int]) -> float:
     """Samples per second in the epochs after the first one; 0 on the second rank."""
-    from gpubalance.examples import torch_ddp
+    import torch_ddp
 
     printed = io.StringIO()
     with redirect_stdout(printed):
-        torch_ddp.train(batches, batches, _EPOCHS, table)
+        torch_ddp.train(torch_ddp.dataset(), batches, batches, _EPOCHS)
     rates = re.findall(r": (\S+) samples", printed.getvalue())[1:]
     return median([float(rate) for rate in rates]) if rates else 0.0
 
@@ -144,6 +146,8 @@ def _start(
     place: Mapping[str, int] | None = None,
 ) -> subprocess.Popen[str]:
     own = {name: str(value) for name, value in (place or {}).items()}
-    variables = {**os.environ, **_VARIABLES, **own}
+    # Under PYTHONSAFEPATH a program does not find those beside it.
+    paths = f"{FOLDER}{os.pathsep}{ROOT}"
+    variables = {**os.environ, **_VARIABLES, **own, "PYTHONPATH": paths}
     words = [*slowed, *command]
     return subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, text=True)

@@ -95,7 +95,7 @@ def test_a_dry_run_says_the_phases_of_a_balance(
     again = here(command, "--dry-run").stdout
     assert "GPU:0 alone" not in again
     assert "planned with the probe of " in again
-    assert "Only the probe of it was measured" in one_line(again)
+    assert "So far only its probe was measured" in one_line(again)
     assert "these times are guesses" in again
     assert "guess" not in here(command, *SHORT, "--dry-run").stdout
     longer = here(command, *SHORT, "--windows", "2", "--fresh", "--dry-run").stdout
@@ -125,7 +125,8 @@ def test_a_plan_after_a_balance_knows_what_it_found(tmp_path: Path) -> None:
 
     told = one_line(here(command).stdout)
     based = (
-        f"with what the balance of {balance.created} measured of these devices together"
+        "corrected by what gpubalance balance measured of these devices together: "
+        f"{balance.created}"
     )
     assert based in told
     assert "sync-unknown" not in told

@@ -107,7 +107,7 @@ def test_it_says_what_of_a_model_is_local_to_a_device(tmp_path: Path) -> None:
     asked = ("--model", "train.py:normalised", "--data", "train.py:batches", "-q")
     done = gpubalance("check", *asked, "--simulate", "2", cwd=tmp_path, code=0)
     told = one_line(done.stdout)
-    assert "a split trains it, but not all of it exactly" in told
+    assert "a split trains it, but not exactly as one device does" in told
     # Neither the synchronised one nor the frozen one.
     assert "1 BatchNormalization layer is not synchronised: each device" in told
     assert "16 samples on each of 2 equal devices" in told
@@ -144,7 +144,12 @@ def test_it_says_what_an_uncompiled_model_is_measured_with(tmp_path: Path) -> No
 @forked
 @cases(
     "model, data, what, remedy",
-    ("reading", "arrays", "input keras_tensor is text", "vectorise in dataset()"),
+    (
+        "reading",
+        "arrays",
+        "input keras_tensor is text",
+        "vectorise the text in dataset()",
+    ),
     ("build", "one_hot", ": they are one-hot, and", "use categorical_crossentropy"),
     (
         "enlarging",

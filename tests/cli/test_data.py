@@ -103,7 +103,7 @@ def test_balance_and_plan_say_first_that_the_pipeline_binds(folder: Path) -> Non
     assert here("plan", *PAIR, *DATA, cwd=folder).returncode == 0
     path.write_text(FILE.replace("return 1", "return 3"))
     changed = here("plan", *PAIR, *DATA, code=4, cwd=folder)
-    says = "there is no stored probe of these devices with --model small, as it is now, and"
+    says = "with these settings and the current version of --model small"
     assert says in changed.stderr
 
     run = ("run", *PAIR, "--plan", "plan.json")
@@ -130,7 +130,9 @@ def test_own_batches_are_told_of(
     rates = f"{rate.linear:.3g} (SGD with warm-up) or {rate.square_root:.3g} (Adam)"
     told = f"your batch of 64 → {fewer}, learning rate × {rates}"
     assert f"{told}; --global-batch 64 keeps it" in one_line(done.stdout)
-    first = "first plan, which the rounds may change: your batch of 64 → "
+    first = (
+        "first plan, which the measurements that follow may change: your batch of 64 → "
+    )
     assert done.stderr.index(first) < done.stderr.index("round 1")
     as_before = ("--global-batch", "64")
     same = here("balance", *PAIR, *DATA, *SHORT, *as_before, code=0, cwd=folder)
@@ -233,7 +235,7 @@ def test_batches_that_fit_keeps_get_no_learning_rate(
     # The split of the first round may be of another size.
     assert differ in one_line(done.stderr)
     assert "SGD" not in done.stdout + done.stderr
-    line = f"    # Make batches of {size} there (batch or"
+    line = f"    # Make batches of {size} in its function (batch or"
     assert line in (folder / "new.py").read_text()
 
 

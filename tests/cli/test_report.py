@@ -56,7 +56,7 @@ def test_a_copy_to_share_is_written_and_what_it_lacks_is_told(tmp_path: Path) ->
     assert done.stdout == ""
     lines = done.stderr.splitlines()
     assert lines[0] == f"wrote {copy}: {samples.RUN} without"
-    assert lines[1:3] == ["  2 UUIDs, numbered", "  1 version suffix"]
+    assert lines[1:3] == ["  2 UUIDs (now numbers)", "  1 version suffix"]
     assert lines[-1].startswith("nothing was sent")
     again = here("report", str(copy), code=0).stdout.splitlines()[1:]
     assert again == here("report", str(samples.RUN), code=0).stdout.splitlines()[1:]

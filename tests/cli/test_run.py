@@ -106,7 +106,7 @@ def test_a_split_that_runs_out_of_memory_jointly_is_told_what_fits() -> None:
     assert done.stdout == ""
     sizes = typed("--batches 200 240 --micro-batches 200 120")
     done = here("run", *TINY_PAIR, *sizes, *SHORT, code=5)
-    says = "GPU:1 (Quick 2) at micro-batch 120 in the joint run of 200/240 in micro-batches 200/120"
+    says = "GPU:1 (Quick 2) at micro-batch 120 in the run of 200/240 in micro-batches 200/120"
     assert says in done.stderr
     assert "--batches 200 224 --micro-batches 200 112" in done.stderr
 

@@ -114,6 +114,8 @@ def test_a_file_in_the_current_folder_trains_by_the_settings(tmp_path: Path) -> 
     assert "larger batches" in of_small.next
     slowed = Settings(model="MobileNetV2", time_scale=16)
     (of_keras, *_) = of_figures(slowed, (), [late])
-    advice = "use --model small, or --time-scale 32, which slows the profile"
+    advice = (
+        "use --model small, or --time-scale 32, which slows down the simulated devices"
+    )
     first = "a plan holds for one time scale: balance again with the new one"
     assert of_keras.next == f"{advice}; {first}"

@@ -130,7 +130,7 @@ def test_faults_of_devices_and_of_all_are_told_with_those_of_keys(
         f"{path} has 11 errors:",
         "    device 1: drift: its points must be in order of time",
         "    device 1: nmae: unknown key, did you mean name?",
-        "    device 1: alpha_s and beta_s are needed, or a curve",
+        "    device 1: alpha_s (seconds per step) and beta_s (seconds per sample) are needed, or a curve",
         "    device 2: curve: needs two or more points, of rising batches",
         "    device 2: noise -1 should be greater than or equal to 0",
         "    device 3: memory 0 should be greater than 0",

@@ -169,7 +169,7 @@ def test_a_device_that_hangs_is_named_with_its_task() -> None:
 
     found = trained(waiting, optimizers.SGD, steps=1)
     goes_on.clear()
-    where = "the forward pass of micro-batch 0 in blocks 1 to 1 on device 1"
+    where = "the forward pass of micro-batch 0 in blocks 1 to 1 of the model's layers on device 1"
     with refused(where, TaskFailedError) as told:
         found.again(patience_s=2.0)
     goes_on.set()

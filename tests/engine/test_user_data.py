@@ -112,7 +112,7 @@ WRONG = {
     "broken_parts": "failed while it produced samples: ValueError: bad row 3",
     "parts_without_number": "failed while it produced samples: .*num_batches",
     "of_unknown_shape": "TensorFlow does not know the shape of its samples",
-    "ragged": r"--data .*: x is a RaggedTensor .*(.|\n)*x\.to_tensor\(\): after batch in the dataset's map",
+    "ragged": r"--data .*: x is a RaggedTensor .*(.|\n)*x\.to_tensor\(\): for a dataset in a map\(\)",
 }
 
 

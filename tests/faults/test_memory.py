@@ -111,7 +111,7 @@ def test_17_41_a_joint_out_of_memory_steps_back(tmp_path: Path, error: str) -> N
     assert (rounds[0].outcome, rounds[-1].outcome) == ("oom", "measured")
     assert max(plan.batches) <= 128
     assert plan.batches[1] <= 64
-    told = "ran out of memory at batch 120 in the joint run: planning with up to "
+    told = "ran out of memory at batch 120 when all devices trained together: planning with up to "
     assert told in done.stderr
 
 

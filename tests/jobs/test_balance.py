@@ -106,4 +106,4 @@ def test_a_device_that_is_left_out_may_leave_an_odd_number() -> None:
     request = BalanceRequest(devices=devices, settings=settings)
     with pytest.raises(UsageError, match="is odd, and 3 of 4 have samples") as caught:
         balance(request, quiet, nothing_kept())
-    assert caught.value.remedy == "use one-device"
+    assert caught.value.remedy.startswith("use one-device")

@@ -139,7 +139,7 @@ def test_a_machine_is_too_slow_by_the_profile(
     assert (fault is not None) == (times is not None)
     if fault is not None:
         assert f"{times} times as long" in fault.message
-        assert "use --time-scale 4: it slows down the profile" in fault.remedy
+        assert "use --time-scale 4: it slows down all simulated devices" in fault.remedy
 
 
 def test_a_wait_for_data_does_not_make_a_machine_slow() -> None:

@@ -6,11 +6,21 @@ Nothing counts of the time in which one of them did not measure.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
-from gpubalance.jobs.measure.measurer import CommonWindow
+from gpubalance.jobs.measure.measurer import CommonWindow, Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
+from gpubalance.jobs.measure.window import Workload
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
+from gpubalance.workers.messages import Measured
+from tests.jobs.drawn import nothing_kept, quiet, ready
+from tests.jobs.probes import QUICK, devices_of
 
 
 def timing(seconds: float) -> Timing:
@@ -44,3 +54,32 @@ def test_the_fast_one_goes_on_until_the_slow_one_has_enough() -> None:
     window.add(1, timing(10.0))
     assert window.is_over()
     assert [len(window.counted[number]) for number in (0, 1)] == [19, 2]
+
+
+def test_what_was_measured_at_once_is_a_window_of_each() -> None:
+    def replies(
+        split: BatchSplit, until: Callable[[], bool], **_: Any
+    ) -> Iterator[Timing | Measured]:
+        while not until():
+            time.sleep(0.001)  # so that the other one has its turn
+            yield timing(0.5)
+        yield Measured(memory_peak_bytes=split.batches, late_part=split.batches[0] / 10)
+
+    def each(work: Callable[..., Any], among: Sequence[int]) -> dict[int, Any]:
+        with ThreadPoolExecutor() as threads:
+            worker = SimpleNamespace(measure=replies)
+            answers = threads.map(lambda group: work(group, worker), among)
+            return dict(zip(among, answers, strict=True))
+
+    worker_group: Any = SimpleNamespace(each=each, failures={})
+    measurer = Measurer(worker_group, nothing_kept(), quiet)
+    measurer.facts = {0: ready(1), 1: ready(1)}
+    first, second = (
+        Workload(BatchSplit((batch,)), (device,), "at once", group=device.index)
+        for device, batch in zip(devices_of(QUICK, QUICK), (4, 8), strict=True)
+    )
+    measurer.take((first, second), StoppingRule(0.0, 9.0, 0.5, 0.01))
+    found = [measurer.windows[one][0] for one in (first, second)]
+    assert min(len(window.timings) for window in found) >= 5
+    assert [window.memory_peak_bytes for window in found] == [(4,), (8,)]
+    assert [window.late_part for window in found] == [0.4, 0.8]

@@ -226,7 +226,7 @@ def test_blocks_are_timed_at_each_size_that_they_fit_at() -> None:
     assert found[0].limit_bytes is None
     texts = [event.text for event in told[:3] if isinstance(event, Doing)]
     for text, count, size in zip(texts, (4, 2, 1), (8, 32, 128), strict=True):
-        measuring = f"measuring {count} blocks, micro-batches of {size}"
+        measuring = f"measuring {count} blocks of layers, micro-batches of {size}"
         assert text == f"{PAIR[0].label}: {measuring}"
 
 
@@ -455,8 +455,8 @@ def test_a_model_is_cut_only_where_that_can_be_faster() -> None:
     request = asked(micro_batches=16)
     with pytest.raises(UsageError) as caught:
         uncut(request, NO_LIMIT, quiet, nothing_kept())
-    assert "because 5.9 % of each step is bubble" in caught.value.message
-    rate = f"layers would give at most {16 / 17 * sum(rates):.0f} samples/s"
+    assert "idle for 5.9 % of each step (the bubble)" in caught.value.message
+    rate = f"cut into stages it would give at most {16 / 17 * sum(rates):.0f} samples/s"
     assert rate in caught.value.message
     forced = uncut(asked(force=True), NO_LIMIT, quiet, nothing_kept())
     assert known(forced.solo_best).throughput == pytest.approx(max(rates))

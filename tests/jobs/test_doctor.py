@@ -348,7 +348,7 @@ def test_tensorflows_list_is_held_against_nvmls() -> None:
     assert [check.status for check in found] == ["failure", "failure", "ok", "ok"]
     assert found[0].detail == f"GPU:1 (card): {why}"
     assert found[0].next == known_error("left-out").remedy
-    assert "it has GPU:0" in found[2].detail
+    assert "both list GPU:0" in found[2].detail
     assert memory_growth(True, None).status == "ok"
     assert memory_growth(False, None).next == "export TF_FORCE_GPU_ALLOW_GROWTH=true"
     assert memory_growth(True, "false").next == "unset TF_FORCE_GPU_ALLOW_GROWTH"

@@ -232,7 +232,7 @@ def test_an_interrupt_within_the_first_window_gives_what_was_measured() -> None:
 
     _, ended = interrupted(request(baseline="none"), late)
     assert isinstance(ended.partial, Run)
-    of = "the result is of an unfinished window, and --resume has nothing to continue"
+    of = "the result comes from an incomplete measurement, and --resume has nothing to continue"
     assert str(ended) == f"interrupted: {of}"
 
 

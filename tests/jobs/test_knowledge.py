@@ -26,6 +26,7 @@ from tests.jobs.probes import (
     measurement_of,
     of_config,
     probe_of,
+    with_memory,
 )
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -107,17 +108,26 @@ def test_rare_slow_steps_are_neither_sync_nor_a_splits_own() -> None:
 
 
 @cases(
-    "slower, half_width, global_batch, batches",
-    (1.04, 0.03, 200, (100, 100)),  # 2 % to gain, of times known within ± 3 %
-    (1.04, 0.01, 200, (103, 97)),
-    (1.2, 0.03, 200, (111, 89)),
-    (1.04, 0.03, 201, (103, 98)),  # has no even split
-    (1.04, 0.03, None, (108, 108)),
+    "slower, half_width, global_batch, holds, batches",
+    (1.04, 0.03, 200, 112, (100, 100)),  # 2 % to gain, of times known within ± 3 %
+    # Beside another device one sample less fits
+    (1.04, 0.03, 200, 101, (100, 100)),
+    (1.04, 0.03, 200, 100, (103, 97)),
+    (1.04, 0.01, 200, 112, (103, 97)),
+    (1.2, 0.03, 200, 112, (111, 89)),
+    (1.04, 0.03, 201, 112, (103, 98)),  # has no even split
+    (1.04, 0.03, None, 112, (108, 108)),
 )
 def test_the_even_split_is_tried_first_if_the_probe_shows_no_better_one(
-    slower: float, half_width: float, global_batch: int | None, batches: tuple[int, int]
+    slower: float,
+    half_width: float,
+    global_batch: int | None,
+    holds: int,
+    batches: tuple[int, int],
 ) -> None:
-    probe = probe_of(devices_of(QUICK, QUICK), wrong=(1.0, slower), multiple=1)
+    first, second = devices_of(QUICK, QUICK)
+    pair = first, with_memory(second, holds)
+    probe = probe_of(pair, wrong=(1.0, slower), multiple=1)
     probes = []
     for one in probe.probes:
         points = []

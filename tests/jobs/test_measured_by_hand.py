@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,7 +15,13 @@ from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.memory_search import limits_by, lines_through
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.warnings import of_figures
-from gpubalance.jobs.measure.window import InterleavedRound, Window, Workload, largest
+from gpubalance.jobs.measure.window import (
+    InterleavedRound,
+    Sensors,
+    Window,
+    Workload,
+    largest,
+)
 from gpubalance.jobs.measure.workload_runner import (
     WarmUp,
     WorkloadRunner,
@@ -26,11 +33,11 @@ from gpubalance.jobs.measure.workload_runner import (
 from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
 from gpubalance.results.run import SlowSteps
-from gpubalance.results.timing import Timing
+from gpubalance.results.timing import Prefetched, Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.requests import ProbeRequest
-from gpubalance.workers.messages import Pipe
+from gpubalance.workers.messages import Measured, Pipe, PrefetchedAll, Pull
 from tests.jobs.drawn import measured, windows_of
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
 from tests.support.altered import altered
@@ -99,7 +106,15 @@ def test_a_timing_has_as_many_steps_as_take_its_time() -> None:
     assert steps == [5, 4, 1, 1]
     assert steps_per_timing(0.5, WarmUp().step_s) == 1  # unknown
     assert step_s_of(timing(0.6, 3)) == pytest.approx(0.2)
-    assert step_s_of(timing(0.6, step_s=0.25)) == 0.25
+    assert step_s_of(timing(0.6, wait_s=0.1, step_s=0.25)) == 0.25
+
+
+def test_late_stamps_do_not_make_timings_of_many_steps() -> None:
+    """A window of a large batch took 38 s in place of 10: of stamps that came late, each step took 0.3 ms."""
+    on_time = stamped(0.7, 0.01, 0.8)
+    assert step_s_of(on_time) == 0.8
+    late = timing(1.6, step_s=0.0003, compute_s=(0.0002,), update_s=(0.0001,))
+    assert step_s_of(late) == 0.8  # two steps in 1.6 s
 
 
 def test_a_stamped_step_may_have_begun_first() -> None:
@@ -247,6 +262,8 @@ def noisy(count: int, seconds: float, noise: float) -> list[Timing]:
     # Half of it shows that all of it would not help
     (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(6, 1.0, 0.5), True),
     (StoppingRule(0.0, 12.1, 0.5, 0.01), noisy(6, 1.0, 0.5), False),
+    # ± 6.8 % by now are 5.3 % at its end
+    (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(6, 1.0, 0.065), False),
 )
 def test_when_something_was_measured_long_enough(
     rule: StoppingRule, timings: list[Timing], is_reached: bool
@@ -322,6 +339,31 @@ def test_a_warm_up_ends_where_no_step_is_clearly_faster(
     ready = train_until_ready(runner, before)
     assert (ready.steps, ready.step_s) == (5 + count, seconds[count - 1])
     assert train_until_ready(runner, before).steps == 5 + count  # nothing more trains
+
+
+def test_a_first_warm_up_has_the_median_of_its_last_ten_steps() -> None:
+    """The first of eleven steps is long, and counts no more."""
+    seconds = (9.0, 0.3, 0.1, *[0.2, 0.1] * 4)
+    runner = runner_of(*seconds)
+    runner.worker.warm.clear()
+    ready = train_until_ready(runner, WarmUp(steps=5))
+    assert (ready.steps, ready.steady) == (5 + len(seconds), True)
+    assert ready.step_s == pytest.approx(0.15)
+    assert runner.worker.warm
+
+
+def test_data_that_seems_too_small_is_counted_once() -> None:
+    asked = Mock(return_value=())
+    worker: Any = SimpleNamespace(replies=asked)
+    workload = Workload(BatchSplit((16,)), least_samples=16)
+    runner = WorkloadRunner(worker, workload, Sensors(()))
+    for samples, count in ((None, 0), (16, 0), (15, 1), (15, 1)):
+        told: Any = {"memory_peak_bytes": (samples,), "late_part": None}
+        runner._note(Measured(samples=samples, **told))
+        assert asked.call_count == count
+    pull = Pull(global_batch=16, seconds=0.0)
+    asked.assert_called_once_with(pull, Prefetched, PrefetchedAll)
+    assert runner.peaks == (16,)
 
 
 @cases("min_s, unlike, steps", (0.0, False, 2), (10.0, False, 3), (10.0, True, 14))

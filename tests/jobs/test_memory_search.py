@@ -93,8 +93,7 @@ def test_what_does_not_fit_is_named_with_what_does(
     told: list[Event] = []
     failed = OutOfMemory("it ran out", replica=blamed)
     error = JointMemorySearch(worker_group, asked, told.append).error(failed)
-    where = "the joint run" if len(devices) > 1 else "the run"
-    assert error.message == f"out of memory: {full} in {where} of {split}"
+    assert error.message == f"out of memory: {full} in the run of {split}"
     assert error.remedy.startswith(remedy)
     assert told[0] == Doing("it ran out; looking for what fits")
     assert len(told) - 1 == tries
@@ -139,7 +138,7 @@ def test_a_balance_steps_back_to_what_fits_unless_it_was_chance() -> None:
     assert limits_of(full, QUICK, THIRTY, batches=(100, 20)) == []
     with pytest.raises(NothingFits, match="it ran out") as caught:
         limits_of(full, TINY, TINY, batches=(8, 8))
-    assert "not even one sample a device fits" in caught.value.remedy
+    assert "not even one sample per device fits" in caught.value.remedy
     fault = EnvironmentFault("cuDNN is missing")
     with pytest.raises(EnvironmentFault):
         limits_of(OutOfMemory("full", fault=fault), TINY, TINY, batches=(8, 8))

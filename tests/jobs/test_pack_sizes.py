@@ -182,6 +182,21 @@ def test_sizes_that_were_tried_before_an_interruption_are_not_tried_again() -> N
         assert joint_workers.pack_bytes[SPLIT.used] == 4 * MIB
 
 
+@cases("simulated, starts", (True, 1), (False, 2))
+def test_after_sums_gpus_get_another_worker(*, simulated: bool, starts: int) -> None:
+    devices = [altered(one, simulated=simulated) for one in PLAIN]
+    worker_group = PackedGroup({0: 0.0})
+    joint_workers = joint_workers_of(worker_group, devices=tuple(devices))
+    both, first = frozenset({0, 1}), frozenset({0})
+    for _ in range(2):
+        joint_workers.gather(SPLIT)
+    assert worker_group.sizes == [0]
+    assert {*joint_workers.time_sums(first, both, known={first})} == {both}
+    for _ in range(2):
+        joint_workers.gather(SPLIT)
+    assert worker_group.sizes == [0] * starts
+
+
 def test_an_interruption_leaves_the_size_of_what_is_known() -> None:
     def interrupt(event: Event) -> None:
         if isinstance(event, Doing) and "packs of 1.00 MiB" in event.text:

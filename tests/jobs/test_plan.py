@@ -160,7 +160,7 @@ def test_a_card_that_only_costs_sync_is_left_out_and_why(accumulate: object) -> 
     assert out.device == 1
     assert known(out.gain) < 0
     faster = 1 / (1 + known(out.gain)) - 1
-    says = f"GPU:1 is left out, as it costs more sync than it adds: GPU:0 is {faster:.0%} faster alone"
+    says = f"GPU:1 is left out, as it would add less throughput than its sync costs: GPU:0 is {faster:.0%} faster alone"
     assert says.replace("%", " %") in in_a_line(made)
 
 

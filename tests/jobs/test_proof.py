@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from gpubalance.errors import PartialResult
 from gpubalance.jobs.balance import proof
 from gpubalance.jobs.balance.proof import result_of
 from gpubalance.jobs.balance.rounds import BalanceRounds
+from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.planning.problem import Allocation
+from gpubalance.results.plan import Plan
 from gpubalance.results.run import InputPipeline, Measurement, Run
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.measuring import Measuring
@@ -71,6 +75,27 @@ def test_the_even_split_is_proven_only_if_all_of_its_interval_is_faster(
     codes = [warning.code for warning in rounds.warnings[before:]]
     assert proven == [PLANNED.split, EVEN][: 1 + is_proven]
     assert codes == ["even-is-faster"][:is_proven]
+
+
+@cases("has_windows", True, False)
+def test_a_proof_that_ends_early_leaves_the_plan_of_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+    rounds_and_run: tuple[BalanceRounds, Run],
+    *,
+    has_windows: bool,
+) -> None:
+    before, run = rounds_and_run
+    rounds = BalanceRounds(before.joint_workers, before.probe)
+    error = PartialResult("lost", partial=run if has_windows else None)
+    monkeypatch.setattr(JointRun, "measure", Mock(side_effect=error))
+    with pytest.raises(PartialResult) as caught:
+        proof.prove(rounds, replace(PLANNED, binds=("speed", "speed")))
+    if not has_windows:
+        assert caught.value.partial is None
+        return
+    assert isinstance(caught.value.partial, Plan)
+    assert caught.value.partial.batches == PLANNED.split.batches
+    assert known(caught.value.partial.balance).run == run
 
 
 def test_a_plan_tells_of_joined_batches(

@@ -105,7 +105,7 @@ def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
     (HEAD + "a,2000000,1\n", "line 2: batch '2000000' should be less than"),
     (HEAD + "\n  \n,64,1\n", "line 4: device: String should have at least 1"),
     (HEAD + "\x1b[2J,64,1\n", "line 2: device: String should have at least 1"),
-    (HEAD + "a,64,0.1\nb,64,0.2\n", "a has fewer than two batches"),
+    (HEAD + "a,64,0.1\nb,64,0.2\n", "a has fewer than two batch sizes"),
     (HEAD + '"a,64,0.1\n', "is not a CSV table"),
     (HEAD.replace(",", ";") + "a;64;0,1\n", "has semicolons between its columns"),
     (HEAD + 'a,64,"0,1"\n', "line 2: 0,1 has a decimal comma"),
@@ -202,7 +202,9 @@ def test_what_ran_out_of_memory_is_above_the_limit(tmp_path: Path) -> None:
     assert alone.shares[0].binds == "memory"
     together = planned(joint_table(tmp_path, "a,64,74,oom\n"))
     assert [share.limit for share in together.shares] == [56, 64]
-    with pytest.raises(BadInput, match="b has fewer than two batches that it trained"):
+    with pytest.raises(
+        BadInput, match="b has fewer than two batch sizes that it trained"
+    ):
         read_times(joint_table(tmp_path, "b,8,oom,\n"))
 
 
@@ -227,12 +229,12 @@ def test_the_command_takes_it_as_a_probe(tmp_path: Path, in_process: Program) ->
     assert "batches 128: 1600 samples/s predicted, model resnet" in done.out
     # The place of each device in the table counts, also of one that is not chosen.
     assert "CUDA_VISIBLE_DEVICES=0 torchrun --nproc-per-node 1 torch_ddp.py" in done.out
-    assert f"--batches 128 0 --times {path}" in done.out
+    assert f"torch_joint.py {path} --batches 128 0" in done.out
     without_sync = in_process(["plan", "--curve", path])
     told = " ".join(without_sync.out.split())
     assert "the table has step times of single devices only" in told
     assert "sync, taken as 0 s here" in told
-    assert f"next: cp {FOLDER / 'torch_ddp.py'} ." in told
+    assert f"next: cp {FOLDER}/torch_*.py ." in told
     assert "torchrun --nproc-per-node 2 torch_ddp.py --batches 128 64" in told
     assert "split = gpubalance.Split([0, 1], [128, 64])" in told
     assert "gpubalance guide pytorch" in told

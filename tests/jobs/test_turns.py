@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -139,6 +141,17 @@ def test_more_windows_follow(
             f" of {windows}" if number <= windows else f", beyond the planned {windows}"
         )
         assert text == f"GPU:0 and GPU:1 : window {number}{of}"
+
+
+def test_what_is_left_is_as_long_as_the_last_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The windows of a number take a second: before any, by the warm-up, 4.5 s are left."""
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)
+    monkeypatch.setattr("gpubalance.jobs.measure.joint.time", clock)
+    found = measured({OWN: [window(0.02)]})  # four windows
+    told = [one.seconds for one in found.events if isinstance(one, TimeLeft)]
+    assert told == pytest.approx([4.5, 2.0, 1.0, 0.0, 0.0])
 
 
 def test_of_a_given_length_there_are_as_many_as_asked_for_where_known() -> None:

@@ -71,7 +71,7 @@ def test_the_faster_of_the_two_counts_and_is_named(factor: float, ratio: float) 
     assert gap.without_xla == pytest.approx(lost, rel=1e-3)
     text = "\n".join(str(part) for part in plan_summary(plan))
     is_faster = ratio > 1
-    assert ("with XLA, as Keras runs one GPU)" in text) == is_faster
+    assert ("with XLA, Keras' default on one GPU)" in text) == is_faster
     assert ("in total, the best of them with XLA" in text) == is_faster
     assert ("without XLA; with it " in text) == (not is_faster)
     advice = "alone is 100 % faster with XLA: gpubalance balance --xla trains with it"
@@ -81,7 +81,7 @@ def test_the_faster_of_the_two_counts_and_is_named(factor: float, ratio: float) 
 def test_a_probe_times_it_once_where_keras_would_use_xla() -> None:
     """A probe times it once where Keras would use XLA and nothing else does."""
     found, said = probed(0.8)
-    timing = "timing GPU:1 at batch 16 with XLA, as Keras runs one GPU by itself"
+    timing = "timing GPU:1 at batch 16 with XLA, Keras' default on one GPU"
     assert said == [timing]
     assert "1.25 × that" in "\n".join(str(part) for part in probe_summary(found))
     for factor, xla in ((None, False), (0.8, True)):

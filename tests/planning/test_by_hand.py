@@ -122,6 +122,16 @@ def test_a_deadline_may_be_worth_little() -> None:
     assert best_deadline(fleet, value, above=0.02) == (math.inf, 0.0)
 
 
+def test_of_deadlines_worth_the_same_the_shortest_is_taken() -> None:
+    """Eighths of 700 s come before and after the second granule, at 200 s, and none at it."""
+    fleet = Fleet([Load(Line(0.0, 100.0, 0.0), 7)], multiple=1)
+
+    def value(granules: Any, _: Any) -> Any:
+        return np.minimum(granules, 2.0)
+
+    assert best_deadline(fleet, value) == pytest.approx((200.0, 2.0))
+
+
 def test_a_line_is_fitted_with_relative_errors() -> None:
     """By NumPy's least squares with rows divided by their times."""
     points = [(8, 0.05), (16, 0.07), (64, 0.21), (128, 0.36)]

@@ -289,6 +289,22 @@ def test_each_time_it_waits_twice_as_long_to_leave_what_is_slower_than_foretold(
     assert waits[-4:] == [5 + 2, 10 + 2, 20 + 2, 40 + 2]
 
 
+def test_however_long_it_would_wait_another_speed_is_followed_at_once() -> None:
+    """It would wait for 40 steps; at another speed it waits no longer for a change after that."""
+
+    def offset(_: Device, size: int) -> float:
+        return 1.23 if size > 112 else 1.0
+
+    hotter = DrawnTraining(pair([(1, HOT), (8, 3.0)]), JOINT, EVEN, offset=offset)
+    began = trained(hotter, 8).steps
+    assert began - hotter.changes[-1].step < 40 - 10
+    hotter.train(10)
+    change, after = hotter.changes[-2:]
+    assert change.slowdown == pytest.approx((3 / HOT, 1.0))
+    assert change.step <= began + 5
+    assert after.step == change.step + 5 + 2
+
+
 def test_the_gain_is_told_as_soon_as_five_steps_are_stamped() -> None:
     follower = Rebalancer([None, None])
     number, change = first_change(follower, step(EVEN, 0.2, 0.1))

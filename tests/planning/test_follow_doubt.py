@@ -86,3 +86,17 @@ def test_a_gain_within_the_noise_changes_nothing_and_without_it_it_does() -> Non
     assert change.after.batches == (97, 103)
     assert change.gain == pytest.approx(0.212 / 0.206)
     assert first_change(0.212, 0.04, steps=17) is None
+
+
+def test_a_doubt_is_forgotten_after_257_steps() -> None:
+    """100 steps were others than all since. Of a device with one step nothing is known."""
+    follower = Rebalancer([None, None])
+    odd, usual = (
+        StepTimes(SPLIT, (first_s, 0.2), (0.0, 0.0), 0.0) for first_s in (0.3, 0.2)
+    )
+    for since, is_sure in ((157, False), (257, True)):
+        steps = [*[odd] * 100, *[usual] * since]
+        unsure = follower._uncertainty(steps[:-5], steps[-5:])
+        assert unsure is not None
+        assert [one == 0.0 for one in unsure] == [is_sure] * 2
+    assert follower._uncertainty([], [usual]) is None

@@ -302,18 +302,18 @@ def test_each_try_says_why() -> None:
         return told
 
     predicted = [
-        "100: the memory of 3 batches predicts 100",
+        "100: predicted limit 100, from 3 batch sizes",
         "101: the smallest batch that should fail",
     ]
     assert reasons([(b, 100 + 10 * b) for b in (8, 16, 32)], 1105) == predicted
     doubted = reasons([(b, 100 + 10 * b) for b in (24, 48, 97, 98)], 1105, failed=99)
-    assert doubted == ["99: once more, as memory predicts 100"]
+    assert doubted == ["99: once more, because the predicted limit is 100"]
     unsure = "2: once more, to be sure: 1 fits, 2 does not"
     assert reasons([(1, 0)], None, failed=2) == [unsure]
     ends = ["98: 97 fits, 103 does not", "99: 98 fits, 103 does not"]
     assert reasons([(97, 0)], None, failed=103)[:2] == ends
     afar = reasons([(40, 600), (60, 820)], 1105)
-    cautious = "103: the memory of 3 batches predicts 114; a safe step towards it"
+    cautious = "103: predicted limit 114, from 3 batch sizes; a safe step towards it"
     assert afar[1:3] == [cautious, "91: 85 fits, 103 does not"]
 
 

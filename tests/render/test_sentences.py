@@ -130,7 +130,7 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
     multiple = plan.batch_multiple
     out = LeftOut(device=1, gain=-0.2, sync_s=None)
     alone = "GPU:0 is 25 % faster alone"
-    costs = f"GPU:1 is left out, as it costs more sync than it adds: {alone}"
+    costs = f"GPU:1 is left out, as it would add less throughput than its sync costs: {alone}"
     assert left_out_text(with_binds(of_first(plan), "speed", "sync"), out) == costs
     slow = with_binds(of_first(plan), "speed", "speed")
     assert left_out_text(slow, out) == f"GPU:1 is left out: {alone}"
@@ -189,7 +189,7 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
     losses = [(loss.cause, loss.rate) for loss in all_losses(PAIR, GAP)]
     assert losses == [
         ("left out", 0.0),
-        ("batches other than the best alone", 50.0),
+        ("not each device's best batch size", 50.0),
         ("GPU:0 slower than alone", 30.0),
         ("GPU:1 faster than alone", -20.0),
         ("waiting for the slowest device", 0.9),
@@ -200,7 +200,7 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
     assert [line.split() for line in lines_of(gap_parts(PAIR, GAP), 80) if line] == [
         ["samples/s,", "from", "alone", "to", "together"],
         ["the", "devices", "alone", "1000"],
-        ["batches", "other", "than", "the", "best", "alone", "−50.0"],
+        ["not", "each", "device's", "best", "batch", "size", "−50.0"],
         ["GPU:0", "slower", "than", "alone", "−30.0"],
         ["GPU:1", "faster", "than", "alone", "+20.0"],
         ["summing", "gradients", "−100"],
@@ -208,7 +208,7 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
         ["together", "834"],
     ]
     assert [loss.cause for loss in large_losses(PAIR, GAP)] == [
-        "batches other than the best alone",
+        "not each device's best batch size",
         "GPU:0 slower than alone",
         "GPU:1 faster than alone",
         "summing gradients",
@@ -267,7 +267,7 @@ def test_a_step_is_the_sum_of_what_its_slowest_device_does(run: Run) -> None:
     told = "+ rare slow steps 4.00 ms (3 of 240 steps timed one by one took over 1.5 × the median);"
     assert told in step_text(of_steps(run, slow_s=0.004, slow_steps=seen), both)
     between = SlowSteps(count=0, timed=9)
-    wanted = "4.00 ms (between the 9 steps that were timed one by one, none of which was slow);"
+    wanted = "4.00 ms (in steps between the 9 that were timed one by one; none of those was slow);"
     assert wanted in step_text(of_steps(run, slow_s=0.004, slow_steps=between), both)
     assert "−" not in step_text(of_steps(run, excess_s=0.00019), both)
     alone = altered(second, update_s=0.0)

@@ -65,6 +65,21 @@ def test_windows_of_a_split_go_on_and_the_even_split_is_a_run_of_its_own() -> No
     assert [one[:2] for one in told.done(NOW + 4)] == ends
 
 
+def test_the_table_has_a_column_of_each_figure_and_each_hyperparameter() -> None:
+    from tensorboard.plugins.hparams import metadata
+
+    found = Summaries(SETTINGS).window("", PAIR, measurement((6, 4), step_time(0.5)), 1)
+    values = {told.value[0].tag: told.value[0] for *_, told in found}
+    content = values[metadata.EXPERIMENT_TAG].metadata.plugin_data.content
+    table = metadata.parse_experiment_plugin_data(content)
+    figures = [one.name.tag for one in table.metric_infos]
+    assert len(figures) == 4
+    assert {*figures} <= {*values}
+    assert "samples/s" in [one.display_name for one in table.metric_infos]
+    differ = {one.name: one.differs for one in table.hparam_infos}
+    assert (differ["batch/GPU:0"], differ["model"]) == (True, False)
+
+
 def test_readings_of_a_gpu_stand_at_the_steps_it_had_done() -> None:
     seen = ((-3.0, 40), (0.2, 50), (1.6, 60), (3.9, 70))
     moments = tuple(Moment(at_s=at_s, temperature_c=c) for at_s, c in seen)

@@ -73,7 +73,7 @@ def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
         **parts,
     )
     (loss,) = large_losses(devices, gap)
-    assert (loss.cause, loss.rate) == ("batches other than the best alone", 50.0)
+    assert (loss.cause, loss.rate) == ("not each device's best batch size", 50.0)
     slow = altered(gap, slowdown=(0.6, 0.7, 0.0, 0.0), throughput=947.8)
     (batches, rest) = large_losses(devices, slow)
     assert (rest.cause, round(rest.rate, 6)) == ("the rest", 2.2)

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from gpubalance.errors import UsageError
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.user_shares import shares_of
 from tests.support.cases import cases
 
 SHARE = st.integers(0, 10**6).flatmap(
@@ -55,7 +57,7 @@ def test_a_message_carries_a_split_unchanged(split: BatchSplit) -> None:
     ((), (), "at least one device"),
     ((0, 0), (), "at least one device"),
     ((10, -1), (), "below 0"),
-    ((1640, 568), (820,), "one micro-batch, not 1 for 2"),
+    ((1640, 568), (820,), "one micro-batch size: 1 given for 2"),
     ((1640, 568), (0, 568), "micro-batch"),
     ((1640, 568), (820, 600), "micro-batch"),
     ((1640, 0), (820, 1), "micro-batch"),
@@ -87,3 +89,13 @@ def test_an_even_split_is_equal_but_for_one_sample(case: tuple[int, int]) -> Non
     assert not even.accumulates
     with pytest.raises(ValueError, match=f"{devices - 1} samples"):
         BatchSplit.even(devices - 1, devices)
+
+
+def test_typed_shares_are_a_split_and_ratios_are_told_in_whole_numbers() -> None:
+    assert shares_of([8, 4], [2, 4], 2) == BatchSplit((8, 4), (2, 4))
+    for what, is_told in (("batches", False), ("ratios", True)):
+        for sizes in ([6], [6, 4.0], [6, -1]):
+            with pytest.raises(UsageError) as caught:
+                shares_of(sizes, [], 2, what=what)  # type: ignore[arg-type]
+            assert caught.value.message.startswith(what)
+            assert ("3 and 2" in caught.value.remedy) == is_told

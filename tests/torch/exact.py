@@ -96,10 +96,9 @@ def train(rank: int, folder: str) -> None:
     for name, case in CASES.items():
         torch.set_default_dtype(getattr(torch, case.dtype))
         data = images(case.samples)
-        torch_ddp.dataset = lambda data=data: data  # type: ignore[misc]
-        model = torch_ddp.train(
-            case.batches, case.micro_batches or case.batches, EPOCHS, None
-        )
+        pairs = zip(case.batches, case.micro_batches or case.batches, strict=True)
+        batches, micro_batches = zip(*[pair for pair in pairs if pair[0]], strict=True)
+        model = torch_ddp.train(data, batches, micro_batches, EPOCHS)
         torch.save(weights_of(model), place(folder, name, rank))
     dist.barrier()
     os._exit(0)  # not through the end of torch's threads, which aborted once in 15 runs

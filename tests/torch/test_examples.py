@@ -23,18 +23,32 @@ if find_spec("torch") is None:
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("torch")]
 _PYTHON = sys.executable  # before a test runs the program in this process
-# In place of what the user puts there: memory ends above 20 samples, once by the kernel's hand.
-STEP = """
-def make_step(device, batch):
-    import os, time
-    if batch > 24:
+# Of a user's torch_ddp.py: memory ends above 20 samples, once by the kernel's hand.
+LOSS = """
+def mean_loss(model, x, y):
+    if len(x) > 24:
         os.kill(os.getpid(), 9)
-    if batch > 20:
+    if len(x) > 20:
         raise RuntimeError("CUDA out of memory. Tried to allocate")
-    return lambda: time.sleep(0.005 + 0.001 * batch)
+    time.sleep(0.005 + 0.001 * len(x))
+    return sum(weight.sum() for weight in model.parameters())
 
 
-if __name__"""
+def join_ranks"""
+TYPO = """
+def mean_loss(model, x, y):
+    raise ValueError("a typo")
+
+
+def join_ranks"""
+
+
+def copied(folder: Path, loss: str = "def join_ranks") -> str:
+    """The path of torch_curve.py beside a torch_ddp.py with that loss."""
+    for program in FOLDER.glob("torch_*.py"):
+        text = program.read_text().replace("def join_ranks", loss.lstrip("\n"), 1)
+        (folder / program.name).write_text(text)
+    return str(folder / "torch_curve.py")
 
 
 def run(*words: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -60,11 +74,8 @@ def test_two_ranks_train_as_one_process_does(tmp_path: Path) -> None:
 
 
 def test_the_curve_has_its_limit_however_memory_ends(tmp_path: Path) -> None:
-    text = (FOLDER / "torch_curve.py").read_text()
-    own = tmp_path / "curve.py"
-    own.write_text(text.replace("if __name__", STEP.lstrip("\n"), 1))
     words = ("--multiple", "4", "--prefix", "alpha", "times.csv")
-    run(str(own), *words, folder=tmp_path)
+    run(copied(tmp_path, LOSS), *words, folder=tmp_path)
     with (tmp_path / "times.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["device"] for row in rows} == {"alpha cpu"}
@@ -77,13 +88,7 @@ def test_the_curve_has_its_limit_however_memory_ends(tmp_path: Path) -> None:
 
 
 def test_another_error_ends_the_curve(tmp_path: Path) -> None:
-    text = (FOLDER / "torch_curve.py").read_text()
-    own = tmp_path / "curve.py"
-    fails = (
-        'def make_step(device, batch):\n    raise ValueError("a typo")\n\n\nif __name__'
-    )
-    own.write_text(text.replace("if __name__", fails, 1))
-    done = run(str(own), "times.csv", folder=tmp_path, code=1)
+    done = run(copied(tmp_path, TYPO), "times.csv", folder=tmp_path, code=1)
     assert "ValueError: a typo" in done.stderr
 
 
@@ -94,11 +99,13 @@ def test_from_times_to_training_and_back(tmp_path: Path, in_process: Program) ->
     table.write_text("device,batch,seconds,joint\n" + alone)
     first = in_process(["plan", "--curve", str(table)])
     assert "warning joint-unknown" in first.out
-    (line,) = re.findall(r"(?m)^next: cp .*\n  torchrun (.*)$", first.out)
-    (tmp_path / "torch_ddp.py").write_text((FOLDER / "torch_ddp.py").read_text())
-    words = ["--standalone", *shlex.split(line), "--epochs", "1"]
-    done = run("-m", "torch.distributed.run", *words, folder=tmp_path)
-    assert re.search(r"epoch 1: \d+\.\d samples/s", done.stdout)
+    lines = re.search(r"(?m)^next: cp .*\n  torchrun (.*)\n  torchrun (.*)$", first.out)
+    assert lines is not None
+    copied(tmp_path)
+    for line in lines.groups():
+        words = ["--standalone", *shlex.split(line)]
+        done = run("-m", "torch.distributed.run", *words, folder=tmp_path)
+    assert re.search(r"epoch 3: \d+\.\d samples/s", done.stdout)
     rows = [row.split(",") for row in table.read_text().splitlines()[-2:]]
     assert [row[0] for row in rows] == ["a", "b"]
     for _, _, own_s, joint_s in rows:
@@ -106,12 +113,14 @@ def test_from_times_to_training_and_back(tmp_path: Path, in_process: Program) ->
     second = in_process(["plan", "--curve", str(table)])
     assert second.code == 0
     assert "joint-unknown" not in second.out
-    assert "corrected by the joint steps in the table" in second.out
+    assert (
+        "corrected by the steps of several devices together in the table" in second.out
+    )
 
 
 def test_a_table_without_the_column_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "old.csv").write_text("device,batch,seconds\n")
-    words = ["--standalone", "--nproc-per-node", "2", str(FOLDER / "torch_ddp.py")]
-    words += ["--batches", "8", "4", "--times", "old.csv"]
+    words = ["--standalone", "--nproc-per-node", "2", str(FOLDER / "torch_joint.py")]
+    words += ["old.csv", "--batches", "8", "4"]
     done = run("-m", "torch.distributed.run", *words, folder=tmp_path, code=1)
-    assert "the first line of old.csv has no column joint" in done.stderr
+    assert "the first line of old.csv must be device,batch" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,10 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.device import JointProfile
+from gpubalance.training.split import Split
+from tests.jobs.probes import QUICK, devices_of
 from tests.support.cases import cases
 from tests.support.late import keras, layers, optimizers, tf
 from tests.support.told import refused, warnings_of
@@ -24,6 +29,20 @@ NAMES = np.array(["cat", "cow", "dog"])[Y]
 def told(call: Any) -> list[str]:
     """The warnings of a call, of which ours name a line here."""
     return warnings_of(call, __file__)
+
+
+def test_a_split_expects_its_model_where_keras_is_there_to_make_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected: list[Any] = []
+    monkeypatch.setattr("gpubalance.training.scope.expect", expected.append)
+    devices = devices_of(QUICK, QUICK)
+    both, one = BatchSplit((4, 4)), BatchSplit((4, 0))
+    assert expected == [Split.of(devices, both, JointProfile())]
+    Split.of(devices, one, JointProfile())
+    monkeypatch.delitem(sys.modules, "keras")
+    Split.of(devices, both, JointProfile())
+    assert len(expected) == 1
 
 
 def gradients(model: Any) -> Any:
@@ -231,7 +250,7 @@ def test_a_ragged_input_is_named_with_what_makes_it_train() -> None:
     items = tf.ragged.constant([[1], [2, 3], [4, 5, 6], [7]] * 50, dtype="int64")
     arrays = {"user": tf.constant(Y % 5, "int64"), "items": items}, Y.astype("float32")
     (batches,) = batched(*arrays)
-    remedy = r'x\["items"\]\.to_tensor\(\): after batch in the dataset\'s map'
+    remedy = r'x\["items"\]\.to_tensor\(\): for a dataset in a map\(\)'
     for data in (arrays, (batches,), (batches.unbatch(),)):
         with refused(rf'x\["items"\] is a RaggedTensor(.|\n)*{remedy}'):
             split.fit(model, *data, verbose=0)

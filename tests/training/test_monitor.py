@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, DriftPoint, JointProfile
 from gpubalance.training.split import Split
-from tests.jobs.probes import devices_of
+from tests.jobs.probes import QUICK, devices_of
 from tests.support.altered import altered
 from tests.support.cases import cases, full
-from tests.support.late import keras, tf
+from tests.support.late import epoch_times, keras, tf
 from tests.support.told import refused, warned
 from tests.training.cases import in_split, largest, simulated
 from tests.training.models import classifier
@@ -57,7 +59,9 @@ def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order() -> N
 def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     split, model = hot_pair()
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
-    with warned(r"no longer fits: GPU:1 waits \d+% of the time that GPU:0 computes"):
+    with warned(
+        r"is no longer balanced: GPU:1 waits \d+% of the time that GPU:0 computes"
+    ):
         split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
     with refused("the monitor's split is not what trains the model"):
         simulated((50, 50)).fit(model, X, Y, verbose=0, callbacks=[monitor])
@@ -70,6 +74,27 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     tags = {value.tag for value in written(log)}
     named = {"compute_s/GPU:0", "wait_s/GPU:1", "imbalance"}
     assert {f"gpubalance/{name}" for name in named} <= tags
+
+
+def test_each_epoch_and_each_training_has_its_own_steps(tmp_path: Path) -> None:
+    told: Any = {"devices": devices_of(QUICK, QUICK)}
+    told |= {"global_batch": 8, "takes_any_batch": False, "stamp_for": lambda _: None}
+    how: Any = {"every": 1, "rebalance": False, "noise": False, "log_dir": tmp_path}
+    monitor = epoch_times.Monitor(SimpleNamespace(**told), **how)
+    for training, times_s in enumerate(((9.0,), (0.5, 0.25))):
+        monitor.on_train_begin()
+        for epoch, own_s in enumerate(times_s):
+            row = (5.0, 5.0 + own_s, 15.0, 15.125)
+            monitor.note(epoch, np.array([row, row]), BatchSplit((6, 2)), None)
+            if training:
+                monitor.on_epoch_end(epoch)
+    monitor.on_epoch_end(2)  # of which no step was stamped
+    assert [one.compute_s for one in monitor.epochs] == [(0.5, 0.5), (0.25, 0.25)]
+    (log,) = tmp_path.iterdir()
+    tags = [value.tag for value in written(log)]
+    assert tags.count("gpubalance/update_s/GPU:1") == 2
+    assert tags.count("gpubalance/imbalance") == 2
+    assert "gpubalance/noise_scale" not in tags  # nobody knows it
 
 
 def written(log: Path) -> list[Any]:
@@ -98,7 +123,9 @@ def test_a_short_last_batch_says_nothing_of_the_split_that_was_set(
     # By whole batches it is judged, and named as it was set
     unfit, model = of_pair(fast, altered(slow, alpha_s=0.1), BatchSplit((80, 40)))
     unfit.takes_any_batch = ratios
-    with pytest.warns(UserWarning, match="the split 80/40 no longer fits: GPU:0 wait"):
+    with pytest.warns(
+        UserWarning, match="the split 80/40 is no longer balanced: GPU:0 wait"
+    ):
         unfit.fit(model, x, y, callbacks=[unfit.monitor(every=1)], **options)
 
 

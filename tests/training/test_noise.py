@@ -77,8 +77,8 @@ def test_it_is_the_true_one_of_a_linear_regression(
     written = json.loads(file.read_text())
     assert written["steps"] == 200  # the latest
     assert noise_scale(str(file)) == written["noise_scale"]
-    (told,) = re.findall("(?m)^noise scale.*", capsys.readouterr().out)
-    assert "at a global batch of 100 each sample is worth" in told
+    (told,) = re.findall("(?m)^gradient noise scale.*", capsys.readouterr().out)
+    assert "at a global batch of 100 a sample gives " in told
 
 
 @pytest.mark.full
@@ -117,8 +117,8 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
     plan = read_record(ROOT / "tests/saved/plan-by-global-batch.json", Plan)
     scale = NoiseScale(300.0, (250.0, 350.0))
     told = noise_text(scale, plan.split, plan)
-    at_batch = "at a global batch of 1584 each sample is worth 16 %; "
-    assert told.startswith(f"noise scale 300 (250 to 350): {at_batch}")
+    at_batch = "at a global batch of 1584 a sample gives 16 % of the progress that it "
+    assert told.startswith(f"gradient noise scale 300 (250 to 350): {at_batch}")
     assert "would reach the same loss 2." in told
     assert "× sooner; learning rate × 0." in told
     large = noise_text(NoiseScale(1e6, (0.9e6, 1.1e6)), plan.split, plan)
@@ -128,10 +128,10 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
         "672/464 would reach the same loss 1.01 × sooner; learning rate × 0." in hardly
     )
     small = noise_text(scale, BatchSplit((8, 8)), plan)
-    assert small.endswith("each sample is worth 95 %")
+    assert "a sample gives 95 % of the progress" in small
     unknown = NoiseScale(None, None, "2 steps are too few")
     text = noise_text(unknown, plan.split, plan)
-    assert text == "noise scale not known: 2 steps are too few"
+    assert text == "gradient noise scale not known: 2 steps are too few"
 
 
 def test_a_change_names_the_device_whose_time_changed_most() -> None:

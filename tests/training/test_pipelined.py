@@ -199,13 +199,13 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
     body += [of.Dropout(0.1), of.Dense(3)]
     own_code = "is of the class Subclassed, with code of its own instead of a graph"
     own_step = "has its own train_step, which runs all layers in one go"
-    left = "divides by what ignore_class leaves of a batch"
+    left = "divides by the number of values that ignore_class leaves"
     mean, other = loss("sum_over_batch_size"), loss("none")
     cases: list[tuple[Any, Any, str]] = [
         (subclassed(), "mse", own_code),
         (traced(), "mse", own_step),
-        (keras.Sequential(body), mean, "divides by what a mask leaves of a batch"),
-        (keras.Sequential(dense), other, "divides by other than samples"),
+        (keras.Sequential(body), mean, "divides by the number of values that a mask"),
+        (keras.Sequential(dense), other, "divides by something other than the number"),
         (keras.Sequential(dense), ignoring, left),
         (keras.Sequential(dense), None, "is compiled without a loss"),
         (keras.Sequential(dense), "mse", "jit_compile=True, which works on one device"),

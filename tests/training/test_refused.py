@@ -80,7 +80,7 @@ def test_a_subclass_gets_its_variables_in_the_scope_or_is_refused(before: str) -
     model(X[:1])
     outside = r"called or built outside it first: its layer dense\w* created its variables there"
     with refused(
-        rf"^the model \w+ was .*, but {outside}\n  → build the model anew and"
+        rf"^the model \w+ was .*, but {outside}\n  → build the model anew\. If"
     ):
         model.fit(X, Y, verbose=0)
 

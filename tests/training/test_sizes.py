@@ -61,7 +61,7 @@ def test_nothing_is_no_result() -> None:
     kinds: Any = {"a plan": load_plan, "a result of layers": load_layers}
     for what, load in kinds.items():
         with refused(
-            f"None is neither {what} nor the name of its file\n  → gpubalance "
+            f"None is neither {what} nor the name of a file that contains one\n  → gpubalance "
         ):
             load(None)
 

@@ -81,7 +81,7 @@ LOST_IT = (
 NOT_COMPUTED = (
     "^beta:0 sent .*; the others wait, because it has not computed its gradients$"
 )
-NO_ANSWER = "^beta:0 sent .*, because it does not respond in another"
+NO_ANSWER = "^beta:0 sent .*, because it does not respond, not even in a second"
 # What beta does and what the others do, with what kind of error says so
 FAILURES: dict[str, tuple[str, str, type[GpubalanceError], str]] = {
     "a death": ("os.abort()", WAITS, PartialResult, ABORTED),

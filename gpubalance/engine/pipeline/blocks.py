@@ -96,9 +96,12 @@ def _cut_before(name: str, calls: Calls, in_the_way: dict[int, str]) -> int:
     """The number of the layer's first call."""
     names = [call.name for call in calls.calls]
     if name == names[0] or name not in names:
-        why = "is the first" if name == names[0] else "is not there"
+        why = "the model has no layer of this name"
+        if name == names[0]:
+            why = "this is the model's first layer"
         raise BadInput(
-            f"--cuts {name}: a cut is before a layer, and this one {why}",
+            f"--cuts {name}: the model is cut before each layer that you name, and "
+            f"{why}",
             remedy="a layer of a nested model is called model/layer",
         )
     cut = names.index(name)

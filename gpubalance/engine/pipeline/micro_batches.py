@@ -83,27 +83,27 @@ def _refuse_compiled(model: Any) -> None:
         raise Refused(
             f"the model {model.name} is compiled with jit_compile=True, which works "
             "on one device only",
-            remedy='compile it with jit_compile=False; Keras saves True where "auto" took XLA on a '
-            "GPU",
+            remedy="compile it with jit_compile=False. (A file has jit_compile=True if "
+            '"auto" chose XLA on a GPU before the model was saved.)',
         )
     losses = keras_patches.losses_of(model._compile_loss)
     if not losses:
         raise Refused(
-            f"the model {model.name} is compiled without a loss, and what its layers "
-            "add is not trained alone",
+            f"the model {model.name} is compiled without a loss, and the losses that "
+            "its layers add are not enough to train it in micro-batches",
             remedy="compile(optimizer, loss)",
         )
     reductions = set(reductions_of(model._compile_loss))
     if reductions == {"sum"}:
         return
     if any(keras_patches.mask_of(output) is not None for output in model.outputs):
-        refuse_loss("what a mask leaves of a batch")
+        refuse_loss("the number of values that a mask leaves in a batch")
     if any(map(keras_patches.ignores_class, losses)):
-        refuse_loss("what ignore_class leaves of a batch")
+        refuse_loss("the number of values that ignore_class leaves in a batch")
     if "sum" in reductions:
-        refuse_loss("samples for some outputs and not for others")
+        refuse_loss("the number of samples for some outputs and not for others")
     if not reductions <= _MEANS:
-        refuse_loss("other than samples")
+        refuse_loss("something other than the number of samples")
 
 
 def refuse_loss(what: str) -> NoReturn:

@@ -174,7 +174,7 @@ class Section:
                     raise Refused(
                         f"the model's layers from {self.own[0].name} to "
                         f"{self.own[-1].name} use {variable.path}, a weight on "
-                        "another device, without being called with it",
+                        "another device, which is not passed to them as an input",
                         remedy="make the layer that owns the weight an attribute of "
                         "the layer that uses it",
                     )

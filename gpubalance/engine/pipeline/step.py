@@ -83,7 +83,10 @@ class Step:
     def do(self, task: Task) -> None:
         """Does one task, once all its inputs are there."""
         first, last, device = self._cut.segments[task.segment]
-        text = f"the {task.kind} pass of micro-batch {task.micro_batch} in blocks {first} to {last}"
+        text = (
+            f"the {task.kind} pass of micro-batch {task.micro_batch} in blocks {first} "
+            f"to {last} of the model's layers"
+        )
         with self._on(device, text):
             inputs: list[dict[int, Any]] = []  # what each other segment has sent
             sent_s = 0.0

@@ -91,7 +91,7 @@ def refuse_gradients_that_do_not_add_up(model: Any) -> None:
                 raise BadInput(
                     f"the layer {layer.name} of the model {model.name} passes new "
                     f"values of its {variable.name} as gradients, as float8 does: a "
-                    "split would add up those of a batch's parts",
+                    "split would add up the values from all parts of the batch",
                     remedy="train it on one device without micro-batches, or use "
                     "another precision and quantize the model afterwards",
                 )

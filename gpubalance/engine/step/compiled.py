@@ -10,7 +10,9 @@ import keras
 from gpubalance.engine.users_errors import own_frames
 from gpubalance.errors import BadInput
 
-IN_ONE_PIECE = "XLA compiles a device's part of a step in one piece"
+IN_ONE_PIECE = (
+    "XLA can't compile that, because it compiles a device's part of a step in one piece"
+)
 # TensorFlow's text on an operation without a form for XLA, and on what else it can't bring there.
 _UNKNOWN = re.compile(
     r"Detected unsupported operations .* on \w+: (\w+) .*\{\{node ([^}]+)\}\}"

@@ -34,7 +34,8 @@ NOT_FROM_PARTS = (
     "weighted by samples"
 )
 _LATE = (
-    "computed from what it reads after applying gradients: a split applies them later"
+    "computed from values read after the gradients are applied: a split applies them "
+    "later, at the end of the step"
 )
 
 # As much goes along in a step's sum for nothing.

@@ -23,14 +23,15 @@ NEITHER = (
     "samples, so the result is not exactly that of one device"
 )
 _IS_A_MEAN = (
-    "which counts as a mean when the batch is split (also if the sum is divided by a "
+    "which a split would wrongly treat as a mean (also if the sum is divided by a "
     "fixed number)"
 )
 _UNLIKE = (
     "takes gradients that are not a mean over samples: it clips them, or computes "
     "something from the whole batch, of which each device has only its share. A split "
     "adds up the gradients of the parts, so the result is not exactly that of one "
-    "device; a loss that compares samples with each other differs"
+    "device. A loss that compares samples with each other differs too, because each "
+    "device compares only its own"
 )
 _DIVIDED = (
     "is divided by a sum or a mean over the batch, such as of weights or a mask. A "
@@ -112,8 +113,8 @@ class ParityAnalysis:
         weight_exponent = self._runs.weight_exponent(name)
         if weight_exponent == SUM and is_number and not added.is_regularizer:
             raise BadInput(
-                f"the layer {added.layer} adds a sum over the batch to the loss: when "
-                "the batch is split, it counts as a mean",
+                f"the layer {added.layer} adds a sum over the batch to the loss, which "
+                "a split would wrongly treat as a mean",
                 remedy="use add_loss(ops.mean(loss)), or return one value per sample",
             )
         if is_number and self._runs.is_zero(name):

@@ -35,7 +35,7 @@ def refuse_problems(model: Any, part: Part) -> None:
             f"the layer {part.masked_batch_norms[0]} gets a mask, and Keras does not "
             "synchronise batch normalisation with a mask",
             remedy="with synchronized=False each device normalises its own samples; "
-            "LayerNormalization is exact",
+            "LayerNormalization gives the same result as on one device",
         )
     _refuse_changes(model, part, step)
     if part.applied:

@@ -133,8 +133,8 @@ def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) 
         )
     if part.compiled:
         raise NotCompiled(
-            "the model's loss divides by weights or a mask of the whole batch, which "
-            f"the devices sum in the middle of a step: {IN_ONE_PIECE}"
+            "the model's loss divides by the sum of the whole batch's weights or mask, "
+            f"which the devices exchange in the middle of a step: {IN_ONE_PIECE}"
         )
     if mask is not None:
         sample_weight = keras_patches.apply_mask(sample_weight, mask, dtype.name, "sum")

@@ -102,7 +102,7 @@ class JointWorkers:
 
         def timed() -> SumsTimed:
             without = self.labels(superset - devices)
-            doing = f"timing sums of gradients without {without}"
+            doing = f"measuring how long summing gradients takes without {without}"
             return self._sums_timed(unknown_sets, sorted(superset), doing)
 
         key = content_key("sums", str(list(map(sorted, unknown_sets))))

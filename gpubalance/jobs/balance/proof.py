@@ -67,7 +67,7 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     """The run of the split interleaved with the even split, and what its devices do at its end."""
     split = planned.split
     rounds.watch(PhaseBegun("proof"))
-    rounds.watch(Doing(f"proving {split}, interleaved with the even split"))
+    rounds.watch(Doing(f"proving {split} in a final run, in turns with the even split"))
     solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
     asked = rounds.joint_workers.run_request(split)
     worker_group = rounds.joint_workers.gather(split)

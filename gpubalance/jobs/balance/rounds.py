@@ -208,7 +208,10 @@ class BalanceRounds:
         self.estimates.lower_limits(split, tried.limits)
         for device, limit in tried.limits:
             what = f"{self.request.devices[device].label} ran out of memory"
-            where = f"at batch {split.micro_batches[device]} in the joint run"
+            where = (
+                f"at batch {split.micro_batches[device]} when all devices trained "
+                "together"
+            )
             self.watch(Doing(f"{what} {where}: planning with up to {limit}"))
 
 
@@ -261,7 +264,9 @@ def _planned(
             return best.planned
         if not some_ran_out:
             raise
-        message = f"{error.message} that fits in a joint run"
+        message = (
+            f"{error.message} (by the memory that all devices together have needed)"
+        )
         raise NothingFits(message, remedy=error.remedy) from None
 
 
@@ -346,7 +351,7 @@ def fitting_sizes(
     if fits is None:
         raise NothingFits(
             error.message,
-            remedy="not even one sample a device fits: use a smaller model",
+            remedy="not even one sample per device fits: use a smaller model",
         )
     fitting = []
     # `split` counts all devices, `fits` and `request.split` only those with samples.

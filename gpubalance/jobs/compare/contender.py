@@ -60,7 +60,7 @@ def read_contender(path: Path) -> Contender:
             warnings = (*source.warnings, *warnings)
     if isinstance(source, Independent) and source.throughput is None:
         raise BadInput(
-            f"{name}: interrupted before anything was measured at once",
+            f"{name}: interrupted before the devices were measured at the same time",
             remedy="finish it: gpubalance independent … -o FILE --resume",
         )
     used = used_devices(source)

@@ -47,7 +47,8 @@ def check_regression(comparison: Comparison, maximum: float) -> None:
         raise Regression(
             f"{'; '.join(slower)}: more than --fail-slower {100 * maximum:g}%",
             remedy="measure again before you look for a cause: two runs of the same "
-            "split also differ, and no interval includes that",
+            "split also differ, and the interval covers only the variation within a "
+            "run",
         )
 
 

@@ -43,7 +43,7 @@ _ROOM = {
     "host-memory": _Room(
         _GIB,
         4 * _GIB,
-        ". A worker with TensorFlow and CUDA takes up to 4.00 GiB",
+        ". gpubalance allows 4 GiB for a worker with TensorFlow and CUDA",
         "close other programs: `ps aux --sort=-rss | head` shows the largest",
     ),
     # Logs, probes, journals are small.

@@ -20,8 +20,8 @@ _CLOCK = "clock"
 _CONNECTIONS = "connections"
 _OFF_S = 5.0
 _WHY_CLOCKS = (
-    "times of files and logs mislead, and Slurm's munge refuses a difference of 5 "
-    "minutes"
+    "times of files and logs mislead, and munge, which authenticates Slurm's jobs, "
+    "refuses a difference of 5 minutes"
 )
 
 
@@ -130,6 +130,6 @@ def _connections(own: Ways, others: Sequence[Ways]) -> Check:
     remedy = (
         f"open {own.host}'s firewall on all ports, because TensorFlow picks a free "
         f"one: {', '.join(allowed)}\n"
-        f"if {address} is in the wrong network: {own.host} takes it from its /etc/hosts"
+        f"if {address} is in the wrong network, correct it in /etc/hosts on {own.host}"
     )
     return check(_CONNECTIONS, "failure", detail, remedy)

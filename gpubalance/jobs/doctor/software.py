@@ -69,7 +69,10 @@ def driver_for_build(inspected: Inspected, reading: Reading) -> Check:
         numbers(driver)[:1] == (_CRASHING_BRANCH,)
         and numbers(inspected.tensorflow) >= _CRASHES_FROM
     ):
-        crashes = f"TensorFlow {inspected.tensorflow} reportedly crashes with it"
+        crashes = (
+            f"TensorFlow {inspected.tensorflow} is reported to crash with it "
+            "(TensorFlow issue 78784)"
+        )
         detail = (
             f"driver {driver} is new enough for CUDA {inspected.cuda}, but {crashes}"
         )
@@ -142,7 +145,8 @@ def capabilities(inspected: Inspected, gpus: Sequence[Gpu]) -> Check:
             code,
             "warning",
             f"none for {_with_capability(slow)}: {compiles}",
-            "wait once. `export CUDA_CACHE_MAXSIZE=4294967296` keeps all of it",
+            "wait. `export CUDA_CACHE_MAXSIZE=4294967296` makes the cache large enough "
+            "for all compiled code, so that later starts are fast",
         )
     return ok(code, f"for {_with_capability(known)}")
 

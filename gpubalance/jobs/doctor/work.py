@@ -45,7 +45,9 @@ def tensorflow_devices(
             detail = f"{device.label} ({device.name}): {why}"
             yield check("tensorflow-devices", "failure", detail, row.remedy)
     if present:
-        yield ok("tensorflow-devices", f"it has {', '.join(present)}, like NVML")
+        yield ok(
+            "tensorflow-devices", f"TensorFlow and NVML both list {', '.join(present)}"
+        )
         yield memory_growth(surveyed.memory_growth, os.environ.get(_GROWTH))
 
 

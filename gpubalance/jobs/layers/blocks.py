@@ -98,7 +98,8 @@ def _timed(
             break
         watch(
             Doing(
-                f"{device.label}: measuring {len(blocks)} blocks, micro-batches of {size}"
+                f"{device.label}: measuring {len(blocks)} blocks of layers, "
+                f"micro-batches of {size}"
             )
         )
         measured = _at_size(worker_group, blocks, size)

@@ -135,7 +135,8 @@ class CutRounds:
         if self._failed > _MOST_FAILED * len(self.request.devices):
             self.journal.helps = False
             raise PartialResult(
-                f"{self._failed} cuts ran out of memory, though they were planned to fit",
+                f"{self._failed} ways to cut the model ran out of memory, though they "
+                "were planned to fit",
                 remedy=self.known.what_fits(placed.problem.micro_batch),
             )
 

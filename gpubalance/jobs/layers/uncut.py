@@ -107,9 +107,9 @@ def refuse_what_is_faster_uncut(
         if split.split.accumulates:
             accumulate = " --accumulate auto"
     raise UsageError(
-        f"{request.settings.model} is faster uncut: layers would give at most "
-        f"{format_rate(layers_at_most)} samples/s, because {bubble} of each step is "
-        f"bubble; {', '.join(uncut_rates)}",
+        f"{request.settings.model} is faster uncut: cut into stages it would give at "
+        f"most {format_rate(layers_at_most)} samples/s, because devices would be idle "
+        f"for {bubble} of each step (the bubble); {', '.join(uncut_rates)}",
         remedy=f"gpubalance balance{accumulate} finds the best batch split; --force "
         "cuts the model anyway",
     )

@@ -232,7 +232,7 @@ def measure_interleaved(
             why = _why_more(half_width, so_far, measuring.max_windows)
             # Not with `duration_s`: then a window's length is fixed, whatever its precision.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
-                measurer.watch(Doing(f"{_KNOWN} after {so_far} windows"))
+                measurer.watch(Doing(f"{_KNOWN} after {so_far} measurement windows"))
             throttled = _throttled(measurer, interleaved)
             if why is None and throttled and not repeated_for_throttling:
                 repeated_for_throttling = True

@@ -156,7 +156,7 @@ class Measurer:
         if is_complete and all(map(belongs_to, taken.windows, workloads)):
             return taken
         raise BadInput(
-            "the journal of this command is damaged",
+            "the record of this command that --resume continues from is damaged",
             remedy="run the command again without --resume",
         )
 

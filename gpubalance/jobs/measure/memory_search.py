@@ -210,9 +210,8 @@ class JointMemorySearch:
         if fitting is None and error.fault is not None:
             error.fault.partial = error.partial
             return error.fault
-        where = "the joint run" if len(devices) > 1 else "the run"
         full = self._full_text(error, fitting)
-        message = f"out of memory: {full} in {where} of {split}"
+        message = f"out of memory: {full} in the run of {split}"
         if fitting is None:
             limits = self._group.facts.memory_limit_bytes
             message += _needs_and_has(self._refused or error, devices, limits)

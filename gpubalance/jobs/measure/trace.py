@@ -76,6 +76,7 @@ def not_traced(error: GpubalanceError, where: str) -> Warning_:
     advice = error.remedy
     if not advice:
         advice = (
-            "run it again with another --trace DIR: the measurement is not affected"
+            "the measurement is valid, only the trace is missing: run it again with "
+            "another --trace DIR"
         )
     return warning("not-traced", where=where, why=error.message, advice=advice)

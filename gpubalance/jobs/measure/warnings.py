@@ -104,7 +104,7 @@ def _for_slow_compute(settings: Settings) -> str:
     """What to do where this machine takes longer for a model than the devices that it simulates."""
     model = settings.model
     scale = 2 ** math.ceil(math.log2(CLEARLY * settings.time_scale))
-    longer = f"--time-scale {scale:g}, which slows the profile"
+    longer = f"--time-scale {scale:g}, which slows down the simulated devices"
     planned = "a plan holds for one time scale: balance again with the new one"
     if names_file_or_code(model):
         return (
@@ -173,7 +173,7 @@ def to_keep_speed(device: Device) -> str:
     if not device.simulated:
         return COOLER
     if device.profile is not None and device.profile.drift:
-        return "use a profile without drift"
+        return "use a profile without drift (a speed that changes over time)"
     return "close other programs: this machine's processor simulates the device"
 
 
@@ -253,7 +253,8 @@ def _remedy(settings: Settings, times: float) -> str:
     if not math.isinf(times):
         scale = settings.time_scale * 2 ** math.ceil(math.log2(_ROOM * times))
         remedies.append(
-            f"use --time-scale {scale:g}: it slows down the profile, for the same split"
+            f"use --time-scale {scale:g}: it slows down all simulated devices alike, "
+            "so the best split stays the same"
         )
     if settings.model != "small":
         remedies.append("use --model small, the built-in model with little compute")

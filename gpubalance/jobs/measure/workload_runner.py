@@ -50,8 +50,13 @@ _LOSS_OF_RANDOM = (
 
 
 def step_s_of(timing: Timing) -> float:
-    """Seconds of a step; of a stamped one what its replicas take, without a wait for data."""
-    return timing.step_s or timing.seconds / timing.steps
+    """Seconds of a step; of a stamped one what its replicas take, without a wait for data.
+
+    Stamps that come late show almost no time. `seconds` of a stamped timing has at most two steps.
+    """
+    if timing.step_s is None:
+        return timing.seconds / timing.steps
+    return max(timing.step_s, (timing.seconds - timing.input_wait_s) / 2)
 
 
 def steps_per_timing(timing_s: float, step_s: float) -> int:
@@ -158,7 +163,7 @@ class WorkloadRunner:
         with self.sensors.watching():
             if self.workload.wants_stamps:
                 rule = self._stamp(rule)
-                step_s = step_s or median([step_s_of(step) for step in self.stamped])
+                step_s = step_s or min(map(step_s_of, self.stamped))
             self._until_known(rule, step_s, until_s)
         return self.window_of(self.timings)
 

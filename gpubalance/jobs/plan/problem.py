@@ -214,8 +214,8 @@ def best_split(problem: Problem) -> Allocation:
     """
     if not any(load.limit >= problem.multiple for load in problem.loads):
         raise NothingFits(
-            f"no device has enough memory for a batch of {problem.multiple} in a "
-            "joint run",
+            f"no device has enough memory for a batch of {problem.multiple} when all "
+            "devices train together",
             remedy="use a smaller --batch-multiple, --margin or model",
         )
     try:

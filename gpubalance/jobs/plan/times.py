@@ -166,8 +166,9 @@ def read_times(path: Path) -> TimesTable:
         smallest = min(fails[name], default=math.inf)
         if len(times) < _FEWEST or min(times) >= smallest:
             raise BadInput(
-                f"{path}: {name} has fewer than two batches that it trained alone",
-                remedy="give two or more batches per device (torch_curve.py --multiple)",
+                f"{path}: {name} has fewer than two batch sizes that it trained alone",
+                remedy="give times of two or more batch sizes per device "
+                "(torch_curve.py --multiple)",
             )
     return TimesTable(
         _probe_of(path, alone, fails), tuple(_joint_steps(path, steps)), tuple(ran_out)
@@ -191,7 +192,8 @@ def _joint_steps(path: Path, steps: Sequence[_Step]) -> Iterator[JointStep]:
             raise BadInput(
                 f"{path}: a joint step of {', '.join(group)} takes {min(joint_s):g} to "
                 f"{max(joint_s):g} s",
-                remedy="the lines of one joint step together, each with that step's seconds",
+                remedy="put the lines of one joint step one after the other, each "
+                "with that step's seconds",
             )
         yield JointStep(group, median(joint_s))
 

@@ -225,7 +225,7 @@ def time_with_xla(devices: ProbedDevices) -> None:
     probe_worker = replace(
         probed.probe_worker, request=asked, next_group=None, deaths=[]
     )
-    what = f"{probed.device.label} at batch {batch} with XLA, as Keras runs one GPU by itself"
+    what = f"{probed.device.label} at batch {batch} with XLA, Keras' default on one GPU"
     devices.watch(Doing(f"timing {what}"))
     try:
         probed.with_xla = probe_worker.get_or_make(

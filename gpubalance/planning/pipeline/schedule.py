@@ -115,7 +115,9 @@ class _SimulatedStep:
         """Does a task as soon as that can be. Raises DeadlockError if it never can."""
         start_s = self._begins_s(task)
         if start_s == math.inf:
-            raise DeadlockError("each device waits for another's later task")
+            raise DeadlockError(
+                "each device waits for a task that another device does only later"
+            )
         device = self._devices[task.segment]
         end_s = start_s + self._lasts_s[task.kind][task.segment]
         self._free_s[device] = end_s

@@ -94,8 +94,8 @@ _LEADS = {
 # The splits that the chosen one is compared with, by the fields that they are in.
 _SPLITS = {
     "even": "even",
-    "best_at_even": "the best split of the even split's global batch",
-    "best_at_own": "the best split of your own global batch",
+    "best_at_even": "the best split with the even split's global batch",
+    "best_at_own": "the best split with your own global batch",
 }
 # What is shown once for the whole result, or is no figure.
 _APART = {
@@ -149,7 +149,7 @@ KINDS = (
     TableKind("layers", "The step", Layers),
     TableKind(
         "cuts",
-        "The search for the cut",
+        "The search for where to cut",
         LayersRound,
         ("predicted_s", "step_time_s"),
         leads.of_cut,
@@ -163,7 +163,7 @@ KINDS = (
     ),
     TableKind(
         "blocks",
-        "Blocks, and a micro-batch's compute on each device",
+        "Blocks of layers, and a micro-batch's compute on each device",
         MeasuredBlock,
         leads=leads.of_block,
     ),

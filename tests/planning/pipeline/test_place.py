@@ -55,6 +55,23 @@ def test_the_arms_of_two_branches_are_on_two_devices() -> None:
     assert place(branches(32)).step_time_s <= 1.001 * (shortest(branches(32)) or 0.0)
 
 
+def test_three_branches_are_on_three_devices() -> None:
+    """30 ms of each branch are side by side, between 3 ms of the stem and of the merge."""
+    graph = Graph(
+        tuple(Block(name, 1, 0, 0, 1 / 5) for name in ("stem", *"abc", "merge")),
+        tuple(
+            Edge(source, to, 1) for source, to in enumerate(((1, 2, 3), *[(4,)] * 3))
+        ),
+    )
+    forward = (0.001, 0.01, 0.01, 0.01, 0.001)
+    backward = tuple(2 * seconds for seconds in forward)
+    load = BlockLoad(forward, backward, (0.0,) * 5, (1.0,) * 5, (1.0,) * 5)
+    placed = place(CutProblem(graph, (load,) * 3, 1, 1))
+    assert {segment.device for segment in placed.segments} == {0, 1, 2}
+    assert sum(len(range(*one.blocks.indices(5))) for one in placed.segments) == 5
+    assert placed.step_time_s == pytest.approx(0.036)
+
+
 def test_what_is_placed_fits_and_no_simulated_cut_takes_a_shorter_step() -> None:
     """What is placed fits and no cut that is simulated takes a shorter step."""
     placed_count = 0

@@ -37,7 +37,7 @@ _COURSE = _ChartKind("course", "Step time over the measurement", course)
 # The problem and its solution first, then why not more, then what the result is based on.
 _CHARTS = (
     _ChartKind("step", "Where a step's time goes", split_bars.steps),
-    _ChartKind("gap", "Where the distance from the solo sum goes", split_bars.gap),
+    _ChartKind("gap", "What keeps the throughput below the solo sum", split_bars.gap),
     _ChartKind("curves", "Throughput over batch size, each device alone", curves),
     _ChartKind(
         "goodput",

@@ -29,7 +29,7 @@ def curves(subject: ReportSubject) -> Drawing | str:
     """The curves. Needs a probe: the result itself, or a probe of its devices."""
     if subject.probed:
         markers = "Points are measured, with their 95 % intervals"
-        note = f"{markers}; lines are the model that plans use."
+        note = f"{markers}; lines are the step-time model that gpubalance plans with."
         return note, lambda width: _draw(subject, width)
     if subject.kind == "probe":
         return "no batch size was measured"

@@ -81,7 +81,7 @@ def memory(subject: ReportSubject) -> Drawing | str:
 def at_once(result: Independent) -> Drawing | str:
     """Each device with a model of its own, alone and at once, if that was measured."""
     if not result.measured:
-        return "nothing was measured at once"
+        return "the devices were not measured at the same time"
     rows = []
     for replica in result.measured:
         rate = replica.throughput or 0.0

@@ -69,7 +69,8 @@ def steps(subject: ReportSubject) -> Drawing | str:
     last = sum(bars[-1].batches)
     if first != last:
         notes.append(
-            f"Their global batches differ: {first} and {last}; a larger one alone is faster."
+            f"Their global batches differ: {first} and {last}; a larger one is faster "
+            "by itself."
         )
     return rows_chart(rows, f"time in a step, {unit}", " ".join(notes))
 
@@ -104,7 +105,10 @@ def gap(subject: ReportSubject) -> Drawing | str:
         key = _LOSS if loss.rate >= 0 else _GAIN
         bar = Bar(key, 0.0, loss.rate)
         rows.append(Row(loss.cause, f"{loss.text}, {part}", [bar]))
-    note = "Losses, in samples/s and as a fraction of the solo sum."
+    note = (
+        "Lost throughput, in samples/s and as a fraction of the solo sum (what all "
+        "devices give alone, added up)."
+    )
     return rows_chart(rows, "lost, samples/s", note)
 
 
@@ -142,7 +146,8 @@ def goodput(subject: ReportSubject) -> Drawing | str:
         markers = {_THROUGHPUT: split.throughput}
         rows.append(Row(name, worth, [Bar(_GOODPUT, 0.0, split.goodput)], markers))
     note = (
-        f"With a noise scale of {three_digits(subject.plan.predicted.noise_scale)} "
-        "samples."
+        "With a gradient noise scale of "
+        f"{three_digits(subject.plan.predicted.noise_scale)} samples. Efficiency is "
+        "the progress per sample, 100 % in a very small batch."
     )
     return rows_chart(rows, "throughput and goodput, samples/s", note)
