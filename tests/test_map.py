@@ -30,14 +30,6 @@ def test_each_file_that_it_names_is_there() -> None:
     assert missing(MAP) == []
 
 
-def test_a_file_of_another_folder_is_missing() -> None:
-    """Whatever other folder has one of that name."""
-    of_line = missing("`engine/pace.py`; `planning/`: `allocate.py`, `pace.py`")
-    assert of_line == ["pace.py"]
-    of_lines = missing("`planning/` decides\n`allocate.py`, `no_such_room/`")
-    assert of_lines == ["allocate.py", "no_such_room/"]
-
-
 def test_each_room_is_on_it() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     table = MAP.partition("## Words")[0]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gpubalance.guide.chapters import names, read_chapter
+from gpubalance.guide.chapters import names
 from scripts.site.pages import SiteError, groups, navigation, page, places, write_pages
 from tests.cli.program import ROOT
 from tests.guide.documents import read
@@ -168,42 +165,3 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for path in site.rglob("*.css"):
         loaded = re.findall(r"@import|url\(\s*['\"]?(?:https?:)?//", path.read_text())
         assert not loaded, path
-
-
-@pytest.mark.full
-@pytest.mark.xdist_group("site")
-def test_the_search_finds_a_word_of_each_chapter(site: Path) -> None:
-    """It is the longest word of the line that says what the chapter is about."""
-    from sphinx.search.en import SearchEnglish
-
-    stem = SearchEnglish({}).stem
-    text = (site / "searchindex.js").read_text(encoding="utf-8")
-    index: Any = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
-    for name in CHAPTERS:
-        words = re.findall(r"[a-z]+", read_chapter(name).summary.lower())
-        term = stem(max(words, key=len))
-        numbers: list[int] = []
-        for kind in ("terms", "titleterms"):
-            found = index[kind].get(term, [])
-            numbers += found if isinstance(found, list) else [found]
-        assert f"guide/{name}" in {index["docnames"][number] for number in numbers}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("link", "error"),
-    [
-        ("run.md#no-such-part", "run.md#no-such-part|no-such-part"),
-        ("gone.md", "gone.md"),
-    ],
-)
-def test_a_dead_link_fails_the_build(link: str, error: str, tmp_path: Path) -> None:
-    root = tmp_path / "checkout"
-    for source in PLACES:
-        (root / source).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / source, root / source)
-    with (root / OF_TRAIN).open("a", encoding="utf-8") as chapter:
-        chapter.write(f"\nSee [it]({link}).\n")
-    done = build(tmp_path, root)
-    assert done.returncode != 0
-    assert re.search(error, done.stderr), done.stderr

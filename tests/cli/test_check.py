@@ -73,14 +73,6 @@ def one_hot():
     x, y = arrays()
     return x, np.eye(3)[y]
 
-def named():
-    x, y = arrays()
-    return x, list(map(str, y))
-
-def unlike():
-    x, y = arrays()
-    return x, y[:50]
-
 def arrays():
     return np.random.random((64, 6)).astype("float32"), np.arange(64) % 3
 """
@@ -159,13 +151,6 @@ def test_it_says_what_an_uncompiled_model_is_measured_with(tmp_path: Path) -> No
         "vectorise the text in dataset()",
     ),
     ("build", "one_hot", ": they are one-hot, and", "use categorical_crossentropy"),
-    ("build", "named", "the labels (y) are text", "number them"),
-    (
-        "build",
-        "unlike",
-        "x has 64 samples, and y has 50",
-        "give the same number of both",
-    ),
     (
         "enlarging",
         "cropped",

@@ -90,9 +90,7 @@ def completed(script: Path, *words: str, more: Mapping[str, str] = {}) -> list[s
         ["alpha:0", "alpha:1"],
     ),
     (("run", "--gpus", ""), []),  # without a driver
-    (("run", "--gpus", "0", ""), []),
     (("run", "--batches", "820", ""), []),
-    (("run", "--output", ""), []),
     (("guide", "tr"), ["train", "troubles"]),
 )
 def test_what_bash_offers(

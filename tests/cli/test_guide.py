@@ -45,7 +45,6 @@ def test_an_unknown_chapter_is_named_without_its_escapes() -> None:
 @cases(
     "word, remedy",
     ("torch", "did you mean gpubalance guide pytorch?"),
-    ("PyTorch", "did you mean gpubalance guide pytorch?"),
     ("blanace", "did you mean gpubalance guide balance?"),
     ("GradientTape", "gpubalance guide --search GradientTape finds it in train"),
     ("xyzzy", "gpubalance guide lists them"),

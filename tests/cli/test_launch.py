@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -330,15 +329,6 @@ def test_its_options_stand_before_the_plan_which_names_devices(script: str) -> N
     assert simulated.stderr.startswith("error: no such option: --simulate")
     seen = "--simulate comes after the plan, where the script belongs"
     assert seen in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
-
-
-def test_a_script_that_is_not_there_is_told_by_each_python(tmp_path: Path) -> None:
-    done = here("launch", *VIA, str(write_plan(tmp_path)), "nowhere.py", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        f"beta:0 | {sys.executable}: can't open file '{tmp_path}/nowhere.py': [Errno 2] No "
-        "such file"
-    ) in done.stderr
 
 
 def test_a_plan_for_hosts_wants_a_process_for_each_device(

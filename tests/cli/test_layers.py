@@ -81,42 +81,8 @@ def test_a_model_that_no_device_holds_is_cut_over_both(tmp_path: Path) -> None:
     assert "One step, task by task" in page.read_text()
 
 
-def test_rounds_do_not_chase_what_is_not_steady(tmp_path: Path) -> None:
-    """Both devices' speeds change all the time, each in its own way.
-
-    So what a round promises is no better than chance.
-    """
-    script = """
-    import random
-    draw = random.Random(5)
-    def slower(device, first, last): return draw.uniform(0.6, 1.8)
-    """
-    forced = ("--simulate", _known_pair(tmp_path), "--force", *SHORT, "--windows", "3")
-    found, told = result_of(*forced, environment=engine(tmp_path, script))
-    assert len(found.rounds) <= 2
-    low_s, high_s = known(found.predicted.ci95)
-    assert low_s < found.step_time_s.median < high_s
-    assert f"predicted {found.rounds[0].predicted_s * 1000:.3g} ms; " in told
-    # Of blocks alone, before a cut was run
-    assert found.rounds[0].predicted_ci95 is None
-
-
 def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) -> None:
     one = f'{COMPUTE}\nbase_memory = "1.2 GiB"\nmemory_per_sample = "{{}} MiB"'
-    wide = ("layers", "--simulate", profile(tmp_path, *[one.format(40)] * 2), *SHORT)
-    done = here(*wide, code=5)
-    says = (
-        "error: no cut of small into stages fits: micro-batches of 32 on GPU:0 1.00 GiB"
-    )
-    assert says in done.stderr
-    says = (
-        "→ --micro-batch 8 fits: GPU:0 blocks 0–3 (934 MiB of 1.00 GiB), GPU:1 blocks 4"
-    )
-    assert says in done.stderr
-    found, _ = result_of(*wide[1:], "--micro-batch", "8")
-    assert found.segments == ((0, 3, 0), (4, 7, 1))
-    peaks = [known(stage.memory_peak_bytes) >> 20 for stage in found.stages]
-    assert peaks == [934, 774]
     # Both hold 300 MiB beside what is planned.
     # The margin is by how much the plan was seen to be too little.
     close = profile(tmp_path, *[one.format(4)] * 2)
@@ -137,24 +103,12 @@ def test_where_no_cut_fits_it_says_what_does_or_what_never_will(tmp_path: Path) 
     assert "--resume" not in done.stderr
 
 
-def test_a_micro_batch_is_as_small_as_memory_makes_it(tmp_path: Path) -> None:
-    """No device holds a block with 8 samples, the fewest that blocks are measured with at first."""
-    one = f'{COMPUTE}\nbase_memory = "0.59 GiB"\nmemory_per_sample = "1 GiB"'
-    short = typed("--windows 1 --round-duration 0.1")
-    found, _ = result_of("--simulate", profile(tmp_path, one, one), *short)
-    assert found.micro_batch == 1
-    assert len(found.stages) == 2
-
-
 def test_named_cuts_are_those(tmp_path: Path) -> None:
     two = ("--cuts", "conv2d_5", "--micro-batches", "2")
     found, _ = result_of("--simulate", LARGE, *SHORT, *two)
     assert [(first, last) for first, last, _ in found.segments] == [(0, 0), (1, 1)]
     assert [block.calls for block in found.blocks] == [5, 3]
     assert found.micro_batches == 2
-    done = here("layers", "--simulate", LARGE, *SHORT, "--cuts", "conv2d_9", code=4)
-    words = "--cuts conv2d_9: the model is cut before each layer that you name, and "
-    assert words in done.stderr
 
 
 def test_an_interrupted_proof_goes_on_with_what_it_measured(tmp_path: Path) -> None:

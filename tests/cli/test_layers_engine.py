@@ -6,7 +6,6 @@ Two branches of a model are on two devices.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,13 +13,10 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.layers import Layers
 from gpubalance.settings.code import code_key
-from gpubalance.settings.device import JointProfile
-from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, ROOT, result_of
 from tests.cli.test_layers import parts_s, profile
 from tests.jobs.probes import holding_nothing, probe_of
 from tests.support.altered import altered
-from tests.support.told import refused
 
 BRANCHES = f"{ROOT / 'tests' / 'support' / 'two_branches.py'}:net"
 DEVICE = 'alpha_s = 0.05\nbeta_s = 0.001\nmemory = "1 GiB"\n'
@@ -66,20 +62,3 @@ def _known_to_hold_nothing(pair: str) -> None:
         "probes": (altered(none, device=0), none),
     }
     save(altered(probe, **changes))
-
-
-def test_what_a_model_was_compiled_with_is_refused_before_it_is_measured(
-    tensorflow: Any, tmp_path: Path
-) -> None:
-    from gpubalance.engine.pipeline.session import LayersSession
-
-    (tmp_path / "own.py").write_text(
-        "import keras\n\n\ndef net():\n"
-        "    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4), "
-        "keras.layers.Dense(3)])\n"
-        "    model.compile('sgd', 'mse', jit_compile=True)\n    return model\n"
-    )
-    settings = Settings(model=f"{tmp_path / 'own.py'}:net")
-    devices = simulated_devices("1")[0]
-    with refused("is compiled with jit_compile=True, which works on one device"):
-        LayersSession(devices, settings, JointProfile(), seed=0, cuts=())

@@ -29,7 +29,6 @@ UNNAMED = f"name the function: --model train.py:build; {HAS}"
 @cases(
     "named, code, told",
     ("--model train.py", 4, UNNAMED),
-    ("--model train.py:", 4, UNNAMED),
     (
         "--model train.py:build --data train.py",
         4,

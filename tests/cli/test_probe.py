@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,35 +39,6 @@ def step(devices, batches, number):
     time.sleep(0.02)
 """
 FEW = (*TINY_PAIR, *QUICK, "--max-batch", "32")
-
-
-# A batch of 8 takes longer than larger ones: at its first time only, or whenever it is measured.
-SLOW_EIGHT = """
-eights = []
-def step(devices, batches, number):
-    eights.append(batches == (8,))
-    return 0.2 if eights[-1] and sum(eights) < {times} else None
-"""
-
-
-@cases("times, is_told", (7, False), (10**6, True))
-def test_a_batch_that_took_longer_than_a_larger_one_is_measured_again(
-    times: int, is_told: bool, engine_that: Callable[[str], None]
-) -> None:
-    """A batch that took longer than a larger one is measured again and told if it stays so."""
-    engine_that(SLOW_EIGHT.format(times=times))
-    done = here("probe", *FEW, "--gpus", "0", "--json", code=0)
-    told = r"GPU:0: batch 8 took longer than batch \d+: measuring it again"
-    assert re.search(told, done.stderr)
-    probe = Probe.model_validate_json(done.stdout)
-    (entry,) = probe.probes
-    slower = [one for one in probe.warnings if one.code == "slower-than-larger"]
-    assert bool(slower) == is_told
-    eight = entry.curve[0]
-    assert (eight.batch, eight.measured_again) == (8, True)
-    assert (eight.step_time_s.median == pytest.approx(0.2)) == is_told
-    assert entry.step_time_model is not None
-    assert entry.step_time_model.planned_with == ("curve" if is_told else "line")
 
 
 def journals(state: Path) -> list[dict[str, Any]]:

@@ -36,9 +36,9 @@ from tests.cli.program import (
     start,
     typed,
 )
-from tests.faults.machine import Machine, codes_of
+from tests.faults.machine import codes_of
 from tests.jobs.probes import probe_of, with_second
-from tests.stand_in import TWO_UNLIKE_GPUS, engine
+from tests.stand_in import engine
 from tests.support.altered import altered
 from tests.support.cases import cases
 
@@ -65,14 +65,12 @@ def test_devices_are_those_named_in_their_order_with_samples() -> None:
 
 @cases(
     "options, even",
-    ("--gpus 0 --batches 8", None),
     ("--gpus 1 --batches 300 --micro-batches 110", None),
     ("--batches 30 20 --baseline none", None),
     ("--batches 20 20", [20, 20]),
     ("--batches 60 60 --micro-batches 60 30", [60, 60]),
     # GPU:1 holds 1.25 GiB: 0.25 + 0.125 GiB and 112 samples of 8 MiB.
     ("--batches 200 100", [112, 112]),
-    ("--batches 336 336 --micro-batches 112 112", [112, 112]),
     ("--batches 200 150 --micro-batches 200 40", [112, 112]),
 )
 def test_what_a_split_is_compared_with(options: str, even: list[int] | None) -> None:
@@ -125,36 +123,6 @@ def test_what_failed_in_the_kept_probe_is_told_before_a_worker_starts() -> None:
     assert here(*split, "--micro-batches", "200", "60", *SHORT).returncode == 0
 
 
-def test_a_batch_that_does_not_fit_runs_in_micro_batches() -> None:
-    # GPU:1 holds 112 samples at a time, and GPU:0 208.
-    split = typed("--gpus 0 1 --batches 200 150 --micro-batches 200 40")
-    done = here("run", *TINY_PAIR, *split, *SHORT, "--json", code=0)
-    result = json.loads(done.stdout)
-    first, second = result["replicas"]
-    assert first["compute_s"] == pytest.approx(0.008 + 0.0002 * 200)
-    # The fixed cost counts four times, as the first 30 are a micro-batch too.
-    # That makes 77 ms, not the 53 ms of a card that held all.
-    assert second["compute_s"] == pytest.approx(4 * 0.008 + 0.0003 * 150)
-    assert (result["batches"], result["micro_batches"]) == ([200, 150], [200, 40])
-    assert (second["batch"], second["micro_batch"]) == (150, 40)
-    assert result["global_batch"] == 350
-    assert re.search(r"GPU:1 \[150 = 30\+3×40\] ", done.stderr)
-
-
-def test_the_update_is_in_the_step_and_one_device_has_no_sync(tmp_path: Path) -> None:
-    profile = tmp_path / "updating.toml"
-    text = (ROOT / "configs" / "quick-pair.toml").read_text(encoding="utf-8")
-    updating = text.replace("alpha_s = 0.008", "alpha_s = 0.008\nupdate_s = 0.004")
-    profile.write_text(updating, encoding="utf-8")
-    asked = f"run --simulate {profile} --batches 120 80 --baseline none"
-    both = here(asked, *SHORT, code=0)
-    told = "step 42.0 ms = slowest compute 32.0 ms + update 4.00 ms + sync 6.00 ms;"
-    assert told in both.stdout
-    assert re.search(r"GPU:0 \[120\] \S+ samples/s compute 32.0 ms;", both.stderr)
-    alone = here(f"run --simulate {profile} --gpus 0 --batches 120", *SHORT, code=0)
-    assert "step 36.0 ms = slowest compute 32.0 ms + update 4.00 ms\n" in alone.stdout
-
-
 def trained_by(folder: Path, *arguments: str) -> list[str]:
     """The split of each timing of a run of that command, as text."""
     notes = folder / "trained.txt"
@@ -183,21 +151,6 @@ def test_with_xla_each_split_is_warmed_up_whole_and_once(tmp_path: Path) -> None
         assert 10 <= trained.count(split) <= 14 + windows
         first = trained.index(split)
         assert trained[first : first + 10] == [split] * 10
-
-
-def test_a_gpu_that_gets_warmer_and_no_slower_takes_no_longer(tmp_path: Path) -> None:
-    slow = "import time\ndef step(devices, batches, number):\n    time.sleep(0.3)\n    return 1.0\n"
-    degrees = " ".join(map(str, range(50, 90, 2)))
-    series = f"gpu 1 series temperature {degrees}"
-    warmer = TWO_UNLIKE_GPUS.replace("gpu 1 temperature 55", series)
-    run = typed("run --batches 30 20 --baseline none --windows 1")
-    lengths = []
-    for number, gpus in enumerate((TWO_UNLIKE_GPUS, warmer)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        result = Machine(folder, slow, gpus).result(*run)
-        lengths.append(len(result["step_time_s"]["samples"]))
-    assert lengths == [3, 3]  # as soon as it is known
 
 
 def test_an_interrupt_ends_the_worker_and_prints_what_it_has(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gpubalance.numbers.units import format_seconds
 from tests.cli.program import QUICK_PAIR, here, one_line
-from tests.faults.machine import codes_of, warning_of
+from tests.faults.machine import codes_of
 from tests.stand_in import engine
 
 FILE = """
@@ -123,22 +123,3 @@ def test_results_whose_steps_differ_are_compared_and_reported(tmp_path: Path) ->
     compared = one_line(here("compare", *both, cwd=tmp_path).stdout)
     assert "samples from the pipeline → held on the devices" in compared
     assert f"95 % up to {format_seconds(result['step_spread']['p95_s'])} " in compared
-
-
-def test_padded_batches_of_another_size_are_joined_and_told(tmp_path: Path) -> None:
-    """That they are is tested in tests/engine/test_user_data.py."""
-    own = engine(tmp_path, "def joined_from(global_batch): return 8")
-    result, _ = _run(tmp_path, "8 4", environment=own)
-    warning = warning_of(result, "batches-joined")
-    assert "batches have 8 samples" in warning["message"]
-    assert "batches of 12 (batch or padded_batch)" in warning["next"]
-
-
-def test_a_probe_of_ragged_text_says_that_its_steps_differ(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(FILE)
-    own = engine(tmp_path, "def unlike(): return True")
-    asked = ("probe --simulate 1 --max-batch 8 --duration 0.2 --json", *NAMED)
-    done = here(*asked, code=0, cwd=tmp_path, environment=own)
-    result = json.loads(done.stdout)
-    assert all(point["unlike"] for point in result["probes"][0]["curve"])
-    assert "batches-differ" in codes_of(result)

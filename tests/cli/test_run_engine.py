@@ -14,7 +14,7 @@ import pytest
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.results.timing import Timing
 from gpubalance.settings.settings import Settings
-from tests.cli.program import SHORT, TINY_PAIR, here, run_json, typed
+from tests.cli.program import SHORT, TINY_PAIR, here, typed
 from tests.jobs.drawn import windows_of
 from tests.stand_in import engine
 
@@ -66,12 +66,6 @@ def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     assert re.search(r"total \[200\] +\d+ samples/s", done.stderr)
     assert "the even split 100/100" in done.stdout
     assert max(map(len, done.stdout.split("\nnext: ")[0].splitlines())) <= 80
-
-
-@pytest.mark.campaign
-def test_a_keras_application_trains() -> None:
-    few = typed("--simulate 2 --model MobileNetV2 --batches 2 1 --baseline none")
-    assert run_json(*few)["settings"]["model"] == "MobileNetV2"
 
 
 def test_what_no_split_trains_is_refused_before_it_is_measured(tmp_path: Path) -> None:

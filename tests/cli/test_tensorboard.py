@@ -214,14 +214,6 @@ def test_a_trace_that_cannot_be_recorded_is_a_warning(probe: Done) -> None:
     assert "plugins" in warning["message"]
 
 
-def test_a_probe_is_traced_last(trains_nothing: dict[str, str], tmp_path: Path) -> None:
-    few = typed("--max-batch 16 --duration 0.2 --parallel")
-    options = ("--simulate", QUICK_PAIR, *few)
-    done = told(tmp_path, "probe", *options, variables=trains_nothing)
-    names = [f"{done.name}-GPU-{i}" for i in (0, 1)]
-    assert [path.parent.name for path in done.traces] == names
-
-
 def test_what_can_no_longer_be_written_is_told_at_the_end(tmp_path: Path) -> None:
     """What can no longer be written is told when the measurement is over."""
     window = WindowDone(1, 1, "", PAIR, measurement((6, 4), step_time(0.5)))

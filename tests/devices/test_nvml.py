@@ -86,7 +86,6 @@ NO_MEMORY = {"memory_bytes": None, "memory_free_bytes": None}
     ("handle 15", UNKNOWN, "lost"),
     ("all 15", UNKNOWN | {"name": None}, "lost"),
     ("handle 4", UNKNOWN, "no permission"),
-    ("handle 999", UNKNOWN, "Unknown Error"),
     ("uuid 3", UNKNOWN, "UUID"),
     ("memory 15", FIRST | {"bus_id": "0000:01:00.0"} | NO_MEMORY, "lost"),
     ("capability 16", FIRST | {"compute_capability": None}, "reset"),

@@ -104,12 +104,6 @@ def test_noise_is_the_devices_own_and_repeatable() -> None:
     assert np.std(drawn(1, 0)) == pytest.approx(0.1, rel=0.3)
 
 
-def test_drift_follows_its_points() -> None:
-    profile = paced(1.0, drift=[[20.0, 1.4], [40.0, 1.0]])
-    factors = [profile.drift_at(t) for t in (0, 19.9, 20, 39.9, 41)]
-    assert factors == [1.0, 1.0, 1.4, 1.4, 1.0]
-
-
 class CountedTime:
     """A clock that only counts, in place of Python's, and wakes whoever sleeps 1 ms late."""
 

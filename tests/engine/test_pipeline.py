@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,33 +77,6 @@ def test_they_train_as_on_one_device(make: Any, kind: str, options: Any) -> None
         pytest.skip("this Keras trains later layers with training=False, too")
     found = trained(make, lambda: getattr(keras.optimizers, kind)(0.01, **options))
     assert max(found.weights, found.slots, found.losses) < 1e-5
-
-
-@pytest.mark.full
-def test_the_same_operations_give_the_same_weights_to_the_last_bit() -> None:
-    """This holds where TensorFlow fuses no operations.
-
-    It fuses in other ways where a model is cut, and a deep model makes much of that.
-    """
-
-    def deep() -> Any:
-        of = keras.layers
-        body = given = keras.Input((8, 8, 3))
-        for number in range(3):
-            body = of.Conv2D(8, 3, padding="same", use_bias=False)(body)
-            body = of.ReLU(6.0)(of.BatchNormalization()(body))
-            if number:
-                body = of.Add()([body, of.DepthwiseConv2D(3, padding="same")(body)])
-        pooled = of.GlobalAveragePooling2D()(body)
-        return keras.Model(given, of.Dense(3, "softmax")(pooled))
-
-    adam = partial(optimizers.Adam, 0.01, global_clipnorm=0.1)
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    try:
-        found = trained(deep, adam, micro_batches=3)
-    finally:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-    assert max(found.weights, found.slots, found.losses) == 0
 
 
 def test_a_branch_on_a_device_of_its_own_trains_as_on_one() -> None:

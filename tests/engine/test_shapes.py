@@ -98,10 +98,8 @@ def measured(
             count = len(calls)
 
 
-FORMS: list[Any] = [("padded", True), ("parts", False)]
-FORMS.append(full("generator", False))
-for form in ("ragged", "generator", "parts"):
-    FORMS.append(full(form, True))
+FORMS: list[Any] = [("padded", True), ("parts", False), full("generator", False)]
+FORMS += [full(form, True) for form in ("ragged", "parts")]
 
 
 @pytest.mark.parametrize(("form", "pipeline"), FORMS)

@@ -69,8 +69,7 @@ def site_packages() -> Path:
     sources = [*sorted(PLUGIN.glob("*")), Path(__file__)]
     built = cache / f"tensorflow-{used.release}-{_digest(*sources)}"
     with _locked(cache / "lock"):
-        if not _is_whole(built):
-            shutil.rmtree(built, ignore_errors=True)
+        if not built.exists():
             _build(used, built)
     return built / _LIBRARY.parts[0]
 
@@ -118,13 +117,6 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _is_whole(built: Path) -> bool:
-    """Whether the library is the one that the compiler wrote."""
-    library, digest = built / _LIBRARY, built / "digest"
-    are_there = library.is_file() and digest.is_file()
-    return are_there and digest.read_text() == _digest(library)
-
-
 def _build(used: Needed, built: Path) -> None:
     """Compiles into a folder of its own, which gets its name when it is whole."""
     with tempfile.TemporaryDirectory(dir=built.parent) as name:
@@ -132,7 +124,6 @@ def _build(used: Needed, built: Path) -> None:
         library = folder / _LIBRARY
         library.parent.mkdir(parents=True)
         _compile(used, library)
-        (folder / "digest").write_text(_digest(library))
         folder.rename(built)
 
 

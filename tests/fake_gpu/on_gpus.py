@@ -6,75 +6,11 @@ It is TensorFlow alone, without the program.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 KIB = 1 << 10
-
-
-def descriptions() -> list[dict[str, Any]]:
-    """What TensorFlow says of its GPUs."""
-    from tensorflow.python.client import device_lib
-
-    found = []
-    for gpu in device_lib.list_local_devices():
-        told = {"told": gpu.physical_device_desc, "memory_bytes": gpu.memory_limit}
-        found += [told] * (gpu.device_type == "GPU")
-    return found
-
-
-def products() -> dict[str, Any]:
-    """When the host began to queue ten products of its own values, and when it had read the last."""
-    with tf.device("GPU:0"):
-        values = tf.eye(64)
-        values.numpy()
-        began_s = time.perf_counter()
-        for _ in range(10):
-            values = tf.matmul(values, values)
-        values.numpy()
-    return {"began_s": began_s, "read_s": time.perf_counter()}
-
-
-def flops() -> dict[str, int]:
-    """What TensorFlow says of the operations of a graph that has run on a GPU.
-
-    They are named as the graph's nodes.
-    """
-
-    @tf.function
-    def run(images: Any, filters: Any, gradients: Any, matrix: Any) -> Any:
-        back = {"strides": (1,) * 4, "padding": "SAME", "out_backprop": gradients}
-        found = tf.nn.conv2d(images, filters, 1, "VALID", name="counted_convolution")
-        given = found, filters[:, :, :, :2], (1,) * 4, "SAME"
-        by_filter = tf.nn.depthwise_conv2d(*given, name="counted_depthwise")
-        pooled = tf.nn.max_pool2d(found, 2, 2, "VALID", name="counted_pool")
-        deep = images[None], filters[None], (1,) * 5, "SAME"
-        solid = tf.nn.conv3d(*deep, name="counted_solid")
-        back |= {"input_sizes": images.shape, "filter": filters}
-        to_input = tf.raw_ops.Conv2DBackpropInput(name="counted_to_input", **back)
-        del back["input_sizes"], back["filter"]
-        back |= {"input": images, "filter_sizes": filters.shape}
-        to_filter = tf.raw_ops.Conv2DBackpropFilter(name="counted_to_filter", **back)
-        product = tf.matmul(matrix, matrix, transpose_b=True, name="counted_product")
-        products = tf.matmul(images, filters[0, :1], name="counted_products")
-        weights = tf.nn.softmax(product, name="counted_softmax")
-        squares = tf.square(weights, name="counted_square")
-        return by_filter, pooled, solid, to_input, to_filter, products, squares
-
-    given = list(map(tf.ones, ((2, 8, 8, 4), (3, 3, 4, 4), (2, 8, 8, 4), (6, 10))))
-    with tf.device("GPU:0"):
-        run(*given)
-        graph = run.get_concrete_function(*given).graph
-    told: dict[str, int] = {}
-    for node in graph.as_graph_def().node:
-        if node.name.startswith("counted_"):
-            counted = ops.get_stats_for_node_def(graph, node, "flops").value
-            told |= {} if counted is None else {node.name: int(counted)}
-    return told
 
 
 def sums() -> list[list[float]]:
@@ -125,43 +61,7 @@ def all_of_it() -> dict[str, Any]:
         tf.config.experimental.set_memory_growth(gpu, True)
     # Graphs run as they are written.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    told: Any = (descriptions, products, flops, sums, out_of_memory)
-    return {report.__name__: report() for report in told}
-
-
-def error_of(work: Callable[[], Any]) -> str:
-    """What an operation says that fails, after its error's name."""
-    try:
-        work()
-    except tf.errors.OpError as error:
-        return f"{type(error).__name__}: {error.message}"
-    return "no error"
-
-
-def faults() -> dict[str, str]:
-    """The errors of a machine whose first GPU has the faults of test_plugin.py."""
-    filters, matrix = tf.ones((3, 3, 1, 1)), tf.ones((2, 2))
-
-    @tf.function
-    def total() -> Any:
-        return tf.distribute.get_replica_context().all_reduce("sum", tf.ones(2))
-
-    def summed() -> Any:
-        return tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).run(total)
-
-    with tf.device("GPU:0"):
-        few, many = tf.ones((7, 4, 4, 1)), tf.ones((8, 4, 4, 1))
-        of = tf.nn
-        depthwise = few, filters, (1,) * 4, "SAME"
-        tried: dict[str, Callable[[], Any]] = {
-            "a smaller convolution": lambda: of.conv2d(few, filters, 1, "SAME"),
-            "a convolution": lambda: of.conv2d(many, filters, 1, "SAME"),
-            "a depthwise convolution": lambda: of.depthwise_conv2d(*depthwise),
-            "the first product": lambda: matrix @ matrix,
-            "the second product": lambda: matrix @ matrix,
-            "a sum": summed,
-        }
-        return {name: error_of(work) for name, work in tried.items()}
+    return {"sums": sums()}
 
 
 def hangs() -> bool:

@@ -14,7 +14,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.keep.saved import save
 from gpubalance.remedies import known_errors
 from gpubalance.results.plan import Plan
-from tests.cli.program import QUICK_PAIR, typed
+from tests.cli.program import typed
 from tests.faults.machine import BRIEF, NOTES, Machine, in_step
 from tests.jobs.probes import probe_of
 from tests.support.known import known
@@ -60,14 +60,6 @@ beta_s = 0.0001
 memory = "512 MiB"
 memory_per_sample = "4 MiB"
 """
-
-
-def test_17_what_is_suggested_lowers_only_what_does_not_fit(tmp_path: Path) -> None:
-    words = ("run", "--simulate", QUICK_PAIR, "--batches", "5000", "80")
-    done = Machine(tmp_path).refuses(5, *words)
-    told = "GPU:0 (Quick 3) at batch 5000 in the run of 5000/80"
-    assert f"error: out of memory: {told}" in done.stderr
-    assert "this fits (tried): --batches 208 80" in done.stderr
 
 
 JOINT = typed("run --gpus 0 1 --batches 64 64")

@@ -12,7 +12,7 @@ import pytest
 
 from gpubalance import errors
 from gpubalance.cli.config import defaults
-from gpubalance.devices.profile import load_profile, shipped_profiles
+from gpubalance.devices.profile import load_profile
 from gpubalance.guide.chapters import names, read_chapter
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile, JointProfile
@@ -55,13 +55,6 @@ def test_what_comes_from_the_program_is_as_the_program_has_it(name: str) -> None
 
 def test_a_measurement_is_documented_with_its_run() -> None:
     assert set(Measurement.model_fields) <= set(Run.model_fields)
-
-
-def test_the_guide_lists_the_profiles_that_come_with_it() -> None:
-    listed = re.findall(
-        r"(?m)^\| `([\w-]+)` \| .*(?:card|pair|device|none)", read("profiles")
-    )
-    assert set(shipped_profiles()) <= set(listed)
 
 
 def test_the_guide_has_errors_and_fields() -> None:

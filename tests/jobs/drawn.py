@@ -303,11 +303,9 @@ def group_of(worker: DrawnWorker) -> WorkerGroup:
     return cast("WorkerGroup", worker_group)
 
 
-def drawn_workers(
-    asked: BalanceRequest, offset: Offset = on_its_line, watch: Watch = quiet
-) -> JointWorkers:
+def drawn_workers(asked: BalanceRequest, offset: Offset = on_its_line) -> JointWorkers:
     """The workers of a balance on drawn devices, of which nothing is kept."""
     worker_group = DrawnGroup(asked.devices, asked.joint, offset=offset)
     return JointWorkers(
-        asked, None, cast("WorkerGroup", worker_group), watch, nothing_kept()
+        asked, None, cast("WorkerGroup", worker_group), quiet, nothing_kept()
     )

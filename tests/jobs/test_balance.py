@@ -21,7 +21,6 @@ from tests.jobs.probes import (
     QUICK,
     SMALL,
     devices_of,
-    holding_nothing,
     of_config,
     probe_of,
     with_memory,
@@ -93,13 +92,6 @@ def test_four_unlike_finish_together(wrong: tuple[float, ...], rounds: int) -> N
     _, how = balanced(small, plain, probe=probe, rounds=rounds, accumulate=1)
     assert known(how.run).imbalance <= 1.02
     assert len(how.rounds) <= rounds
-
-
-def test_a_device_that_holds_nothing_gets_no_samples() -> None:
-    devices, joint = of_config("quick-pair")
-    made, how = balanced(devices, joint, probe=holding_nothing(probe_of(devices)))
-    assert made.batches == (224, 0)
-    assert known(how.solo_gap).slowdown[1] == 0
 
 
 def test_a_device_that_is_left_out_may_leave_an_odd_number() -> None:

@@ -87,13 +87,11 @@ def test_a_pipeline_is_measured_until_its_rate_is_known() -> None:
 @cases(
     "held, solo, binds",
     (None, None, False),
-    (400.0, None, False),
     (403.0, None, False),  # within its interval
     (407.0, None, False),  # by less than 2 %
     (409.0, None, True),
     (None, 409.0, True),
     (300.0, 409.0, True),
-    (300.0, 300.0, False),
 )
 def test_a_pipeline_binds_where_it_clearly_gives_less(
     held: float | None, solo: float | None, binds: bool
@@ -344,7 +342,6 @@ def explored(
 @cases(
     "how, batches, max_batch, failed",
     # Memory for 1000 samples: three batches tell that, and then each second octave is enough.
-    ({"usable_bytes": 10_100}, [8, 16, 32, 128], 1 << 20, None),
     ({"usable_bytes": 20_580}, [8, 16, 32, 128, 512], 1 << 20, None),
     ({"usable_bytes": 20_580, "fails": 512}, [8, 16, 32, 128], 1 << 20, 512),
     ({"max_batch": 100}, [8, 16, 32, 64], 100, None),
@@ -352,10 +349,9 @@ def explored(
     # Without memory it ends on a plateau, or at 1024.
     ({}, [8, 16, 32, 64, 128, 256, 512, 1024], 1024, None),
     ({"rate_of": lambda batch: min(batch, 64)}, [8, 16, 32, 64, 128], 128, None),
-    ({"rate_of": lambda _: 5.0}, [8, 16, 32], 32, None),
     ({"fails": 64}, [8, 16, 32], 1 << 20, 64),
     ({"fails": 8}, [], 1 << 20, 8),
-    ids=range(10),
+    ids=range(8),
 )
 def test_which_batches_are_explored(
     how: dict[str, Any], batches: list[int], max_batch: int, failed: int | None
@@ -436,7 +432,6 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     (7, {"batch_multiple": 8}, "has only 7 samples, and batches are multiples of 8"),
     (8, {"batch_multiple": 8}, None),
     (63, {"least_samples": 64}, "--global-batch 63 or less with --batch-multiple 1"),
-    (56, {"least_samples": 64}, "--global-batch 56 or less"),
     (64, {"batch_multiple": 8, "least_samples": 64}, None),
 )
 def test_data_that_is_too_small_is_refused(
@@ -516,7 +511,6 @@ LONGER = "a step of 8 samples took 900 ms, longer than one of 64 (640"
     ([changed(8, 0.1, late_part=0.11), CALM[1]], {}, "slower-than-profile: at batch 8"),
     ([changed(8, 0.1, late_part=0.1), CALM[1]], {}, None),
     ([changed(8, 0.9), CALM[1]], {}, f"slower-than-larger: {LONGER}"),
-    (CALM, {"skipped": [1, 2, 3, 4]}, "smaller-batch-failed: batch 1, 2, 3, 4 failed"),
     (CALM, {"skipped": [*range(6)]}, "smaller-batch-failed: 0, 1, 2, 3 and 2 more"),
     (CALM, {"asked": {"margin_bytes": MIB}, "usable": None}, "margin-unknown: GPU:1"),
     (CALM, {"usable": None}, None),

@@ -95,13 +95,10 @@ NOISY = altered(known(DEVICES[0].profile), noise=0.5)
 @cases(
     "field, changed, what, baseline, other",
     ("settings", {"model": "train.py:build"}, "model", "small", "train.py:build"),
-    ("settings", {"precision": "mixed_float16"}, "precision", "tf32", "mixed_float16"),
     ("settings", {"xla": True}, "xla", "no", "yes"),
-    ("settings", {"input": "host"}, "input", "device", "host"),
     ("settings", {"all_reduce": "nccl"}, "all-reduce", "auto", "nccl"),
     ("environment", {"gpubalance": "9.9"}, "gpubalance", None, "9.9"),
     ("environment", {"tensorflow": "2.0"}, "tensorflow", software().tensorflow, "2.0"),
-    ("environment", {"driver": "580.1"}, "driver", None, "580.1"),
     ("devices", {"uuid": "GPU-012"}, "GPU:0", "GeForce GTX 1080 Ti (SIM-0)", None),
     ("devices", {"name": "Other"}, "GPU:0 name", "GeForce GTX 1080 Ti", "Other"),
     ("devices", {"profile": None}, "GPU:0 has a profile", "yes", "no"),

@@ -88,13 +88,6 @@ class Proofs:
                 raise self._error
 
 
-def test_the_better_of_two_proven_splits_is_taken(twice: Machine) -> None:
-    proofs = Proofs(2)
-    ended = twice.balanced(proofs)
-    assert proofs.there
-    assert ended.batches == proof_of(ended).batches
-
-
 def left_by_an_interrupt(machine: Machine, watch: Proofs) -> Plan:
     with pytest.raises(Interrupted) as raised:
         machine.balanced(watch)

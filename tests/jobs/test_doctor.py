@@ -102,7 +102,6 @@ def card(index: int, uuid: str, **more: str) -> Device:
     ("init_error 4", "no-permission", "no permission"),
     ("init_error 999", "nvml-broken", "NVML does not work: Unknown Error"),
     ("init_error 27", "nvml-broken", "NVML does not work: stand-in error 27"),
-    ("error count 999", "nvml-broken", "NVML does not work: Unknown Error"),
     ("driver 550.54.14", "no-gpu-seen", "sees no GPU"),
 )
 def test_a_driver_that_does_not_work_is_one_failure(
@@ -242,10 +241,8 @@ def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
 @cases(
     "loaded, capability, status, row",
     ("9.10.2", "6.1", "ok", None),
-    ("9.11.0", "6.1", "failure", "cudnn-without-this-gpu"),
     ("9.21.0", "7.0", "failure", "cudnn-without-this-gpu"),
     ("9.21.0", "7.5", "ok", None),
-    ("8.9.4", "8.6", "failure", "cudnn-too-old"),
     ("9.1.0", "8.6", "failure", "cudnn-too-old"),
     ("9.3.0", "8.6", "ok", None),
     (None, "8.6", "skipped", None),
@@ -269,11 +266,9 @@ def test_cudnn_is_held_against_each_gpu(
     "capability, status, row",
     ("6.1", "ok", None),
     ("8.6", "ok", None),
-    ("9.0", "ok", None),
     ("10.0", "warning", None),
     ("12.0", "failure", "gpu-too-new"),  # an RTX 50
     ("5.2", "failure", "capability-too-old"),
-    ("3.5", "failure", "capability-too-old"),
 )
 def test_the_build_or_the_driver_has_code_for_a_gpu(
     capability: str, status: str, row: str | None
@@ -433,7 +428,6 @@ def test_without_a_driver_it_says_so_first_and_checks_the_rest(tmp_path: Path) -
     ({"ID": "debian"}, "sudo apt-get install nvidia-driver"),
     ({"ID": "linuxmint", "ID_LIKE": "ubuntu debian"}, "sudo ubuntu-drivers install"),
     ({"ID": "fedora"}, "sudo dnf install akmod-nvidia"),
-    ({"ID": "void"}, ""),
     ({}, ""),
 )
 def test_a_driver_is_installed_by_the_distribution_s_own_command(

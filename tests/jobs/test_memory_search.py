@@ -55,27 +55,6 @@ def test_a_chance_out_of_memory_is_not_believed(machine: Machine) -> None:
         assert found > part * expected
 
 
-class Misblaming(DrawnGroup):
-    """Groups that blame another device than the one that ran out of memory, as TensorFlow may."""
-
-    @contextmanager
-    def worker(self, number: int = 0) -> Iterator[DrawnWorker]:
-        try:
-            with super().worker(number) as worker:
-                yield worker
-        except OutOfMemory as error:
-            error.replica = None if error.replica is None else (error.replica + 1) % 2
-            raise
-
-
-@cases("seed", 5009, 5026)
-def test_a_device_that_is_blamed_wrongly_keeps_its_batch(seed: int) -> None:
-    machine = Machine(seed, 0.0)
-    expected = machine.rate(machine.balanced().split)
-    found = machine.rate(machine.balanced(group_of=Misblaming).split)
-    assert found == pytest.approx(expected, rel=0.01)
-
-
 THIRTY = altered(QUICK, name="small", memory=(64 + 4 * 30) * MIB)
 TINY = altered(QUICK, memory=66 * MIB)
 FITS = "this fits (tried): --batches "
@@ -87,7 +66,6 @@ FITS = "this fits (tried): --batches "
     # TensorFlow may blame another device, or none.
     ((QUICK, THIRTY), (100, 60), 0, "GPU:1 (small) at batch 60", f"{FITS}100 30", 3),
     ((QUICK, THIRTY), (100, 60), None, "GPU:1 (small) at batch 60", f"{FITS}100 30", 2),
-    ((THIRTY,), (60,), 0, "GPU:0 (small) at batch 60", f"{FITS}30", 1),
     (
         (QUICK, THIRTY),
         (100, 20),
@@ -124,7 +102,6 @@ def test_what_does_not_fit_is_named_with_what_does(
 @cases(
     "replica, needed, told",
     (1, (70, 80), ": GPU:1 needs 80.0 MiB, and 75.0 MiB are free"),
-    (0, (70, 80), ": GPU:0 needs 70.0 MiB, and 75.0 MiB are free"),
     (None, (70, 80), ": GPU:1 needs 80.0 MiB, and 75.0 MiB are free"),
     (None, (75, 75), ""),
     (1, (70, None), ""),

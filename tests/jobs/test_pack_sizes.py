@@ -8,10 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from gpubalance.jobs.balance.balance import find_and_prove
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.packs import choose_packs, has_much_sync
-from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split
+from gpubalance.jobs.balance.rounds import measure_split
 from gpubalance.jobs.events import Doing, Event, Watch
 from gpubalance.jobs.keep.command_journal import free_journal
 from gpubalance.jobs.keep.journal import Journal
@@ -26,7 +25,7 @@ from gpubalance.settings.requests import BalanceRequest
 from gpubalance.workers.messages import Build
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import DrawnGroup, DrawnWorker, nothing_kept, quiet, ready
-from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, measurement_of, probe_of
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, measurement_of
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
@@ -208,17 +207,3 @@ def test_an_interruption_leaves_the_size_of_what_is_known() -> None:
     with pytest.raises(KeyboardInterrupt):
         chosen(joint_workers)
     assert joint_workers.pack_bytes[SPLIT.used] == 0
-
-
-def test_a_balance_ends_with_what_its_packs_gave() -> None:
-    worker_group = PackedGroup({0: 0.008, MIB: 0.004, 4 * MIB: 0.006})
-    joint_workers = joint_workers_of(worker_group)
-    probe = altered(probe_of(PROFILED), devices=PLAIN)
-    plan = find_and_prove(BalanceRounds(joint_workers, probe))
-    assert plan.batches == (32, 32)
-    assert plan.settings.pack_bytes == MIB
-    assert plan.sync_s == pytest.approx(0.004)
-    run = known(known(plan.balance).run)
-    assert run.throughput.median == pytest.approx(64 / (COMPUTE_S + 0.004))
-    # Chosen once, after the first round
-    assert worker_group.sizes == [0, MIB, 4 * MIB, MIB]

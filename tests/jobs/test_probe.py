@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gpubalance.errors import NothingFits
 from gpubalance.jobs.events import Event, PointDone, TimeLeft, Watch
 from gpubalance.jobs.probe.curve import at_device_pace
 from gpubalance.jobs.probe.probe import probe
@@ -97,13 +96,6 @@ def test_the_time_left_of_devices_at_once_is_told(events_of_pair: list[Event]) -
     assert {point.device for point in before} == set(PAIR)
     assert len(told) > 2
     assert all(min(event.seconds, event.step_s) > 0 for event in told)
-
-
-def test_the_published_solo_figures(pair: Probe) -> None:
-    model = model_of(pair.probes[0])
-    published = {64: 684, 256: 1128, 512: 1260, 1024: 1345}
-    rates = {batch: batch / model.planned.step_time_s(batch) for batch in published}
-    assert rates == pytest.approx(published, rel=0.03)
 
 
 def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit(pair: Probe) -> None:
@@ -226,21 +218,3 @@ def test_a_margin_is_kept_free_and_the_update_is_measured_apart() -> None:
     assert known(one.update_s) >= 0.020 - 1e-6
     for point in one.curve:
         assert point.step_time_s.median >= updating.compute_s(point.batch) + 0.019
-
-
-def test_where_not_even_one_sample_fits_it_says_what_is_needed() -> None:
-    """Where not even one sample fits it says what is needed and the others are measured."""
-    none, few = (altered(QUICK, memory=66 * MIB + more * 4 * MIB) for more in (0, 5))
-    with pytest.raises(NothingFits) as caught:
-        probed(none, QUICK, few, duration_s=0.2, max_batch=16)
-    told = f"{TINY} does not fit on GPU:0 at batch size 1"
-    assert f"{told}: it needs 68.0 MiB, and 66.0 MiB" in str(caught.value)
-    result = caught.value.partial
-    assert isinstance(result, Probe)
-    assert [one.complete for one in result.probes] == [False, True, True]
-    assert result.probes[0].solo_best is None
-    # The other one is as large as was asked for, and more was not tried.
-    assert limit_of(result.probes[1]) == (16, None)
-    assert known(result.probes[1].batch_limit).max_batch == 16
-    # This limit is below the multiple.
-    assert limit_of(result.probes[2]) == (5, 6)

@@ -49,7 +49,6 @@ def rounds_and_run() -> tuple[BalanceRounds, Run]:
     (0.95, (0.90, 1.01), False),
     (0.90, None, False),
     (1.0, (1.0, 1.0), False),
-    (1.2, (1.1, 1.3), False),
 )
 def test_the_even_split_is_proven_only_if_all_of_its_interval_is_faster(
     monkeypatch: pytest.MonkeyPatch,

@@ -64,13 +64,6 @@ def test_a_round_ends_when_it_is_known_within_half_a_percent() -> None:
     assert len(round_of(0.0, at_least_s=3.0)) > 10
 
 
-def test_the_even_split_is_proposed_if_it_is_faster_than_the_best() -> None:
-    """The even split is proposed if it is faster than the best that was found."""
-    made, _ = proven(*noisy_devices(PAIR, 0.01), 64, global_batch=128)
-    assert made.batches == (64, 64)
-    assert proof_of(made).speedup_over_even == 1.0
-
-
 @cases("asked", {}, {"batch_multiple": 8}, {"global_batch": 312}, ids=str)
 def test_the_largest_even_split_is_proposed_if_faster(asked: dict[str, int]) -> None:
     """The largest even split that fits is proposed if it is faster and as asked.

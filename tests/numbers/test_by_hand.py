@@ -157,7 +157,6 @@ def test_too_few_samples_and_none_that_vary() -> None:
     "interval, verdict",
     ((1.0051, 1.1), "faster"),
     ((1.005, 1.1), "no difference"),
-    ((0.9, 1.1), "no difference"),
     ((0.9, 1 / 1.005), "no difference"),
     ((0.9, 0.9949), "slower"),
     (None, None),
@@ -184,13 +183,11 @@ def level(first: float, second: float, cut: int, count: int) -> list[float]:
     "samples, shifts",
     (level(1.0, 1.05, 15, 30), True),
     (level(1.05, 1.0, 15, 30), True),
-    (level(1.0, 1.05, 9, 30), True),
     (level(1.0, 1.05, 2, 30), False),
     (level(1.0, 1.029, 15, 30), False),
     (level(1.0, 1.031, 15, 30), True),
     (level(1.0, 1.0, 15, 30), False),
     (level(1.0, 2.0, 3, 6), False),
-    ([], False),
     ([1.0], False),
 )
 def test_another_level_is_clear_and_3_percent(

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 from gpubalance.numbers.stats import median, spread
 from gpubalance.numbers.steady import (
-    _clear_cuts,
-    _distances,
     _trend,
     falling_pairs,
     has_trend,
@@ -117,19 +115,6 @@ def test_the_verdicts_are_those_of_all_pairs() -> None:
         assert _trend(samples) == pytest.approx(slope, abs=1e-9)
         verdicts.add((trend, steady))
     assert verdicts == {(True, True), (True, False), (False, True), (False, False)}
-
-
-def test_clear_cuts_and_distances_are_those_of_all_pairs() -> None:
-    source = random.Random(3)
-    counts = set()
-    for _ in range(300):
-        samples = drawn(source, source.randint(4, 40))
-        cuts = clear_cuts(samples)
-        assert _clear_cuts(samples) == cuts
-        distances = [distance(samples[: n + 1]) for n in range(len(samples))]
-        assert _distances(samples) == pytest.approx(distances)
-        counts.add(len(cuts))
-    assert len(counts) > 5
 
 
 @given(

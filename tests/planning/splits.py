@@ -1,14 +1,10 @@
-"""Draws problems for the solver, and finds their best splits.
-
-Brute force and a solver of integer programs find them.
-"""
+"""Draws problems for the solver, and finds their best splits by brute force."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from functools import reduce
-from itertools import product
 from random import Random
 from typing import Any
 
@@ -16,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Curve, Line
@@ -224,56 +219,13 @@ def random_loads(random: Random, devices: int, limit: int) -> tuple[Load, ...]:
     return tuple(loads)
 
 
-def by_integer_program(problem: Problem, rate: float | None) -> float:
-    """HiGHS' answer to a problem of lines, with all devices' sync.
-
-    It is the least step time, or the most of Σb − rate·T.
-
-    Variables: T, and for device i and each k the batch b and whether it is used, y. Some y at most
-    is 1; b ≤ k·limit·y; (k·α + u)·y + β·b + s ≤ T.
-    """
-    rows = []
-    low = []
-    high = []
-    counts = range(1, problem.micro_batches + 1)
-    pairs = list(product(range(len(problem.loads)), counts))
-    size = 1 + 2 * len(pairs)
-
-    def constrain(parts: dict[int, float], at_least: float, at_most: float) -> None:
-        row = np.zeros(size)
-        row[list(parts)] = list(parts.values())
-        rows.append(row)
-        low.append(at_least)
-        high.append(at_most)
-
-    for n, (i, k) in enumerate(pairs):
-        load = problem.loads[i]
-        b = 1 + 2 * n
-        y = 2 + 2 * n
+def samples_by(problem: Problem) -> tuple[NDArray[Any], Any]:
+    """Each time at which a device of a line is done, and how many samples all can do by it."""
+    of_devices = []
+    for load in problem.loads:
         assert isinstance(load.model, Line)
-        constrain({b: 1, y: -k * load.limit}, -np.inf, 0)
-        fixed_s = k * load.model.alpha_s + load.update_s
-        parts = {b: load.model.beta_s, y: fixed_s, 0: -1}
-        constrain(parts, -np.inf, -problem.sync.otherwise_s)
-    for i in range(len(problem.loads)):
-        constrain({2 + 2 * n: 1 for n, (of, _) in enumerate(pairs) if of == i}, 0, 1)
-    samples = [1 + 2 * n for n in range(len(pairs))]
-    least = problem.global_batch or 1
-    most = problem.global_batch or problem.max_global_batch or 1e9
-    constrain(dict.fromkeys(samples, 1.0), least, most)
-    cost = np.zeros(size)
-    cost[0] = 1 if rate is None else rate
-    if rate is not None:
-        cost[samples] = -1
-    top = [np.inf]
-    for i, k in pairs:
-        top += [k * problem.loads[i].limit, 1]
-    done = milp(
-        cost,
-        constraints=LinearConstraint(np.array(rows), low, high),
-        bounds=Bounds(np.zeros(size), top),
-        integrality=[0] + [1] * (size - 1),
-        options={"mip_rel_gap": 0.0},
-    )
-    assert done.status == 0, done.message
-    return float(done.fun)
+        batches = np.arange(1, load.limit * problem.micro_batches + 1)
+        fixed_s = np.ceil(batches / load.limit) * load.model.alpha_s + load.update_s
+        of_devices.append(fixed_s + load.model.beta_s * batches)
+    times_s = np.concatenate(of_devices) * (1 + 1e-12)
+    return times_s, sum(np.searchsorted(own_s, times_s) for own_s in of_devices)

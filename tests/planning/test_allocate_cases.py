@@ -17,7 +17,6 @@ from gpubalance.planning.problem import (
     TooFineError,
 )
 from gpubalance.planning.sync import Syncs
-from tests.planning.splits import assert_split, with_required
 from tests.support.cases import cases
 
 FAST = Load(Line(0.01, 0.001, 0.0), 256)
@@ -31,20 +30,6 @@ def problem_of(*loads: Load, sync_s: float = 0.0, **wanted: Any) -> Problem:
 
 def best_of(*loads: Load, sync_s: float = 0.0, **wanted: Any) -> Allocation:
     return allocate(problem_of(*loads, sync_s=sync_s, **wanted))
-
-
-def test_accumulation_only_where_it_pays() -> None:
-    alike, dear = (
-        best_of(FAST, FAST, sync_s=sync_s, micro_batches=8, micro_batch_tolerance=0.05)
-        for sync_s in (0.001, 0.1)
-    )
-    assert alike.split.batches == alike.split.micro_batches == (256, 256)
-    assert dear.split.global_batch > 512
-    assert dear.split.micro_batches == (256, 256)
-    # Memory holds back the fast one: it does its micro-batches while the slow one does one.
-    small = best_of(replace(FAST, limit=64), SLOW, micro_batches=8)
-    assert small.split.batches[0] > 64 >= small.split.micro_batches[0]
-    assert small.split.micro_batches[1] == small.split.batches[1]
 
 
 def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
@@ -62,34 +47,6 @@ def test_a_device_that_is_not_worth_its_sync_is_left_out() -> None:
     # 320 samples in 266 ms and sync are as fast as 256 in 266 ms with 66.5 ms of it.
     for sync_s, used in ((0.066, (0, 1)), (0.067, (0,))):
         assert best_of(FAST, SLOW, sync_s=sync_s).split.used == used
-
-
-def test_a_device_that_is_required_is_used_whatever_it_costs() -> None:
-    slow_alone = with_required(problem_of(FAST, SLOW, sync_s=9.0), 1)
-    assert allocate(slow_alone).split.batches == (0, 256)
-    with pytest.raises(NoSplitError) as error:
-        allocate(with_required(problem_of(FAST, SLOW, global_batch=1), 0, 1))
-    assert (error.value.below, error.value.above) == (None, 2)
-
-
-def test_the_update_is_charged_to_one_device_alone_as_to_several() -> None:
-    """320 samples in 334 ms are a higher rate than 256 in 274 ms.
-
-    They are a lower one than 256 in the 266 ms without an update.
-    """
-    updating = [replace(load, update_s=0.008) for load in (FAST, SLOW)]
-    found = best_of(*updating, sync_s=0.06)
-    assert found.split.batches == (256, 64)
-    assert found.compute_s == pytest.approx((0.266, 0.266))
-    assert found.step_time_s == pytest.approx(0.266 + 0.008 + 0.06)
-    alone = best_of(updating[0], sync_s=0.06)
-    assert alone.step_time_s == pytest.approx(0.266 + 0.008)
-
-
-def test_micro_batches_pay_their_fixed_cost_each_and_one_update() -> None:
-    found = best_of(replace(FAST, update_s=0.1), global_batch=1024, micro_batches=4)
-    assert found.split.micro_batches == (256,)
-    assert found.step_time_s == pytest.approx(4 * (0.01 + 0.256) + 0.1)
 
 
 def test_what_binds() -> None:
@@ -120,14 +77,6 @@ def test_flat_devices_share_evenly_and_rounding_breaks_nothing() -> None:
     assert best_of(*[through_zero] * 4).split.batches == (1, 1, 1, 1)
 
 
-def test_a_curve_is_never_below_zero_before_its_first_point() -> None:
-    steep = Load(Curve((8, 16), (0.1, 1.0)), 16)
-    assert steep.model.step_time_s(1) == pytest.approx(0.1 / 8)
-    found = best_of(steep)
-    assert found.throughput == pytest.approx(80)
-    assert_split(problem_of(steep), found)
-
-
 def test_no_device_gets_a_batch_that_a_larger_one_outruns() -> None:
     """No device gets a batch that a larger one outruns if others can have less.
 
@@ -146,9 +95,6 @@ def test_no_device_gets_a_batch_that_a_larger_one_outruns() -> None:
 
 @cases(
     "wanted, below, above",
-    ({"global_batch": 600}, 512, None),
-    ({"global_batch": 4, "multiple": 8}, None, 8),
-    ({"global_batch": 100, "multiple": 8}, 96, 104),
     ({"global_batch": 100, "max_global_batch": 64}, 64, None),
     ({"max_global_batch": 4, "multiple": 8}, None, 8),
     ({"multiple": 300}, None, None),

@@ -47,7 +47,7 @@ from gpubalance.planning.parts import (
     slow_time,
     split_step,
 )
-from gpubalance.planning.problem import Allocation, Load, Problem
+from gpubalance.planning.problem import Load
 from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.planning.search import Grid
 from gpubalance.planning.solver import best_deadline
@@ -169,9 +169,7 @@ def test_the_monotone_curve_is_the_nearest(points: list[tuple[int, float]]) -> N
 @cases(
     "smallest, largest, multiple, sizes",
     (8, 64, 8, [8, 16, 32, 64]),
-    (8, 72, 8, [8, 16, 32, 72]),
     (8, 80, 8, [8, 16, 32, 64, 80]),
-    (8, 73, 1, [8, 16, 32, 64, 73]),
     (8, 8, 8, [8]),
     (8, 9, 1, [8, 9]),
     (3, 5, 8, [8]),
@@ -187,11 +185,9 @@ def test_octaves_by_hand(
     "points, multiple, sizes",
     ([(64, 100.0), (128, 150.0)], 1, [81, 102]),
     ([(64, 100.0), (128, 150.0)], 8, [80, 104]),
-    ([(64, 74.9), (128, 150.0)], 1, [81, 102]),
     ([(64, 100.0), (128, 108.6)], 1, []),
     ([(64, 100.0), (128, 108.8)], 1, [81, 102]),
     ([(64, 108.8), (128, 100.0)], 1, [81, 102]),
-    ([(8, 30.0), (16, 49.0), (32, 98.1), (64, 100.0)], 1, [20, 25]),
     ([(8, 30.0), (16, 50.0), (32, 98.1), (64, 100.0)], 1, [10, 13, 20, 25]),
     ([(64, 100.0), (96, 150.0)], 1, [81]),
     ([(64, 100.0), (95, 150.0)], 1, []),
@@ -212,7 +208,6 @@ def test_the_knee_by_hand(
     "points, multiple, sizes",
     ([(32, 100.0), (128, 200.0), (512, 210.0)], 1, [64]),
     ([(8, 40.0), (32, 100.0), (128, 198.0), (512, 210.0)], 1, [64]),
-    ([(32, 100.0), (64, 150.0), (256, 210.0)], 8, [128]),
     ([(64, 100.0), (224, 150.0)], 8, [120]),
     ([(64, 100.0), (223, 150.0)], 1, []),
 )
@@ -339,7 +334,6 @@ def test_a_forecast_by_hand() -> None:
     (40, 500, 75, 35),
     (40, 500, 500, 6),
     (40, 500, 5000, 0),
-    (20, 500, 50, 20),
     (5, 500, 50, 5),
     (40, None, 50, 40),
 )
@@ -503,16 +497,6 @@ def test_when_a_sum_may_tell_more() -> None:
     assert shorter.smallest_measured_superset({0, 1}) == {0, 1, 3}
     assert shorter.longest_s == 0.2
     assert shorter.of({0}) == 0.0
-
-
-def test_problems_and_allocations_by_hand() -> None:
-    load = Load(Line(0.1, 0.01, 0.0), 100)
-    assert load.compute_s(50, 20) == pytest.approx(0.2 + 2 * 0.3)
-    split = Allocation(BatchSplit((30, 10)), (0.4, 0.2), 0.5, ())
-    assert split.throughput == 80.0
-    assert Problem((load,)).value(split) == 80.0
-    halved = Problem((load,), objective=lambda batch, step_s: batch / step_s / 2)
-    assert halved.value(split) == 40.0
 
 
 def test_who_starts_the_next_command() -> None:

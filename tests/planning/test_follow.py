@@ -141,25 +141,6 @@ def test_a_step_in_which_a_card_slows_down_tells_no_fixed_cost(
     assert known(training.follower.gain) == pytest.approx(gain, rel=0.01)
 
 
-@pytest.mark.full
-def test_the_gain_is_right_where_a_card_gets_hot_slowly() -> None:
-    """Long before and after a change the card's own slowdown looks like its batch's."""
-    devices = pair([(10 + 2.0 * number, 1 + 0.01 * number) for number in range(41)])
-    training = DrawnTraining(devices, JOINT, EVEN)
-    gain = true_gain(training, devices, 1600)
-    assert known(training.follower.gain) == pytest.approx(gain, rel=0.01)
-
-
-@pytest.mark.full
-def test_after_a_slow_recovery_the_split_is_near_the_best() -> None:
-    """How times varied as a card got faster is no doubt of those that are steady since."""
-    cooler = [(30 + 3.0 * number, 2 - 0.05 * number) for number in range(1, 21)]
-    devices = pair([(10, 2.0), *cooler])
-    training = trained(DrawnTraining(devices, JOINT, EVEN), 125)
-    best_s = best_step_s(devices, (1.0, 1.0), 200)
-    assert best_s > 0.98 * taken_s(devices, JOINT, training.split, (1.0, 1.0))
-
-
 def test_a_throttle_that_comes_and_goes_costs_little() -> None:
     """By an epoch's median it was at times slower than no change at all."""
     times = [(3.0 * number, HOT if number % 2 else 1.0) for number in range(1, 20)]

@@ -163,20 +163,6 @@ def test_any_answers_whatever_end_within_the_bound_at_close_ends(
     assert len(tried) <= (bound(top) + top.bit_length() + 5) * (1 + sum(again))
 
 
-@given(st.integers(0, 3000), st.integers(1, 3000), multiples)
-def test_without_known_memory_it_is_exact(limit: int, top: int, multiple: int) -> None:
-    grid = Grid(multiple)
-
-    def try_batch(batch: int, _: str) -> TriedBatch:
-        return TriedBatch(batch, batch <= limit)
-
-    asked: Any = {"max_batch": top, "multiple": multiple}
-    result = find_limit(try_batch, memory_bytes=None, **asked)
-    last = grid.rung(min(limit, top))
-    assert result.fits == (grid.batch(last) or None)
-    assert result.fails == (None if last == grid.rung(top) else grid.batch(last + 1))
-
-
 @given(
     randoms,
     limits,
@@ -381,23 +367,6 @@ def test_close_ends_will_do_once_four_tries_found_no_neighbours() -> None:
     neighbours = by_prediction(line, within=0.04)
     assert neighbours == by_prediction(line)
     assert joined(line, neighbours)
-
-
-def test_ends_are_halved_once_memory_has_misled_for_four_tries() -> None:
-    """What fits takes all memory from some batch on, so it tells nothing of the limit."""
-    usable = 10**9
-
-    def memory(batch: int) -> int:
-        return usable + 1 if batch > 20_003 else min(1000 * batch, usable - 10**6)
-
-    packed = Case(memory, usable, 8, tuple((n, memory(n)) for n in (1024, 8192)))
-    trials = by_prediction(packed, within=0.04).trials
-    fits, fails = 8192, trials[3].batch
-    for trial in trials[4:]:
-        if trial.batch != fails:  # once more, to be sure
-            assert trial.batch == pytest.approx((fits + fails) / 2, abs=8)
-        fits, fails = (trial.batch, fails) if trial.fits else (fits, trial.batch)
-    assert fails <= 1.041 * fits
 
 
 def test_a_search_ends_once_what_it_found_is_enough() -> None:

@@ -139,21 +139,6 @@ def test_a_longer_backward_pass_hides_more_of_the_sync(
     assert renumbered.curve({0, 1}).at(busy_s) == pytest.approx(sync_s)
 
 
-def test_sync_that_rises_or_falls_faster_than_compute_hides_is_on_the_line_between() -> (
-    None
-):
-    rising = SyncCurve.through([(0.1, 0.02), (0.3, 0.04)])
-    steep = SyncCurve.through([(0.1, 0.05), (0.15, 0.01)])
-    assert rising.at(0.2) == pytest.approx(0.03)
-    assert steep.at(0.125) == pytest.approx(0.03)
-
-
-def test_a_step_counts_with_a_shorter_one_of_longer_compute() -> None:
-    """150 ms were measured with 100 ms of compute, and 130 ms with 120 ms."""
-    curve = SyncCurve.through([(0.100, 0.050), (0.120, 0.010), (0.120, 0.015)])
-    assert curve.at([0.100, 0.110, 0.120]) == pytest.approx([0.030, 0.020, 0.010])
-
-
 def sync_by_hand(points: list[tuple[float, float]], busy_s: float) -> float:
     """The same by the rule, from one point to the next."""
     lowered = []
@@ -185,17 +170,6 @@ def test_sync_is_as_by_hand_and_no_longer_compute_makes_a_step_shorter(
     assert (np.diff(steps_s) > -1e-12).all()
 
 
-def test_a_plan_for_another_global_batch_takes_the_sync_of_its_compute() -> None:
-    """Two cards of 1 ms a sample: 100 and 400 each were measured, 130 and 200 each are planned."""
-    pair = frozenset({0, 1})
-    syncs = Syncs({pair: 0.010}, curves={pair: SyncCurve.through(ROUNDS)})
-    problem = Problem((Load(Line(0.0, 0.001, 0.0), 400),) * 2, syncs)
-    for each, step_s in ((100, 0.140), (130, 0.150), (200, 0.210), (400, 0.410)):
-        planned = allocate(replace(problem, global_batch=2 * each))
-        assert planned.split.batches == (each, each)
-        assert planned.step_time_s == pytest.approx(step_s)
-
-
 @st.composite
 def with_sets(draw: st.DrawFn) -> Problem:
     """A problem in which some sets, or all, have a sync of their own.
@@ -216,11 +190,6 @@ def with_sets(draw: st.DrawFn) -> Problem:
         if points:
             curves[devices] = SyncCurve.through(points)
     return replace(problem, sync=Syncs(measured_s, curves=curves))
-
-
-@given(problem=with_sets())
-def test_no_split_of_any_set_is_better(problem: Problem) -> None:
-    assert_best(problem)
 
 
 @given(problem=with_sets(), data=st.data())

@@ -6,11 +6,10 @@ In a report its picture is its timeline, and its tables have its numbers.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
-from gpubalance.render.layers import layers_summary, timeline_lines
+from gpubalance.render.layers import layers_summary
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.table import exact
 from gpubalance.results.layers import Layers
@@ -47,19 +46,6 @@ def test_a_device_with_little_to_do_has_a_line_that_says_why(result: Layers) -> 
 
 def told(result: Layers) -> list[str]:
     return [part for part in layers_summary(result) if isinstance(part, str)]
-
-
-def test_a_line_of_text_has_each_device_s_time_in_proportion(result: Layers) -> None:
-    _, *rows = timeline_lines(result, 80)
-    for row, stage in zip(rows, result.stages, strict=True):
-        spans = list(result.timeline.spans(stage.device))
-        for before, after in pairwise(spans):
-            assert before.end_s <= after.start_s + 1e-6
-        label, line = row.split(maxsplit=1)
-        assert label == result.devices[stage.device].label
-        for letters, seconds in (("Ff", stage.forward_s), ("Bb", stage.backward_s)):
-            part = sum(line.count(letter) for letter in letters) / len(line)
-            assert part == pytest.approx(seconds / result.step_time_s.median, abs=0.1)
 
 
 def test_the_prediction_s_interval_has_the_unit_of_what_it_is_about(

@@ -10,7 +10,6 @@ from gpubalance.render.live import (
     _bar,
     header_lines,
     joint_lines,
-    own_lines,
 )
 from tests.render.measurements import PAIR
 from tests.support.cases import cases
@@ -83,18 +82,6 @@ def test_as_many_devices_as_fit_have_a_row() -> None:
     assert "… and 5 more devices" in texts(split, height=1)
     assert not any(line.startswith("…") for line in texts(split, height=12))
     assert joint_lines({}, 80, 24) == []
-
-
-def test_the_rates_at_once_are_added_up() -> None:
-    rows = [DeviceRow(PAIR[1], 8), DeviceRow(PAIR[0], 8)]
-    assert len(own_lines(rows, 80, 24)) == 3
-    rows[0].rates = {"alone": 90.0, "at once": 80.0}
-    rows[1].rates = {"at once": 40.0}
-    lines = [line.plain for line in own_lines(rows, 80, 24)]
-    assert lines[1].startswith("GPU:0")
-    assert lines[-1] == "at once 120 samples/s"
-    assert "…" in lines[1]
-    assert "90.0" in lines[2]
 
 
 @cases(

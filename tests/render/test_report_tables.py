@@ -103,16 +103,6 @@ def test_page_tables_are_right(html: str, subjects: tuple[ReportSubject, ...]) -
                 assert [rounded(cell, column) for cell, column in pairs] in shown
 
 
-def test_a_page_shows_the_figures_and_units_of_telemetry(html: str) -> None:
-    page = samples.Page(html)
-    head, *rows = page.tables["Telemetry over time"]
-    figures = ["at, s", "temperature, °C", "power, W", "SM clock, MHz"]
-    assert head[1:] == [*figures, "memory clock, MHz", "throttled by"]
-    assert len(rows) == 120
-    assert ["GPU:0", "0", "50", "180.5", "1800", "5005", "nothing"] in rows
-    assert rows[-1][-1] == "thermal"
-
-
 def test_the_page_has_every_formula(html: str) -> None:
     text = samples.Page(html).text
     found = [formula for _, formulas in groups() for formula in formulas]

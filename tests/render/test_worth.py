@@ -48,9 +48,7 @@ AT_BEST = "GPU:1 alone at its best ({} at batch 100): "
 
 @cases(
     "alone, gain, worth",
-    (1000, "100 % more than ", "worth it"),
     (1960, "2 % more than ", "hardly worth it"),
-    (1999, "no more than ", "hardly worth it"),
     (4000, "50 % less than ", "not worth it, use GPU:1 alone"),
 )
 def test_a_second_device_is_worth_it_or_not(
@@ -82,15 +80,6 @@ def test_a_device_better_alone_is_also_compared_at_the_same_batch(
     at_best = "50 % less than GPU:1 alone at its best (4000 at batch 900)"
     assert said[0] == f"{gain} than {SAME.format(same)}{worth}"
     assert said[1].startswith(f"{at_best}: {larger}")
-
-
-def test_an_epoch_takes_its_samples_over_each_rate(run: Run) -> None:
-    (_, said) = worth_sentences(with_best(run, 1000), epoch=600_000)
-    wanted = "an epoch of 600,000 samples: 10.0 min with GPU:1 alone, 5.00 min with this split"
-    assert said == wanted
-    none = Baselines(even=None, solo_best=None, solo_sum=None)
-    (said,) = worth_sentences(altered(run, baselines=none), 2000)
-    assert said == "an epoch of 2,000 samples: 1.00 s with this split"
 
 
 def test_what_a_pipeline_can_not_feed_is_worth_nothing(run: Run) -> None:

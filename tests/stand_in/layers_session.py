@@ -5,7 +5,6 @@ It stands in the place of gpubalance.engine.pipeline.session: see session.py.
 Blocks have an eighth each of a profile's time and memory, and send a kilobyte a sample to the next.
 Steps take what the simulated schedule says, and are only counted. The script may have
 
-    slower(device, first, last)        by what factor these blocks are slower in the pipeline than alone
     step(devices, segments, number)    called at each timing of the pipeline, counted from 1 in each worker
     held(device)                       bytes that a device holds in the pipeline beside what its profile says
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpubalance.errors import BadInput
 from gpubalance.planning.pipeline.problem import (
     Block,
     BlockLoad,
@@ -44,13 +42,6 @@ class LayersSession(Session):
         self._joint = joint
         self._peaks: tuple[int | None, ...] = (None,) * len(devices)
         super().__init__(devices, settings, joint, seed=seed)
-        for name in cuts:
-            if name not in _NAMES[1:]:
-                why = (
-                    "the model is cut before each layer that you name, and the model "
-                    "has no layer of this name"
-                )
-                raise BadInput(f"--cuts {name}: {why}")
         starts = [0, *sorted(map(_NAMES.index, cuts))] if cuts else list(range(8))
         blocks = []
         for start, end in zip(starts, [*starts[1:], 8], strict=True):
@@ -108,13 +99,6 @@ class LayersSession(Session):
         problem = CutProblem(self._graph, loads, micro_batch, micro_batches, *link)
         cut = Cut(problem, segments)
         self._hold_cut(cut, order)
-        slower = []
-        for one in segments:
-            where = self._devices[one.device], one.first, one.last
-            slower.append(self._call("slower", *where) or 1.0)
-        for name in ("forward_s", "backward_s"):
-            pairs = zip(getattr(cut.costs, name), slower, strict=True)
-            object.__setattr__(cut.costs, name, tuple(s * by for s, by in pairs))
         timeline = simulate(cut, order)
         # A real device looks for what it is sent when it needs it.
         tasks = tuple(task._replace(ready_s=task.start_s) for task in timeline.tasks)

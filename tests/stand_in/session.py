@@ -15,7 +15,6 @@ file that ENGINE_STAND_IN_SCRIPT names, which may have
     needs(device, size)                bytes that a device needs for so many samples at a time
     holds(device, size)                whether so many samples at a time fit; where not, it is out of memory
     prefetched(samples)                seconds in which the user's data gives a batch of so many; else 10 µs a sample
-    joined_from(global_batch)          samples in the user's own batches, where such ones are made of them
     own_batch()                        samples in the user's own batches; else that is not known
     own_batch_stays()                  whether `split.fit` leaves them as they are; else it does not
     samples()                          how many samples the user's data has; else that is not known
@@ -181,10 +180,8 @@ class Session:
     def samples(self) -> int | None:
         return self._call("samples") if self.settings.data else None
 
-    def joined_from(self, global_batch: int) -> int | None:
-        """None unless the script says otherwise: batches have one shape."""
-        own: int | None = self._call("joined_from", global_batch)
-        return own
+    def joined_from(self, _: int) -> None:
+        """Batches have one shape."""
 
     def usual_remedies(self) -> tuple[Remedy, ...]:
         return ()

@@ -11,13 +11,11 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubalance.examples import FOLDER
 from tests.cli.program import ROOT
-from tests.support.cases import cases
 from tests.support.in_process import Program
 
 if find_spec("torch") is None:
@@ -62,39 +60,17 @@ def run(*words: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess
     return done
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/torch/exact.py finds, by case."""
-    done = run("-m", "tests.torch.exact", folder=tmp_path_factory.mktemp("exact"))
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return {found["case"]: found for found in map(json.loads, lines)}
-
-
-NAMES = """70/30
-99/1
-70/30, last 40
-99/1, last 40
-99/1, last 1
-70/30 in 32/30
-99/1 in 25/1
-70/30 in 32/8, float64
-30/70, one left out""".splitlines()
-
-
-@cases("name", *NAMES)
-def test_two_ranks_train_as_one_process_does(
-    name: str, trained: dict[str, Any]
-) -> None:
+def test_two_ranks_train_as_one_process_does(tmp_path: Path) -> None:
     """Ten steps in two epochs, in unequal shares and micro-batches, beside whole batches."""
-    found = trained.pop(name)
-    assert found["difference"] < (1e-14 if "float64" in name else 1e-6)
-    assert found["between_ranks"] == 0
-    assert found["moved"] > 0.1
-    assert found["counted"] == [1]
-
-
-def test_no_case_is_left(trained: dict[str, Any]) -> None:
-    assert trained == {}
+    done = run("-m", "tests.torch.exact", folder=tmp_path)
+    told = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(told) == 9
+    for found in map(json.loads, told):
+        name = found["case"]
+        assert found["difference"] < (1e-14 if "float64" in name else 1e-6), name
+        assert found["between_ranks"] == 0, name
+        assert found["moved"] > 0.1, name
+        assert found["counted"] == [1], name
 
 
 def test_the_curve_has_its_limit_however_memory_ends(tmp_path: Path) -> None:

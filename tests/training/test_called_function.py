@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.late import keras
 from tests.support.told import refused, warned
-from tests.training.cases import apart, in_both, in_split, largest, simulated
+from tests.training.cases import apart, in_both, in_split, largest
 from tests.training.models import classifier, compiled, dense
 from tests.training.samples import numbers
 
@@ -88,17 +88,6 @@ def test_making_it_anew_by_force_trains_what_is_trainable_now() -> None:
             on_epoch_begin=lambda epoch, _, trained=trained: freeze(trained, epoch)
         )
         trained.fit(X, Y, callbacks=[freezing], epochs=3, **OPTIONS)
-    assert apart(model, one_device) < 1e-6
-
-
-@pytest.mark.full
-def test_a_second_split_trains_what_the_first_one_traced() -> None:
-    _, model, one_device = in_both(classifier("sgd"))
-    for trained in (one_device, model):
-        trained.fit(X, Y, **OPTIONS)
-        trained.layers[0].trainable = False
-    one_device.fit(X, Y, **OPTIONS)
-    simulated((40, 60)).fit(model, X, Y, **OPTIONS)
     assert apart(model, one_device) < 1e-6
 
 

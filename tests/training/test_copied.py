@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import gpubalance
-from tests.support.cases import campaign, cases, full
+from tests.support.cases import cases, full
 from tests.support.late import keras, layers, losses, tf
 from tests.support.told import refused
-from tests.training.cases import apart, of_type, simulated
-from tests.training.models import classifier, compiled, loss_scaled, subclassed
+from tests.training.cases import apart, simulated
+from tests.training.models import classifier, compiled, subclassed
 from tests.training.samples import numbers
 
 X, Y = numbers(240)
@@ -36,11 +36,9 @@ def of_ones_own() -> Any:
 
 # The second is built in another split's scope.
 IN_SCOPE = full(classifier(), (20, 50, 30), 1e-6)
-HALF = of_type("mixed_float16", loss_scaled)
-OF_HALF = campaign(HALF, None, 2e-3)
 
 
-@cases("make, built_for, within", (of_ones_own, None, 1e-6), IN_SCOPE, OF_HALF)
+@cases("make, built_for, within", (of_ones_own, None, 1e-6), IN_SCOPE)
 def test_a_copy_has_all_that_the_model_learned_and_goes_on_as_it_would(
     make: Any, built_for: Any, within: float
 ) -> None:

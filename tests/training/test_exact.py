@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 from typing import Any
 
 import pytest
 
-from tests.support.cases import campaign, cases, full
+from tests.support.cases import cases
 from tests.training.cases import (
     CASES,
     SAMPLES,
@@ -39,32 +38,28 @@ HARDEST: list[tuple[str, tuple[Any, ...], tuple[int, ...]]] = [
     ("embedding of positions, Adam", IN_PARTS, (80,)),
     ("train_step of one's own", IN_PARTS, (80,)),
 ]
-# These have what neither the hardest nor another of them has: each is tried with one split. All
-# others are a campaign.
-FULL = {
+# These have what neither the hardest nor another of them has: each is tried with one split.
+# `scripts/bench exact` tries all of CASES.
+FULL = (
     *("synchronised batch norm behind a loss", "reduction sum", "float64", "CTC"),
     *("loss function of one's own, class_weight", "embedding, clipped"),
     *("state and losses of one's own layer", "autoencoder without a call"),
     *("several optimizers in one", "train_step that is a function"),
     *("reduction mean_with_sample_weight", "two inputs and outputs"),
     *("train_step of Keras' guide", "steps_per_execution 4"),
-}
-EVERY = []
-for (i, name), (j, batches) in product(enumerate(CASES), enumerate(SPLITS)):
-    is_full = name in FULL and (i + j) % len(SPLITS) == 0
-    EVERY.append((full if is_full else campaign)(name, batches))
+)
 
 
-@cases("name, batches", *EVERY)
-def test_a_split_gives_what_one_device_gives(
-    name: str, batches: tuple[int, ...]
-) -> None:
-    case = CASES[name]
+@pytest.mark.full
+@pytest.mark.parametrize("name", FULL)
+def test_a_split_gives_what_one_device_gives(name: str) -> None:
+    case, number = CASES[name], list(CASES).index(name)
+    split = -number % len(SPLITS)
     # Keras takes the mean of each output's own loss over batches of unlike sizes: it differs from
     # trace to trace.
     lasts = [SAMPLES] if "outputs" in name else LASTS
-    last = lasts[(list(CASES).index(name) + SPLITS.index(batches)) % len(lasts)]
-    (found,) = in_turn(case, simulated(batches), [last])
+    last = lasts[(number + split) % len(lasts)]
+    (found,) = in_turn(case, simulated(SPLITS[split]), [last])
     assert found.weights < case.within
     assert found.logs < max(case.within, 1e-5)
 

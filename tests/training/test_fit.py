@@ -17,12 +17,11 @@ import pytest
 from gpubalance.errors import PlanMismatch
 from gpubalance.training.split import load_plan
 from tests.cli.program import QUICK_PAIR, ROOT
-from tests.support.cases import campaign, cases
 from tests.support.late import keras, layers, tf
 from tests.support.python import python
 from tests.support.told import refused
 from tests.training.cases import KERAS_OWN, apart, in_both, in_split
-from tests.training.models import classifier, compiled, dense, subclassed
+from tests.training.models import classifier, compiled, dense
 from tests.training.plans import planned
 from tests.training.samples import numbers
 
@@ -115,31 +114,6 @@ def test_steps_of_what_is_not_trained_on_are_the_users_own_batches() -> None:
 
 def inputs_of(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name != "y"}
-
-
-@pytest.mark.full
-def test_validation_steps_are_the_users_own_batches() -> None:
-    """The split trains on arrays, and one device on the same batches without a `batch_size`.
-
-    That would be the size of validation too.
-    """
-    single = tf.data.Dataset.from_tensor_slices((X, Y))
-    arrays = {"validation_data": (X, Y), "validation_batch_size": 9}
-    kinds: dict[str, Any] = {
-        "smaller batches": lambda: {"validation_data": single.batch(4)},
-        "arrays in batches": lambda: arrays,
-        "generator": lambda: {"validation_data": of_generator()},
-    }
-    _, model, one_device = in_both()
-    for name, given in kinds.items():
-        options: dict[str, Any] = {"verbose": 0, "validation_steps": 2}
-        expected = one_device.fit(single.batch(100), **given(), **options).history
-        found = model.fit(X, Y, shuffle=False, **given(), **options).history
-        assert found["val_loss"] == pytest.approx(expected["val_loss"], abs=1e-6), name
-        assert found["val_accuracy"] == pytest.approx(expected["val_accuracy"]), name
-    options |= {"shuffle": False, "validation_split": 0.25}
-    validated = model.fit(X, Y, **options).history["val_loss"]
-    assert validated == [pytest.approx(model.evaluate(X[180:], Y[180:], verbose=0)[0])]
 
 
 def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
@@ -246,13 +220,12 @@ def test_a_callback_may_train_test_and_predict_on_a_batch_of_arrays() -> None:
     assert apart(model, one_device) < 1e-6
 
 
-@cases("micro_batches", campaign(None), (1, 9, 30))
-def test_moving_averages_are_those_of_all_samples(micro_batches: Any) -> None:
+def test_moving_averages_are_those_of_all_samples() -> None:
     def make() -> Any:
         last = layers.Dense(3, "softmax")
         return compiled([keras.Input((6,)), layers.BatchNormalization(), last])
 
-    _, model, one_device = in_both(make, (1, 9, 90), micro_batches)
+    _, model, one_device = in_both(make, (1, 9, 90), (1, 9, 30))
     options = {"batch_size": 100, "epochs": 2, "shuffle": False, "verbose": 0}
     for one in (one_device, model):
         one.fit(X[:200], Y[:200], **options)
@@ -304,8 +277,6 @@ def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
 @pytest.mark.full
 def test_one_model_takes_data_of_several_kinds() -> None:
     split, model = in_split(classifier("adam"))
-    split.evaluate(model, X, Y, verbose=0)
-    split.fit(model, X, Y, 100, 1, verbose=0)
     split.fit(model, X, Y.astype(np.int32), sample_weight=np.ones(240), verbose=0)
     validation = (X, Y, np.ones(240))
     split.fit(model, X.astype("f8"), Y, 200, verbose=0, validation_data=validation)
@@ -320,29 +291,6 @@ def test_one_model_takes_data_of_several_kinds() -> None:
         split.fit(model, endless, verbose=0)
     trained = split.fit(model, endless, steps_per_epoch=2, epochs=2, verbose=0)
     assert len(trained.history["loss"]) == 2
-
-
-@pytest.mark.full
-def test_padded_batches_stay_as_they_are() -> None:
-    def sentences() -> Iterator[Any]:
-        for length in (3, 5, 4):
-            words = np.arange(50 * length).reshape(50, length) % 19 + 1
-            yield words, words
-
-    spec = tf.TensorSpec((None, None), tf.int64)
-    data = tf.data.Dataset.from_generator(sentences, output_signature=(spec, spec))
-    body = [keras.Input((None,), dtype="int32"), layers.Embedding(20, 4)]
-    split, model = in_split(compiled, [*body, layers.Dense(20, "softmax")])
-    assert len(split.fit(model, data, epochs=2, verbose=0).history["loss"]) == 2
-
-
-@pytest.mark.full
-def test_a_subclass_that_was_built_without_its_layers_trains() -> None:
-    split, model = in_split(subclassed)
-    with split.scope(), pytest.warns(UserWarning, match="has unbuilt state"):
-        model.build((None, 6))
-    losses = split.fit(model, X, Y, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
 
 
 def test_importing_loads_no_tensorflow() -> None:

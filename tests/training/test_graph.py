@@ -16,6 +16,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training.split import Split
 from tests.engine.steps import IN_SMALL_PACKS
+from tests.support.cases import cases
 from tests.support.graphs import Crossing, crossings
 from tests.support.late import keras, layers
 
@@ -69,8 +70,11 @@ def _between(found: Iterable[Crossing]) -> set[Crossing]:
     return {one for one in between if one.takers != {"AssignVariableOp"}}
 
 
-def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host() -> None:
-    split, model = _beside_the_host()
+@cases("micro_batches", (), pytest.param((3, 2), marks=pytest.mark.full))
+def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host(
+    micro_batches: tuple[int, ...],
+) -> None:
+    split, model = _beside_the_host(micro_batches)
     with crossings(*_REPLICAS) as found:
         split.fit(model, *_samples(23), verbose=0)  # and a last batch of another size
         split.evaluate(model, *_samples(20), verbose=0)
@@ -78,15 +82,6 @@ def test_a_step_of_fit_or_evaluate_sends_nothing_to_the_host() -> None:
     assert {item.receiver for item in found} >= set(_REPLICAS)
     assert not _to_the_host(found)
     assert len(_between(found)) == 1  # what the second has counted in `evaluate`
-
-
-@pytest.mark.full
-def test_a_step_in_micro_batches_sends_nothing_to_the_host() -> None:
-    split, model = _beside_the_host((3, 2))
-    with crossings(*_REPLICAS) as found:
-        split.fit(model, *_samples(20), verbose=0)
-    assert not _to_the_host(found)
-    assert not _between(found)
 
 
 @pytest.mark.full

@@ -105,7 +105,9 @@ def test_nan_among_the_samples_is_told_as_a_loss_that_is_not_finite() -> None:
     x, y = one_hot(200)
     body = [keras.Input((6,)), layers.Dense(3, "softmax")]
     for given, among in (((x * np.nan, y), "inputs"), ((x, y * np.nan), "labels")):
-        (text,) = checked(compiled(body, "mse"), *given).warned
+        found = checked(compiled(body, "mse"), *given)
+        assert found.minimum == 1
+        (text,) = found.warned
         assert "is NaN or infinite for the samples tried" in text
         assert text.endswith(f"their {among} contain NaN or infinity")
 

@@ -27,16 +27,14 @@ from tests.training.samples import numbers
 X, Y = numbers(240)
 
 
-def hot_pair(
-    from_s: float = 0.3, micro_batches: tuple[int, ...] = (), **others: Any
-) -> tuple[Split, Any]:
+def hot_pair(from_s: float = 0.3, **others: Any) -> tuple[Split, Any]:
     """A split of two equal devices, and a model.
 
     The first device becomes slower after so many seconds of training; `others` are both's fields.
     """
     cool = DeviceProfile(name="cool", alpha_s=0.01, beta_s=0.002, **others)
     hot = altered(cool, name="hot", drift=(DriftPoint(from_s=from_s, factor=2.0),))
-    return of_pair(hot, cool, BatchSplit((50, 50), micro_batches))
+    return of_pair(hot, cool, BatchSplit((50, 50)))
 
 
 def of_pair(
@@ -151,13 +149,12 @@ def followed(
     *,
     monitor: Any = None,
     others: Sequence[Any] = (),
-    verbose: Any = 0,
 ) -> Any:
     """The monitor of an epoch in which the split changed, with other callbacks."""
     monitor = monitor or split.monitor(every=1, rebalance=True)
     batches = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(100)
     callbacks = [monitor, *others, ending(model, monitor, more)]
-    how = {"steps_per_epoch": 1000, "shuffle": False, "verbose": verbose}
+    how = {"steps_per_epoch": 1000, "shuffle": False, "verbose": 0}
     split.fit(model, batches, callbacks=callbacks, **how)
     return monitor
 
@@ -236,16 +233,6 @@ def test_a_lack_of_memory_that_a_rebalance_has_made_is_told_as_one() -> None:
         followed(split, model)
     assert "the monitor raised it from 50 in step " in caught.value.message
     assert "leave out rebalance=True: then the split stays 50/50" in caught.value.remedy
-
-
-@pytest.mark.full
-def test_micro_batches_are_rebalanced_too(capsys: pytest.CaptureFixture[str]) -> None:
-    split, model = hot_pair(from_s=0.0, micro_batches=(25, 25))
-    followed(split, model, more=3, verbose="auto")
-    assert "\nstep " in capsys.readouterr().out
-    assert split.global_batch == 100
-    assert split.batches[0] < 46
-    assert max(split.micro_batches) <= 25
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ from gpubalance.results.records import read_record
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT
-from tests.support.cases import campaign, cases, full
+from tests.support.cases import cases, full
 from tests.support.late import keras, layers, optimizers
 from tests.support.told import refused
 from tests.training.cases import simulated
@@ -57,12 +57,11 @@ def still(split: Any, *, dtype: str = "float32") -> Any:
     return model
 
 
-OF_THREE = campaign(((1, 1, 98),), "float32")
 OF_HALF = full(((70, 30),), "mixed_float16")
 IN_PARTS = (((70, 30), (20, 30)), "float32")
 
 
-@cases("shares, dtype", OF_THREE, IN_PARTS, OF_HALF)
+@cases("shares, dtype", IN_PARTS, OF_HALF)
 def test_it_is_the_true_one_of_a_linear_regression(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shares: Any, dtype: str
 ) -> None:

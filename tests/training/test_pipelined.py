@@ -25,9 +25,9 @@ from tests.support.late import keras, losses, ops, optimizers, tf
 from tests.support.late import layers as of
 from tests.support.told import refused, warned
 from tests.training.cases import apart, largest
-from tests.training.models import compiled, positions, subclassed, two_in_two_out
+from tests.training.models import compiled, subclassed, two_in_two_out
 from tests.training.own_code import traced
-from tests.training.samples import numbers, of_two, weighted, words
+from tests.training.samples import numbers, of_two, weighted
 
 _MICRO_BATCH = 8
 _MICRO_BATCHES = 4
@@ -150,16 +150,6 @@ def test_a_loss_that_is_a_sum_stays_one() -> None:
     its = alone.fit(inputs, labels, batch_size=32, shuffle=False, verbose=0).history
     assert apart(model, alone) < 1e-6
     assert mine["loss"] == pytest.approx(its["loss"])
-
-
-@pytest.mark.full
-def test_rows_of_positions_and_words_give_what_one_device_gives() -> None:
-    """Rows of positions and words give the optimizer what one device gives."""
-    layers, model, alone = beside(positions)
-    x, y = words(_SAMPLES)
-    layers.fit(model, x, y, epochs=2, shuffle=False, verbose=0)
-    alone.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0)
-    assert apart(model, alone) < 1e-6
 
 
 def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:

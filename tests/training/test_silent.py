@@ -62,14 +62,6 @@ def test_a_share_of_too_few_samples_for_the_loss_is_refused() -> None:
         few.fit(model, *of_one_number(), verbose=0)
 
 
-def test_a_first_batch_that_is_not_finite_says_nothing_of_sizes() -> None:
-    """A first batch that is not finite says nothing of how many samples a device needs."""
-    x, y = of_one_number()
-    found = checked(compiled([*dense()[:2], layers.Dense(1)], "mse"), x, y * np.nan)
-    assert found.minimum == 1
-    assert "NaN or infinite" in found.warned[0]
-
-
 @cases("name, sizes", ("hardest", None), ("masked", (35, 15)))
 def test_a_batch_too_small_for_parts_is_trained_whole(name: str, sizes: Any) -> None:
     """A batch too small for parts that need several samples is trained whole.

@@ -15,7 +15,7 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.results.common import Optimizer
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.device import Device, DeviceProfile, JointProfile
+from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.training.split import Split, load_plan
 from tests.jobs.probes import devices_of
 from tests.support.altered import altered
@@ -245,21 +245,3 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
     too_large = "for 100 samples a step, but got 110: leave out batch_size, or give at"
     with refused(f"{too_large} most 100", OutOfMemory):
         fitting.fit(model, X, Y, batch_size=110, verbose=0)
-
-
-def test_a_gpu_is_found_by_its_name_in_tensorflows_text() -> None:
-    from gpubalance.training.memory import out_of_memory
-
-    of: Any = {"memory_bytes": None, "simulated": False}
-    devices = [Device(index=1, uuid="b", name="B", **of)]
-    devices.append(Device(index=0, uuid="a", name="A", **of))
-    split = Split.of(devices, BatchSplit((568, 820)), JointProfile())
-    where = "/job:localhost/replica:0/task:0/device:GPU:1 by allocator"
-    found = MemoryError(f"OOM when allocating tensor with shape[568,64] on {where}")
-    given = ("GPU:1", "GPU:0"), split.devices, split.shares
-    error = out_of_memory(found, *given, BatchSplit((568, 820)), trains=False)
-    assert error.message == "GPU:1 (B) ran out of memory with its batch of 568"
-    assert "batch_size" in error.remedy
-    assert "micro_batches" not in error.remedy
-    unknown = out_of_memory(MemoryError(), *given, None, trains=True)
-    assert unknown.message == "a device ran out of memory before its first step"

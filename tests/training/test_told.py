@@ -5,7 +5,6 @@ This happens when it is first met.
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.cases import full
-from tests.support.late import keras, layers, losses, ops
+from tests.support.late import keras, layers, losses
 from tests.support.told import refused, warnings_of
 from tests.training.cases import in_split
 from tests.training.models import compiled, dense
@@ -108,50 +107,6 @@ def test_what_is_told_is_trained(name: str) -> None:
     assert int(model.optimizer.iterations.numpy()) == 3
     for variable in model.non_trainable_variables:
         assert len({copy.numpy().tobytes() for copy in variable.value.values}) == 1
-
-
-def own_loss(kind: str) -> Any:
-    """A model that counts calls of its own `compute_loss`.
-
-    Its loss is a mean, or also random, or of mixed signs.
-    """
-
-    class Own(keras.Sequential):
-        def __init__(self, body: Any) -> None:
-            super().__init__(body)
-            self.calls = self.add_weight((), "zeros", trainable=False, name="calls")
-            self.drop = layers.Dropout(0.5, seed=1)
-
-        def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **__: Any) -> Any:
-            del x, y
-            self.calls.assign_add(1.0)
-            odd = ops.cast(ops.arange(ops.shape(y_pred)[0]) % 2, y_pred.dtype)
-            losses = {
-                "mean": y_pred,
-                "random": self.drop(y_pred, training=True),
-                "signed": y_pred * 0 + (1.0 - 2.0 * odd)[:, None],
-            }
-            return ops.mean(losses[kind])
-
-    return compiled(Own(dense()), None)
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("error:.*not a mean over samples")
-def test_trying_a_loss_leaves_no_trace_and_warns_of_no_mean() -> None:
-    from gpubalance.engine.step.traced_step import TracedStep
-
-    for kind in ("mean", "random", "signed"):
-        keras.utils.set_random_seed(1)
-        told = "".join(checked(own_loss(kind), X, Y).warned)
-        assert "not a mean over samples" not in told
-        none = ("has no gradients for", "gradients that are only rounding error for")
-        assert kind == "signed" or any(one in told for one in none)
-    # What TensorFlow keeps for it is gone too.
-    assert not [one for one in gc.get_objects() if type(one) is TracedStep]
-    split, model = in_split(own_loss, "mean")
-    split.fit(model, X, Y, epochs=2, shuffle=False, verbose=0)
-    assert float(model.calls.value.numpy()) == 2 * 3  # steps, and no trial
 
 
 def of_words() -> Any:

@@ -9,10 +9,9 @@ import pytest
 
 from gpubalance.training.split import Split
 from tests.support.altered import altered
-from tests.support.cases import campaign, cases
 from tests.support.late import keras, tf
 from tests.support.told import refused, warned
-from tests.training.cases import CASES, Case, apart, in_split, in_turn, simulated
+from tests.training.cases import CASES, apart, in_split, in_turn, simulated
 from tests.training.models import adamw, classifier, compiled, dense
 from tests.training.plans import planned
 from tests.training.samples import numbers
@@ -28,11 +27,8 @@ def kinds(split: Split, model: Any) -> set[bool]:
     return {kind.xla for what, _, kind in traced if what == "train"}
 
 
-OF_ROWS = campaign(CASES["embedding of positions, Adam"])
-
-
-@cases("case", CASES["train_step of one's own"], OF_ROWS)
-def test_a_compiled_split_gives_what_one_device_gives(case: Case) -> None:
+def test_a_compiled_split_gives_what_one_device_gives() -> None:
+    case = CASES["train_step of one's own"]
     split = simulated((70, 30), (20, 30))
     models = []
 

@@ -16,7 +16,6 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import OutOfMemory, PartialResult
-from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
@@ -85,7 +84,9 @@ def test_a_worker_is_asked_again_until_its_group_changes() -> None:
 
 @pytest.mark.usefixtures("stand_in")
 def test_the_first_step_of_each_size_in_each_worker_is_overhead() -> None:
+    together = threading.Barrier(2, timeout=60)  # neither passes it alone
     with WorkerGroup([FIRST], [SECOND], build=BUILD) as worker_group:
+        worker_group.each(lambda *_: together.wait())
         worker_group.each(numbered(step))
         started = worker_group.overhead
         assert (started.workers, started.traced) == (2, 2)
@@ -97,26 +98,6 @@ def test_the_first_step_of_each_size_in_each_worker_is_overhead() -> None:
         third = asked(worker_group, pid)
         assert lives(psutil.Process(third))
     assert gone(third)
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_several_workers_work_at_the_same_time_and_end_together() -> None:
-    """Several workers do what they are asked at the same time and end together."""
-    together = threading.Barrier(2, timeout=60)  # neither passes it alone
-
-    def measure(number: int, worker: Worker) -> tuple[str, int]:
-        together.wait()
-        replies = list(worker.measure(BatchSplit((8,)), at_least=5))
-        timings = [reply for reply in replies if isinstance(reply, Timing)]
-        return worker.devices[0].label, len(timings)
-
-    with WorkerGroup([FIRST], [SECOND], build=BUILD) as worker_group:
-        assert worker_group.each(measure) == {0: (FIRST.label, 5), 1: (SECOND.label, 5)}
-        assert worker_group.failures == {}
-        assert len(worker_group.facts.memory_limit_bytes) == 2
-        pids = worker_group.each(numbered(pid))
-    assert len(set(pids.values())) == 2
-    assert all(map(gone, pids.values()))
 
 
 def test_a_failure_is_its_devices(

@@ -13,9 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpubalance.planning import problem as of_splits
-from gpubalance.planning.allocate import allocate
-from gpubalance.planning.model import Line
 from gpubalance.planning.pipeline.place import Placement, place, placings_of
 from gpubalance.planning.pipeline.problem import Cut, CutProblem, Segment
 from gpubalance.planning.pipeline.schedule import DeadlockError, inputs_of, simulate
@@ -24,14 +21,10 @@ from gpubalance.planning.pipeline.timeline import (
     bubble_bound,
     pipeline_throughput,
 )
-from gpubalance.planning.sync import Syncs
 from gpubalance.results.layers import StepTimeline
 from tests.planning.pipeline.problems import drawn, even_problem
 from tests.support.cases import cases
 
-# The published pair: its lines (shared/facts.md), and the batches that it holds together.
-CARDS = (Line(0.04898, 0.00069634, 0.0), Line(0.0212, 0.00107, 0.0))
-LIMITS = (1000, 640)
 TIMES = ("forward_s", "backward_s", "update_s")
 
 
@@ -149,16 +142,6 @@ def test_two_transfers_over_one_line_take_turns() -> None:
     found = simulate(slow, placed.orders).tasks
     ready = {t.micro_batch: t.ready_s for t in found if t[:2] == (1, "forward")}
     assert ready == {0: 6.0, 1: 11.0}
-
-
-@cases("sync_s, layers_win", (0.012, False), (0.05, False), (0.5, True))
-def test_the_published_pair_is_for_the_split_unless_its_sync_is_slow(
-    sync_s: float, layers_win: bool
-) -> None:
-    loads = tuple(map(of_splits.Load, CARDS, LIMITS))
-    split = allocate(of_splits.Problem(loads, sync=Syncs(otherwise_s=sync_s)))
-    layers = pipeline_throughput([128 / card.step_time_s(128) for card in CARDS], 16)
-    assert (layers > split.throughput) == layers_win
 
 
 def test_stages_alike_give_what_they_give_alone_without_the_bubble() -> None:
