@@ -21,12 +21,12 @@ from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from scripts.benches import clusters, losses
 from scripts.benches.clusters import NotServedError, Way
+from scripts.benches.namespaces import NoNamespacesError
 from scripts.benches.quotas import NoQuotasError
 from scripts.benches.unlike_hosts import Hosts, Left, unlike_hosts
 from scripts.benches.wanted import Wanted
 from tests.cli.program import PROGRAM, ROOT
 from tests.support.known import known
-from tests.support.namespaces import NoNamespacesError
 
 _PARTS = (1.0, 0.45, 0.45)
 _RATE = "1gbit"

@@ -25,12 +25,12 @@ from gpubalance.settings.planning import PlanRequest
 from scripts.benches.answering import answering
 from scripts.benches.clusters import NotServedError, ssh
 from scripts.benches.models import few_weights
+from scripts.benches.namespaces import NoNamespacesError
 from scripts.benches.quotas import NoQuotasError, limit
 from scripts.benches.unlike_hosts import Hosts, unlike_hosts
 from scripts.benches.wanted import Wanted
 from tests.cli.program import PROGRAM, ROOT
 from tests.jobs.probes import of_config, probe_of
-from tests.support.namespaces import NoNamespacesError
 
 _RATE = "1gbit"
 _PART = 0.8  # of a core, for each host

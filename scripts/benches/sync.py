@@ -22,11 +22,11 @@ from gpubalance.numbers.units import format_seconds
 from gpubalance.settings.planning import PlanRequest
 from scripts.benches.loops import SplitFit, repeated
 from scripts.benches.models import BATCH, MODELS
+from scripts.benches.namespaces import NoNamespacesError, hosts_with_links
 from scripts.benches.turns import in_processes, measured, printed_by, ratio_of
 from scripts.benches.wanted import Wanted, judged
 from tests.cli.program import PROGRAM, ROOT
 from tests.jobs.probes import of_config, probe_of
-from tests.support.namespaces import NoNamespacesError, hosts_with_links
 
 _RATE = "100mbit"
 _FASTER = Wanted(1.25)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scripts.benches import tests as bench
-from tests.support.processor_time import SuiteTimes, Taken
+from scripts.benches.processor_time import SuiteTimes, Taken
 
 
 def test_the_table_has_a_row_for_each_folder_and_the_part_of_each_tier() -> None:

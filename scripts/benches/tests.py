@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from scripts.benches.processor_time import SuiteTimes, Taken, read_times
 from tests.cli.program import ROOT
-from tests.support.processor_time import SuiteTimes, Taken, read_times
 
 TIMES = ROOT / "build" / "test-times.json"
 _SLOWEST = 25

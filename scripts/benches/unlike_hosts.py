@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.benches.namespaces import address_of, hosts_with_links
 from scripts.benches.quotas import group_with, joining, pids_in
 from tests.support.made import made
-from tests.support.namespaces import address_of, hosts_with_links
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def test_turns_alternate_in_going_first_until_all_are_known() -> None:
     windows = zip(names, (1, 1, 2, 2, 3, 3), strict=True)
     of = [f"GPU:0 and GPU:1 {name}: window {number} of 3" for name, number in windows]
     assert found.taken == of
-    assert found.told == [f"{KNOWN} after 3 windows"]
+    assert found.told == [f"{KNOWN} after 3 measurement windows"]
     assert found.rules == {StoppingRule.of_window(Measuring())}
     # By warm-ups: three windows of five timings each, of one step of 0.3 s and two of 0.1 s
     first, *_ = [event for event in found.events if isinstance(event, TimeLeft)]
@@ -135,7 +135,9 @@ def test_more_windows_follow(
     found = measured({OWN: [window(spread)]}, Measuring(windows=windows))
     assert len(found.windows[OWN]) == count
     assert found.told[:more] == [f"not yet {KNOWN}: one more window"] * more
-    assert (f"{KNOWN} after {count} windows" in found.told) == (spread < 0.03)
+    assert (f"{KNOWN} after {count} measurement windows" in found.told) == (
+        spread < 0.03
+    )
     for number, text in enumerate(found.taken, 1):
         of = (
             f" of {windows}" if number <= windows else f", beyond the planned {windows}"
@@ -165,7 +167,7 @@ def test_one_more_follows_if_a_gpu_was_throttled_but_for_a_baseline() -> None:
     found = measured({OWN: [hot], EVEN: [LEVEL]})
     assert len(found.windows[OWN]) == len(found.windows[EVEN]) == 4
     once_more = "GPU:1 was throttled (sw-thermal): measuring once more"
-    first, *last = [f"{KNOWN} after {count} windows" for count in (3, 4)]
+    first, *last = [f"{KNOWN} after {count} measurement windows" for count in (3, 4)]
     assert found.told == [first, once_more, *last]
     found = measured({OWN: [LEVEL], EVEN: [hot]})
     assert len(found.windows[OWN]) == 3
