@@ -23,7 +23,7 @@ from gpubalance.jobs.probe.limit import Explored, explore
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import device_probe, taken_over
 from gpubalance.jobs.probe.result import nothing_fits, probe_warnings
-from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s
+from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s, planned_step_s
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.search import Limit
 from gpubalance.results.common import Throughput, Warning_
@@ -171,6 +171,14 @@ def test_how_long_the_rest_of_a_curve_takes() -> None:
     wanted_s = 2 * (3 * 200 * 0.002 + 5 * 200 * 0.002)
     left_s = curve_left_s([short[0], unlike], 16, rule, factor=2)
     assert left_s == pytest.approx(wanted_s)
+
+
+def test_a_plan_takes_the_smallest_batch_that_is_nearly_as_fast() -> None:
+    """Batches on a plateau take four times as long for 2 % more samples/s."""
+    times_s = {64: 0.1, 8: 0.05, 256: 0.392}
+    points = [point_of(QUICK, batch, time_s) for batch, time_s in times_s.items()]
+    assert planned_step_s(points) == 0.1
+    assert planned_step_s([*points, point_of(QUICK, 512, 0.7)]) == 0.7
 
 
 def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
-from gpubalance.jobs.probe.time_left import curve_left_s
+from gpubalance.jobs.probe.time_left import curve_left_s, planned_step_s
 from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import Curve, Line, fit_line, measured_curve
 from gpubalance.planning.search import ASKED_FOR, Limit, TriedBatch, find_limit
@@ -168,8 +168,7 @@ def _report_time_left(attempts: Attempts, factor: int) -> None:
         if _ends_on_plateau(attempts):
             largest = min(largest, _first_on_plateau(points, factor))
         left_s = curve_left_s(points, largest, attempts.rule, factor=factor)
-        slowest = max(points, key=lambda point: point.batch)
-        probe_worker.report_left(left_s, slowest.step_time_s.median)
+        probe_worker.report_left(left_s, planned_step_s(points))
 
 
 def _first_on_plateau(points: list[CurvePoint], factor: int) -> int:

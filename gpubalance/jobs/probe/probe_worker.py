@@ -38,7 +38,7 @@ class ProbeWorker:
     that, and loads TensorFlow while the last worker here builds its model. `facts` are what the
     first worker said of the model, in this command or the interrupted one that it resumes. `deaths`
     are the errors of workers that died or fell silent. `report_left` takes about how many seconds
-    the device still needs, and what its longest step takes.
+    the device still needs, and what a step of a plan will take.
     """
 
     device: Device

@@ -15,6 +15,8 @@ from gpubalance.results.probe import CurvePoint
 # The search for the limit, the sensible batch and the look at whether the device keeps its speed
 # take about as long as so many points of the largest batch.
 _MORE_POINTS = 2
+# A batch that is less than this times as fast as a smaller one is not planned with.
+_NEARLY = 1.03
 
 
 class QueuesLeft:
@@ -47,7 +49,7 @@ class QueuesLeft:
             self._began_s[number] = self._clock()
 
     def report(self, number: int, left_s: float, step_s: float) -> None:
-        """A device needs about so many seconds more, as its longest step takes `step_s`."""
+        """A device needs about so many seconds more; steps of a plan take about `step_s`."""
         with self._lock:
             self._step_s = max(self._step_s, step_s)
             later = self._later(number)
@@ -106,3 +108,14 @@ def point_s(points: list[CurvePoint], size: int, rule: StoppingRule) -> float:
     # Timings of batches that differ in shape have several steps each
     cycle = last.step_time_s.steps_per_sample if last.unlike else 1
     return SETTLING_STEPS * cycle * step_s + rule.expected_s(step_s, cycle)
+
+
+def planned_step_s(points: Sequence[CurvePoint]) -> float:
+    """The step time of the smallest batch that gives nearly the highest throughput so far.
+
+    A plan takes about such batches: those that are larger on a plateau would only take longer.
+    """
+    times_s = {point.batch: point.step_time_s.median for point in points}
+    best = max(batch / step_s for batch, step_s in times_s.items())
+    near = [batch for batch in times_s if batch / times_s[batch] >= best / _NEARLY]
+    return times_s[min(near)]
