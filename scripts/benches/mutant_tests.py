@@ -14,6 +14,7 @@ and by test, what those take that pass and are quick. It adds those of other fil
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import importlib
 import importlib.abc
@@ -168,6 +169,8 @@ def _outcome(item: pytest.Item, after: pytest.Item | None, within_s: float) -> s
     signal.signal(signal.SIGALRM, _end)
     signal.setitimer(signal.ITIMER_PROF, within_s)
     signal.setitimer(signal.ITIMER_REAL, _HANGS_AFTER_S)
+    # Python handles no signal while TensorFlow waits for ever: then the process ends.
+    faulthandler.dump_traceback_later(2 * _HANGS_AFTER_S, exit=True)
     try:
         reports = runtestprotocol(item, log=False, nextitem=after)
     except BaseException:  # noqa: BLE001  (the test's, or that it takes too long)
@@ -175,6 +178,7 @@ def _outcome(item: pytest.Item, after: pytest.Item | None, within_s: float) -> s
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
     outcomes = [report.outcome for report in reports]
     for outcome in ("failed", "skipped"):
         if outcome in outcomes:
