@@ -103,8 +103,10 @@ def rank(table: str) -> None:
     for _ in range(_TURNS):
         # This machine changes its speed from minute to minute: only these steps count.
         _shared(lambda: Path(table).write_text(alone))
-        times = torch_joint.measured(batches, batches)
-        torch_joint.append(Path(table), batches, times)
+        with redirect_stdout(io.StringIO()):
+            times = torch_joint.measured(batches, batches)
+        used = list(zip(_PARTS, batches, strict=True))
+        torch_joint.append(Path(table), used, times)
         plan = _shared(lambda: _plan(table))
         batches = plan["batches"]
         turn = {"batches": batches, "predicted": plan["predicted"]["throughput"]}
