@@ -105,7 +105,8 @@ def rank(table: str) -> None:
         _shared(lambda: Path(table).write_text(alone))
         with redirect_stdout(io.StringIO()):
             times = torch_joint.measured(batches, batches)
-        used = list(zip(_PARTS, batches, strict=True))
+        devices = torch_joint.devices_of(Path(table))
+        used = list(zip(devices, batches, strict=True))
         torch_joint.append(Path(table), used, times)
         plan = _shared(lambda: _plan(table))
         batches = plan["batches"]
