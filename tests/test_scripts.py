@@ -250,10 +250,7 @@ ALL_PROGRAMS = ["ruff", "ruff", *TYPES, "pytest"]
 # All tests run several at a time; what a user asks for runs as it is asked for.
 AT_ONCE = ["-n", "3", "--dist", "loadgroup", "-m"]
 FIRST_TIER = [*AT_ONCE, "not campaign and not full"]
-TIMES = [
-    *("-p", "scripts.benches.processor_time"),
-    "--test-times=build/test-times.json",
-]
+TIMES = "-p", "scripts.benches.processor_time", "--test-times=build/test-times.json"
 
 
 WORDS = [

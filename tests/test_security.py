@@ -59,9 +59,7 @@ def test_a_plan_starts_no_code(tmp_path: Path, model: Path, kind: str) -> None:
     path = plan_for(tmp_path, kind.format(file=model, folder=tmp_path))
     run = ("run", "--simulate", QUICK_PAIR, "--plan", str(path))
     done = here(*run, cwd=tmp_path, code=4)
-    assert (
-        "does not run code or open files just because a plan names them" in done.stderr
-    )
+    assert "does not run code or open files just because a plan names" in done.stderr
     assert "--model" in done.stderr
     assert not model.with_suffix(".ran").exists()
 
@@ -79,9 +77,7 @@ def test_a_run_listens_to_nobody_and_calls_nobody(tmp_path: Path, model: Path) -
     """And it is the one of a plan for a user's own model, which the command line names."""
     path = plan_for(tmp_path, f"{model}:build")
     words = typed("run --duration 0.3 --windows 3 --baseline none --json --simulate")
-    program = start(
-        *words, QUICK_PAIR, "--plan", str(path), "--model", f"{model}:build"
-    )
+    program = start(*words, QUICK_PAIR, f"--plan={path}", f"--model={model}:build")
     seen = []
     lines = []
     for line in known(program.stderr):

@@ -58,12 +58,15 @@ def heed_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+def users_variables() -> dict[str, str]:
+    """A user's: the test process hides GPUs from its own TensorFlow; a user has not."""
+    return {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+
+
 def start(
     line: str, *more: str, environment: Mapping[str, str] = {}, cwd: Path | None = None
 ) -> subprocess.Popen[str]:
     """The program with the words of this line, and more that may have spaces in them."""
-    # The test process hides GPUs from its own TensorFlow; a user has not.
-    shown = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
     return subprocess.Popen(
         [PROGRAM, *line.split(), *more],
         stdin=subprocess.DEVNULL,
@@ -72,7 +75,7 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        env={**shown, "COLUMNS": "80", **environment},
+        env={**users_variables(), "COLUMNS": "80", **environment},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpubalance.cli.complete import offers
-from tests.cli.program import PROGRAM, ROOT, broken
+from tests.cli.program import PROGRAM, ROOT, broken, users_variables
 from tests.stand_in import TWO_UNLIKE_GPUS, environment
 from tests.support.cases import cases
 from tests.support.known import known
@@ -51,11 +50,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def said(command: list[str], more: dict[str, str]) -> str:
     """The stdout of a process that must say nothing on stderr."""
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if name != "CUDA_VISIBLE_DEVICES"
-    }
+    own = users_variables()
     own["PATH"] = f"{Path(PROGRAM).parent}:{own['PATH']}"
     done = subprocess.run(
         command, env=own | more, capture_output=True, text=True, timeout=60
@@ -121,11 +116,7 @@ def test_gpus_are_those_of_nvml_with_their_names(script: Path, tmp_path: Path) -
 @cases("shell", "bash", "zsh", "fish")
 def test_nothing_is_said_of_a_line_that_makes_no_sense(shell: str) -> None:
     line = "gpubalance run --gpus --plan 'x"
-    asked = {
-        "_TYPER_COMPLETE_ARGS": line,
-        "COMP_WORDS": line,
-        "COMP_CWORD": "no number",
-    }
+    asked = {"_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line, "COMP_CWORD": "none"}
     assert "rror" not in ask_program(f"complete_{shell}", **asked)
 
 

@@ -130,9 +130,7 @@ def test_own_batches_are_told_of(
     rates = f"{rate.linear:.3g} (SGD with warm-up) or {rate.square_root:.3g} (Adam)"
     told = f"your batch of 64 → {fewer}, learning rate × {rates}"
     assert f"{told}; --global-batch 64 keeps it" in one_line(done.stdout)
-    first = (
-        "first plan, which the measurements that follow may change: your batch of 64 → "
-    )
+    first = "plan, which the measurements that follow may change: your batch of 64 → "
     assert done.stderr.index(first) < done.stderr.index("round 1")
     as_before = ("--global-batch", "64")
     same = here("balance", *PAIR, *DATA, *SHORT, *as_before, code=0, cwd=folder)
@@ -228,10 +226,7 @@ def test_batches_that_fit_keeps_get_no_learning_rate(
     size = read_record(folder / "plan.json", Plan).global_batch
     differ = "your batches of 64 differ in shape, so"
     told = f"{differ} split.fit uses them as they are. To train with {size}, make "
-    assert (
-        f"{told}batches of that size in the dataset (batch or padded_batch)"
-        in one_line(done.stdout)
-    )
+    assert f"{told}batches of that size in the dataset" in one_line(done.stdout)
     # The split of the first round may be of another size.
     assert differ in one_line(done.stderr)
     assert "SGD" not in done.stdout + done.stderr

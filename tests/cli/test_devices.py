@@ -37,12 +37,10 @@ def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> No
     for gpu in (("0  ", TI, "0000:01:00.0"), ("1  ", PLAIN, "0000:02:00.0")):
         assert all(text in done.stdout for text in gpu)
     assert done.stdout.count("can't be used: TensorFlow") == 2
-    variables = (
-        environment(tmp_path, f"{TWO_UNLIKE_GPUS}\ngpu 1 error handle 15\n") | without
-    )
-    gpus = json.loads(here("devices", "--json", environment=variables).stdout)[
-        "nvidia"
-    ]["gpus"]
-    assert next((gpu["index"], gpu["uuid"]) for gpu in gpus) == (0, TI)
+    lost = f"{TWO_UNLIKE_GPUS}\ngpu 1 error handle 15\n"
+    variables = environment(tmp_path, lost) | without
+    listed = json.loads(here("devices", "--json", environment=variables).stdout)
+    first = listed["nvidia"]["gpus"][0]
+    assert (first["index"], first["uuid"]) == (0, TI)
     done = here("run", "--gpus", "1", code=2, environment=variables)
     assert "there is no device '1'" in done.stderr

@@ -98,9 +98,7 @@ def test_each_device_gives_at_once_what_contention_leaves(tmp_path: Path) -> Non
 def test_devices_that_slow_each_other_down_are_warned_of(tmp_path: Path) -> None:
     for factor in (1.05, 1.5):
         pair = contended(tmp_path, factor)
-        result = result_of(
-            "independent", "--simulate", pair, "--batches", "64", "64", *LONG
-        )
+        result = result_of(f"independent --simulate {pair} --batches 64 64", *LONG)
         told = [one["message"] for one in result["warnings"]]
         slower = [text for text in told if "slow each other down" in text]
         assert len(slower) == (factor > 1.1)

@@ -234,14 +234,11 @@ def test_a_script_is_started_again_as_often_as_may_be(
     told = re.findall(r"^launch \| (.*)$", done.stderr, re.MULTILINE)
     assert len(told) == len(says), done.stderr
     assert all(text in line for text, line in zip(says, told, strict=True)), done.stderr
-    assert ("beta:0 | has (80, 40, 24)" in done.stdout) == (
-        "restart 1 of 1" in done.stderr
-    )
+    is_restarted = "restart 1 of 1" in done.stderr
+    assert ("beta:0 | has (80, 40, 24)" in done.stdout) == is_restarted
     if how == "hang":
-        late = (
-            "no step finished for 1 s: the others wait for beta:0, in step 1 of epoch 1"
-        )
-        assert f"error: {late}\n" in done.stderr
+        late = "error: no step finished for 1 s: the others wait for beta:0, in step 1"
+        assert f"{late} of epoch 1\n" in done.stderr
 
 
 def test_too_few_devices_end_it_with_what_was_lost(tmp_path: Path) -> None:
@@ -307,16 +304,8 @@ def test_hosts_that_a_plan_is_not_for_or_that_can_not_be_reached(
     for words, code, says in (
         (["--hosts", "alpha", PAIR], 7, "the plan is for one host"),
         (["--hosts", "alpha,gamma", plan], 7, names),
-        (
-            ["--via", "false {host}", plan],
-            3,
-            f"{lost}false alpha ended with exit code 1",
-        ),
-        (
-            ["--via", "no-such {host}", plan],
-            3,
-            f"{lost}no-such alpha can't be run: No such",
-        ),
+        (["--via", "false {host}", plan], 3, f"{lost}false alpha ended with exit code"),
+        (["--via", "no-such {host}", plan], 3, f"{lost}no-such alpha can't be run: No"),
         (["--via", greets, plan], 3, "gpubalance's version on alpha differs"),
     ):
         found, _, err = in_process(["launch", *words, script])
@@ -338,14 +327,10 @@ def test_a_plan_for_hosts_wants_a_process_for_each_device(
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with refused("gpubalance launch PLAN SCRIPT", UsageError):
         load_plan(path, simulate=TWO_HOSTS)
-    cluster = {
-        "cluster": {"worker": ["a:1", "b:2"]},
-        "task": {"type": "worker", "index": 0},
-    }
+    workers = {"worker": ["a:1", "b:2"]}
+    cluster = {"cluster": workers, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    few = (
-        "TF_CONFIG has 2 workers, but the split has 3 devices: alpha:0, alpha:1, beta:0"
-    )
+    few = "2 workers, but the split has 3 devices: alpha:0, alpha:1, beta:0"
     with refused(few, PlanMismatch):
         load_plan(path, simulate=TWO_HOSTS)
     cluster["cluster"] = {"chief": ["a:1"], "worker": ["b:2", "c:3"]}

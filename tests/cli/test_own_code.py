@@ -29,22 +29,10 @@ UNNAMED = f"name the function: --model train.py:build; {HAS}"
 @cases(
     "named, code, told",
     ("--model train.py", 4, UNNAMED),
-    (
-        "--model train.py:build --data train.py",
-        4,
-        "function: --data train.py:dataset; ",
-    ),
+    ("--model train.py:build --data train.py", 4, "function: --data train.py:dataset;"),
     ("--model train.py:biuld", 4, f"train.py has no function 'biuld'\n  → {HAS}"),
-    (
-        "--model train.py:of",
-        4,
-        "train.py:of needs arguments: path, size\n  → give the arguments defaults",
-    ),
-    (
-        "--model trian.py",
-        2,
-        "the file trian.py does not exist\n  → give the path: --model ",
-    ),
+    ("--model train.py:of", 4, "train.py:of needs arguments: path, size\n  → give "),
+    ("--model trian.py", 2, "file trian.py does not exist\n  → give the path: --model"),
     ("--model broken.py:build", 4, "broken.py, line 1: "),
 )
 @pytest.mark.usefixtures("in_process")

@@ -110,9 +110,7 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     assert result.parallel == ("measured-in-parallel" in codes) == bool(parallel)
     first, second = result.probes
     assert len(first.curve) == len(second.curve)
-    points = [
-        (f"SIM-{p.device}", point.batch) for p in result.probes for point in p.curve
-    ]
+    points = [(f"SIM-{p.device}", one.batch) for p in result.probes for one in p.curve]
     assert measured <= set(points)
 
 

@@ -154,12 +154,8 @@ def test_with_xla_each_split_is_warmed_up_whole_and_once(tmp_path: Path) -> None
 
 
 def test_an_interrupt_ends_the_worker_and_prints_what_it_has(tmp_path: Path) -> None:
-    long = (
-        "run",
-        *TINY_PAIR,
-        *typed("--batches 30 20 --windows 50 --duration 0.3 --json"),
-    )
-    program = start(*long, environment=engine(tmp_path, SLOWLY))
+    long = "run --batches 30 20 --windows 50 --duration 0.3 --json"
+    program = start(long, *TINY_PAIR, environment=engine(tmp_path, SLOWLY))
     lines_until(program, "total")
     children = children_of(program.pid)
     assert children

@@ -22,9 +22,7 @@ from tests.stand_in import engine
 @pytest.mark.usefixtures("forked")
 def test_a_run_of_the_pair_tells_where_the_time_goes(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    into = typed(
-        f"--trace {tmp_path / 'traces'} --tensorboard {tmp_path / 'logs'} -o {path}"
-    )
+    into = typed(f"--trace {tmp_path}/traces --tensorboard {tmp_path}/logs -o {path}")
     options = (*SHORT, "--all-reduce", "one-device", *into)
     split = typed("--gpus 0 1 --batches 120 80")
     done = here("run", *TINY_PAIR, *split, *options, code=0)
@@ -114,8 +112,6 @@ def test_a_file_in_the_current_folder_trains_by_the_settings(tmp_path: Path) -> 
     assert "larger batches" in of_small.next
     slowed = Settings(model="MobileNetV2", time_scale=16)
     (of_keras, *_) = of_figures(slowed, (), [late])
-    advice = (
-        "use --model small, or --time-scale 32, which slows down the simulated devices"
-    )
+    advice = "--time-scale 32, which slows down the simulated devices"
     first = "a plan holds for one time scale: balance again with the new one"
-    assert of_keras.next == f"{advice}; {first}"
+    assert of_keras.next == f"use --model small, or {advice}; {first}"

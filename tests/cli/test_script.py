@@ -120,17 +120,9 @@ def test_what_no_script_can_be_written_for_is_told_first() -> None:
         (own[:2], "go.py", unnamed),
         ((), "go.py", unnamed),
         (own, "my/code/train.py", exists),
-        (
-            named("my-train"),
-            "go.py",
-            f"the script cannot import my/my-train.py {by_name}",
-        ),
-        (named("class"), "go.py", f"the script cannot import my/class.py {by_name}"),
-        (
-            named("train"),
-            "go.py",
-            "my/train.py and my/code/train.py have the same module name",
-        ),
+        (named("my-train"), "go.py", f"cannot import my/my-train.py {by_name}"),
+        (named("class"), "go.py", f"cannot import my/class.py {by_name}"),
+        (named("train"), "go.py", "my/train.py and my/code/train.py have the same"),
     ):
         asked = (f"balance --simulate {QUICK_PAIR} --script {script}", *options)
         done = here(*asked, code=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from gpubalance.jobs.events import Doing, WindowDone
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.settings.settings import Settings
-from tests.cli.program import QUICK_PAIR, broken, gpubalance, typed
+from tests.cli.program import QUICK_PAIR, broken, gpubalance, typed, users_variables
 from tests.jobs.probes import probe_of
 from tests.render.measurements import PAIR, measurement, step_time
 from tests.stand_in import engine
@@ -71,8 +70,7 @@ class Done:
 def told(folder: Path, *arguments: str, variables: Mapping[str, str] = {}) -> Done:
     both = ("--tensorboard", str(folder), "--trace", str(folder))
     program = [sys.executable, "-c", _TELLING, *arguments, *both, "--json"]
-    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-    how: Any = {"env": {**environment, **variables}, "timeout": 240}
+    how: Any = {"env": {**users_variables(), **variables}, "timeout": 240}
     done = subprocess.run(program, capture_output=True, text=True, **how)
     assert done.returncode == 0, done.stderr
     (own,) = [path for path in folder.iterdir() if path.name.startswith(arguments[0])]

@@ -97,10 +97,7 @@ def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
     assert json.loads(run.stdout)["settings"]["time_scale"] == 8.0
     other = ("--time-scale", "2", "--plan", "plan.json")
     refused = here("run", *TINY_PAIR, *other, code=7).stderr
-    assert (
-        "the plan was measured with --time-scale 8, not with --time-scale 2\n"
-        in refused
-    )
+    assert "measured with --time-scale 8, not with --time-scale 2\n" in refused
     split = gpubalance.load_plan("plan.json", simulate=QUICK_PAIR)
     assert split.batches == slow.split.without_idle.batches
 

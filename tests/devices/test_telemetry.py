@@ -103,9 +103,8 @@ def test_what_is_not_supported_or_refused_is_null_alone(tmp_path: Path) -> None:
         "throttle 3": "throttle_reasons",
         "ecc_uncorrected 3": "ecc_uncorrected",
     }
-    told = watched_all(
-        tmp_path, *each_with([f"gpu 0 error {error}" for error in refused])
-    )
+    faults = [f"gpu 0 error {error}" for error in refused]
+    told = watched_all(tmp_path, *each_with(faults))
     for telemetry, missing in zip(told, refused.values(), strict=True):
         untold = [name for name, value in known(telemetry).items() if value is None]
         assert untold == [missing, "ended"]

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
-
 from gpubalance.engine.cuda_libraries import cudnn_version, load, wanted
+from tests.stand_in import compiled
 
 
-def compiled(folder: Path, name: str, code: str) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler (cc, gcc or clang)")
+def library_in(folder: Path, name: str, code: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / name
-    command = [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(library), "-"]
-    subprocess.run(command, input=code, text=True, check=True)
-    return library
+    source = folder / "library.c"
+    source.write_text(code)
+    return compiled(source, folder / name)
 
 
 def cudnn(number: int) -> str:
@@ -36,8 +29,8 @@ def test_a_build_wants_its_own_versions() -> None:
 
 
 def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) -> None:
-    compiled(tmp_path / "nvidia" / "cudnn" / "lib", "libcudnn.so.9", cudnn(92100))
-    own = compiled(tmp_path / "own", "libcudnn.so.9", cudnn(8904))
+    library_in(tmp_path / "nvidia" / "cudnn" / "lib", "libcudnn.so.9", cudnn(92100))
+    own = library_in(tmp_path / "own", "libcudnn.so.9", cudnn(8904))
     for path, version in ((None, "9.21.0"), (f"/nowhere:{own.parent}", "8.9.4")):
         variables = {"LD_LIBRARY_PATH": path} if path else {}
         library = load("libcudnn.so.9", tmp_path, variables)
@@ -57,5 +50,5 @@ def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
 
 
 def test_a_library_that_does_not_tell_its_version(tmp_path: Path) -> None:
-    library = compiled(tmp_path, "libcudnn.so.9", "int nothing;\n")
+    library = library_in(tmp_path, "libcudnn.so.9", "int nothing;\n")
     assert cudnn_version(ctypes.CDLL(str(library))) is None

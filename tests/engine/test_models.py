@@ -78,9 +78,8 @@ def test_a_model_that_sets_its_own_precision_is_not_measured_in_another(
     pair: tuple[Precision, Precision] = "mixed_float16", "tf32"
     try:
         for name, own, other in ((f"{file}:good", *pair), (whole, *pair[::-1])):
-            with refused(
-                f"trains in {own}, but would be measured in {other}"
-            ) as caught:
+            says = f"trains in {own}, but would be measured in {other}"
+            with refused(says) as caught:
                 build(name, other)
             assert caught.value.remedy.startswith(f"--precision {own} ")
         assert build(f"{file}:good", "mixed_float16").count_params() == 10

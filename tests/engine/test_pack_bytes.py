@@ -64,9 +64,7 @@ def test_rows_in_bfloat16_are_sent_in_float32() -> None:
     def sent(form: Any, dtype: str) -> list[Any]:
         rows = tf.IndexedSlices(tf.ones((1, 2), dtype), tf.constant([3]))
         gradients = cast_to_send([tf.ones(2, dtype), None, rows], form)
-        return [
-            None if gradient is None else gradient.dtype.name for gradient in gradients
-        ]
+        return [None if one is None else one.dtype.name for one in gradients]
 
     assert sent("full", "bfloat16") == ["bfloat16", None, "float32"]
     assert sent("bf16", "bfloat16") == ["bfloat16", None, "float32"]

@@ -244,9 +244,7 @@ def test_labels_compile_a_model_by_its_outputs_or_are_told() -> None:
         compile_for(model, labels)
         model.run_eagerly = True
         assert model.evaluate(np.zeros((5, 4), "float32"), labels, verbose=0)
-    with refused(
-        "labels for kind, but the model's outputs are kind, price", ValueError
-    ):
+    with refused("for kind, but the model's outputs are kind, price", ValueError):
         compile_for(model, {"kind": labels["kind"]})
     with refused(r"labels of shape \(4,\) per sample for the output", ValueError):
         compile_for(keras.Model(inputs, one), (np.zeros((5, 4)),))

@@ -21,10 +21,8 @@ BEGAN, COMPUTED, SUMMED, FINISHED = range(4)
 TOO_LARGE = 30_000  # of 3 KiB a sample
 NO_ALGORITHM = 40
 FAULTS = (Fault("no_algorithm", "Conv2D", samples=NO_ALGORITHM),)
-GPUS = (
-    Gpu("the faster", 64 << 20, gflops=0.004),
-    Gpu("the slower", 64 << 20, gflops=0.001, faults=FAULTS),
-)
+SLOWER = Gpu("the slower", 64 << 20, gflops=0.001, faults=FAULTS)
+GPUS = (Gpu("the faster", 64 << 20, gflops=0.004), SLOWER)
 PROGRAM = f"""
 import json
 from gpubalance.settings.batch_split import BatchSplit

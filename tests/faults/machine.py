@@ -77,11 +77,7 @@ class Machine:
     ) -> None:
         self._notes = folder / "notes"
         script = _ALWAYS.format(notes=str(self._notes)) + steps
-        self.environment = {
-            **environment(folder, gpus),
-            **engine(folder, script),
-            **extra,
-        }
+        self.environment = environment(folder, gpus) | engine(folder, script) | extra
 
     @property
     def variables(self) -> dict[str, str]:

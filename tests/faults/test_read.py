@@ -112,11 +112,7 @@ WRONG_IN_A_PROBE: dict[str, list[Any]] = {
 
 # Each has what does not fit together, and what is said of it; {} is its place.
 WRONG_IN_A_BALANCE = [
-    (
-        "batches",
-        [1],
-        "micro_batches: each batch needs one micro-batch size: 2 given for 1 batches",
-    ),
+    ("batches", [1], "micro_batches: each batch needs one micro-batch size: 2 given"),
     ("balance.run.replicas.0.device", 7, "{}: there is no device 7"),
     ("balance.run.step_time_s.median", 0, "{} 0 should be greater than 0.000000000001"),
     ("balance.run.step_time_s.at_s", [1.0], "{}: 1 of "),

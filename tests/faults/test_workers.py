@@ -237,7 +237,8 @@ def step(devices, batches, number):
     ("number", "code", "steps"),
     [
         (signal.SIGINT, 130, HANGS),
-        *[(signal.SIGKILL, -9, one) for one in (HANGS, STARTS)],
+        (signal.SIGKILL, -9, HANGS),
+        (signal.SIGKILL, -9, STARTS),
     ],
 )
 def test_29_30_even_a_worker_that_hangs_ends_if_its_parent(

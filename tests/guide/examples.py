@@ -47,9 +47,7 @@ def examples(name: str) -> list[Example]:
     found = []
     for block in _BLOCK.finditer(read(name)):
         lines = [line.removeprefix("$ ") for line in block["commands"].splitlines()]
-        commands = [
-            shlex.split(line) for line in lines if not line.startswith(_NOT_RUN)
-        ]
+        commands = [shlex.split(one) for one in lines if not one.startswith(_NOT_RUN)]
         shown = [""] * (len(commands) - 1) + [block["shown"] or ""]
         if commands:
             for command, text in zip(commands, shown, strict=True):

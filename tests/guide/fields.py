@@ -52,9 +52,8 @@ def rows(
         yield [f"`{path}{name}`", _holds(field.annotation, of)]
         for inner, dots in _records(field.annotation, "."):
             if inner not in told:
-                yield from rows(
-                    inner, told, f"{path}{name}{dots}", _INSIDE.get(name, "")
-                )
+                of_inner = _INSIDE.get(name, "")
+                yield from rows(inner, told, f"{path}{name}{dots}", of_inner)
 
 
 def _records(annotation: Any, dots: str) -> Iterator[tuple[type[BaseModel], str]]:
@@ -87,8 +86,6 @@ def _holds(annotation: Any, unit: str) -> str:
         return "object"
     if annotation is type(None):
         return "null"
-    return (
-        _WORDS.get(annotation, unit)
-        if isinstance(annotation, type)
-        else str(annotation)
-    )
+    if isinstance(annotation, type):
+        return _WORDS.get(annotation, unit)
+    return str(annotation)

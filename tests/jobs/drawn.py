@@ -306,6 +306,5 @@ def group_of(worker: DrawnWorker) -> WorkerGroup:
 def drawn_workers(asked: BalanceRequest, offset: Offset = on_its_line) -> JointWorkers:
     """The workers of a balance on drawn devices, of which nothing is kept."""
     worker_group = DrawnGroup(asked.devices, asked.joint, offset=offset)
-    return JointWorkers(
-        asked, None, cast("WorkerGroup", worker_group), quiet, nothing_kept()
-    )
+    group = cast("WorkerGroup", worker_group)
+    return JointWorkers(asked, None, group, quiet, nothing_kept())

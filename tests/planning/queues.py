@@ -41,9 +41,8 @@ def drawn(
 
     A probe is off by a tenth.
     """
-    commands_s = tuple(
-        random.lognormvariate(0.0, spread) for _ in range(random.randint(*counts))
-    )
+    count = random.randint(*counts)
+    commands_s = tuple(random.lognormvariate(0.0, spread) for _ in range(count))
     rates = tuple(one * random.lognormvariate(0.0, 0.1) for one in speeds)
     return Drawn(commands_s, tuple(speeds), rates if probed else None)
 

@@ -55,12 +55,6 @@ def test_following_the_rule_reaches_it_if_equal(each_s: list[float], left: int) 
     assert max(busy_s) == pytest.approx(last_s)
 
 
-def test_the_issues_example_takes_the_optimum() -> None:
-    queue = Drawn((4.0,) * 5, (1.0, 0.4))
-    assert makespan_s(queue, pull=True) == pytest.approx(20.0)
-    assert makespan_s(queue) == pytest.approx(16.0)
-
-
 def test_a_known_slow_card_is_left_idle_and_an_unknown_one_is_tried() -> None:
     """A known slow card is left idle from the start and an unknown one is tried."""
     for rates, seconds in (((1.0, 0.4), 8.0), (None, 10.0)):

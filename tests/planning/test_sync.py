@@ -183,10 +183,9 @@ def with_sets(draw: st.DrawFn) -> Problem:
     seconds = st.integers(0, 16).map(lambda n: n / 64)
     measured_s = draw(st.dictionaries(st.sampled_from(several), seconds))
     curves = {}
+    point = st.tuples(seconds.map(lambda s: 4 * s), seconds)
     for devices in measured_s:
-        points = draw(
-            st.lists(st.tuples(seconds.map(lambda s: 4 * s), seconds), max_size=3)
-        )
+        points = draw(st.lists(point, max_size=3))
         if points:
             curves[devices] = SyncCurve.through(points)
     return replace(problem, sync=Syncs(measured_s, curves=curves))

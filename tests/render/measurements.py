@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from functools import partial
 from typing import Any
 
 from gpubalance.results.common import StepTime
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Telemetry
 from gpubalance.settings.device import Device
-from tests.jobs.probes import measurement_of
+from tests.jobs.probes import measurement_of, step_times
 from tests.support.altered import altered
 
 CARD: Any = {"memory_bytes": 1 << 30, "simulated": False}
 PAIR = tuple(Device(index=i, uuid=f"GPU-{i}", name=f"Card {i}", **CARD) for i in (0, 1))
 
 
-def step_time(*samples: float, at_s: tuple[float, ...] = ()) -> StepTime:
-    """Step times whose timings, of 4 steps, end one after another, or when it says."""
-    at_s = at_s or tuple(accumulate(4 * sample for sample in samples))
-    return StepTime(
-        median=samples[0],
-        mad=0.0,
-        ci95=None,
-        steps_per_sample=4,
-        samples=samples,
-        at_s=at_s,
-    )
+step_time = partial(step_times, steps=4)
 
 
 def measurement(

@@ -60,9 +60,7 @@ def test_a_verdict_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) ->
     of_two = {"a": BASELINE, "b": disturbed(OTHER, 2.0)}
     text = comparison_text(compared_in(tmp_path, of_two))
     verdict = one_line(text.split("\n\n")[0])
-    slower_but = (
-        "b.json is slower than a.json, but the machine was not quiet (b.json: timings"
-    )
+    slower_but = "b.json is slower than a.json, but the machine was not quiet (b.json:"
     assert verdict.startswith(slower_but)
     of_unlike = {"a": BASELINE, "b": mixed(disturbed(OTHER))}
     same = comparison_text(compared_in(tmp_path, of_unlike))
@@ -78,15 +76,15 @@ def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     assert "\x07" not in text
 
 
+THREE = ["old/a.json", "new/a.json", "new/b.json"]
+
+
 @cases(
     "files, names",
     (["a.json", "x/b.json"], ["a.json", "b.json"]),
     (["old/run.json", "new/run.json"], ["old", "new"]),
     (["old/1/run.json", "new/1/run.json"], ["old", "new"]),
-    (
-        ["old/a.json", "new/a.json", "new/b.json"],
-        ["old/a.json", "new/a.json", "new/b.json"],
-    ),
+    (THREE, THREE),
     (["a.json", "a.json"], ["a.json", "a.json"]),
 )
 def test_files_are_told_apart(files: list[str], names: list[str]) -> None:

@@ -43,10 +43,8 @@ def test_who_wants_no_motion_sees_the_result() -> None:
 
 def test_screens_are_read_every_two_seconds_with_their_colours() -> None:
     """A screen that is as the one before is left out, and the last one is the end's."""
-    writes = [
-        (1.0, b"\x1b[2mphase 1\x1b[0m [a]\r\n"),
-        (5.5, b"\x1b[1A\x1b[2K\x1b[32mdone\x1b[0m\r\n"),
-    ]
+    writes = [(1.0, b"\x1b[2mphase 1\x1b[0m [a]\r\n")]
+    writes.append((5.5, b"\x1b[1A\x1b[2K\x1b[32mdone\x1b[0m\r\n"))
     written, moments = b"", []
     for at_s, data in writes:
         written += data

@@ -13,18 +13,13 @@ import pytest
 from tests.render.browser import CHROMIUM, Seen, View, look
 
 pytestmark = [
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="there is no Chromium here to open the page with"
-    ),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here"),
     pytest.mark.xdist_group("page"),
     pytest.mark.full,
 ]
 
-VIEWS = [
-    View(width, scheme)
-    for width in (360, 800, 1100, 1400)
-    for scheme in ("light", "dark")
-]
+WIDTHS = (360, 800, 1100, 1400)
+VIEWS = [View(width, scheme) for width in WIDTHS for scheme in ("light", "dark")]
 PAPER = View(690, "paper")  # the width of A4 within its margins
 
 _ASKED = Path(__file__).with_name("questions.js").read_text(encoding="utf-8")
@@ -44,7 +39,6 @@ def seen(page: Path) -> Seen:
     return look(page, [*VIEWS, PAPER], QUESTIONS, page.parent)
 
 
-@pytest.mark.full
 def test_the_page_opens_without_complaint(seen: Seen) -> None:
     assert seen.console == []
 
@@ -58,9 +52,8 @@ def test_it_fits_and_its_text_can_be_read(seen: Seen, view: View) -> None:
     assert found["stick_out"] == found["text"] == found["asked_for"] == []
     assert found["broken"] == []
     assert found["smallest"] > 10
-    assert found["paper"] == (
-        "rgb(21, 22, 26)" if view.look == "dark" else "rgb(255, 255, 255)"
-    )
+    paper = "rgb(21, 22, 26)" if view.look == "dark" else "rgb(255, 255, 255)"
+    assert found["paper"] == paper
 
 
 def test_on_paper_it_is_light_and_nothing_is_cut_off(seen: Seen) -> None:

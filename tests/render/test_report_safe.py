@@ -29,9 +29,7 @@ pytestmark = pytest.mark.xdist_group("page")
 
 HOSTILE = (
     "<script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>",
-    r"$\frac{1}{$ | `rm` [x](javascript:alert(3)) \x1b[31mred\x1b[0m".replace(
-        r"\x1b", "\x1b"
-    ),
+    "$\\frac{1}{$ | `rm` [x](javascript:alert(3)) \x1b[31mred\x1b[0m",
 )
 
 

@@ -27,14 +27,14 @@ from gpubalance.render.rates import (
 )
 from gpubalance.render.step import Loss, all_losses, gap_parts, large_losses, step_text
 from gpubalance.render.table import lines_of
-from gpubalance.results.common import StepTime, Throughput
+from gpubalance.results.common import Throughput
 from gpubalance.results.plan import LearningRate, LeftOut, Plan
 from gpubalance.results.probe import BatchLimit, Trial
 from gpubalance.results.run import InputPipeline, Run, SlowSteps, SoloGap
 from gpubalance.results.timing import Remedy
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS
-from tests.render.measurements import PAIR
+from tests.render.measurements import PAIR, step_time
 from tests.render.samples import PLAN, subject
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -216,19 +216,15 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
     ]
     # Of the solo sum a thousandth is worth a word.
     just = altered(GAP, imbalance=1.0)
-    assert "waiting for the slowest device" in [
-        x.cause for x in large_losses(PAIR, just)
-    ]
+    causes = [loss.cause for loss in large_losses(PAIR, just)]
+    assert "waiting for the slowest device" in causes
     nothing = dict.fromkeys(("batch_sizes", "imbalance", "sync", "slow"), 0.0)
     none = GAP.model_copy(update=nothing | {"slowdown": (0.0, 0.0)})
     assert not list(gap_parts(PAIR, none))
     xla = all_losses(PAIR, altered(GAP, without_xla=7.0, slow=0.0))
     assert [loss.cause for loss in xla[-2:]] == ["summing gradients", "without XLA"]
-    assert [Loss("a", rate).text for rate in (38.0, -38.0, 0.0)] == [
-        "−38.0",
-        "+38.0",
-        "−0.00",
-    ]
+    texts = [Loss("a", rate).text for rate in (38.0, -38.0, 0.0)]
+    assert texts == ["−38.0", "+38.0", "−0.00"]
 
 
 def test_the_least_interval_is_told_as_a_part() -> None:
@@ -239,11 +235,8 @@ def test_the_least_interval_is_told_as_a_part() -> None:
 
 
 def of_steps(run: Run, **changes: Any) -> Run:
-    time = StepTime(
-        median=0.2, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.2,), at_s=(1.0,)
-    )
-    usual = {"step_time_s": time, "sync_s": 0.03, "slow_s": 0.0, "excess_s": 0.0}
-    usual |= {"input_wait_s": 0.0, "imbalance": 1.25}
+    usual: Any = {"step_time_s": step_time(0.2), "sync_s": 0.03, "slow_s": 0.0}
+    usual |= {"excess_s": 0.0, "input_wait_s": 0.0, "imbalance": 1.25}
     return run.model_copy(update=usual | changes)
 
 

@@ -191,10 +191,8 @@ def test_rates_alone_are_added_up_of_devices_in_use() -> None:
 
 
 def test_the_powers_of_a_step_and_its_fingerprint() -> None:
-    known_step = CombineRules(
-        exponents=(1, 2),
-        step={"MatMul": 3, "Add": 5, "FusedBatchNormV3": 2, "Mul": 1},
-    )
+    step = {"MatMul": 3, "Add": 5, "FusedBatchNormV3": 2, "Mul": 1}
+    known_step = CombineRules(exponents=(1, 2), step=step)
     assert [known_step.exponent(place) for place in range(3)] == [1, 2, 0]
     parts = (("FusedBatchNormV3", 2), ("MatMul", 3), ("others", 6))
     assert known_step.fingerprint == parts

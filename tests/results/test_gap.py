@@ -65,13 +65,8 @@ def test_less_than_a_billionth_is_rounding(part: float, is_lost: bool) -> None:
 def test_what_is_too_small_to_matter_is_told_only_if_it_adds_up() -> None:
     devices = simulated_devices("4")[0]
     parts = {"left_out": 0.0, "batch_sizes": 50.0, "imbalance": -1e-10, "sync": 0.9}
-    gap = SoloGap(
-        solo_sum=1000.0,
-        slow=0.0,
-        slowdown=(8e-10, 0.0, 0.0, 0.0),
-        throughput=949.1,
-        **parts,
-    )
+    parts |= {"solo_sum": 1000.0, "slow": 0.0, "throughput": 949.1}
+    gap = SoloGap(slowdown=(8e-10, 0.0, 0.0, 0.0), **parts)
     (loss,) = large_losses(devices, gap)
     assert (loss.cause, loss.rate) == ("not each device's best batch size", 50.0)
     slow = altered(gap, slowdown=(0.6, 0.7, 0.0, 0.0), throughput=947.8)

@@ -33,10 +33,8 @@ def test_real_results_are_read(path: Path) -> None:
 
 def test_a_file_with_more_baselines_than_now_is_read_too(tmp_path: Path) -> None:
     content = json.loads((DATA / "pair-run.json").read_text())
-    content["baselines"] |= {
-        "largest_even": content["baselines"]["even"],
-        "best_at_largest_even": None,
-    }
+    even = content["baselines"]["even"]
+    content["baselines"] |= {"largest_even": even, "best_at_largest_even": None}
     path = tmp_path / "older.json"
     path.write_text(json.dumps(content))
     assert read_record(path, Run) == read_record(DATA / "pair-run.json", Run)

@@ -169,9 +169,8 @@ class Session:
     def pull(self, global_batch: int, *, seconds: float, at_least: int) -> Any:
         del seconds
         for _ in range(at_least):
-            yield Prefetched(
-                batches=1, seconds=self._prefetched_s(global_batch), cpu_s=0.0
-            )
+            taken_s = self._prefetched_s(global_batch)
+            yield Prefetched(batches=1, seconds=taken_s, cpu_s=0.0)
 
     def _prefetched_s(self, samples: int) -> float:
         return self._call("prefetched", samples) or 1e-5 * samples

@@ -137,14 +137,8 @@ def make_checkout(folder: Path) -> Checkout:
     (folder / CONSTRAINTS).touch()
     (folder / "pyproject.toml").write_text(PYPROJECT)
     (folder / "backend.py").write_text(BACKEND)
-    for name in (
-        "gpubalance",
-        "pytest",
-        "ruff",
-        "mypy",
-        "scripts/benches",
-        "scripts/site",
-    ):
+    tools = ("pytest", "ruff", "mypy", "scripts/benches", "scripts/site")
+    for name in ("gpubalance", *tools):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / f"{name}.py").write_text(PROGRAM)
     return Checkout(folder)

@@ -18,6 +18,5 @@ def net() -> Any:
         for arm in "ab"
     ]
     merged = layers.Concatenate(name="merge")(arms)
-    return keras.Model(
-        inputs, layers.Dense(3, activation="softmax", name="head")(merged)
-    )
+    head = layers.Dense(3, activation="softmax", name="head")
+    return keras.Model(inputs, head(merged))

@@ -64,9 +64,8 @@ def test_a_command_warns_of_an_untested_version(newer: str) -> None:
     (told,) = machine_warnings(machine, machine.devices, strict=False)
     assert told.code == "untested-version"
     assert newer in told.message
-    assert told.next == (
-        "pip install 'keras>=3.10,<3.12', if something fails or looks wrong"
-    )
+    remedy = "pip install 'keras>=3.10,<3.12', if something fails or looks wrong"
+    assert told.next == remedy
 
 
 def test_a_bug_with_an_untested_version_is_probably_its(newer: str) -> None:

@@ -186,10 +186,8 @@ def in_both(
 
 def largest(one: Iterable[Any], other: Iterable[Any]) -> float:
     """The largest difference of two lists of arrays or numbers."""
-    return max(
-        float(np.abs(np.subtract(mine, its)).max())
-        for mine, its in zip(one, other, strict=True)
-    )
+    pairs = zip(one, other, strict=True)
+    return max(float(np.abs(np.subtract(*pair)).max()) for pair in pairs)
 
 
 def apart(one: Any, other: Any) -> float:

@@ -83,9 +83,8 @@ def test_models_of_a_split_are_not_said_to_be_predicted_by_each_device(
 ) -> None:
     with gpubalance.Split([0, 1], batches=[6, 2], simulate=QUICK_PAIR).scope():
         made = [dense(3), dense(3)]
-    gpubalance.Ensemble(made, gpus=[0, 1], simulate=QUICK_PAIR).predict(
-        np.ones((20, 64), "float32")
-    )
+    ensemble = gpubalance.Ensemble(made, gpus=[0, 1], simulate=QUICK_PAIR)
+    ensemble.predict(np.ones((20, 64), "float32"))
     assert not [one for one in recwarn if "predict_on_batch" in str(one.message)]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.support.cases import cases, full
 from tests.support.late import keras
 from tests.training.cases import apart, in_both, largest
@@ -43,17 +41,3 @@ def test_over_many_steps_a_frozen_layer_trains_as_in_keras(noise: bool) -> None:
     assert largest(found, expected) < 1e-5
     assert not model.layers[0].trainable
     assert not model.layers[0].kernel.trainable
-
-
-@pytest.mark.full
-def test_what_is_too_small_to_divide_or_rare_trains_the_frozen_layer_too() -> None:
-    """Keras would trace once more for another size, so the one device's is never frozen."""
-    _, model, one_device = in_both(make)
-    model.jit_compile = True
-    for trained in (one_device, model):
-        trained.fit(X[:200], Y[:200], **OPTIONS)
-    model.layers[0].trainable = False
-    for trained in (one_device, model):
-        trained.fit(X[:201], Y[:201], epochs=2, **OPTIONS)
-        trained.fit(X[:240], Y[:240], epochs=2, **OPTIONS)
-    assert apart(model, one_device) < 1e-5

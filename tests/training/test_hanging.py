@@ -118,6 +118,4 @@ def test_a_generator_still_asked_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
         # Two threads that ask it at once would be an error: "already executing".
         history = split.fit(model, batches, steps_per_epoch=3, epochs=4, verbose=0)
     assert len(history.history["loss"]) == 4
-    assert [
-        text for text in told if "still producing a batch for an earlier call" in text
-    ]
+    assert [text for text in told if "still producing a batch for an earlier" in text]

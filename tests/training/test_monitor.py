@@ -59,9 +59,7 @@ def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order() -> N
 def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     split, model = hot_pair()
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
-    with warned(
-        r"is no longer balanced: GPU:1 waits \d+% of the time that GPU:0 computes"
-    ):
+    with warned(r"is no longer balanced: GPU:1 waits \d+% of the time that GPU:0 com"):
         split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
     with refused("the monitor's split is not what trains the model"):
         simulated((50, 50)).fit(model, X, Y, verbose=0, callbacks=[monitor])
@@ -123,9 +121,7 @@ def test_a_short_last_batch_says_nothing_of_the_split_that_was_set(
     # By whole batches it is judged, and named as it was set
     unfit, model = of_pair(fast, altered(slow, alpha_s=0.1), BatchSplit((80, 40)))
     unfit.takes_any_batch = ratios
-    with pytest.warns(
-        UserWarning, match="the split 80/40 is no longer balanced: GPU:0 wait"
-    ):
+    with warned("the split 80/40 is no longer balanced: GPU:0 wait"):
         unfit.fit(model, x, y, callbacks=[unfit.monitor(every=1)], **options)
 
 

@@ -124,9 +124,7 @@ def test_with_a_plan_it_names_the_split_that_learns_faster() -> None:
     large = noise_text(NoiseScale(1e6, (0.9e6, 1.1e6)), plan.split, plan)
     assert large.endswith("batch would reach the same loss clearly sooner")
     hardly = noise_text(NoiseScale(1e4, (0.9e4, 1.1e4)), plan.split, plan)
-    assert (
-        "672/464 would reach the same loss 1.01 × sooner; learning rate × 0." in hardly
-    )
+    assert "672/464 would reach the same loss 1.01 × sooner; learning rate" in hardly
     small = noise_text(scale, BatchSplit((8, 8)), plan)
     assert "a sample gives 95 % of the progress" in small
     unknown = NoiseScale(None, None, "2 steps are too few")

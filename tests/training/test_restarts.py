@@ -103,12 +103,8 @@ def test_a_training_survives_the_loss_of_processes_and_hosts(tmp_path: Path) -> 
     out, err = process.communicate(timeout=HANGS_AFTER_S)
     assert process.returncode == 0, err
     told = "\n".join(re.findall("^launch .*", err, re.MULTILINE))
-    assert re.findall("training continues with epoch (.)", told) == [
-        "2",
-        "3",
-        "4",
-        "5",
-    ], told
+    goes_on = re.findall("training continues with epoch (.)", told)
+    assert goes_on == ["2", "3", "4", "5"], told
     as_before = "with the global batch of 144 as before"
     restarts = re.findall(rf"restart \d of 4: (.*), {as_before}", told)
     of_all, of_alpha = "alpha:0 80, alpha:1 40, beta:0 24", "alpha:0 96, alpha:1 48"

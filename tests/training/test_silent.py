@@ -57,7 +57,7 @@ def test_a_share_of_too_few_samples_for_the_loss_is_refused() -> None:
     body = [*dense()[:2], layers.Dense(1)]
     few, model = in_split(compiled, body, two_largest, batches=(99, 1))
     with refused(
-        r"1 samples are too few for a part of a batch(.|\n)*give each device at least 2"
+        "1 samples are too few for a part of(.|\n)*give each device at least 2"
     ):
         few.fit(model, *of_one_number(), verbose=0)
 

@@ -85,10 +85,7 @@ def test_fit_refuses_with_the_reason_and_what_to_do() -> None:
     """Also what only a training finds: what its step makes, or a compile of one's own omits."""
     for made, message in (
         ((model_with, another_optimizer), r"with loss_scale\w*, which is not the"),
-        (
-            (stepping, "no optimizer"),
-            "has no optimizer: its own compile method sets none",
-        ),
+        ((stepping, "no optimizer"), "has no optimizer: its own compile method "),
         ((with_loss, "drawn"), "creates a variable in its first step, as keras.random"),
     ):
         split, model = in_split(*made, micro_batches=(20, 30))
