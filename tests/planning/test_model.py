@@ -15,7 +15,7 @@ from gpubalance.planning.problem import Load
 
 
 def test_one_batch_makes_no_line() -> None:
-    with pytest.raises(ValueError, match="two batches"):
+    with pytest.raises(ValueError, match="two batch sizes"):
         fit_line([(8, 1.0), (8, 1.1)])
 
 
