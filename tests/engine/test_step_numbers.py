@@ -106,7 +106,9 @@ def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
     zipped = tf.data.Dataset.zip((rest, rest))
     unlike = tf.data.Dataset.zip((rest, ten.batch(3)))
     of_filter = rest.filter(lambda _: True)
-    assert list(map(static_batch_of, (ten, whole, rest))) == [None, 4, None]
+    weighed = tf.data.Dataset.zip((whole, ten))  # one number for all samples
+    sizes = list(map(static_batch_of, (ten, whole, weighed, rest)))
+    assert sizes == [None, 4, 4, None]
     ahead, single = rest.prefetch(1), rest.unbatch()
     assert [batch_of(one) for one in (whole, rest, ahead, zipped, of_filter)] == [4] * 5
     assert [batch_of(one) for one in (ten, unlike, single)] == [None] * 3

@@ -281,6 +281,7 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     assert rounds.latest is None
     cut = rounds.find_and_prove()
     assert rounds.latest is rounds.proof is cut
+    assert rounds.resumed == 0
     wanted = place(truth.problem(16, 4))
     first, second = rounds.records
     assert (first.number, second.number) == (1, 2)
@@ -311,6 +312,25 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     assert times == pytest.approx([n / 10 * passes_s for n in range(1, 5)])
     sent = [block.crossing_bytes for block in result.blocks]
     assert sent == [0, 1024, 1024, 1024]
+
+
+@cases(
+    "off, gain, is_tried",
+    (None, 1.008, False),
+    (None, 1.012, True),
+    (0.05, 1.048, False),
+    (0.05, 1.052, True),
+)
+def test_a_round_promises_more_than_it_may_be_off(
+    off: float | None, gain: float, *, is_tried: bool
+) -> None:
+    rounds: Any = rounds_of(CutWorker([0, 1]), [])
+    placed = replace(rounds.known.best(), off=off)
+    rounds._best = (placed.throughput / gain, placed)
+    rounds.known = SimpleNamespace(best=lambda: placed, corrected=lambda one: one)
+    rounds._try = lambda cut: rounds._tried.add(cut.workload.name)
+    assert rounds._best_of_rounds() is placed
+    assert bool(rounds._tried) == is_tried
 
 
 def test_a_device_that_runs_out_of_memory_is_planned_with_less() -> None:

@@ -9,7 +9,8 @@ import pytest
 from gpubalance.planning.pipeline.chains import chains
 from gpubalance.planning.pipeline.place import placings_of
 from gpubalance.planning.pipeline.problem import Cut
-from tests.planning.pipeline.problems import drawn
+from tests.planning.pipeline.problems import drawn, even_problem
+from tests.support.cases import cases
 
 
 @pytest.mark.parametrize("maximum", [20, 10**6])
@@ -30,6 +31,20 @@ def test_no_step_of_a_chain_is_shorter_than_its_bound(maximum: int) -> None:
                 assert placed.step_time_s >= chain.min_s * (1 - 1e-9), seed
                 steps += 1
     assert steps > 150
+
+
+@cases(
+    "micro_batches, transfer_s, bound_s",
+    (4, 0.0, 3 + 12),  # the first pass of the stage before, and all behind it
+    (6, 2.0, 18 + 5 + 3),  # the first stage's passes, and what it waits at both ends
+    (7, 3.0, 3 * 12),  # three times what one micro-batch takes
+    (4, 10.0, 3 + 5 * 10 + 3),  # transfers, one after another
+)
+def test_a_bound_of_two_stages_by_hand(
+    micro_batches: int, transfer_s: float, bound_s: float
+) -> None:
+    found = chains(even_problem(2, micro_batches, transfer_s), math.inf, 100)
+    assert [chain.min_s for chain in found] == [pytest.approx(bound_s)] * 2
 
 
 def test_only_chains_that_may_be_shorter_are_looked_at() -> None:

@@ -10,7 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpubalance.planning.pipeline.place import NoPlacementError, place, placings_of
+from gpubalance.planning.pipeline.place import (
+    NoPlacementError,
+    _branched,
+    place,
+    placings_of,
+)
 from gpubalance.planning.pipeline.problem import (
     Block,
     BlockLoad,
@@ -66,7 +71,9 @@ def test_three_branches_are_on_three_devices() -> None:
     forward = (0.001, 0.01, 0.01, 0.01, 0.001)
     backward = tuple(2 * seconds for seconds in forward)
     load = BlockLoad(forward, backward, (0.0,) * 5, (1.0,) * 5, (1.0,) * 5)
-    placed = place(CutProblem(graph, (load,) * 3, 1, 1))
+    problem = CutProblem(graph, (load,) * 3, 1, 1)
+    assert len(_branched(problem)) == 24  # of 24 x 9
+    placed = place(problem)
     assert {segment.device for segment in placed.segments} == {0, 1, 2}
     assert sum(len(range(*one.blocks.indices(5))) for one in placed.segments) == 5
     assert placed.step_time_s == pytest.approx(0.036)
