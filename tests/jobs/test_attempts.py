@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -143,12 +143,10 @@ def test_what_fails_below_a_batch_that_passed_is_tried_in_a_fresh_worker() -> No
 
 
 def test_a_batch_that_was_only_shown_to_train_counts_by_its_last_try() -> None:
-    attempts = Scripted()
-    once, failed, timed = (
-        cast("Any", SimpleNamespace(trains=trains, step_s=step_s))
-        for trains, step_s in ((True, 2.0), (False, None), (True, None))
-    )
-    attempts._tries |= {8: [failed, once], 16: [once, failed], 32: [once, timed]}
+    attempts: Any = Scripted()
+    ends = ((True, 2.0), (False, None), (True, None))
+    tries = [SimpleNamespace(trains=trains, step_s=step_s) for trains, step_s in ends]
+    attempts._tries |= {8: tries[1::-1], 16: tries[:2], 32: tries}
     assert attempts.single_steps() == {8: 2.0}
 
 

@@ -482,22 +482,16 @@ def test_a_model_of_ones_own_is_told_of_once() -> None:
         assert told == wanted
 
 
-@cases(
-    "split, is_refused",
-    (BatchSplit((8, 8)), True),
-    (BatchSplit((8, 0)), False),
-    (BatchSplit((8, 0), (4, 0)), True),
-)
-def test_a_model_that_no_split_trains_is_measured_on_one_device(
-    split: BatchSplit, *, is_refused: bool
-) -> None:
+def test_a_model_that_no_split_trains_is_measured_on_one_device() -> None:
     refused = Refusal(message="it mixes samples", remedy="")
     rules = altered(ready(2).combine_rules, refused=refused)
     worker_group: Any = Mock(alive=False, facts=altered(ready(2), combine_rules=rules))
     asked = BalanceRequest(devices=PAIR, settings=SMALL)
     joint_workers = JointWorkers(asked, None, worker_group, quiet, nothing_kept())
-    with pytest.raises(BadInput, match="it mixes") if is_refused else nullcontext():
-        joint_workers.gather(split)
+    joint_workers.gather(BatchSplit((8, 0)))
+    for split in (BatchSplit((8, 8)), BatchSplit((8, 0), (4, 0))):
+        with pytest.raises(BadInput, match="it mixes"):
+            joint_workers.gather(split)
 
 
 def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:

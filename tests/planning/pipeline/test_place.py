@@ -13,6 +13,7 @@ import pytest
 from gpubalance.planning.pipeline.place import (
     NoPlacementError,
     _branched,
+    _chained,
     place,
     placings_of,
 )
@@ -95,6 +96,15 @@ def test_what_is_placed_fits_and_no_simulated_cut_takes_a_shorter_step() -> None
             assert peak <= load.memory_bytes
         assert placed.step_time_s <= 1.001 * known(shortest_s), seed
     assert 60 < placed_count < 190
+
+
+def test_chains_are_simulated_for_a_few_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight orders for each of four chains; with little time of one chain after each look."""
+    for passes, simulated in ((1 << 20, 32), (2 * 24 * 4, 16)):
+        monkeypatch.setattr("gpubalance.planning.pipeline.place._MOST_PASSES", passes)
+        assert len(_chained(drawn(17))) == simulated
 
 
 def test_memory_decides_how_deep_an_order_may_be() -> None:
