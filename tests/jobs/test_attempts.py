@@ -221,15 +221,23 @@ def test_a_batch_that_took_longer_than_a_larger_one_is_measured_once_more() -> N
     assert attempts.workers == [(False, True)] * 2
 
 
-@cases("for_split, looked_at", (True, [64, 128]), (False, [8, 64]))
+@cases(
+    "for_split, factor, looked_at",
+    (True, 1.0, [64, 128]),
+    (False, 1.0, [8, 64]),
+    (True, 1.1, [64] * 3),  # until it is certain
+)
 def test_small_batches_do_not_tell_a_split_whether_a_device_keeps_its_speed(
-    *, for_split: bool, looked_at: list[int]
+    *, for_split: bool, factor: float, looked_at: list[int]
 ) -> None:
     """From 64 samples on a step gives at least half of the most samples/s."""
     request = SimpleNamespace(duration_s=None, for_split=for_split)
     attempts: Any = Scripted(request=request)
     for batch in (8, 16, 32, 64, 128, 256):
-        attempts.points[batch] = exact_point(batch, QUICK.compute_s(batch))
+        attempts.points[batch] = exact_point(batch, factor * QUICK.compute_s(batch))
     attempts.measured = Mock(side_effect=attempts.measured)
-    assert keeps_speed(attempts)
+    assert keeps_speed(attempts) == (factor == 1.0)
+    assert attempts.told[0] == "drift"
     assert [call.args[0] for call in attempts.measured.call_args_list] == looked_at
+    attempts.points.clear()
+    assert keeps_speed(attempts)
