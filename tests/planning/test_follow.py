@@ -320,16 +320,17 @@ def test_the_gain_is_told_as_soon_as_five_steps_are_stamped() -> None:
     assert [steps[0].split for steps in learn.call_args.args] == [EVEN, change.after]
 
 
-@cases("size, min_s", (100, (200 + 100) / 2000), (50, 200 / (500 + 1000)))
-def test_the_least_that_a_step_takes_by_hand(size: int, min_s: float) -> None:
+@cases("size, busy_s", (100, (200 + 110 + 20) / 2000), (50, (200 + 5 + 20) / 1500))
+def test_the_least_that_a_step_takes_by_hand(size: int, busy_s: float) -> None:
     """The first device has a fixed cost of 100 samples: in one piece 0.1 s of its 0.2 s.
 
     In pieces of 50 it takes 0.1 s for each, which are 500 samples/s. The other does 1000.
     """
     follower = Rebalancer([size] * 2, fixed_samples=[100, 0])
-    taken = step(BatchSplit((100, 100), (size, size)), 0.2, 0.1)
+    split = BatchSplit((100, 100), (size, size))
+    taken = StepTimes(split, (0.2, 0.1), (0.01, 0.02), 0.05, 0.0)
     follower.note(0, taken)
-    assert follower._min_step_s(taken) == pytest.approx(min_s + taken.common_s)
+    assert follower._min_step_s(taken) == pytest.approx(busy_s + 0.05)
 
 
 def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:
