@@ -227,7 +227,7 @@ def test_a_batch_that_took_longer_than_a_larger_one_is_measured_once_more() -> N
     (False, 1.0, [8, 64]),
     (True, 1.1, [64] * 3),  # until it is certain
 )
-def test_small_batches_do_not_tell_a_split_whether_a_device_keeps_its_speed(
+def test_small_batches_do_not_tell_a_split_if_a_device_keeps_its_speed(
     *, for_split: bool, factor: float, looked_at: list[int]
 ) -> None:
     """From 64 samples on a step gives at least half of the most samples/s."""
