@@ -67,10 +67,10 @@ _SLOW = {
     "engine": ("training", "fake_gpu"),
     "jobs": ("cli", "fake_gpu"),
     "numbers": ("cli",),
-    "planning": ("cli", "training"),
+    "planning": ("cli",),
     "render": ("cli",),
     "results": ("cli",),
-    "settings": ("cli", "training"),
+    "settings": ("cli",),
     "training": ("cli",),
 }
 _TIER = "not campaign and not full"

@@ -106,7 +106,9 @@ def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
     zipped = tf.data.Dataset.zip((rest, rest))
     unlike = tf.data.Dataset.zip((rest, ten.batch(3)))
     of_filter = rest.filter(lambda _: True)
-    assert list(map(static_batch_of, (ten, whole, rest))) == [None, 4, None]
+    weighed = tf.data.Dataset.zip((whole, ten))  # one number for all samples
+    sizes = list(map(static_batch_of, (ten, whole, weighed, rest)))
+    assert sizes == [None, 4, 4, None]
     ahead, single = rest.prefetch(1), rest.unbatch()
     assert [batch_of(one) for one in (whole, rest, ahead, zipped, of_filter)] == [4] * 5
     assert [batch_of(one) for one in (ten, unlike, single)] == [None] * 3
@@ -167,6 +169,26 @@ def test_rows_that_all_parts_have_add_up_one_by_one() -> None:
     assert first.values.numpy().tolist() == [[2, 2]] * 3
     assert (first.indices, first.dense_shape) == (positions.indices, [5, 2])
     assert second.numpy().tolist() == [[2, 2]] * 2
+
+
+def test_a_batch_is_computed_in_no_more_pieces_than_it_has() -> None:
+    """The first piece has the weight 2, the others 3."""
+    from gpubalance.engine.step.gradients import PartResult, over_micro_batches
+
+    seen: list[tuple[int, float]] = []
+
+    def run_part(data: Any, weight: float) -> PartResult:
+        seen.append((len(data), weight))
+        total = tf.reduce_sum(data)
+        return PartResult(total, [None, 10 * total], [None], [])
+
+    weights: Any = SimpleNamespace(first_micro_batch=2.0, other_micro_batch=3.0)
+    for batch, sizes in (4, [4]), (5, [1, 4]), (11, [3, 4, 4]):
+        seen.clear()
+        found = over_micro_batches(run_part, tf.range(batch), weights, tf.constant(4))
+        assert seen == [(size, 3.0 if n else 2.0) for n, size in enumerate(sizes)]
+        total = batch * (batch - 1) // 2
+        assert (found.numbers, found.grads) == (total, [None, 10 * total])
 
 
 def test_a_replicas_samples_are_those_between_its_places() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.probe.attempts import Attempts
-from gpubalance.jobs.probe.curve import measure_slower_again
+from gpubalance.jobs.probe.curve import keeps_speed, measure_slower_again
 from gpubalance.results.probe import CurvePoint
 from tests.jobs.drawn import quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, exact_point, point_of
@@ -141,6 +142,14 @@ def test_what_fails_below_a_batch_that_passed_is_tried_in_a_fresh_worker() -> No
     assert above.workers[-1] == (False, True)
 
 
+def test_a_batch_that_was_only_shown_to_train_counts_by_its_last_try() -> None:
+    attempts: Any = Scripted()
+    ends = ((True, 2.0), (False, None), (True, None))
+    tries = [SimpleNamespace(trains=trains, step_s=step_s) for trains, step_s in ends]
+    attempts._tries |= {8: tries[1::-1], 16: tries[:2], 32: tries}
+    assert attempts.single_steps() == {8: 2.0}
+
+
 @cases(
     "usable, batch, more, fresh",
     (128 * MIB, 16, {}, False),  # half of it is enough
@@ -210,3 +219,25 @@ def test_a_batch_that_took_longer_than_a_larger_one_is_measured_once_more() -> N
     told = [f"batch 8 {once}", "8 slower", f"batch 16 {once}", "16 slower", "it died"]
     assert attempts.told == told
     assert attempts.workers == [(False, True)] * 2
+
+
+@cases(
+    "for_split, factor, looked_at",
+    (True, 1.0, [64, 128]),
+    (False, 1.0, [8, 64]),
+    (True, 1.1, [64] * 3),  # until it is certain
+)
+def test_small_batches_do_not_tell_a_split_if_a_device_keeps_its_speed(
+    *, for_split: bool, factor: float, looked_at: list[int]
+) -> None:
+    """From 64 samples on a step gives at least half of the most samples/s."""
+    request = SimpleNamespace(duration_s=None, for_split=for_split)
+    attempts: Any = Scripted(request=request)
+    for batch in (8, 16, 32, 64, 128, 256):
+        attempts.points[batch] = exact_point(batch, factor * QUICK.compute_s(batch))
+    attempts.measured = Mock(side_effect=attempts.measured)
+    assert keeps_speed(attempts) == (factor == 1.0)
+    assert attempts.told[0] == "drift"
+    assert [call.args[0] for call in attempts.measured.call_args_list] == looked_at
+    attempts.points.clear()
+    assert keeps_speed(attempts)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,14 +20,14 @@ from gpubalance.jobs.measure.warnings import FIRST, too_slow, too_slow_windows
 from gpubalance.jobs.measure.window import Workload
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.curve import Work
-from gpubalance.jobs.probe.limit import Explored, explore
+from gpubalance.jobs.probe.limit import Explored, _why_max, explore
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import device_probe, taken_over
 from gpubalance.jobs.probe.result import nothing_fits, probe_warnings
 from gpubalance.jobs.probe.time_left import QueuesLeft, curve_left_s, planned_step_s
 from gpubalance.planning.curve import wanted_precision
-from gpubalance.planning.search import Limit
-from gpubalance.results.common import Throughput, Warning_
+from gpubalance.planning.search import ASKED_FOR, Limit
+from gpubalance.results.common import Refusal, Throughput, Warning_
 from gpubalance.results.probe import CurvePoint, SoloRate, Trial
 from gpubalance.results.run import InputPipeline
 from gpubalance.results.timing import Overhead, Prefetched, Remedy, Telemetry, Timing
@@ -139,6 +140,8 @@ def test_a_machine_is_too_slow_by_the_profile(
     assert (fault is not None) == (times is not None)
     if fault is not None:
         assert f"{times} times as long" in fault.message
+        is_split = f"a step of the split {asked['split']} takes" in fault.message
+        assert is_split == (len(asked["devices"]) > 1)
         assert "use --time-scale 4: it slows down all simulated devices" in fault.remedy
 
 
@@ -431,6 +434,11 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     counted.ensure_worker()
     assert (counted.max_batch, counted.fragments, started) == (500, False, [None])
     assert counted.usable_bytes is None
+    assert _why_max(counted) == "the data has 500 samples"
+    assert _why_max(probe_worker_of({}, max_batch=600)[0]) == ASKED_FOR
+    odd, _ = probe_worker_of({"samples": 999}, max_batch=600, batch_multiple=64)
+    odd.ensure_worker()
+    assert _why_max(odd) == "the largest multiple of 64 up to the requested 600"
     unlimited = altered(QUICK, memory=None)
     assert probe_worker_of({}, profile=unlimited)[0].fragments
 
@@ -472,6 +480,18 @@ def test_a_model_of_ones_own_is_told_of_once() -> None:
         for _ in range(2):
             joint_workers._report_model()
         assert told == wanted
+
+
+def test_a_model_that_no_split_trains_is_measured_on_one_device() -> None:
+    refused = Refusal(message="it mixes samples", remedy="")
+    rules = altered(ready(2).combine_rules, refused=refused)
+    worker_group: Any = Mock(alive=False, facts=altered(ready(2), combine_rules=rules))
+    asked = BalanceRequest(devices=PAIR, settings=SMALL)
+    joint_workers = JointWorkers(asked, None, worker_group, quiet, nothing_kept())
+    joint_workers.gather(BatchSplit((8, 0)))
+    for split in (BatchSplit((8, 8)), BatchSplit((8, 0), (4, 0))):
+        with pytest.raises(BadInput, match="it mixes"):
+            joint_workers.gather(split)
 
 
 def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:

@@ -281,6 +281,7 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     assert rounds.latest is None
     cut = rounds.find_and_prove()
     assert rounds.latest is rounds.proof is cut
+    assert rounds.resumed == 0
     wanted = place(truth.problem(16, 4))
     first, second = rounds.records
     assert (first.number, second.number) == (1, 2)
@@ -311,6 +312,20 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     assert times == pytest.approx([n / 10 * passes_s for n in range(1, 5)])
     sent = [block.crossing_bytes for block in result.blocks]
     assert sent == [0, 1024, 1024, 1024]
+
+
+@cases("off, gain", (None, 1.01), (0.05, 1.05))
+def test_a_round_promises_more_than_it_may_be_off(
+    off: float | None, gain: float
+) -> None:
+    rounds: Any = rounds_of(CutWorker([0, 1]), [])
+    placed = replace(rounds.known.best(), off=off)
+    rounds.known = SimpleNamespace(best=lambda: placed, corrected=lambda one: one)
+    rounds._try = lambda cut: rounds._tried.add(cut.workload.name)
+    for more, tried in ((0.999, 0), (1.001, 1)):
+        rounds._best = (placed.throughput / (gain * more), placed)
+        assert rounds._best_of_rounds() is placed
+        assert len(rounds._tried) == tried
 
 
 def test_a_device_that_runs_out_of_memory_is_planned_with_less() -> None:

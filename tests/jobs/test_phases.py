@@ -6,6 +6,7 @@ It says as long as last time, or else as usual, and corrects that as it goes on.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from gpubalance.jobs.durations import keep_durations, phases_of
 from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
 from gpubalance.jobs.phases import Phases
-from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.measuring import Measuring, Tracing
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
@@ -74,9 +75,11 @@ def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
     assert expected.seconds == sum(took_s)
     assert Command().phase(NAMES[0], 0).left_s == sum(took_s)
     # What changes nothing about the time makes no difference. What does change it is as usual.
-    limited = altered(REQUEST, measuring=Measuring(time_limit_s=500), fresh=True)
+    more: Any = {"fresh": True, "tracing": Tracing(folder="logs", name="run")}
+    limited = altered(REQUEST, measuring=Measuring(time_limit_s=500), **more)
     assert estimate(limited).seconds == sum(took_s)
-    assert estimate(REQUEST.probe).seconds == 43.0
+    asked: Any = {"deadline_s": 5, "time_limit_s": 9, "least_samples": 3, **more}
+    assert estimate(altered(REQUEST.probe, **asked)).seconds == 43.0
     other = altered(REQUEST, settings=Settings(model="probe"))
     assert [phase.seconds for phase in estimate(other).phases] == usual_s
 

@@ -196,10 +196,13 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
         assert part.throughput.median == pytest.approx(batch / 0.1)
         assert part.step_time_s.at_s[-1] == pytest.approx(9.0 - 7.9)
     single = Workload(BatchSplit((8,)), PAIR[:1], "alone")
-    found = measured({single: [one]}, Measuring(windows=1))
-    assert found.taken == ["GPU:0 alone: window 1 of 1"]
-    (done,) = [one for one in found.events if isinstance(one, IndependentWindowDone)]
+    slower = window(step_s=0.2, devices=1)
+    found = measured({single: [one, slower]}, Measuring(windows=2))
+    assert found.taken[:2] == [f"GPU:0 alone: window {n} of 2" for n in (1, 2)]
+    is_done = IndependentWindowDone
+    _, done = [event for event in found.events if isinstance(event, is_done)]
     assert done.name == "alone"
+    assert done.parts[0].throughput.median == pytest.approx(8 / 0.2)  # of the last
     pipe = Pipe(segments=(), order=(), micro_batch=4, micro_batches=2)
     cut = Workload(BatchSplit((8,), (4,)), PAIR, "4 x", cut=pipe)
     found = measured({cut: [window(), window(step_s=0.2)]}, Measuring(windows=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -12,7 +13,7 @@ from gpubalance.jobs.probe.probe import probe
 from gpubalance.render.plan import plan_summary
 from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan
-from gpubalance.results.probe import Probe
+from gpubalance.results.probe import CurvePoint, Probe
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
@@ -38,9 +39,14 @@ def probed(factor: float | None, *, xla: bool = False) -> tuple[Probe, list[str]
     events: list[Event] = []
     asked: Any = {"settings": Settings(model=TINY, xla=xla), "max_batch": 16}
     request = ProbeRequest(devices=devices(factor), duration_s=0.2, **asked)
-    found = probe(request, events.append, nothing_kept())
+    journal = nothing_kept()
+    journal.load = loaded = Mock(return_value=None)  # type: ignore[method-assign]
+    found = probe(request, events.append, journal)
     texts = [event.text for event in events if isinstance(event, Doing)]
-    return found, [text for text in texts if "XLA" in text]
+    said = [text for text in texts if "XLA" in text]
+    may_be_kept = call("SIM-1 with XLA", CurvePoint) in loaded.call_args_list
+    assert may_be_kept == bool(said)
+    return found, said
 
 
 def balanced(factor: float) -> Plan:

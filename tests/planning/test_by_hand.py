@@ -26,6 +26,7 @@ from gpubalance.planning.fixed_costs import FixedCosts
 from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.memory import (
     MemoryCurve,
+    _well_apart,
     forecast,
     joint_bytes,
     joint_limit,
@@ -301,6 +302,9 @@ def test_a_curve_goes_through_points_well_apart(memory: int, middle: int) -> Non
     points = [(10, 100), (75, 750), (76, 976), (100, 1000)]
     curve = known(MemoryCurve.through(points, memory))
     assert curve.gap == 100 - middle
+    # What is left beside the largest counts, also for the third
+    near = [(10, 100), (70, 946), *points[2:]]
+    assert _well_apart(near, 1048) == near[:0:-1]
 
 
 def test_a_forecast_by_hand() -> None:

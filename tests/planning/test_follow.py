@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -311,10 +312,25 @@ def test_the_gain_is_told_as_soon_as_five_steps_are_stamped() -> None:
     assert number == 4
     after = step(change.after, 0.134, 0.133)
     gains = []
+    follower._costs.learn = learn = Mock()  # type: ignore[method-assign]
     for more in range(5, 10):
         follower.note(more, after)
         gains.append(follower.gain)
     assert gains == [*[None] * 4, pytest.approx(0.2 / 0.134)]
+    assert [steps[0].split for steps in learn.call_args.args] == [EVEN, change.after]
+
+
+@cases("size, busy_s", (100, (200 + 110 + 20) / 2000), (50, (200 + 5 + 20) / 1500))
+def test_the_least_that_a_step_takes_by_hand(size: int, busy_s: float) -> None:
+    """The first device has a fixed cost of 100 samples: in one piece 0.1 s of its 0.2 s.
+
+    In pieces of 50 it takes 0.1 s for each, which are 500 samples/s. The other does 1000.
+    """
+    follower = Rebalancer([size] * 2, fixed_samples=[100, 0])
+    split = BatchSplit((100, 100), (size, size))
+    taken = StepTimes(split, (0.2, 0.1), (0.01, 0.02), 0.05, 0.0)
+    follower.note(0, taken)
+    assert follower._min_step_s(taken) == pytest.approx(busy_s + 0.05)
 
 
 def test_smaller_last_batches_and_those_on_their_way_do_not_count() -> None:

@@ -68,6 +68,12 @@ def test_a_verdict_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) ->
     assert says in one_line(same)
 
 
+def test_two_plans_that_never_ran_are_told_of_together(tmp_path: Path) -> None:
+    plans = {"a": plan_of(), "b": altered(plan_of(), created="later")}
+    text = one_line(comparison_text(compared_in(tmp_path, plans)))
+    assert "a.json and b.json were never run: their figures are predictions" in text
+
+
 def test_names_from_files_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     bad = altered(DEVICES[0], name="\x1b[31mred\x1b[0m\x07")
     run = altered(OTHER, devices=(bad, *DEVICES[1:]))
@@ -85,6 +91,7 @@ THREE = ["old/a.json", "new/a.json", "new/b.json"]
     (["old/run.json", "new/run.json"], ["old", "new"]),
     (["old/1/run.json", "new/1/run.json"], ["old", "new"]),
     (THREE, THREE),
+    (["a/1/run.json", "b/2/run.json"], ["a/1", "b/2"]),
     (["a.json", "a.json"], ["a.json", "a.json"]),
 )
 def test_files_are_told_apart(files: list[str], names: list[str]) -> None:

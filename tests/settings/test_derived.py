@@ -131,7 +131,11 @@ def test_what_devices_cannot_do_together_is_refused(
 ) -> None:
     refusal = ""
     try:
-        refuse_together(devices, all_reduce, named)  # type: ignore[arg-type]
+        if named:
+            refuse_together(devices, all_reduce, named)  # type: ignore[arg-type]
+        else:
+            settings: Any = {"model": "small", "all_reduce": all_reduce}
+            BalanceRequest(devices=tuple(devices), settings=settings)
     except UsageError as error:
         refusal = error.message
     assert bool(refusal) == bool(told)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from gpubalance.planning.pipeline.chains import chains
 from gpubalance.planning.pipeline.place import placings_of
-from gpubalance.planning.pipeline.problem import Cut
-from tests.planning.pipeline.problems import drawn
+from gpubalance.planning.pipeline.problem import BlockLoad, Cut
+from tests.planning.pipeline.problems import drawn, even_problem
+from tests.support.cases import cases
 
 
 @pytest.mark.parametrize("maximum", [20, 10**6])
@@ -30,6 +32,25 @@ def test_no_step_of_a_chain_is_shorter_than_its_bound(maximum: int) -> None:
                 assert placed.step_time_s >= chain.min_s * (1 - 1e-9), seed
                 steps += 1
     assert steps > 150
+
+
+@cases(
+    "micro_batches, transfer_s, behind_s, bound_s",
+    (4, 1.0, 3.0, 3 + 2 + 12),  # a first pass and its transfers, and all behind it
+    (6, 2.0, 3.0, 18 + 5 + 3),  # the first stage's passes, and waits at both ends
+    (2, 1.5, 0.3, 6 + 2.3),  # or the longer of both
+    (8, 2.9, 2.5, 3 * 11.3 + 1),  # three times there and back, and a forward more
+    (4, 10.0, 3.0, 3 + 5 * 10 + 3),  # transfers, one after another
+)
+def test_a_bound_of_two_stages_by_hand(
+    micro_batches: int, transfer_s: float, behind_s: float, bound_s: float
+) -> None:
+    """The first stage takes a second forward and two backward."""
+    passes_s = (1.0, behind_s / 3), (2.0, behind_s / 1.5)
+    load = BlockLoad(*passes_s, (0.0,) * 2, (1.0,) * 2, (1.0,) * 2)
+    problem = even_problem(2, micro_batches, transfer_s)
+    found = chains(replace(problem, loads=(load, load)), math.inf, 100)
+    assert [chain.min_s for chain in found] == [pytest.approx(bound_s)] * 2
 
 
 def test_only_chains_that_may_be_shorter_are_looked_at() -> None:

@@ -10,7 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpubalance.planning.pipeline.place import NoPlacementError, place, placings_of
+from gpubalance.planning.pipeline.place import (
+    NoPlacementError,
+    _branched,
+    _chained,
+    place,
+    placings_of,
+)
 from gpubalance.planning.pipeline.problem import (
     Block,
     BlockLoad,
@@ -66,7 +72,9 @@ def test_three_branches_are_on_three_devices() -> None:
     forward = (0.001, 0.01, 0.01, 0.01, 0.001)
     backward = tuple(2 * seconds for seconds in forward)
     load = BlockLoad(forward, backward, (0.0,) * 5, (1.0,) * 5, (1.0,) * 5)
-    placed = place(CutProblem(graph, (load,) * 3, 1, 1))
+    problem = CutProblem(graph, (load,) * 3, 1, 1)
+    assert len(_branched(problem)) == 24  # of 24 x 9
+    placed = place(problem)
     assert {segment.device for segment in placed.segments} == {0, 1, 2}
     assert sum(len(range(*one.blocks.indices(5))) for one in placed.segments) == 5
     assert placed.step_time_s == pytest.approx(0.036)
@@ -88,6 +96,15 @@ def test_what_is_placed_fits_and_no_simulated_cut_takes_a_shorter_step() -> None
             assert peak <= load.memory_bytes
         assert placed.step_time_s <= 1.001 * known(shortest_s), seed
     assert 60 < placed_count < 190
+
+
+def test_chains_are_simulated_for_a_few_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight orders for each of four chains; with little time of one chain after each look."""
+    for passes, simulated in ((1 << 20, 32), (2 * 24 * 4, 16)):
+        monkeypatch.setattr("gpubalance.planning.pipeline.place._MOST_PASSES", passes)
+        assert len(_chained(drawn(17))) == simulated
 
 
 def test_memory_decides_how_deep_an_order_may_be() -> None:

@@ -130,6 +130,9 @@ def test_what_an_order_holds_by_hand() -> None:
     (placed, *_) = one_block_each(even_problem(2, 2))
     held = [placed.held(order) for order in placed.orders]
     assert held == [(3.0, 2), (2.0, 1)]
+    kinds: Any = ("forward", "backward", "forward", "forward")
+    late = [Task(0, kind, place // 2) for place, kind in enumerate(kinds)]
+    assert placed.held(late) == (3.0, 2)
 
 
 def test_two_transfers_over_one_line_take_turns() -> None:
