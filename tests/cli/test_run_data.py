@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpubalance.numbers.units import format_seconds
+from gpubalance.settings.code import code_key
 from tests.cli.program import QUICK_PAIR, here, one_line
 from tests.faults.machine import codes_of
 from tests.stand_in import engine
@@ -111,7 +112,9 @@ def test_results_whose_steps_differ_are_compared_and_reported(tmp_path: Path) ->
     brief = ("--global-batch", "16", "--rounds", "1", "--round-duration", "0.3", *BRIEF)
     asked = ("balance", "--simulate", QUICK_PAIR, *NAMED, *brief, "-o", "plan.json")
     answer = here(*asked, code=0, cwd=tmp_path, environment=own).stdout
-    proof = json.loads((tmp_path / "plan.json").read_text())["balance"]["run"]
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["code"] == code_key(*map(plan["settings"].get, ("model", "data")))
+    proof = plan["balance"]["run"]
     assert 0 < proof["step_spread"]["p50_s"] < proof["step_spread"]["p95_s"]
     assert "batches differ in shape: half of the steps take " in answer
     assert max(map(len, answer.split("\nnext: ")[0].splitlines())) <= 80

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Literal
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from gpubalance.errors import UsageError
-from gpubalance.jobs.balance.balance import balance
+from gpubalance.jobs.balance.balance import balance, find_and_prove
 from gpubalance.jobs.keep.saved import save
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
@@ -92,6 +93,17 @@ def test_four_unlike_finish_together(wrong: tuple[float, ...], rounds: int) -> N
     _, how = balanced(small, plain, probe=probe, rounds=rounds, accumulate=1)
     assert known(how.run).imbalance <= 1.02
     assert len(how.rounds) <= rounds
+
+
+def test_packs_are_chosen_before_another_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that ran out of memory is known to the next."""
+    called = Mock(**{"next_split.return_value": None})
+    steps = ["has_much_sync", "_choose_packs", "next_split", "finish", "result_of"]
+    for name in steps:
+        monkeypatch.setattr(f"{balance.__module__}.{name}", getattr(called, name))
+    find_and_prove(MagicMock(no_rounds_left=False, rounds_out_of_memory=1))
+    assert [name for name, *_ in called.mock_calls] == steps
+    assert called.next_split.call_args.kwargs == {"some_ran_out": True}
 
 
 def test_a_device_that_is_left_out_may_leave_an_odd_number() -> None:

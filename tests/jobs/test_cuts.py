@@ -291,6 +291,8 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     assert known(first.step_time_s) > 1.01 * known(second.step_time_s)
     told = [event.round for event in events if isinstance(event, CutDone)]
     assert told == [first, second]
+    rounds.proof = None
+    assert rounds.latest is rounds.measured[1]
     once = rounds_of(CutWorker([0, 1], {0: 2.0}), [], rounds=1)
     assert once.find_and_prove().placed.segments == first.segments
     assert len(once.records) == 1

@@ -231,6 +231,12 @@ def test_late_data_makes_a_slow_step_and_a_few_long_timings_are_told() -> None:
     assert "on average a step takes 16.7 % longer than shown" in told.message
 
 
+def test_parts_that_exceed_a_step_by_more_than_3_percent_are_told() -> None:
+    for excess_part, codes in ((0.029, []), (0.031, ["parts-exceed-step"])):
+        warned = of_figures(SMALL, (), [], excess_part=excess_part)
+        assert [one.code for one in warned] == codes
+
+
 def test_batches_that_differ_in_shape_have_means_and_a_spread() -> None:
     steps_s = (0.1, 0.2, 0.3, 0.6)
     steps = [altered(stamped(0.1, 0.0, one_s), unlike=True) for one_s in steps_s]
@@ -264,6 +270,7 @@ def noisy(count: int, seconds: float, noise: float) -> list[Timing]:
     (StoppingRule(0.0, 12.1, 0.5, 0.01), noisy(6, 1.0, 0.5), False),
     # ± 6.8 % by now are 5.3 % at its end
     (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(6, 1.0, 0.065), False),
+    (StoppingRule(0.0, 10.0, 0.5, 0.01), noisy(6, 1.0, 0.085), True),  # 6.9 %
 )
 def test_when_something_was_measured_long_enough(
     rule: StoppingRule, timings: list[Timing], is_reached: bool
@@ -350,6 +357,12 @@ def test_a_first_warm_up_has_the_median_of_its_last_ten_steps() -> None:
     assert (ready.steps, ready.steady) == (5 + len(seconds), True)
     assert ready.step_s == pytest.approx(0.15)
     assert runner.worker.warm
+
+
+def test_a_warm_up_that_never_settles_is_not_steady() -> None:
+    runner = runner_of(*[1.01**n for n in range(300)])
+    runner.worker.warm.clear()
+    assert not train_until_ready(runner, WarmUp()).steady
 
 
 def test_data_that_seems_too_small_is_counted_once() -> None:

@@ -16,7 +16,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.workers.worker_group import WorkerGroup
-from tests.jobs.drawn import DrawnGroup, DrawnWorker, drawn_workers
+from tests.jobs.drawn import DrawnGroup, DrawnWorker, drawn_workers, quiet
 from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -90,6 +90,22 @@ def test_what_does_not_fit_is_named_with_what_does(
     assert error.remedy.startswith(remedy)
     assert told[0] == Doing("it ran out; looking for what fits")
     assert len(told) - 1 == tries
+
+
+def test_unknown_memory_is_tried_at_half_the_sizes_and_at_one_sample() -> None:
+    """64 MiB and 4 MiB a sample: 69 MiB hold one."""
+    searches = []
+    for memory in (512 * MIB, 69 * MIB):
+        devices = devices_of(*[altered(QUICK, memory=memory)] * 2)
+        plain = tuple(altered(one, profile=None, simulated=False) for one in devices)
+        asked = RunRequest(devices=plain, split=BatchSplit((20, 10)), settings=SMALL)
+        worker_group = cast("WorkerGroup", DrawnGroup(devices, JointProfile()))
+        searches.append(JointMemorySearch(worker_group, asked, quiet))
+    large, small = searches
+    first, second = large._lines_at(BatchSplit((20, 10)), (144 * MIB, 104 * MIB))
+    assert first == [(10, 104 * MIB), (20, 144 * MIB)]
+    assert second == [(5, 84 * MIB), (10, 104 * MIB)]
+    assert small._trains_at_all()
 
 
 @cases(

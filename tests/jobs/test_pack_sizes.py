@@ -186,6 +186,7 @@ def test_sizes_that_were_tried_before_an_interruption_are_not_tried_again() -> N
 def test_after_sums_gpus_get_another_worker(*, simulated: bool, starts: int) -> None:
     devices = [altered(one, simulated=simulated) for one in PLAIN]
     worker_group = PackedGroup({0: 0.0})
+    joint_workers_of(worker_group, devices=tuple(devices)).gather(SPLIT)
     joint_workers = joint_workers_of(worker_group, devices=tuple(devices))
     both, first = frozenset({0, 1}), frozenset({0})
     for _ in range(2):

@@ -188,6 +188,7 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more(
     assert all(point.measured_again for point in one.curve)
     warned = [one.code for one in result.warnings if "GPU:1" in one.message]
     assert "throttled" in warned
+    assert any("use a profile without drift" in one.next for one in result.warnings)
     points = [event for event in events if isinstance(event, PointDone)]
     measured = Counter(one.point.batch for one in points if one.device.index == 1)
     assert {*measured.values()} == {2}

@@ -171,6 +171,8 @@ def test_a_trend_needs_four_samples_and_a_percent() -> None:
     assert not has_trend([1.0, 2.0, 3.0])
     for growth, matters in ((1.011, True), (1.009, False), (1 / 1.011, True)):
         assert has_trend([growth ** (n / 10) for n in range(10)]) is matters
+    # 15 pairs rise: (15 - 1) / sqrt(6 * 5 * 17 / 18) is 2.63, beyond 99 %
+    assert has_trend([1.0, 1.1, 1.2, 1.3, 1.4, 1.5])
 
 
 def level(first: float, second: float, cut: int, count: int) -> list[float]:

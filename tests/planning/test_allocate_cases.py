@@ -56,6 +56,7 @@ def test_what_binds() -> None:
         ((little, SLOW), {"global_batch": 100}, ("memory", "speed")),
         ((FAST, SLOW), {"multiple": 16, "global_batch": 96}, ("speed", "granularity")),
         ((FAST, SLOW), {}, ("memory", "speed")),
+        ((FAST, replace(SLOW, limit=65)), {}, ("memory", "speed")),
         ((FAST,), {"max_global_batch": 8}, ("global batch",)),
         ((FLAT, FLAT), {"global_batch": 64}, ("global batch", "global batch")),
     ):

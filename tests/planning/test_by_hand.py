@@ -528,6 +528,9 @@ def test_times_are_drawn_to_what_was_known() -> None:
     variance = 2 * 0.16 / 4  # two more are seen, which do not vary
     part = 0.25 / (0.25 + variance / 2)
     assert known(twice[1]) / known(twice[0]) == pytest.approx(4.0**part)
+    _, second = relative_times([[1.0, 4.0], [8.0]])  # two are ln 2 off their median
+    part = 0.25 / (0.25 + (2 * math.log(2) ** 2 + 2 * 0.16) / 3)
+    assert known(second) == pytest.approx(4 * 2.0**part)  # drawn to the mean of 1 and 3
     probed = relative_times([[1.0], [4.0], []], [100.0, 100.0, 50.0])
     part = 0.04 / (0.04 + 0.16)
     assert known(probed[1]) / known(probed[0]) == pytest.approx(4.0**part)

@@ -10,6 +10,7 @@ from gpubalance.render.live import (
     _bar,
     header_lines,
     joint_lines,
+    own_lines,
 )
 from tests.render.measurements import PAIR
 from tests.support.cases import cases
@@ -82,6 +83,7 @@ def test_as_many_devices_as_fit_have_a_row() -> None:
     assert "… and 5 more devices" in texts(split, height=1)
     assert not any(line.startswith("…") for line in texts(split, height=12))
     assert joint_lines({}, 80, 24) == []
+    assert own_lines([DeviceRow(PAIR[0], 8)], 13, 24)[0].plain == "device  batch"
 
 
 @cases(
