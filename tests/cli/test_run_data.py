@@ -113,7 +113,7 @@ def test_results_whose_steps_differ_are_compared_and_reported(tmp_path: Path) ->
     asked = ("balance", "--simulate", QUICK_PAIR, *NAMED, *brief, "-o", "plan.json")
     answer = here(*asked, code=0, cwd=tmp_path, environment=own).stdout
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert plan["code"] == code_key(*map(plan["settings"].get, ("model", "data")))
+    assert plan["code"] == code_key(*(f"{tmp_path}/{name}" for name in NAMED[1::2]))
     proof = plan["balance"]["run"]
     assert 0 < proof["step_spread"]["p50_s"] < proof["step_spread"]["p95_s"]
     assert "batches differ in shape: half of the steps take " in answer
