@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-from unittest.mock import MagicMock, Mock
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 
@@ -97,13 +98,22 @@ def test_four_unlike_finish_together(wrong: tuple[float, ...], rounds: int) -> N
 
 def test_packs_are_chosen_before_another_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round that ran out of memory is known to the next."""
-    called = Mock(**{"next_split.return_value": None})
+    called: list[str] = []
+
+    def step(name: str, *_: Any, **flags: bool) -> Any:
+        called.append(name)
+        assert flags.get("some_ran_out", True)
+        return True if name == "has_much_sync" else None  # no split follows
+
     steps = ["has_much_sync", "_choose_packs", "next_split", "finish", "result_of"]
     for name in steps:
-        monkeypatch.setattr(f"{balance.__module__}.{name}", getattr(called, name))
-    find_and_prove(MagicMock(no_rounds_left=False, rounds_out_of_memory=1))
-    assert [name for name, *_ in called.mock_calls] == steps
-    assert called.next_split.call_args.kwargs == {"some_ran_out": True}
+        monkeypatch.setattr(f"{balance.__module__}.{name}", partial(step, name))
+    best = SimpleNamespace(run=1, current=[1], planned=SimpleNamespace(split=()))
+    rounds: Any = SimpleNamespace(no_rounds_left=False, rounds_out_of_memory=1)
+    rounds.estimates = SimpleNamespace(best=lambda: best)
+    rounds.time_sums = None
+    find_and_prove(rounds)
+    assert called == steps
 
 
 def test_a_device_that_is_left_out_may_leave_an_odd_number() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
 
@@ -485,7 +484,10 @@ def test_a_model_of_ones_own_is_told_of_once() -> None:
 def test_a_model_that_no_split_trains_is_measured_on_one_device() -> None:
     refused = Refusal(message="it mixes samples", remedy="")
     rules = altered(ready(2).combine_rules, refused=refused)
-    worker_group: Any = Mock(alive=False, facts=altered(ready(2), combine_rules=rules))
+    facts = altered(ready(2), combine_rules=rules)
+    steps: Any = dict.fromkeys(("regroup", "rebuild"), lambda _: None)
+    worker_group: Any = SimpleNamespace(alive=False, facts=facts, **steps)
+    worker_group.start = lambda: None
     asked = BalanceRequest(devices=PAIR, settings=SMALL)
     joint_workers = JointWorkers(asked, None, worker_group, quiet, nothing_kept())
     joint_workers.gather(BatchSplit((8, 0)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -87,7 +86,11 @@ def test_a_proof_that_ends_early_leaves_the_plan_of_what_it_has(
     before, run = rounds_and_run
     rounds = BalanceRounds(before.joint_workers, before.probe)
     error = PartialResult("lost", partial=run if has_windows else None)
-    monkeypatch.setattr(JointRun, "measure", Mock(side_effect=error))
+
+    def lost(_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(JointRun, "measure", lost)
     with pytest.raises(PartialResult) as caught:
         proof.prove(rounds, replace(PLANNED, binds=("speed", "speed")))
     if not has_windows:
