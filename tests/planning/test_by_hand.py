@@ -125,7 +125,7 @@ def test_a_deadline_may_be_worth_little() -> None:
 
 def test_micro_batches_are_even_where_that_takes_no_longer() -> None:
     fleet = Fleet([Load(Line(0.0, 1.0, 0.0), 64)], micro_batches=4)
-    assert fleet.micro_batches(np.array([100.0]), 200.0) == (50.0, 100.0)
+    assert np.ravel(fleet.micro_batches(np.ones(1) * 100, 200.0)).tolist() == [50, 100]
 
 
 def test_of_deadlines_worth_the_same_the_shortest_is_taken() -> None:
