@@ -59,7 +59,7 @@ def test_each_value_gets_its_own_sum_in_its_own_type() -> None:
 
 def test_rows_in_bfloat16_are_sent_in_float32() -> None:
     """TensorFlow can't gather them in bfloat16, in which dense gradients may be sent."""
-    from gpubalance.engine.step.sums import cast_to_send
+    from gpubalance.engine.step.sums import cast_back, cast_to_send
 
     def sent(form: Any, dtype: str) -> list[Any]:
         rows = tf.IndexedSlices(tf.ones((1, 2), dtype), tf.constant([3]))
@@ -70,6 +70,7 @@ def test_rows_in_bfloat16_are_sent_in_float32() -> None:
     assert sent("bf16", "bfloat16") == ["bfloat16", None, "float32"]
     assert sent("full", "float16") == ["float16", None, "float16"]
     assert sent("bf16", "float32") == ["bfloat16", None, "float32"]
+    assert cast_back([tf.ones(2, "bfloat16")], [tf.ones(2)])[0].dtype == tf.float32
 
 
 def test_packs_are_for_bytes_of_trained_weights(

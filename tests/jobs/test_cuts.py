@@ -270,6 +270,9 @@ def test_what_a_cut_gave_is_what_the_next_one_is_planned_with() -> None:
     sure = replace(again, off=0.0)
     costs.learn(sure, [again.timeline], [1.1 * again.step_time_s] * 5)
     assert known(costs.best().off) == pytest.approx(0.1)
+    times_s = [again.step_time_s * part for part in (0.8, 1.0, 1.2)]
+    costs.learn(replace(again, off=None), [again.timeline], times_s)
+    assert known(costs.best().off) == pytest.approx(0.955, abs=1e-4)  # √2 · 0.6753
     costs.learn(again, [again.timeline], [again.step_time_s])  # too few to know
     assert costs.best().ci95 is None
 

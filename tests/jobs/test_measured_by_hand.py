@@ -215,6 +215,7 @@ def test_slow_steps_and_what_stamping_costs() -> None:
     assert (one.slow_s, one.sync_s) == pytest.approx((0.01, 0.12 - 0.01 - 0.1))
     even = [window([timing(0.10)] * 3, steps[:4])]
     assert figures.stamp_cost(even) == pytest.approx(0.1)
+    assert "stamps-cost" in [one.code for one in of_figures(SMALL, (), [even])]
     assert figures.stamp_cost([window(usual)]) is None
     assert figures.step_spread(windows) is None
 

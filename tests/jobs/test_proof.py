@@ -101,15 +101,17 @@ def test_a_proof_that_ends_early_leaves_the_plan_of_what_it_has(
     assert known(caught.value.partial.balance).run == run
 
 
-def test_a_plan_tells_of_joined_batches(
-    rounds_and_run: tuple[BalanceRounds, Run],
+def test_a_plan_tells_of_joined_batches_and_of_late_stamps(
+    monkeypatch: pytest.MonkeyPatch, rounds_and_run: tuple[BalanceRounds, Run]
 ) -> None:
     rounds, run = rounds_and_run
     rounds.pipeline = InputPipeline(
         alone=run.throughput, processor_use=0.5, held=None, binds=False, joined_from=7
     )
     best = replace(PLANNED, binds=("speed", "speed"))
+    monkeypatch.setattr(rounds.estimates, "stamps_are_late", True)
     plan = result_of(rounds, MeasuredSplit(best, (run,)))
+    assert "stamps-late" in [one.code for one in plan.warnings]
     assert plan.pipeline == rounds.pipeline
     (joined,) = [one for one in plan.warnings if one.code == "batches-joined"]
     assert "batches have 7 samples" in joined.message

@@ -123,6 +123,11 @@ def test_a_deadline_may_be_worth_little() -> None:
     assert best_deadline(fleet, value, above=0.02) == (math.inf, 0.0)
 
 
+def test_micro_batches_are_even_where_that_takes_no_longer() -> None:
+    fleet = Fleet([Load(Line(0.0, 1.0, 0.0), 64)], micro_batches=4)
+    assert np.ravel(fleet.micro_batches(np.ones(1) * 100, 200.0)).tolist() == [50, 100]
+
+
 def test_of_deadlines_worth_the_same_the_shortest_is_taken() -> None:
     """Eighths of 700 s come before and after the second granule, at 200 s, and none at it."""
     fleet = Fleet([Load(Line(0.0, 100.0, 0.0), 7)], multiple=1)

@@ -16,11 +16,13 @@ from tests.training.samples import numbers
 X, Y = numbers(120)
 
 
-@pytest.fixture(scope="module")
-def made() -> Any:
+def make() -> Any:
     """A model of a split, with what it begins with."""
     _, model = in_split(classifier("adam"), batches=[40, 20])
     return model, model.get_weights()
+
+
+made = pytest.fixture(scope="module", name="made")(make)
 
 
 def trained(made: Any, **options: Any) -> Any:
@@ -43,11 +45,11 @@ def test_a_users_callback_gets_a_dict_of_floats_after_each_batch(made: Any) -> N
     assert json.loads(seen[-1])["loss"] == history["loss"][-1]
 
 
-def test_keras_own_callback_stops_at_a_loss_that_is_no_number(made: Any) -> None:
-    """Keras' own callback stops a training at the batch whose loss is no number."""
+def test_keras_own_callback_stops_at_a_loss_that_is_no_number() -> None:
+    """It stops at that batch; the optimizer keeps NaN, so nobody else trains this model."""
     weights = np.array([1.0] * 60 + [np.nan] * 60)
     stops = [keras.callbacks.TerminateOnNaN()]
-    history = trained(made, callbacks=stops, sample_weight=weights, epochs=5)
+    history = trained(make(), callbacks=stops, sample_weight=weights, epochs=5)
     assert len(history.epoch) == 1
 
 

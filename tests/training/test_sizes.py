@@ -9,6 +9,9 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.device import JointProfile
 from gpubalance.system.files import read_toml
 from gpubalance.training.distribute import distribute
 from gpubalance.training.ensemble import Ensemble
@@ -49,6 +52,14 @@ def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> No
     plan_of_three = planned(devices, own, global_batch=96, sync_s=0.0)
     with warned("for simulated devices"), refused(f"{ODD}there are 3", UsageError):
         load_plan(plan_of_three)
+
+
+def test_of_several_processes_the_first_one_writes() -> None:
+    devices, shares = devices_of(QUICK, QUICK), BatchSplit((4, 4))
+    for rank, is_first in ((0, True), (1, False)):
+        cluster = Cluster(addresses=("a:1", "b:2"), rank=rank)
+        split = Split.of(devices, shares, JointProfile(), cluster=cluster)
+        assert split.is_first == is_first
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -88,15 +88,19 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
 
 
 def test_a_script_that_its_agent_can_not_start_says_why() -> None:
-    """The agent may open a file, and not all pipes of a script."""
+    """The agent may open a file, and not all pipes of a script. It ends with its own input."""
     start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
     few = ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.AGENT]
-    request = json.dumps(start) + "\n"
-    done = subprocess.run(few, input=request, capture_output=True, text=True)
-    told = [json.loads(line) for line in filter(None, done.stdout.split("\n"))]
+    pipes: Any = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with subprocess.Popen(few, text=True, **pipes) as agent:
+        stdin, stdout = cast("Any", agent.stdin), cast("Any", agent.stdout)
+        stdin.write(json.dumps(start) + "\n")
+        stdin.flush()
+        told = [json.loads(stdout.readline()) for _ in range(3)]
+        stdin.close()
     why = "gpubalance can't start it: Too many open files"
     printed = {"Printed": {"stream": "stderr", "text": why}}
-    assert told[1:] == [printed, {"Ended": {"code": 126}}], done.stderr
+    assert told[1:] == [printed, {"Ended": {"code": 126}}]
 
 
 @pytest.mark.usefixtures("stand_in")
