@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -96,7 +97,8 @@ def test_a_script_that_its_agent_can_not_start_says_why() -> None:
         stdin, stdout = cast("Any", agent.stdin), cast("Any", agent.stdout)
         stdin.write(json.dumps(start) + "\n")
         stdin.flush()
-        told = [json.loads(stdout.readline()) for _ in range(3)]
+        lines = filter(str.strip, stdout)  # between them it shows that it lives
+        told = [json.loads(line) for line in islice(lines, 3)]
         stdin.close()
     why = "gpubalance can't start it: Too many open files"
     printed = {"Printed": {"stream": "stderr", "text": why}}
