@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -109,10 +109,9 @@ def test_packs_are_chosen_before_another_split(monkeypatch: pytest.MonkeyPatch) 
     for name in steps:
         monkeypatch.setattr(f"{balance.__module__}.{name}", partial(step, name))
     best = SimpleNamespace(run=1, current=[1], planned=SimpleNamespace(split=()))
-    rounds: Any = SimpleNamespace(no_rounds_left=False, rounds_out_of_memory=1)
-    rounds.estimates = SimpleNamespace(best=lambda: best)
-    rounds.time_sums = None
-    find_and_prove(rounds)
+    estimates = SimpleNamespace(best=lambda: best)
+    facts = {"no_rounds_left": False, "rounds_out_of_memory": 1, "time_sums": None}
+    find_and_prove(cast("Any", SimpleNamespace(**facts, estimates=estimates)))
     assert called == steps
 
 

@@ -485,9 +485,8 @@ def test_a_model_that_no_split_trains_is_measured_on_one_device() -> None:
     refused = Refusal(message="it mixes samples", remedy="")
     rules = altered(ready(2).combine_rules, refused=refused)
     facts = altered(ready(2), combine_rules=rules)
-    steps: Any = dict.fromkeys(("regroup", "rebuild"), lambda _: None)
+    steps: Any = dict.fromkeys(("regroup", "rebuild", "start"), lambda *_: None)
     worker_group: Any = SimpleNamespace(alive=False, facts=facts, **steps)
-    worker_group.start = lambda: None
     asked = BalanceRequest(devices=PAIR, settings=SMALL)
     joint_workers = JointWorkers(asked, None, worker_group, quiet, nothing_kept())
     joint_workers.gather(BatchSplit((8, 0)))

@@ -367,12 +367,7 @@ def test_a_warm_up_that_never_settles_is_not_steady() -> None:
 
 def test_data_that_seems_too_small_is_counted_once() -> None:
     asked: list[Any] = []
-
-    def replies(*words: Any) -> tuple[()]:
-        asked.append(words)
-        return ()
-
-    worker: Any = SimpleNamespace(replies=replies)
+    worker: Any = SimpleNamespace(replies=lambda *words: asked.append(words) or ())  # type: ignore[func-returns-value]
     workload = Workload(BatchSplit((16,)), least_samples=16)
     runner = WorkloadRunner(worker, workload, Sensors(()))
     for samples, count in ((None, 0), (16, 0), (15, 1), (15, 1)):

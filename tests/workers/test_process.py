@@ -93,13 +93,12 @@ def test_a_script_that_its_agent_can_not_start_says_why() -> None:
     start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
     few = ["sh", "-c", 'ulimit -n 8; exec "$0" "$1"', sys.executable, programs.AGENT]
     pipes: Any = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
-    with subprocess.Popen(few, text=True, **pipes) as agent:
-        stdin, stdout = cast("Any", agent.stdin), cast("Any", agent.stdout)
-        stdin.write(json.dumps(start) + "\n")
-        stdin.flush()
-        lines = filter(str.strip, stdout)  # between them it shows that it lives
+    with cast("Any", subprocess.Popen(few, text=True, **pipes)) as agent:
+        agent.stdin.write(json.dumps(start) + "\n")
+        agent.stdin.flush()
+        lines = filter(str.strip, agent.stdout)  # between them it shows that it lives
         told = [json.loads(line) for line in islice(lines, 3)]
-        stdin.close()
+        agent.stdin.close()
     why = "gpubalance can't start it: Too many open files"
     printed = {"Printed": {"stream": "stderr", "text": why}}
     assert told[1:] == [printed, {"Ended": {"code": 126}}]
