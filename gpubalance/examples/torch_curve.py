@@ -7,7 +7,6 @@ uses the devices: `python torch_curve.py times.csv`. On a second host add `--pre
 from __future__ import annotations
 
 import argparse
-import math
 import multiprocessing
 import re
 import statistics
@@ -53,20 +52,12 @@ def median_step_s(device: str, batch: int) -> float:
         warm_up.append(timing(1))
     steps = max(1, round(0.1 / min(warm_up)))  # so that a timing takes 0.1 s or more
     timings = [timing(steps) for _ in range(10)]
-    while relative_error(timings) > 0.01 and len(timings) < 50:
+    while len(timings) < 50:
+        half_width = 1.96 * statistics.stdev(timings) / len(timings) ** 0.5  # for 95 %
+        if half_width <= 0.01 * statistics.median(timings):
+            break
         timings.append(timing(steps))
     return statistics.median(timings)
-
-
-def relative_error(timings: list[float]) -> float:
-    """Half the 95 % confidence interval of the median, over the median.
-
-    Normally distributed timings have a standard deviation of 1.48 times the median deviation, and
-    their median varies 1.25 times as much as their mean.
-    """
-    median = statistics.median(timings)
-    deviation = 1.48 * statistics.median(abs(timing - median) for timing in timings)
-    return 1.96 * 1.25 * deviation / math.sqrt(len(timings)) / median
 
 
 def step_s(device: str, batch: int) -> float | None:
@@ -112,14 +103,12 @@ def main() -> None:
     parser.add_argument("--max-batch", type=int, default=4096)
     parser.add_argument("--prefix", default="", help="word before the devices' names")
     asked = parser.parse_args()
-    names = {"cpu": "cpu"}
-    if torch.cuda.is_available():
-        numbers = range(torch.cuda.device_count())
-        names = {f"cuda:{n}": f"{n} {torch.cuda.get_device_name(n)}" for n in numbers}
+    numbers = range(torch.cuda.device_count())
+    gpus = {f"cuda:{n}": f"{n} {torch.cuda.get_device_name(n)}" for n in numbers}
     with asked.table.open("a", encoding="utf-8") as file:
         if not file.tell():
             print("device,batch,seconds,joint", file=file)
-        for device, name in names.items():
+        for device, name in (gpus or {"cpu": "cpu"}).items():
             for batch, seconds in curve(device, asked.multiple, asked.max_batch):
                 result = "oom" if seconds is None else f"{seconds:.6g}"
                 line = f"{asked.prefix} {name},{batch},{result},".strip()

@@ -37,7 +37,7 @@ def seconds(begin: Any, end: Any) -> float:
     return float(end - begin)
 
 
-class StepTimes:
+class WatchedSteps:
     """The points of each step, and what they say: this rank's own work, and the whole step.
 
     Neither has the time in which data is loaded and copied to the device. Work between the
@@ -82,11 +82,11 @@ class StepTimes:
         return statistics.median(own_s), statistics.median(joint_s)
 
 
-def measured(batches: list[int], micro_batches: list[int]) -> StepTimes:
+def measured(batches: list[int], micro_batches: list[int]) -> WatchedSteps:
     """The times of steps with full batches: the samples begin again where they are too few."""
     samples = torch_ddp.dataset()
     numbers = [number % len(samples) for number in range(_STEPS * sum(batches))]
-    times = StepTimes()
+    times = WatchedSteps()
     repeated = Subset(samples, numbers)
     torch_ddp.train(repeated, batches, micro_batches, 1, times.watch)
     return times
@@ -100,7 +100,7 @@ def devices_of(table: Path) -> list[str]:
     return list(dict.fromkeys(row[0].strip() for row in csv.reader(lines) if row))
 
 
-def append(table: Path, used: list[tuple[str, int]], times: StepTimes) -> None:
+def append(table: Path, used: list[tuple[str, int]], times: WatchedSteps) -> None:
     """Appends a line for each rank: its device and batch, its own time and the step's."""
     of_ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(of_ranks, times.medians_s)
