@@ -85,7 +85,7 @@ def uses_elsewhere(plan: Plan, table: Path, devices: int) -> Following:
     if len(split.used) < devices:
         start = f"CUDA_VISIBLE_DEVICES={','.join(map(str, split.used))} {start}"
     commands = clean_lines(
-        f"cp {shlex.quote(str(FOLDER))}/torch_*.py .  # for PyTorch\n"
+        f"cp -n {shlex.quote(str(FOLDER))}/torch_*.py .  # for PyTorch\n"
         f"  {start} torch_joint.py {shlex.quote(str(table))} {split.options}\n"
         f"  {start} torch_ddp.py {split.options}"
     )

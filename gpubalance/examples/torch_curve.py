@@ -41,7 +41,9 @@ def median_step_s(device: str, batch: int) -> float:
     def timing(steps: int) -> float:
         began = time.perf_counter()
         for _ in range(steps):
-            optimizer.zero_grad()
+            optimizer.zero_grad(
+                set_to_none=False
+            )  # as torch_ddp.py, which needs that memory
             torch_ddp.mean_loss(model, x, y).backward()
             optimizer.step()
         torch.get_device_module(device).synchronize(device)

@@ -60,6 +60,7 @@ class WatchedSteps:
     def begin(self, *_: Any) -> None:
         """Begins a step, unless this is a further micro-batch of it."""
         if not self.steps or "ended" in self.steps[-1]:
+            dist.barrier()  # no rank's step has the time in which another one loads its data
             self.steps.append({"began": now()})
 
     # DDP reads these annotations: they may not be strings.

@@ -229,7 +229,7 @@ def test_the_command_takes_it_as_a_probe(tmp_path: Path, in_process: Program) ->
     told = " ".join(without_sync.out.split())
     assert "the table has step times of single devices only" in told
     assert "sync, taken as 0 s here" in told
-    assert f"next: cp {FOLDER}/torch_*.py ." in told
+    assert f"next: cp -n {FOLDER}/torch_*.py ." in told
     assert "torchrun --nproc-per-node 2 torch_ddp.py --batches 128 64" in told
     assert "split = gpubalance.Split([0, 1], [128, 64])" in told
     assert "gpubalance guide pytorch" in told
