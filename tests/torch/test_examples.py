@@ -101,10 +101,9 @@ def test_from_times_to_training_and_back(tmp_path: Path, in_process: Program) ->
     table.write_text("device,batch,seconds,joint\n" + alone)
     first = in_process(["plan", "--curve", str(table)])
     assert "warning joint-unknown" in first.out
-    lines = re.search(r"(?m)^next: cp .*\n  torchrun (.*)\n  torchrun (.*)$", first.out)
-    assert lines is not None
+    (lines,) = re.findall(r"next: cp .*\n  torchrun (.*)\n  torchrun (.*)\n", first.out)
     copied(tmp_path)
-    for line in lines.groups():
+    for line in lines:
         words = ["--standalone", *shlex.split(line)]
         # At its very end a process without a GPU may abort, in threads of gloo.
         done = run("-m", "torch.distributed.run", *words, folder=tmp_path, code=None)
