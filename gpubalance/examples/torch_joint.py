@@ -40,8 +40,8 @@ def seconds(begin: Any, end: Any) -> float:
 class WatchedSteps:
     """The points of each step, and what they say: this rank's own work, and the whole step.
 
-    Neither has the time in which data is loaded and copied to the device. Work between the
-    backward pass and the optimizer, as for clipped gradients, counts as sync.
+    Neither has the time in which this rank loads its data and copies it to the device. Waiting for
+    another rank that loads longer, and work between backward pass and optimizer, count as sync.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,6 @@ class WatchedSteps:
     def begin(self, *_: Any) -> None:
         """Begins a step, unless this is a further micro-batch of it."""
         if not self.steps or "ended" in self.steps[-1]:
-            dist.barrier()  # no rank's step has the time in which another one loads its data
             self.steps.append({"began": now()})
 
     # DDP reads these annotations: they may not be strings.
