@@ -124,7 +124,8 @@ class BalanceRounds:
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
-        step_s = planned.step_time_s  # shorter than the probe's longest, by far
+        # The proof takes as long as these steps, and not as those of the probe's largest batch.
+        step_s = planned.step_time_s
         self.watch(TimeLeft(self._left_s(step_s), step_s=step_s))
         why = " once more" if self.estimates.has(split) else ""
         left_out = self.estimates.left_out_beside_measured_set(split)
