@@ -1,19 +1,152 @@
-"""`gpubalance balance`."""
+"""`gpubalance balance`, and the training script that it writes."""
 
 from __future__ import annotations
 
+import os
+import shlex
+from keyword import iskeyword
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, Scripting
+from gpubalance.cli.next_command import made_in_a_script
+from gpubalance.cli.options import (
+    Devices,
+    Epoch,
+    Reporting,
+    RunControl,
+    Scripting,
+    request_fields,
+)
+from gpubalance.cli.output import check_file, write_file
+from gpubalance.cli.own_code import as_data
 from gpubalance.cli.parameters import Without
-from gpubalance.cli.selection import request_fields
+from gpubalance.errors import UsageError
 from gpubalance.settings.measuring import Proof
 from gpubalance.settings.planning import PlanRequest, Rounds
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.settings import Settings
+from gpubalance.text import clean, clean_lines
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
+    from gpubalance.settings.settings import Settings
+
+
+_SCRIPT = '''"""Trains {build} of {place} with the split that gpubalance found.
+
+It is yours to change.
+"""
+
+import os
+import sys
+
+import gpubalance
+
+# Where gpubalance was started.
+os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), {start!r}))
+sys.path[:0] = {folders!r}
+
+if __name__ == "__main__":
+    split = gpubalance.{made}
+    with split.scope():  # before anything else uses TensorFlow, as your file may
+        from {model_module} import {build}
+        from {data_module} import {data}
+
+        model = {build}()
+    if not model.compiled:
+        sys.exit("compile the model in {build}: model.compile(optimizer, loss)")
+{note}    data = {data_value}
+    # Arrays are (x, y) or (x, y, sample_weight).
+    parts = data if isinstance(data, tuple) else (data,)
+    split.fit(model, **dict(zip(("x", "y", "sample_weight"), parts)), epochs=10)
+'''
+
+
+def check_script(path: Path, settings: Settings) -> None:
+    """Raises UsageError if there is nothing to write, or the file exists.
+
+    Raises EnvironmentFault if it can't be written.
+    """
+    if not settings.model_is_code or settings.data is None:
+        raise UsageError(
+            "--script needs a model and data of your own",
+            remedy="name both: --model train.py:build --data train.py:dataset",
+        )
+    if path.exists():
+        raise UsageError(
+            f"{path} exists, and --script never overwrites a file",
+            remedy="give another name",
+        )
+    _refuse_names(settings.model.rpartition(":")[0], settings.data.rpartition(":")[0])
+    check_file("--script", path, overwrite=False)
+
+
+def _refuse_names(*places: str) -> None:
+    """Raises UsageError for files and modules that the script's lines can't import."""
+    for place in places:
+        parts = [Path(place).stem] if place.endswith(".py") else place.split(".")
+        if not all(part.isidentifier() and not iskeyword(part) for part in parts):
+            raise UsageError(
+                f"the script cannot import {clean(place)} by its name",
+                remedy="rename it: letters, digits and _ only, such as my_train.py",
+            )
+    first, second = places
+    if first != second and _module(first) == _module(second):
+        raise UsageError(
+            f"{clean(first)} and {clean(second)} have the same module name, so the "
+            "script cannot import both",
+            remedy="rename one of them",
+        )
+
+
+def following_script(path: Path | None) -> tuple[str, ...]:
+    """The line that starts the script, if one is wanted."""
+    if path is None:
+        return ()
+    command = shlex.join(["python", str(path)])
+    return (clean_lines(f"{command}  # written by --script"),)
+
+
+def write_script(
+    path: Path, plan: Plan, plan_file: Path | None, simulate: str | None
+) -> None:
+    """Writes a script that trains in the current folder, wherever it is started.
+
+    Raises EnvironmentFault.
+    """
+    place, _, build = plan.settings.model.rpartition(":")
+    data_place, _, data = (plan.settings.data or "").rpartition(":")
+    files = [file for file in (place, data_place) if file.endswith(".py")]
+    folders = {str(Path(file).parent) for file in files}
+    text = _SCRIPT.format(
+        build=build,
+        data=data,
+        place=place,
+        start=os.path.relpath(Path.cwd(), path.resolve().parent),
+        folders=sorted(folders) or ["."],
+        made=made_in_a_script(plan, simulate, plan_file),
+        model_module=_module(place),
+        data_module=_module(data_place),
+        note=_note(plan),
+        data_value=as_data(plan.settings.data or ""),
+    )
+    write_file("--script", path, text)
+
+
+def _note(plan: Plan) -> str:
+    """What the script says of batches that split.fit keeps; empty of all others."""
+    if not plan.wants_larger_batches:
+        return ""
+    return (
+        f"    # The data's batches of {plan.own_batch} differ in shape, so split.fit "
+        "keeps them.\n"
+        f"    # Make batches of {plan.global_batch} in its function (batch or "
+        "padded_batch).\n"
+    )
+
+
+def _module(place: str) -> str:
+    return Path(place).stem if place.endswith(".py") else place
 
 
 def balance(
@@ -35,11 +168,9 @@ def balance(
     """
     # `watch` is for Python: it gets the events, and nothing is shown. Returns the plan, None after
     # a dry run.
-    from gpubalance.cli.dry_run import dry_run
-    from gpubalance.cli.job import job_of
+    from gpubalance.cli.job import dry_run, job_of
     from gpubalance.cli.next_command import uses
     from gpubalance.cli.output import summed_up
-    from gpubalance.cli.script import check_script, following_script, write_script
     from gpubalance.jobs.balance.balance import balance as measure
     from gpubalance.render.plan import plan_summary
 

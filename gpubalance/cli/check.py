@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Annotated
 
-from gpubalance.cli.options import Devices, Unwatched
+from gpubalance.cli.options import Devices, Unwatched, request_fields
 from gpubalance.cli.parameters import Without
-from gpubalance.cli.selection import request_fields
 from gpubalance.errors import GpubalanceError, UsageError
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.requests import RunRequest
@@ -29,7 +28,7 @@ def check(
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.check import check as job
-    from gpubalance.render.check import check_summary
+    from gpubalance.render.checkup import check_summary
     from gpubalance.results.checkup import ModelCheck
 
     if not settings.model:

@@ -11,8 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from gpubalance.cli.options import Printed
 from gpubalance.errors import UsageError
-from gpubalance.settings.options import output_option
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, output_option
 from gpubalance.text import clean
 
 Baseline = Annotated[
@@ -68,8 +67,8 @@ def compare(
             remedy=f"gpubalance compare {shlex.quote(str(baseline))} RESULT.json",
         )
     from gpubalance.cli.output import Output, width
+    from gpubalance.jobs.compare.compare import check_regression
     from gpubalance.jobs.compare.compare import compare as compare_job
-    from gpubalance.jobs.compare.regression import check_regression
     from gpubalance.render.compare import comparison_text
 
     output = Output(

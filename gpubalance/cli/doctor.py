@@ -11,7 +11,7 @@ from gpubalance.errors import EnvironmentFault
 from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from gpubalance.render.doctor import Paint
+    from gpubalance.render.checkup import Paint
     from gpubalance.results.checkup import Checkup, Checkups
 
 
@@ -34,7 +34,7 @@ def doctor(
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.jobs.doctor.hosts import doctor_of
-    from gpubalance.render.doctor import checkup_text
+    from gpubalance.render.checkup import checkup_text
 
     hosts = connect_hosts(gpus.hosts, gpus.via)
     progress = Progress(quiet=reporting.quiet)

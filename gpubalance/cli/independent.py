@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Devices, Reporting, RunControl
+from gpubalance.cli.options import Devices, Reporting, RunControl, request_fields
 from gpubalance.cli.parameters import Without
-from gpubalance.cli.selection import request_fields
 from gpubalance.errors import UsageError
 from gpubalance.settings.measuring import Measuring
-from gpubalance.settings.options import split_option, training_option
-from gpubalance.settings.record import Count, Name, Record
+from gpubalance.settings.record import (
+    Count,
+    Name,
+    Record,
+    split_option,
+    training_option,
+)
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.settings.settings import Settings
 
@@ -43,8 +47,8 @@ class OwnModels(Record):
 
         Raises UsageError for a single device, and unless there are a batch and a model for each.
         """
-        from gpubalance.jobs.keep.probes import sensible_batch
-        from gpubalance.settings.user_shares import shares_of
+        from gpubalance.jobs.keep.saved import sensible_batch
+        from gpubalance.settings.batch_split import shares_of
 
         fields = request_fields(machine, gpus, settings, minimum=2)
         devices = fields["devices"]
@@ -79,11 +83,10 @@ def independent(
 
     Example: gpubalance independent --gpus 0 1 --batches 1024 512
     """
-    from gpubalance.cli.dry_run import dry_run
-    from gpubalance.cli.job import job_of
+    from gpubalance.cli.job import dry_run, job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
-    from gpubalance.jobs.independent.independent import independent as measure
+    from gpubalance.jobs.independent import independent as measure
     from gpubalance.render.independent import independent_summary
 
     def text(result: Independent) -> str:

@@ -91,7 +91,7 @@ def launch(
 
 def _would_start(plan: Plan, command: Sequence[str]) -> str:
     """Each process that would be started, with its devices and their samples."""
-    from gpubalance.jobs.start import processes_of
+    from gpubalance.jobs.launch import processes_of
     from gpubalance.text import clean
 
     lines = [f"python {clean(shlex.join(command))}"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Devices, RunControl, Unwatched
+from gpubalance.cli.options import Devices, RunControl, Unwatched, request_fields
 from gpubalance.cli.parameters import Without
-from gpubalance.cli.selection import request_fields
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device, hosts_of
 from gpubalance.settings.measuring import Proof
@@ -30,8 +29,7 @@ def layers(
 
     Example: gpubalance layers --gpus 0 1 -o layers.json
     """
-    from gpubalance.cli.dry_run import dry_run
-    from gpubalance.cli.job import job_of
+    from gpubalance.cli.job import dry_run, job_of
     from gpubalance.cli.next_command import layers_uses
     from gpubalance.cli.output import summed_up
     from gpubalance.jobs.layers.layers import layers as measure

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.options import Devices, Epoch, Printed, Times
+from gpubalance.cli.options import Devices, Epoch, Printed, Times, settings_on
 from gpubalance.cli.parameters import Without
-from gpubalance.cli.selection import settings_on
 from gpubalance.errors import BadInput, EnvironmentFault, UsageError
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.settings import Settings
@@ -129,7 +128,7 @@ def _kept_probe(
     Raises BadInput if these devices were not probed with these settings.
     """
     from gpubalance.cli.next_command import command
-    from gpubalance.jobs.keep.probes import best_probe
+    from gpubalance.jobs.keep.saved import best_probe
 
     probe = best_probe(devices, settings)
     if probe is None:

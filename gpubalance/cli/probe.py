@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Devices, Reporting, RunControl
+from gpubalance.cli.options import Devices, Reporting, RunControl, request_fields
 from gpubalance.cli.parameters import Without
-from gpubalance.cli.selection import request_fields
 from gpubalance.settings.measuring import Probing
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
@@ -26,8 +25,7 @@ def probe(
 
     Example: gpubalance probe --gpus 0 1
     """
-    from gpubalance.cli.dry_run import dry_run
-    from gpubalance.cli.job import job_of
+    from gpubalance.cli.job import dry_run, job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
     from gpubalance.jobs.probe.probe import probe as measure

@@ -11,8 +11,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gpubalance.cli.live import DoingNow, Remaining
 from gpubalance.cli.output import say
-from gpubalance.cli.remaining import DoingNow, Remaining
 from gpubalance.errors import TimeLimitPassed
 from gpubalance.jobs import events
 from gpubalance.numbers.units import format_duration
@@ -71,13 +71,13 @@ class Heartbeat:
 def _text(event: events.Event) -> str:
     """The line for an event that has one; the others are for a screen."""
     # Here, as a command meets few of the events.
-    from gpubalance.render import check, independent, layers, plan, probe, queue, run
+    from gpubalance.render import checkup, independent, layers, plan, probe, queue, run
 
     match event:
         case events.Doing() | events.Starting():
             return f"… {event.text}"
         case events.ModelBuilt(settings, model, own_batch, warned, samples):
-            return check.model_built_text(settings, model, own_batch, warned, samples)
+            return checkup.model_built_text(settings, model, own_batch, warned, samples)
         case events.Planned(split):
             text = plan.own_batch_text(split)
             return (

@@ -11,7 +11,7 @@ import typer
 
 from gpubalance.cli.options import Devices, DryStart, Unwatched
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.queueing import Queueing, QueueRequest
+from gpubalance.settings.requests import Queueing, QueueRequest
 
 _MOST_BYTES = 16 << 20
 _WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"
@@ -37,11 +37,10 @@ def queue(
 
     Example: gpubalance queue --gpus 0 1 --logs logs/ trials.txt
     """
-    from gpubalance.cli.dry_run import dry_run_of_queue
+    from gpubalance.cli.job import dry_run_of_queue
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
-    from gpubalance.devices.machine import held
-    from gpubalance.devices.warnings import machine_warnings
+    from gpubalance.devices.machine import held, machine_warnings
     from gpubalance.jobs.queue.queue import journal_of_queue, logs_of
     from gpubalance.jobs.queue.queue import queue as queue_job
     from gpubalance.render.queue import queue_summary
@@ -123,7 +122,7 @@ def _check_logs(folder: Path, *, overwrite: bool) -> None:
     Raises EnvironmentFault if nothing can be written there, UsageError if it holds another queue's
     logs.
     """
-    from gpubalance.cli.files import make_folder
+    from gpubalance.cli.output import make_folder
     from gpubalance.errors import UsageError
 
     make_folder("--logs", folder)

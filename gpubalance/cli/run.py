@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl
-from gpubalance.cli.selection import request_fields
+from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, request_fields
 from gpubalance.errors import BadInput, PlanMismatch, UsageError
 from gpubalance.settings.choices import DEFAULT_BATCH, names_file_or_code
 from gpubalance.settings.measuring import Measuring
-from gpubalance.settings.options import split_option
-from gpubalance.settings.record import Record
+from gpubalance.settings.record import Record, split_option
 from gpubalance.settings.requests import RunRequest, refuse_together
 from gpubalance.settings.settings import Settings
 
@@ -40,12 +38,11 @@ def run(
 
     Example: gpubalance run --gpus 0 1 --batches 820 568
     """
-    from gpubalance.cli.dry_run import dry_run
-    from gpubalance.cli.job import job_of
+    from gpubalance.cli.job import dry_run, job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
     from gpubalance.devices.planned import forced
-    from gpubalance.jobs.keep.probes import refuse_what_failed, solo_bests
+    from gpubalance.jobs.keep.saved import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as measure
     from gpubalance.render.run import run_summary
 
@@ -140,7 +137,7 @@ class GivenSplit(Record):
         self, machine: Machine, gpus: Devices, settings: Settings, measuring: Measuring
     ) -> RunRequest:
         """The run that the options ask for. Raises UsageError for what is no split."""
-        from gpubalance.settings.user_shares import shares_of
+        from gpubalance.settings.batch_split import shares_of
 
         fields = request_fields(machine, gpus, settings)
         number = len(fields["devices"])

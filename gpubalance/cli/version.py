@@ -5,8 +5,7 @@ from __future__ import annotations
 import platform
 
 from gpubalance._version import __version__
-from gpubalance.devices.gpus import Reading
-from gpubalance.devices.nvml import read
+from gpubalance.devices.nvml import Reading, read
 from gpubalance.system.deadlines import within_or
 from gpubalance.system.versions import Software, software
 

@@ -1,4 +1,4 @@
-"""The devices that a command works on: GPUs through NVML, or simulated ones."""
+"""The devices that a command works on, and what else on the machine may change their figures."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.nvml import read, without
+from gpubalance.devices.nvml import Gpu, GpuProcess, Reading, read, without
 from gpubalance.devices.profile import IN_A_SCRIPT, OPTION, simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known_error, match
+from gpubalance.results.common import Warning_
+from gpubalance.results.warnings import warning
+from gpubalance.settings.cluster import tf_config_of
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.system.deadlines import within_or
-from gpubalance.system.lock import Lock
-from gpubalance.system.versions import software, too_old
+from gpubalance.system.state import Lock
+from gpubalance.system.versions import software, too_old, untested
+from gpubalance.text import clean
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _SIMULATE = "without a GPU: {option}gtx1080ti-gtx1080 (a profile) or {option}N (plain CPU devices)"
@@ -217,3 +220,70 @@ def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machi
             f"{whose}no GPU can be used: {why}", remedy="\n".join([*remedies, simulate])
         )
     return Machine(usable, JointProfile(), reading.driver_version, reading.gpus)
+
+
+def machine_warnings(
+    machine: Machine, devices: Sequence[Device], *, strict: bool
+) -> list[Warning_]:
+    """The warnings of what else is on the machine, for a command that works on these devices.
+
+    Raises EnvironmentFault for a GPU that others use, if `strict`, and BadInput for a malformed
+    TF_CONFIG.
+    """
+    used = list(_in_use(machine, devices))
+    if used and strict:
+        others = "; ".join(in_use.message for in_use in used)
+        raise EnvironmentFault(
+            others, remedy="end what you don't need on that GPU, or leave out --strict"
+        )
+    warnings = [*_untested(), *_cluster_ignored()]
+    if set(devices) == set(machine.devices):  # whoever names devices knows
+        warnings += [_left_out(gpu) for gpu in machine.left_out]
+    return warnings + used
+
+
+def _in_use(machine: Machine, devices: Sequence[Device]) -> Iterator[Warning_]:
+    """A warning for each device on which other processes compute or hold memory.
+
+    They are left alone. A MIG slice shows its GPU's processes, as NVML does not say which slice
+    they are on.
+    """
+    processes = {gpu.index: gpu.processes or () for gpu in machine.gpus}
+    for device in devices:
+        others = [_process_text(process) for process in processes.get(device.index, ())]
+        if others:
+            yield warning("gpu-in-use", device=device.label, others=", ".join(others))
+
+
+def _process_text(process: GpuProcess) -> str:
+    """`process 4242 (python train.py, 3000 MiB)`."""
+    facts = []
+    if process.name:
+        facts.append(clean(process.name, 40))
+    if process.memory_bytes is None:
+        facts.append("memory not told")
+    else:
+        facts.append(f"{process.memory_bytes / (1 << 20):.0f} MiB")
+    return f"process {process.pid} ({', '.join(facts)})"
+
+
+def _left_out(gpu: Gpu) -> Warning_:
+    name = gpu.name or "unknown GPU"
+    return warning("gpu-left-out", gpu=f"GPU {gpu.index} ({name})", why=gpu.unusable)
+
+
+def _untested() -> Iterator[Warning_]:
+    here = software()
+    newer = untested(here.tensorflow, here.keras)
+    if newer is not None:
+        yield warning("untested-version", untested=newer.text, remedy=newer.remedy)
+
+
+def _cluster_ignored() -> Iterator[Warning_]:
+    """A warning if the environment names a cluster.
+
+    Whoever set one that can't be read believes that it works.
+    """
+    config = tf_config_of(os.environ)
+    if config is not None:
+        yield warning("tf-config-ignored", count=sum(map(len, config.cluster.values())))

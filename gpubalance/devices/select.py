@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from gpubalance.devices.gpus import normal_bus_id
-from gpubalance.devices.nvml import Card, with_gpu
+from gpubalance.devices.nvml import Card, normal_bus_id, with_gpu
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device
 from gpubalance.system.deadlines import within_or

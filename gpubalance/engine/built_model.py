@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine import data, models
-from gpubalance.engine.local_layers import compiled_text, local_layers_of
+from gpubalance.engine.models import compiled_text, local_layers_of
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.counted import count_step
 from gpubalance.engine.step.functions import Functions

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine import cuda_libraries, gpus, runtime
+from gpubalance.engine import gpus, runtime
 from gpubalance.engine.replicas import build_strategy
 from gpubalance.system import versions
 
@@ -32,7 +32,7 @@ def inspect() -> dict[str, Any]:
             continue
         problems[name] = None
         if name.startswith("libcudnn"):
-            cudnn_version = cuda_libraries.cudnn_version(library)
+            cudnn_version = gpus.cudnn_version(library)
             cudnn_file = library._name
     return {
         "tensorflow": tf.__version__,

@@ -1,22 +1,95 @@
-"""Sets TensorFlow up for GPUs: which of its GPUs a device is, and why one is missing."""
+"""Sets TensorFlow up for GPUs: its CUDA libraries, which GPU a device is, and the memory in use."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import cuda_libraries
 from gpubalance.engine.failures import used_before
 from gpubalance.errors import EnvironmentFault
 from gpubalance.remedies import known_error
 from gpubalance.settings.device import Device
 from gpubalance.system import versions
+from gpubalance.system.versions import numbers
+
+# Each library's file name, by CUDA's major version: not all have CUDA's number.
+_NAMES = {
+    12: (
+        "cudart.so.12",
+        "cublas.so.12",
+        "cublasLt.so.12",
+        "cufft.so.11",
+        "cusolver.so.11",
+        "cusparse.so.12",
+    ),
+    13: (
+        "cudart.so.13",
+        "cublas.so.13",
+        "cublasLt.so.13",
+        "cufft.so.12",
+        "cusolver.so.12",
+        "cusparse.so.12",
+    ),
+}
+
+
+def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
+    """File names of the libraries for a build with these versions, such as `12.5.1` and `9`.
+
+    There are none without CUDA.
+    """
+    built_for = numbers(cuda)
+    if not built_for:
+        return ()
+    names = _NAMES.get(built_for[0], _NAMES[max(_NAMES)])
+    cudnn_major, *_ = numbers(cudnn) or (9,)
+    return tuple(
+        f"lib{name}" for name in (*names, f"cudnn.so.{cudnn_major}", "nccl.so.2")
+    )
+
+
+def load(
+    name: str, packages: Path, environment: Mapping[str, str]
+) -> ctypes.CDLL | str:
+    """The library, or why it can't be loaded.
+
+    Searches where TensorFlow does: LD_LIBRARY_PATH, NVIDIA's wheels under `packages` (the
+    site-packages folder), then the system's paths.
+    """
+    files = []
+    for folder in environment.get("LD_LIBRARY_PATH", "").split(":"):
+        file = Path(folder) / name
+        if folder and file.exists():
+            files.append(str(file))
+    files += map(str, sorted(packages.glob(f"nvidia/*/lib/{name}")))
+    files.append(name)
+    try:
+        return ctypes.CDLL(files[0])
+    except OSError as error:
+        return str(error)
+
+
+def cudnn_version(cudnn: ctypes.CDLL) -> str | None:
+    """The version, such as `9.10.2`; None if the library does not report one."""
+    try:
+        ask = cudnn.cudnnGetVersion
+    except AttributeError:
+        return None
+    ask.restype = ctypes.c_size_t
+    number = int(ask())
+    if not number:
+        return None
+    thousands = 10_000 if number >= 90_000 else 1000  # since 9 each part has two digits
+    return f"{number // thousands}.{number % thousands // 100}.{number % 100}"
+
 
 _BUS_ID = re.compile(r"pci bus id: ([0-9a-fA-F:.]+)")
 
@@ -75,8 +148,8 @@ def wanted_libraries() -> dict[str, Any]:
     """
     build = tf.sysconfig.get_build_info()
     packages = Path(tf.__file__).parents[1]
-    names = cuda_libraries.wanted(*versions.built_for(build))
-    return {name: cuda_libraries.load(name, packages, os.environ) for name in names}
+    names = wanted(*versions.built_for(build))
+    return {name: load(name, packages, os.environ) for name in names}
 
 
 def local_gpus() -> list[Any]:
@@ -146,3 +219,63 @@ def _names(devices: Sequence[Device]) -> str:
     return ", ".join(
         f"{device.label} ({device.name}, {device.uuid})" for device in devices
     )
+
+
+def memory_limits_bytes(
+    devices: Sequence[Device], names: Sequence[str]
+) -> tuple[int | None, ...]:
+    """Bytes that TensorFlow's allocator may take of each device, None without a limit.
+
+    A simulated device's are those of its profile.
+    """
+    limits = []
+    for device, name in zip(devices, names, strict=True):
+        if device.profile:
+            limits.append(device.profile.memory)
+        else:
+            limits.append(memory_limit_bytes(name))
+    return tuple(limits)
+
+
+def memory_limit_bytes(name: str) -> int | None:
+    """Bytes that the allocator may take of a device; None if it has no limit of its own."""
+    if name.startswith("GPU"):
+        limits = {gpu.name: int(gpu.memory_limit) for gpu in local_gpus()}
+        return limits.get(f"/device:{name}")
+    mebibytes = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
+    is_limited = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
+    if is_limited and mebibytes.isdigit():
+        return int(mebibytes) << 20
+    return None
+
+
+def memory_peaks(
+    devices: Sequence[Device], names: Sequence[str], by_profile: Sequence[int | None]
+) -> tuple[int | None, ...]:
+    """The most bytes that TensorFlow held on each device since the last call, None if unknown.
+
+    A simulated device's are those `by_profile`. All CPU devices of a process share one allocator,
+    so several have no peaks of their own.
+    """
+    share_one = names[0].startswith("CPU") and len(names) > 1
+    peaks = []
+    for device, name, profiled in zip(devices, names, by_profile, strict=True):
+        if device.profile or share_one:
+            peaks.append(profiled)
+        else:
+            peaks.append(memory_bytes(name, "peak") or None)
+            reset_memory_peak(name)
+    return tuple(peaks)
+
+
+def memory_bytes(name: str, what: str) -> int | None:
+    """The `current` or `peak` bytes on a device; None if its allocator does not report them."""
+    with contextlib.suppress(ValueError):
+        return int(tf.config.experimental.get_memory_info(name)[what])
+    return None
+
+
+def reset_memory_peak(name: str) -> None:
+    """Starts a new peak, if the allocator keeps one."""
+    with contextlib.suppress(ValueError):
+        tf.config.experimental.reset_memory_stats(name)

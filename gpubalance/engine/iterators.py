@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,8 +16,58 @@ from weakref import WeakValueDictionary
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import background
-from gpubalance.engine.users_lines import users_line
+from gpubalance.engine.user_functions import users_line
+
+# A user's generator may hang, and tf.data keeps whoever drops an iterator up to a minute.
+_WAITED_AT_EXIT_S = 1.0
+
+_changed = threading.Condition()
+_at_work = 0
+_kept: list[Any] = []  # what is not safe to drop any more
+_ending = False
+
+
+def start(function: Callable[..., Any], *args: Any, name: str) -> None:
+    """Calls the function in a thread that does not keep the program from ending.
+
+    Once it ends nothing is called.
+    """
+    thread = threading.Thread(target=function, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # Python starts none at its end, since 3.12
+        _kept.append(args)
+
+
+@contextmanager
+def work() -> Iterator[None]:
+    """What is done in the block uses TensorFlow; it does not begin once the program ends.
+
+    Before version 3.14 Python ends such a thread where it next needs the interpreter. Within a
+    function that TensorFlow traces or drops, this aborts the whole program ("FATAL: exception not
+    rethrown") though its work is done.
+    """
+    global _at_work
+    with _changed:
+        begins = not _ending
+        _at_work += begins
+    if not begins:
+        threading.Event().wait()  # for ever: Python ends meanwhile
+    try:
+        yield
+    finally:
+        with _changed:
+            _at_work -= 1
+            _changed.notify_all()
+
+
+@atexit.register
+def _end() -> None:
+    global _ending
+    with _changed:
+        _ending = True
+        _changed.wait_for(lambda: not _at_work, _WAITED_AT_EXIT_S)
+
 
 # Each in a list, so that the thread that empties it drops the iterator, whoever else has the list.
 _over: SimpleQueue[list[Any]] = SimpleQueue()
@@ -51,18 +102,18 @@ class Batches(Iterator[Any]):
 
 @cache
 def _start_dropping() -> None:
-    background.start(_drop_all, _over, name="drops iterators")
+    start(_drop_all, _over, name="drops iterators")
 
 
 def _drop_all(over: SimpleQueue[list[Any]]) -> None:
     # Each in a thread of its own: whoever drops one also waits for the batch that is being made,
     # for ever if the user's code hangs.
     while True:
-        background.start(_drop, over.get(), name="drops an iterator")
+        start(_drop, over.get(), name="drops an iterator")
 
 
 def _drop(held: list[Any]) -> None:
-    with background.work():
+    with work():
         held.clear()
 
 
@@ -174,7 +225,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._queue: _Queue = SimpleQueue()
-        background.start(_work, self._queue, name="batches")
+        start(_work, self._queue, name="batches")
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Has it done after all before it."""
@@ -194,7 +245,7 @@ def _work(queue: _Queue) -> None:
         future, work = item
         if future.set_running_or_notify_cancel():
             try:
-                with background.work():
+                with work():
                     result = work()
             except BaseException as error:  # noqa: BLE001  (whoever waits for it raises it)
                 future.set_exception(error)

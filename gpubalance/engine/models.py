@@ -1,9 +1,10 @@
-"""Builds the models to train: the built-in ones, `keras.applications`, and the user's own."""
+"""Builds the models to train, and finds their layers that work on each device's own samples."""
 
 from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,70 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import precision
+from gpubalance.engine import runtime
+from gpubalance.engine.keras_patches import losses_of, name_of
 from gpubalance.engine.step.built import STATEFUL, STATELESS, stateful_layers
 from gpubalance.engine.user_functions import user_function
 from gpubalance.errors import BadInput
+from gpubalance.results.common import LocalLayers
 from gpubalance.settings.choices import SAVED_MODEL, refuse_name, refuse_unknown_model
 from gpubalance.settings.settings import Settings
 from gpubalance.text import clean
+
+
+def local_layers_of(model: Any) -> LocalLayers:
+    """Which they are in a model."""
+    drawing = filter(_draws, model._flatten_layers())
+    random = Counter(type(layer).__name__ for layer in drawing)
+    return LocalLayers(
+        batch_normalizations=len(_unsynchronised(model)),
+        random=tuple(sorted(random.items())),
+    )
+
+
+def unsynchronised_text(model: Any, *, micro: bool, xla: bool) -> str:
+    """The warning about batch normalisation by each device's own samples; else empty.
+
+    A step in `micro`-batches or with `xla` can't synchronise it.
+    """
+    names = [layer.name for layer in _unsynchronised(model)]
+    if not names:
+        return ""
+    which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    steps = [name for name, on in (("micro-batches", micro), ("XLA", xla)) if on]
+    without = f" without {' and '.join(steps)}" if steps else ""
+    return (
+        f"the model {model.name} normalises each device's own samples ({which}), so "
+        "the result differs from training on one device. To get the same result, use "
+        f"BatchNormalization(synchronized=True){without}"
+    )
+
+
+def _unsynchronised(model: Any) -> list[Any]:
+    """The layers that normalise each device's own samples: a frozen one takes no samples."""
+    found = []
+    for layer in model._flatten_layers():
+        is_normalising = isinstance(layer, keras.layers.BatchNormalization)
+        if is_normalising and layer.trainable and not layer.synchronized:
+            found.append(layer)
+    return found
+
+
+def compiled_text(model: Any) -> str:
+    """`Adam and SparseCategoricalCrossentropy`: what a model is compiled with."""
+    losses = dict.fromkeys(map(name_of, losses_of(model._compile_loss)))
+    return " and ".join([type(model.optimizer).__name__, *losses])
+
+
+def _draws(layer: Any) -> bool:
+    """Whether a layer draws random numbers: it has a generator, and no rate of 0 for it."""
+    rates = [getattr(layer, name, None) for name in ("dropout", "recurrent_dropout")]
+    known = [rate for rate in rates if isinstance(rate, int | float)]
+    if known and not any(known):
+        return False
+    values = vars(layer).values()
+    return any(isinstance(value, keras.random.SeedGenerator) for value in values)
+
 
 _VECTORISED = (
     "vectorise the text in dataset(), and let the model take the vectors as its input: "
@@ -50,7 +108,7 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
         problem, remedy = problems[0]
         raise BadInput(f"--model {name}{problem}", remedy=remedy)
     # That of a policy that the user's code sets, or that the model was saved with.
-    own_precision = precision.of(model)
+    own_precision = runtime.of(model)
     if own_precision not in (None, settings.precision):
         raise BadInput(
             f"--model {name} trains in {own_precision}, but would be measured in "

@@ -16,15 +16,15 @@ import keras
 import tensorflow as tf
 
 from gpubalance.devices.environment import gpu_environment
-from gpubalance.engine import hosts
+from gpubalance.engine import runtime
 from gpubalance.engine.failures import used_before
 from gpubalance.engine.pace import Clock, PacedClock, clocks
 from gpubalance.engine.runtime import use_devices
-from gpubalance.engine.users_lines import warn_user
+from gpubalance.engine.user_functions import warn_user
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
-from gpubalance.settings.summing import AS_USUAL, Summing
+from gpubalance.settings.settings import AS_USUAL, Summing
 from gpubalance.system.versions import untested
 
 # The UUIDs that were visible when CUDA and TensorFlow first looked for GPUs in this process: they
@@ -179,7 +179,7 @@ def build_strategy(
     """
     if cluster is not None:
         kind, _, _ = names[0].partition(":")
-        return hosts.join(cluster, kind, all_reduce)
+        return runtime.join(cluster, kind, all_reduce)
     across = {
         "nccl": tf.distribute.NcclAllReduce,
         "hierarchical": tf.distribute.HierarchicalCopyAllReduce,

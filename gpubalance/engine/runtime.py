@@ -1,22 +1,146 @@
-"""Sets TensorFlow up in this process: the run's devices and no others, threads, precision."""
+"""Sets TensorFlow up in this process: devices, precision, and the other processes of a run."""
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
 
-from gpubalance.engine import precision
 from gpubalance.engine.failures import used_before
 from gpubalance.engine.gpus import set_up_gpus
+from gpubalance.engine.keras_patches import eager_context, follow_floatx
 from gpubalance.errors import EnvironmentFault
-from gpubalance.settings.choices import names_file_or_code
+from gpubalance.settings.choices import AllReduce, Precision, names_file_or_code
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
 from gpubalance.system import versions
+
+
+def use(precision: Precision) -> None:
+    """Sets both for the whole process: models that are built from now on have the policy.
+
+    One that is not mixed leaves the policy to Keras' floatx, which a user may have set to float64.
+    """
+    if _is_mixed(precision):
+        keras.config.set_dtype_policy(precision)
+    else:
+        follow_floatx()
+    tf.config.experimental.enable_tensor_float_32_execution(precision != "float32")
+
+
+def policy_of(precision: Precision) -> str:
+    """Keras' name of its policy."""
+    return precision if _is_mixed(precision) else keras.config.floatx()
+
+
+def of(model: keras.Model) -> Precision | None:
+    """The precision that the model trains in here; None if it is none of ours, such as float64.
+
+    By its layers with weights of floating dtypes: those of a saved model have the policy that they
+    were saved with, some of a mixed model stay float32, and those that look up or hash have
+    integers. Inputs, and models of layers, have the process' policy by themselves.
+    """
+    layers = [layer for layer in model._flatten_layers() if _has_precision(layer)]
+    policies = [layer.dtype_policy.name for layer in layers or [model]]
+    for name in policies:
+        if _is_mixed(name):
+            return cast("Precision", name)
+    if "float32" not in policies:
+        return None
+    is_tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    return "tf32" if is_tf32 else "float32"
+
+
+def _is_mixed(name: str) -> bool:
+    return name in ("mixed_float16", "mixed_bfloat16")
+
+
+def _has_precision(layer: Any) -> bool:
+    """Whether it has weights of a floating dtype, or may have them once it is built."""
+    if isinstance(layer, keras.Model | keras.layers.InputLayer):
+        return False
+    own = layer._trainable_variables + layer._non_trainable_variables
+    return tf.as_dtype(layer.variable_dtype).is_floating and bool(
+        own or not layer.built
+    )
+
+
+# After this long the others notice a process that is stopped or cut off. They notice at once one
+# that has died.
+_HEARTBEAT_S = 10
+# A process that ends waits this long for the others, as its parent ends them all.
+_SHUTDOWN_S = 5
+
+
+def join(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
+    """The strategy of the whole cluster, once all its processes are there.
+
+    Must be the first use of TensorFlow. Stock MultiWorkerMirroredStrategy wants the same number of
+    devices in every process: here each has one, of that `kind`, `CPU` or `GPU`. The wait has no
+    time limit: if a peer never comes, the parent must end the process.
+    """
+    # TensorFlow's own coordination service, which the strategy then leaves alone: its own deadlines
+    # are minutes. It has no public interface.
+    job = eager_context.coordination_config_pb2.CoordinatedJob(
+        name="worker", num_tasks=len(cluster.addresses)
+    )
+    eager_context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        coordinated_jobs=[job],
+        heartbeat_timeout_in_ms=_HEARTBEAT_S * 1000,
+        shutdown_barrier_timeout_in_ms=_SHUTDOWN_S * 1000,
+    )
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
+        task_type="worker",
+        task_id=cluster.rank,
+        rpc_layer="grpc",
+        num_accelerators={kind: 1},
+    )
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=implementation_of(all_reduce, kind)
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+
+
+def implementation_of(all_reduce: AllReduce, kind: str) -> Any:
+    """How TensorFlow's collectives sum between hosts.
+
+    `auto` is NCCL for GPUs, the ring over gRPC for CPUs. TensorFlow's own AUTO is the ring for GPUs
+    too: CollectiveParamResolverLocal takes NCCL only if it is asked for.
+    """
+    collectives = tf.distribute.experimental.CommunicationImplementation
+    by_nccl = all_reduce == "nccl" or (all_reduce == "auto" and kind == "GPU")
+    return collectives.NCCL if by_nccl else collectives.RING
+
+
+@functools.cache
+def gather_over(
+    strategy: Any, cluster: Cluster | None
+) -> Callable[[float], tuple[float, ...]]:
+    """A function that all processes call together; it returns all their numbers, by rank."""
+    if cluster is None:
+        return lambda number: (number,)
+    count = len(cluster.addresses)
+
+    @tf.function(input_signature=[tf.TensorSpec((count,), tf.float64)], autograph=False)
+    def total(numbers: Any) -> Any:
+        own = strategy.run(tf.identity, args=(numbers,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
+
+    def gather(number: float) -> tuple[float, ...]:
+        numbers = [0.0] * count
+        numbers[cluster.rank] = float(number)
+        return tuple(total(tf.constant(numbers, tf.float64)).numpy().tolist())
+
+    return gather
 
 
 def set_up(
@@ -36,7 +160,7 @@ def set_up(
         keras.config.set_floatx("float32")
         keras.config.set_image_data_format("channels_last")
     keras.utils.set_random_seed(seed)
-    precision.use(settings.precision)
+    use(settings.precision)
     return use_devices(devices, joins=joins)
 
 

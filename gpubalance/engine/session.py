@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
+import tensorflow as tf
 
-from gpubalance.engine import data, hosts, memory, runtime, sum_times, trace
+from gpubalance.engine import data, gpus, runtime, sum_times
 from gpubalance.engine.built_model import BuiltModel
 from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.replicas import DeviceTime, replicas_on
@@ -19,10 +22,60 @@ from gpubalance.engine.supply import Supply
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.timing import Prefetched, Timing
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.choices import TRACES
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.settings import Settings
+
+_GPU_PLANE = "/device:GPU:"
+
+
+def record_trace(
+    step: Callable[[], Any], wait: Callable[[], None], tracing: Tracing, *, gpus: int
+) -> str | None:
+    """Runs and traces `tracing.steps` steps; `wait` returns when the devices have done them.
+
+    Returns why fewer than `gpus` GPUs are in the trace, None if all are. Raises OSError if it can't
+    be written, and TensorFlow's own errors if its profiler does not start.
+    """
+    profiler = tf.profiler.experimental
+    folder = Path(tracing.folder)
+    target = folder / TRACES / tracing.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The profiler names its folder by the second: two at once would write into the same one.
+    with tempfile.TemporaryDirectory(prefix=".trace-", dir=folder) as temporary:
+        with profiler.Profile(temporary):
+            for number in range(tracing.steps):
+                # `_r` marks a step's root: TensorBoard groups events under it by `step_num`.
+                with profiler.Trace("train", step_num=number, _r=1):
+                    step()
+            wait()
+        (recorded,) = (Path(temporary) / TRACES).iterdir()
+        recorded.rename(target)
+    return missing_gpus(target, gpus) if gpus else None
+
+
+def missing_gpus(folder: Path, gpus: int) -> str | None:
+    """The trace's own reason for missing GPUs, None if none is missing.
+
+    Without CUPTI there is no error in it.
+    """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    traced = set()
+    errors = []
+    for path in folder.glob("*.xplane.pb"):
+        space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        errors += space.errors
+        for plane in space.planes:
+            has_events = any(line.events for line in plane.lines)
+            if plane.name.startswith(_GPU_PLANE) and has_events:
+                traced.add(plane.name)
+    if len(traced) >= gpus:
+        return None
+    return "; ".join(errors) or f"CUPTI reported {len(traced)} of {gpus} GPUs"
+
 
 # The first steps with a new split, or of a new session, differ from the others: they are not
 # traced.
@@ -68,8 +121,8 @@ class Session:
         self._replicas = replicas_on(
             devices, self._names, joint, settings.summing, cluster, seed=seed
         )
-        self._gather = hosts.gather_over(self._replicas.strategy, cluster)
-        self._limits = memory.memory_limits_bytes(self._devices, self._names)
+        self._gather = runtime.gather_over(self._replicas.strategy, cluster)
+        self._limits = gpus.memory_limits_bytes(self._devices, self._names)
         self._clocks = self._replicas.clocks[self._replicas.own_slice]
         # When a cluster hangs, this tells which device the others wait for.
         for clock in self._clocks:
@@ -178,7 +231,7 @@ class Session:
             return None
         self._wait()
         gpus = sum(name.startswith("GPU") for name in self._names)
-        return trace.record_trace(self._run, self._wait, tracing, gpus=gpus)
+        return record_trace(self._run, self._wait, tracing, gpus=gpus)
 
     @property
     def computed_steps(self) -> int:
@@ -202,7 +255,7 @@ class Session:
                 by_profile.append(None)
             else:
                 by_profile.append(device.profile.memory_at(micro_batch, extra))
-        return memory.memory_peaks(self._devices, self._names, by_profile)
+        return gpus.memory_peaks(self._devices, self._names, by_profile)
 
     def _train_with(self, split: BatchSplit, *, from_pipeline: bool = False) -> None:
         """Prepares the split's batches, and trains a first step, which is not measured."""

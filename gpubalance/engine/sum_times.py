@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from gpubalance.engine.hosts import gather_over, implementation_of
 from gpubalance.engine.keras_patches import collective_ops, taking_keys_at_once
 from gpubalance.engine.replicas import Replicas, build_strategy, cached_on_replicas
-from gpubalance.engine.runtime import rounds
+from gpubalance.engine.runtime import gather_over, implementation_of, rounds
 from gpubalance.engine.step.sums import over_replicas
 
 _MIN_TIMES = 3

@@ -26,7 +26,7 @@ from gpubalance.engine.iterators import Batches
 from gpubalance.engine.keras_patches import get_data_adapter, is_keras_own
 from gpubalance.engine.labels import classes_of
 from gpubalance.engine.pool import Pool
-from gpubalance.engine.user_functions import user_function
+from gpubalance.engine.user_functions import DatasetLines, user_function
 from gpubalance.engine.users_errors import (
     Raised,
     keeping_raised,
@@ -34,7 +34,6 @@ from gpubalance.engine.users_errors import (
     raised_by_own_code,
     reason_of,
 )
-from gpubalance.engine.users_lines import DatasetLines
 from gpubalance.errors import BadInput, GpubalanceError
 from gpubalance.results.timing import Remedy
 from gpubalance.settings.measuring import too_few_samples

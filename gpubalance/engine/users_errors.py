@@ -22,7 +22,7 @@ import tensorflow as tf
 from gpubalance.engine.iterators import GeneratorFailedError
 from gpubalance.engine.keras_patches import PYTHON_FUNCTION_CALL
 from gpubalance.engine.replacing import act_always
-from gpubalance.engine.users_lines import is_of_library, is_of_package
+from gpubalance.engine.user_functions import is_of_library, is_of_package
 from gpubalance.errors import BadInput
 from gpubalance.text import clean
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubalance.jobs.endings import attach_partial, raise_if_refused
 from gpubalance.jobs.events import Watch
-from gpubalance.jobs.measure.worker_group import group_for
+from gpubalance.jobs.measure.measurer import group_for
 from gpubalance.results.checkup import ModelCheck
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.warnings import warning

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gpubalance.devices.gpus import Gpu, Reading
-from gpubalance.devices.nvml import read
+from gpubalance.devices.nvml import Gpu, Reading, read
 from gpubalance.errors import (
     BadInput,
     DeadlinePassed,

@@ -10,10 +10,9 @@ from gpubalance.jobs.events import PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.joint import JointRun
-from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.measure.measurer import Measurer, check_facts, group_for
 from gpubalance.jobs.measure.memory_search import JointMemorySearch
 from gpubalance.jobs.measure.trace import trace
-from gpubalance.jobs.measure.worker_group import check_facts, group_for
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.requests import RunRequest

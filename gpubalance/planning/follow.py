@@ -10,8 +10,7 @@ from operator import add, mul, truediv
 
 from gpubalance.numbers.stats import median, spread, t95
 from gpubalance.planning.allocate import allocate_or_none
-from gpubalance.planning.fixed_costs import FixedCosts
-from gpubalance.planning.model import Curve
+from gpubalance.planning.model import Curve, FixedCosts
 from gpubalance.planning.parts import StepTimes, compute_shares
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.settings.batch_split import BatchSplit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes, format_seconds
 from gpubalance.remedies import match
 from gpubalance.render.table import WIDTH, prose, shorten, table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gpubalance.numbers.ratio import MATTERS
+from gpubalance.numbers.stats import MATTERS
 from gpubalance.numbers.units import format_duration, format_percent, format_seconds
 from gpubalance.render.devices import state_text
 from gpubalance.render.rates import half_text, per_s, rate_text, slowed_text

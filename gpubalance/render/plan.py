@@ -20,8 +20,13 @@ from gpubalance.render.rates import (
     pipeline_sentences,
     slowed_text,
 )
-from gpubalance.render.run import measured_text, run_headline, run_summary
-from gpubalance.render.step import gap_parts, step_text
+from gpubalance.render.run import (
+    gap_parts,
+    measured_text,
+    run_headline,
+    run_summary,
+    step_text,
+)
 from gpubalance.render.table import (
     BLANK,
     Paragraph,

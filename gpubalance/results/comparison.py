@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from gpubalance.numbers.ratio import Verdict
+from gpubalance.numbers.stats import Verdict
 from gpubalance.results.common import (
     Interval,
     Number,

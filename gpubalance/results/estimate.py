@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gpubalance.settings.queueing import QueueRequest
 from gpubalance.settings.record import Record
-from gpubalance.settings.requests import MeasureRequest
+from gpubalance.settings.requests import MeasureRequest, QueueRequest
 
 KINDS = tuple(
     f"{command}-estimate"

@@ -30,7 +30,7 @@ from gpubalance.results.common import (
 from gpubalance.results.run import InputPipeline, Measurement, Run, SoloGap
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.margin import Margin
+from gpubalance.settings.measuring import Margin
 from gpubalance.settings.record import Record, Shown
 
 

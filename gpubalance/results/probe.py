@@ -26,7 +26,7 @@ from gpubalance.results.common import (
 )
 from gpubalance.results.run import InputPipeline
 from gpubalance.results.timing import Overhead, Telemetry
-from gpubalance.settings.margin import Margin
+from gpubalance.settings.measuring import Margin
 from gpubalance.settings.record import Record, Shown
 
 # "fits", or why a batch that was tried does not train.

@@ -8,8 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.options import launching_option
-from gpubalance.settings.record import Count, Record, WithinDay
+from gpubalance.settings.record import Count, Record, WithinDay, launching_option
 
 _VARIABLE = "GPUBALANCE_SPLIT"
 

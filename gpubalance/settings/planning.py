@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gpubalance.settings.margin import Margin, margin_option
-from gpubalance.settings.measuring import EACH
-from gpubalance.settings.options import measuring_option, split_option
+from gpubalance.settings.measuring import EACH, Margin, margin_option
 from gpubalance.settings.record import (
     Count,
     Multiple,
@@ -18,6 +16,8 @@ from gpubalance.settings.record import (
     Repeats,
     Seconds,
     WithinHour,
+    measuring_option,
+    split_option,
 )
 
 _MOST_MICRO_BATCHES = 1024

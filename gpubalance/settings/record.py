@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from reprlib import repr as short_repr
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -15,6 +16,7 @@ from gpubalance.text import clean
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
+
 
 # pydantic's types of fault, for a field that the record doesn't have and one that it lacks
 _UNKNOWN = "extra_forbidden"
@@ -129,3 +131,37 @@ def fault_text(fault: ErrorDetails) -> str:
     if fault["type"] == "unsound":
         return f".{words}"
     return f": {words}"
+
+
+def option(
+    panel: str,
+    flags: str,
+    about: str,
+    default: Any = None,
+    *,
+    typed: str = "",
+    **bounds: Any,
+) -> Any:
+    """A field that people set on the command line, where it stands in that `panel` of the help.
+
+    `flags` ends with what is typed as its value: `--output -o FILE`; a switch has no such word.
+    `typed` is how the default is typed, if unlike its value. The bounds are pydantic's.
+    """
+    names = flags.split()
+    value = "" if names[-1].startswith("-") else names.pop()
+    shown: Any = {
+        "panel": panel,
+        "flags": names,
+        "value": value,
+        "typed": typed or default,
+    }
+    return Field(default, description=about, json_schema_extra=shown, **bounds)
+
+
+devices_option = partial(option, "Devices")
+training_option = partial(option, "Training")
+split_option = partial(option, "Split")
+measuring_option = partial(option, "Measuring")
+queue_option = partial(option, "Queue")
+launching_option = partial(option, "Losses")
+output_option = partial(option, "Output")

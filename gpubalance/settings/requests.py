@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -11,10 +12,15 @@ from gpubalance.errors import UsageError
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.device import Device, JointProfile, hosts_of
-from gpubalance.settings.margin import refuse_unknown
-from gpubalance.settings.measuring import USUAL_MULTIPLE, Measuring, Probing, Tracing
+from gpubalance.settings.measuring import (
+    USUAL_MULTIPLE,
+    Measuring,
+    Probing,
+    Tracing,
+    refuse_unknown,
+)
 from gpubalance.settings.planning import Cutting, PlanRequest, Rounds
-from gpubalance.settings.record import Count, Record, WithinHour
+from gpubalance.settings.record import Count, Record, WithinHour, queue_option
 from gpubalance.settings.settings import Settings
 
 # With two equal devices this makes the bubble 1/17 of a step.
@@ -194,3 +200,34 @@ def refuse_together(
             f"devices is odd, and {how_many}",
             remedy="use one-device; gpubalance guide run says more",
         )
+
+
+class Queueing(Record):
+    """How a queue runs its commands.
+
+    With `pull` each free device takes the next command, however slow it is. Their output goes to
+    files in `logs`; null for a folder of gpubalance's own. With `resume` those that succeeded in an
+    earlier run are not run again.
+    """
+
+    logs: Path | None = queue_option(
+        "--logs DIR", "Write the output of each command to DIR/NNN.log."
+    )
+    resume: bool = queue_option(
+        "--resume",
+        "Run only the commands that did not succeed in an earlier run.",
+        default=False,
+    )
+    pull: bool = queue_option(
+        "--pull",
+        "Give each free device the next command at once, however slow the device is.",
+        default=False,
+    )
+
+
+class QueueRequest(Queueing):
+    """Commands for a shell from the file `source`, each to be run on one of these devices."""
+
+    devices: tuple[Device, ...]
+    commands: tuple[str, ...]
+    source: str

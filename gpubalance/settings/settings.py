@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpubalance.settings.choices import AllReduce, Gradients, Input, Precision, one_of
-from gpubalance.settings.options import training_option
-from gpubalance.settings.record import Bytes, Name, Record, TimeScale
-from gpubalance.settings.summing import AS_USUAL, Summing
+from gpubalance.settings.record import Bytes, Name, Record, TimeScale, training_option
+
+
+@dataclass(frozen=True)
+class Summing:
+    """By which all-reduce, in packs of how many bytes, and as which numbers.
+
+    `pack_bytes` is None for what suits the link, and 0 for all gradients at once.
+    """
+
+    all_reduce: AllReduce = "auto"
+    pack_bytes: int | None = None
+    gradients: Gradients = "full"
+
+
+AS_USUAL = Summing()
 
 
 class Settings(Record):

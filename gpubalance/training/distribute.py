@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.errors import BadInput
+from gpubalance.training.device_split import Gpus, Simulate
 from gpubalance.training.keras_functions import check_model
-from gpubalance.training.sizes import Gpus, Simulate
 from gpubalance.training.split import Split
 
 

@@ -1,4 +1,4 @@
-"""Holds what trains against what was measured: the model, its step, the precision."""
+"""Holds what trains against what was measured: the model, its step, the runtime."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import keras
 
 from gpubalance.devices.environment import OVERRULING
 from gpubalance.devices.planned import model_text
-from gpubalance.engine import precision
+from gpubalance.engine import runtime
 from gpubalance.engine.models import facts_of
-from gpubalance.engine.users_lines import warn_user
+from gpubalance.engine.user_functions import warn_user
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
 from gpubalance.settings.choices import Precision
 from gpubalance.settings.settings import Settings
-from gpubalance.training.sizes import Simulate
+from gpubalance.training.device_split import Simulate
 
 # The part by which two steps may differ in operations that do not take long.
 _ALIKE = 1.5
@@ -87,8 +87,8 @@ def use_measured(wanted: Precision | None) -> None:
     if wanted is None:
         return
     policy = keras.config.dtype_policy().name
-    own = precision.policy_of(wanted)
-    precision.use(wanted)
+    own = runtime.policy_of(wanted)
+    runtime.use(wanted)
     if policy not in (own, "float32"):
         warn_user(
             f"the split was measured in {wanted}, so its scope sets the policy {own} "
@@ -100,7 +100,7 @@ def precision_mismatch_text(model: Any, wanted: Precision | None) -> str:
     """How the model trains otherwise than was measured, as far as that is known; else empty."""
     if wanted is None:
         return ""
-    own = precision.of(model)
+    own = runtime.of(model)
     if own not in (None, wanted):
         return (
             f"the split was measured in {wanted}, but the model {model.name} trains in "

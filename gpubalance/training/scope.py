@@ -21,8 +21,8 @@ from gpubalance.engine.keras_patches import (
     of_training,
 )
 from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
+from gpubalance.engine.user_functions import warn_user
 from gpubalance.engine.users_errors import own_frames
-from gpubalance.engine.users_lines import warn_user
 from gpubalance.errors import BadInput
 
 # What TensorFlow says of gradients that are taken in a scope, and not by one of its replicas.

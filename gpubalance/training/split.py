@@ -12,22 +12,18 @@ from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.planned import planned_devices
 from gpubalance.devices.profile import IN_A_SCRIPT
 from gpubalance.errors import GpubalanceError, UsageError
-from gpubalance.planning.fixed_costs import fixed_samples
-from gpubalance.planning.model import Curve
+from gpubalance.planning.model import Curve, fixed_samples
 from gpubalance.results.layers import Layers
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import result_of
-from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.batch_split import BatchSplit, shares_of
 from gpubalance.settings.choices import AllReduce, Gradients, Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile, hosts_of
 from gpubalance.settings.launching import launched_split
-from gpubalance.settings.summing import AS_USUAL, Summing
-from gpubalance.settings.user_shares import shares_of
-from gpubalance.training.device_split import DeviceSplit
-from gpubalance.training.keras_functions import KerasFunctions
-from gpubalance.training.pipelined import Pipelined
-from gpubalance.training.sizes import (
+from gpubalance.settings.settings import AS_USUAL, Summing
+from gpubalance.training.device_split import (
+    DeviceSplit,
     Gpus,
     Simulate,
     check_choice,
@@ -35,6 +31,8 @@ from gpubalance.training.sizes import (
     cluster_for,
     machine_for,
 )
+from gpubalance.training.keras_functions import KerasFunctions
+from gpubalance.training.pipelined import Pipelined
 
 
 class Split(DeviceSplit):

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.keras_patches import print_msg
-from gpubalance.engine.local_layers import unsynchronised_text
-from gpubalance.engine.users_lines import warn_user
+from gpubalance.engine.models import unsynchronised_text
+from gpubalance.engine.user_functions import warn_user
 from gpubalance.numbers.units import format_percent, three_digits
 from gpubalance.planning.follow import SplitChange
 from gpubalance.planning.noise import (

@@ -29,8 +29,7 @@ from gpubalance.programs import AGENT
 from gpubalance.settings.cluster import Address
 from gpubalance.settings.device import Host
 from gpubalance.settings.record import Record
-from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.system.signals import signals_held
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit, signals_held
 from gpubalance.system.state import current_folder, new_log
 from gpubalance.workers.agent import installed
 from gpubalance.workers.failures import (

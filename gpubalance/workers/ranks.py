@@ -26,8 +26,7 @@ from gpubalance.results.timing import Prefetched, Timing
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device
 from gpubalance.settings.record import Record
-from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.system.signals import signals_held
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit, signals_held
 from gpubalance.workers.failures import tail
 from gpubalance.workers.messages import (
     AnyReply,

@@ -14,8 +14,7 @@ from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.device import Device
 from gpubalance.settings.settings import Settings
-from gpubalance.system.deadlines import NO_LIMIT, TimeLimit
-from gpubalance.system.signals import signals_held
+from gpubalance.system.deadlines import NO_LIMIT, TimeLimit, signals_held
 from gpubalance.workers.messages import Build, Ready
 from gpubalance.workers.worker import Worker
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpubalance.settings.summing import Summing
+from gpubalance.settings.settings import Summing
 from tests.training.cases import (
     CASES,
     SAMPLES,

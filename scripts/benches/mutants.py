@@ -44,10 +44,10 @@ PURE = ("planning", "numbers", "results", "render", "settings")
 # Of these rooms the parts that compute, and start no process
 PARTS = (
     *("jobs/balance", "jobs/compare", "jobs/measure", "jobs/plan", "jobs/probe"),
-    *("jobs/layers", "jobs/durations.py", "jobs/estimate.py", "jobs/phases.py"),
+    *("jobs/layers", "jobs/phases.py"),
     *("training/step_warnings.py", "training/device_split.py", "training/split.py"),
     *("training/monitor.py", "engine/datasets.py", "engine/replicas.py"),
-    *("engine/pace.py", "engine/step/sums.py", "engine/step/pack_size.py"),
+    *("engine/pace.py", "engine/step/sums.py", "engine/step/functions.py"),
     *("engine/step/points.py", "engine/step/gradients.py"),
 )
 # How long a dash is and where a text begins: a look at the chart judges that, and no test.

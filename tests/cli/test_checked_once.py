@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.kept_rules import KeptRules
+from gpubalance.jobs.keep.saved import KeptRules
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, gpubalance

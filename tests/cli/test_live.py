@@ -9,8 +9,8 @@ from functools import cache
 
 import pytest
 
+from gpubalance.cli.live import DoingNow, Remaining
 from gpubalance.cli.progress import Progress
-from gpubalance.cli.remaining import DoingNow, Remaining
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, TimeLeft, TimingDone
 from tests.cli.program import ROOT, one_line
 from tests.cli.terminal import Seen, command_in_terminal

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpubalance.cli.balance import write_script
 from gpubalance.cli.next_command import uses
-from gpubalance.cli.script import write_script
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.results.plan import Plan

@@ -1,8 +1,7 @@
 from pathlib import Path
 from typing import Any
 
-from gpubalance.devices.gpus import Gpu
-from gpubalance.devices.nvml import kernel_module_version, read
+from gpubalance.devices.nvml import Gpu, kernel_module_version, read
 from tests.faults.machine import TI
 from tests.stand_in import TWO_UNLIKE_GPUS, child, environment, loaded
 from tests.support.cases import cases

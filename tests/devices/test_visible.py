@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import mark_hidden
+from gpubalance.devices.nvml import Gpu, Reading
 from tests.support.altered import altered
 from tests.support.cases import cases
 

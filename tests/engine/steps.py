@@ -9,7 +9,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.choices import AllReduce
 from gpubalance.settings.device import DeviceProfile, JointProfile
-from gpubalance.settings.summing import Summing
+from gpubalance.settings.settings import Summing
 from tests.support.late import keras
 
 IN_SMALL_PACKS = Summing(pack_bytes=1 << 10)  # so that a small model has several

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.engine import background
+from gpubalance.engine import iterators
 from tests.support.python import python
 
 PROGRAM = """
@@ -46,7 +46,7 @@ def test_where_python_ends_no_thread_is_started_and_nothing_dropped(
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    monkeypatch.setattr(background, "_kept", [])
+    monkeypatch.setattr(iterators, "_kept", [])
     iterator: Any = iter(())
-    background.start(list, iterator, name="late")
-    assert background._kept == [(iterator,)]
+    iterators.start(list, iterator, name="late")
+    assert iterators._kept == [(iterator,)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from gpubalance.engine.cuda_libraries import cudnn_version, load, wanted
+from gpubalance.engine.gpus import cudnn_version, load, wanted
 from tests.stand_in import compiled
 
 

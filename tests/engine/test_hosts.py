@@ -51,7 +51,7 @@ def test_gpus_of_several_hosts_sum_by_nccl_and_cpus_by_the_ring(
     all_reduce: AllReduce,
 ) -> None:
     """TensorFlow's own AUTO is the ring for both."""
-    from gpubalance.engine.hosts import implementation_of
+    from gpubalance.engine.runtime import implementation_of
 
     found = [implementation_of(all_reduce, kind).name for kind in ("GPU", "CPU")]
     assert found == BY[all_reduce]

@@ -88,12 +88,12 @@ def test_a_model_that_sets_its_own_precision_is_not_measured_in_another(
 
 
 def test_a_model_of_a_file_of_floatx_float64_is_measured_in_it(file: Path) -> None:
-    from gpubalance.engine import precision
+    from gpubalance.engine import runtime
 
     wide = "keras.config.set_floatx('float64')\ngood ="
     file.write_text(FILE.replace("good =", wide))
     try:
-        precision.use("tf32")  # as a worker does before it imports the file
+        runtime.use("tf32")  # as a worker does before it imports the file
         assert {weight.dtype for weight in build(f"{file}:good").weights} == {"float64"}
     finally:
         keras.config.set_floatx("float32")

@@ -78,7 +78,7 @@ def test_packs_are_for_bytes_of_trained_weights(
 ) -> None:
     """Of a link where √(G·l·v) is the size: 16 times the bytes G give packs four times as large."""
     from gpubalance.engine.replicas import Replicas
-    from gpubalance.engine.step import pack_size
+    from gpubalance.engine.step import functions
 
     asked: list[int] = []
 
@@ -86,18 +86,18 @@ def test_packs_are_for_bytes_of_trained_weights(
         asked.append(max_bytes)
         return 1e-5, 1e9
 
-    monkeypatch.setattr(pack_size, "_link_of", link_of)
+    monkeypatch.setattr(functions, "_link_of", link_of)
     replicas = Replicas(None, ("CPU:0", "CPU:1"), ())
     for dtype, size in (("float64", 8), ("float32", 4), ("float16", 2)):
         untrained = keras.layers.Dense(3, trainable=False)
         trained = keras.layers.Dense(4096, dtype=dtype)
         model = keras.Sequential([keras.Input((1023,)), trained, untrained])
         gradient_bytes = 1024 * 4096 * size
-        chosen = pack_size.pack_bytes_for(model, replicas)
+        chosen = functions.pack_bytes_for(model, replicas)
         assert asked.pop() == gradient_bytes
         assert chosen == best_pack_bytes(gradient_bytes, 1e-5, 1e9) > 0
     small = keras.Sequential([keras.Input((15,)), keras.layers.Dense(1024)])
-    assert pack_size.pack_bytes_for(small, replicas) == 0
+    assert functions.pack_bytes_for(small, replicas) == 0
     assert not asked
 
 

@@ -107,7 +107,7 @@ def test_half_precision_scales_its_loss_on_all_devices_alike() -> None:
 
 
 def test_each_update_is_computed_where_its_variables_are() -> None:
-    from gpubalance.engine.pipeline.update import Update
+    from gpubalance.engine.pipeline.cut_model import Update
 
     names = {0: "CPU:3", 1: "CPU:5"}
     variables = {}

@@ -78,7 +78,7 @@ def test_a_links_speed_is_that_of_the_first_sum_that_takes_long(
     rate: float, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpubalance.engine.replicas import Replicas
-    from gpubalance.engine.step import pack_size
+    from gpubalance.engine.step import functions
 
     asked: list[int] = []
 
@@ -87,15 +87,15 @@ def test_a_links_speed_is_that_of_the_first_sum_that_takes_long(
         asked.append(nbytes)
         return 0.001 + nbytes / rate
 
-    monkeypatch.setattr(pack_size, "seconds_of_sum", seconds_of)
-    monkeypatch.setattr(pack_size, "seconds_of_one_more", lambda *_: 0.0005)
+    monkeypatch.setattr(functions, "seconds_of_sum", seconds_of)
+    monkeypatch.setattr(functions, "seconds_of_one_more", lambda *_: 0.0005)
     replicas = Replicas(None, ("CPU:0", "CPU:1"), PAIR)
-    latency_s, bytes_per_s = pack_size._link_of(replicas, 10**6)
+    latency_s, bytes_per_s = functions._link_of(replicas, 10**6)
     assert (latency_s, asked) == (0.0005, tried)
     assert bytes_per_s == pytest.approx(rate)
     of_nothing = Replicas(None, ("CPU:0", "CPU:1"), PAIR)
-    monkeypatch.setattr(pack_size, "seconds_of_sum", lambda *_: 0.03)
-    assert pack_size._link_of(of_nothing, 10**6)[1] == math.inf
+    monkeypatch.setattr(functions, "seconds_of_sum", lambda *_: 0.03)
+    assert functions._link_of(of_nothing, 10**6)[1] == math.inf
 
 
 def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
@@ -121,7 +121,7 @@ def test_how_many_samples_a_dataset_has_and_takes_at_a_time() -> None:
 def test_the_time_of_simulated_devices_is_their_own() -> None:
     from gpubalance.engine.pace import clocks
     from gpubalance.engine.replicas import DeviceTime
-    from gpubalance.engine.step.pack_size import pack_bytes_for
+    from gpubalance.engine.step.functions import pack_bytes_for
     from gpubalance.settings.device import JointProfile
 
     profile = DeviceProfile(name="paced", alpha_s=0.1, beta_s=0)

@@ -15,7 +15,7 @@ from tests.support.cases import cases
 def test_so_many_steps_are_traced_and_waited_for_inside(tmp_path: Path) -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    from gpubalance.engine.trace import record_trace
+    from gpubalance.engine.session import record_trace
 
     done: list[str] = []
     tracing = Tracing(folder=str(tmp_path), name="run-1", steps=3)
@@ -32,7 +32,7 @@ def test_so_many_steps_are_traced_and_waited_for_inside(tmp_path: Path) -> None:
 
 
 def test_a_failed_step_leaves_no_trace_and_no_profiler(tmp_path: Path) -> None:
-    from gpubalance.engine.trace import record_trace
+    from gpubalance.engine.session import record_trace
 
     def fail() -> None:
         raise ZeroDivisionError
@@ -58,7 +58,7 @@ PLANES = ["/device:GPU:0", "/device:GPU:1"]
 def test_gpus_that_are_not_in_the_trace(tmp_path: Path, planes: Any, says: Any) -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    from gpubalance.engine.trace import missing_gpus
+    from gpubalance.engine.session import missing_gpus
 
     space = xplane_pb2.XSpace(errors=() if planes else (NO_CUPTI,))
     for name in planes:

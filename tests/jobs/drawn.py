@@ -17,10 +17,9 @@ from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.command_journal import free_journal
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journal import Journal, free_journal
+from gpubalance.jobs.measure.figures import measurement
 from gpubalance.jobs.measure.joint import JointRun
-from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.window import Sensors, Window
 from gpubalance.results.common import Model

@@ -10,8 +10,7 @@ import pytest
 
 from gpubalance.engine.pace import ComputeTimes, noise_seed
 from gpubalance.errors import BadInput, GpubalanceError, Regression
-from gpubalance.jobs.compare.compare import compare
-from gpubalance.jobs.compare.regression import check_regression
+from gpubalance.jobs.compare.compare import check_regression, compare
 from gpubalance.jobs.plan.plan import plan as plan_stage
 from gpubalance.numbers.stats import median
 from gpubalance.results.common import Warning_

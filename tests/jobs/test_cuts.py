@@ -27,9 +27,8 @@ from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.layers import cut as cuts
 from gpubalance.jobs.layers.blocks import MeasuredBlocks, time_blocks
 from gpubalance.jobs.layers.costs import BlockCosts, DeviceCosts
-from gpubalance.jobs.layers.layers import _no_help_of, result_of
+from gpubalance.jobs.layers.layers import _no_help_of, result_of, uncut
 from gpubalance.jobs.layers.rounds import CutRounds
-from gpubalance.jobs.layers.uncut import uncut
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.planning.pipeline.place import Placement, place
 from gpubalance.planning.pipeline.problem import (

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.health import (
     PcieLink,
     nvidia_cards,
@@ -23,6 +22,7 @@ from gpubalance.devices.health import (
     watched_links,
 )
 from gpubalance.devices.machine import read_gpus
+from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.doctor import software
 from gpubalance.jobs.doctor.check import guarded, install_command
@@ -32,7 +32,7 @@ from gpubalance.jobs.doctor.gpus import (
     gpu_checks,
     looked,
 )
-from gpubalance.jobs.doctor.work import (
+from gpubalance.jobs.doctor.on_devices import (
     DoctorSteps,
     links,
     memory_growth,

@@ -9,11 +9,10 @@ import pytest
 from gpubalance.devices.select import first_equal
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
 from gpubalance.jobs.balance.balance import balance, new_probe
-from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PointDone
-from gpubalance.jobs.keep.command_journal import journal_of
-from gpubalance.jobs.keep.probes import best_probe, kept_probe
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.keep.journal import journal_of
+from gpubalance.jobs.keep.saved import best_probe, kept_probe, save
+from gpubalance.jobs.phases import estimate
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan

@@ -23,8 +23,7 @@ from gpubalance.jobs.events import (
     Watch,
     WindowDone,
 )
-from gpubalance.jobs.keep.command_journal import journal_of, software_key
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.keep.journal import Journal, journal_of, software_key
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.run import run
 from gpubalance.results.plan import Plan, Round

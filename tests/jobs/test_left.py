@@ -7,8 +7,7 @@ from itertools import chain, combinations
 import pytest
 
 from gpubalance.errors import BadInput, NothingFits
-from gpubalance.jobs.plan.left import check_curves, split_over
-from gpubalance.jobs.plan.plan import plan
+from gpubalance.jobs.plan.plan import check_curves, plan, split_over
 from gpubalance.settings.planning import PlanRequest
 from tests.jobs.probes import of_config, probe_of
 from tests.support.altered import altered

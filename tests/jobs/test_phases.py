@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.durations import keep_durations, phases_of
-from gpubalance.jobs.estimate import estimate
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
-from gpubalance.jobs.phases import Phases
+from gpubalance.jobs.phases import Phases, estimate, keep_durations, phases_of
 from gpubalance.settings.measuring import Measuring, Tracing
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.settings import Settings

@@ -12,7 +12,7 @@ from gpubalance.jobs.balance import proof
 from gpubalance.jobs.balance.proof import result_of
 from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.measure.joint import JointRun
-from gpubalance.jobs.plan.measured_split import MeasuredSplit
+from gpubalance.jobs.plan.splits import MeasuredSplit
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.plan import Plan
 from gpubalance.results.run import InputPipeline, Measurement, Run

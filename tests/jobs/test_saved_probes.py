@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.jobs.keep.probes import (
+from gpubalance.jobs.keep.saved import (
     ALL,
     best_probe,
     find_device,
     kept_probe,
+    save,
     solo_bests,
 )
-from gpubalance.jobs.keep.saved import save
 from gpubalance.render.rates import gain_sentences
 from gpubalance.results.probe import DeviceProbe, Probe, Trial
 from gpubalance.results.run import Run, alone_in_use

@@ -13,16 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from gpubalance.numbers.ratio import Ratio, mean_ratio, ratio, ratio_of_sums
 from gpubalance.numbers.stats import (
+    Ratio,
     Spread,
     half_width,
     interval95,
     interval_of_sum,
     mad,
     mean,
+    mean_ratio,
     median,
     part95,
+    ratio,
+    ratio_of_sums,
     spread,
     spread_of_sum,
     t95,

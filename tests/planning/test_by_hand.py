@@ -22,7 +22,6 @@ from gpubalance.planning.curve import (
     sensible_size,
     wanted_precision,
 )
-from gpubalance.planning.fixed_costs import FixedCosts
 from gpubalance.planning.fleet import Fleet
 from gpubalance.planning.memory import (
     MemoryCurve,
@@ -34,6 +33,7 @@ from gpubalance.planning.memory import (
 )
 from gpubalance.planning.model import (
     Curve,
+    FixedCosts,
     Line,
     fit_line,
     measured_curve,

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.planning.fixed_costs import fixed_samples
 from gpubalance.planning.follow import Rebalancer, SplitChange
-from gpubalance.planning.model import Curve
+from gpubalance.planning.model import Curve, fixed_samples
 from gpubalance.planning.parts import StepTimes
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device, DeviceProfile, DriftPoint, JointProfile

@@ -22,8 +22,8 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from gpubalance.cli.next_command import layers_uses, uses
-from gpubalance.devices.gpus import Gpu, GpuProcess, MigSlice, Reading
-from gpubalance.render.check import model_text
+from gpubalance.devices.nvml import Gpu, GpuProcess, MigSlice, Reading
+from gpubalance.render.checkup import model_text
 from gpubalance.render.devices import gpus_text, hosts_text, simulated_text
 from gpubalance.render.layers import cut_done_text, pipe_window_text
 from gpubalance.render.live import LiveSplit, joint_lines, own_lines, probe_lines
@@ -31,10 +31,9 @@ from gpubalance.render.plan import round_text
 from gpubalance.render.probe import point_text, trial_text
 from gpubalance.render.queue import begun_text, ended_text
 from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.charts.chart import Chart
-from gpubalance.render.report.charts.style import NARROW, WIDE, drawing
+from gpubalance.render.report.charts.style import NARROW, WIDE, Chart, drawing
+from gpubalance.render.report.page import summary_of
 from gpubalance.render.report.text import csv_text, markdown
-from gpubalance.render.report.words import summary_of
 from gpubalance.render.run import window_text
 from gpubalance.render.table import summary
 from gpubalance.render.tensorboard import Summaries

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.render.doctor import checkup_text
+from gpubalance.render.checkup import checkup_text
 from gpubalance.results.checkup import Check, Checkup
 from tests.render.golden import WIDTHS, path
 from tests.support.altered import altered

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.charts.chart import Chart
 from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart
 from gpubalance.render.report.charts.style import (
     COMPUTE,
@@ -26,11 +25,12 @@ from gpubalance.render.report.charts.style import (
     VARIABLES,
     WAIT,
     WIDE,
+    Chart,
     drawing,
     look,
 )
-from gpubalance.render.report.steps import steps_of
-from gpubalance.render.step import large_losses
+from gpubalance.render.report.leads import steps_of
+from gpubalance.render.run import large_losses
 from gpubalance.results.subject import ReportSubject
 from tests.cli.program import ROOT
 from tests.jobs.probes import inside

@@ -25,7 +25,7 @@ from gpubalance.render.rates import (
     pipeline_sentences,
     xla_text,
 )
-from gpubalance.render.step import Loss, all_losses, gap_parts, large_losses, step_text
+from gpubalance.render.run import Loss, all_losses, gap_parts, large_losses, step_text
 from gpubalance.render.table import lines_of
 from gpubalance.results.common import Throughput
 from gpubalance.results.plan import LearningRate, LeftOut, Plan

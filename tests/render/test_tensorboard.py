@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.render.scalars import Summary
-from gpubalance.render.tensorboard import Summaries
+from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.results.timing import Moment, Telemetry
 from gpubalance.settings.settings import Settings
 from tests.render.measurements import PAIR, measurement, step_time

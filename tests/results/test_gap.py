@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.render.step import large_losses
+from gpubalance.render.run import large_losses
 from gpubalance.results.run import DeviceRun, SoloGap, divide_gap
 from tests.support.altered import altered
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from gpubalance.errors import UsageError
-from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.user_shares import shares_of
+from gpubalance.settings.batch_split import BatchSplit, shares_of
 from tests.support.cases import cases
 
 SHARE = st.integers(0, 10**6).flatmap(

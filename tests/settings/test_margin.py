@@ -8,7 +8,7 @@ import pytest
 
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device
-from gpubalance.settings.margin import margin_on, margin_text, refuse_unknown
+from gpubalance.settings.measuring import margin_on, margin_text, refuse_unknown
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, LayersRequest, ProbeRequest
 from gpubalance.settings.settings import Settings

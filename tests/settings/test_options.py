@@ -9,8 +9,7 @@ from typing import Any, get_args
 from gpubalance.settings.launching import Launching
 from gpubalance.settings.measuring import Measuring, Probing, Proof
 from gpubalance.settings.planning import Cutting, PlanRequest
-from gpubalance.settings.queueing import QueueRequest
-from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.requests import BalanceRequest, QueueRequest
 from gpubalance.settings.settings import Settings
 
 LIST = Path(__file__).with_name("options.txt")

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpubalance.numbers.ratio import Ratio, ratio
-from gpubalance.numbers.stats import interval95, median
+from gpubalance.numbers.stats import Ratio, interval95, median, ratio
 from gpubalance.numbers.steady import is_steady
 from gpubalance.results.run import Run
 from gpubalance.settings.measuring import Measuring

@@ -32,7 +32,7 @@ _VARIABLE = "FORKED_FROM"
 _QUICK = (
     "gpubalance.workers.serve",
     "gpubalance.workers.agent",
-    "gpubalance.training.launched",
+    "gpubalance.training.processes",
     "gpubalance.engine.pace",
     "psutil",
 )

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.machine import find_machine
-from gpubalance.devices.warnings import machine_warnings
+from gpubalance.devices.machine import find_machine, machine_warnings
 from gpubalance.remedies import known_error
 from gpubalance.system import versions
 from gpubalance.system.versions import built_for, numbers, untested

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.summing import Summing
+from gpubalance.settings.settings import Summing
 from gpubalance.training.split import Split
 from tests.engine.steps import IN_SMALL_PACKS
 from tests.support.late import keras, optimizers

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.planning.fixed_costs import fixed_samples
-from gpubalance.planning.model import Curve
+from gpubalance.planning.model import Curve, fixed_samples
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training.split import Split, load_plan

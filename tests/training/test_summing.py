@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import UsageError
-from gpubalance.settings.summing import Summing
+from gpubalance.settings.settings import Summing
 from gpubalance.training.split import Split
 from tests.support.cases import cases
 from tests.support.late import keras

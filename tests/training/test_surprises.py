@@ -173,7 +173,7 @@ def test_each_model_from_outside_the_scope_is_told_once() -> None:
 
 
 def test_batch_normalisation_that_is_not_synchronised_is_told_once() -> None:
-    from gpubalance.engine.local_layers import unsynchronised_text
+    from gpubalance.engine.models import unsynchronised_text
 
     def normalising(*kinds: Any) -> Any:
         first, *rest = dense()

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import data, keras_patches, memory, models, runtime
+from gpubalance.engine import data, gpus, keras_patches, models, runtime
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.blocks import Calls, blocks_of, variable_bytes
 from gpubalance.engine.pipeline.cut_model import CutModel
@@ -19,8 +19,7 @@ from gpubalance.engine.pipeline.micro_batches import (
     micro_batch_of,
     refuse_model,
 )
-from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.engine.pipeline.step import Step
+from gpubalance.engine.pipeline.pipeline import Pipeline, Step
 from gpubalance.planning.pipeline.problem import Segment
 from gpubalance.planning.pipeline.timeline import Orders, Task
 from gpubalance.results.timing import BlockTimed, Timing
@@ -41,7 +40,7 @@ def time_alone(
     """Times steps of blocks on one device for `seconds` and at least so many times.
 
     It measures their memory before. Other blocks' outputs are random. Then it moves the variables
-    back to the host's memory.
+    back to the host's gpus.
     """
     cut = pipeline.cut
     (section,) = cut.sections
@@ -85,12 +84,12 @@ def _memory_of_passes(
     name = cut.sections[0].device
     forward, backward = _PASSES
     step = Step(cut, [micro])
-    before = memory.memory_bytes(name, "current")
-    memory.reset_memory_peak(name)
+    before = gpus.memory_bytes(name, "current")
+    gpus.reset_memory_peak(name)
     step.do(forward)
-    held = memory.memory_bytes(name, "current")
+    held = gpus.memory_bytes(name, "current")
     step.do(backward)
-    peak = memory.memory_bytes(name, "peak")
+    peak = gpus.memory_bytes(name, "peak")
     return _rise(before, held), _rise(held, peak)
 
 
@@ -109,7 +108,7 @@ def _random(symbol: Any, samples: int) -> Any:
 
 
 class LayersSession:
-    """Builds the model once, in the host's memory.
+    """Builds the model once, in the host's gpus.
 
     A segment's variables are moved to its device to be measured.
     """
@@ -147,9 +146,7 @@ class LayersSession:
         """What a result records about the model, and the model's blocks; see Session."""
         return {
             "model": models.facts_of(self._model),
-            "memory_limit_bytes": memory.memory_limits_bytes(
-                self._devices, self._names
-            ),
+            "memory_limit_bytes": gpus.memory_limits_bytes(self._devices, self._names),
             "graph": self._blocks.graph,
         }
 
@@ -269,4 +266,4 @@ class LayersSession:
         by_profile: Sequence[int | None] = [None] * len(self._devices)
         if pace:
             by_profile = pace.peak_bytes
-        return memory.memory_peaks(self._devices, self._names, by_profile)
+        return gpus.memory_peaks(self._devices, self._names, by_profile)

@@ -8,6 +8,7 @@ batches of the usual size have a function of their own, in which these are const
 from __future__ import annotations
 
 import functools
+import math
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,19 +17,64 @@ import tensorflow as tf
 
 from gpubalance.engine.feed import Dispatched, Weights
 from gpubalance.engine.keras_patches import called_flat
+from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.replacing import tracing_lock
-from gpubalance.engine.replicas import Replicas, step_lock
+from gpubalance.engine.replicas import Replicas, cached_on_replicas, step_lock
 from gpubalance.engine.step import parity
+from gpubalance.engine.step.built import as_first_traced, forget_first_trace
 from gpubalance.engine.step.compiled import refuse_uncompiled
 from gpubalance.engine.step.logs import LaterResults, read_later
-from gpubalance.engine.step.pack_size import pack_bytes_for
 from gpubalance.engine.step.parity import check_sum
 from gpubalance.engine.step.several import SizedFunctions, StepFunction
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
-from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace
+from gpubalance.engine.sum_times import seconds_of_one_more, seconds_of_sum
 from gpubalance.errors import BadInput
+from gpubalance.planning.sync import MIN_PACK_BYTES, best_pack_bytes
 from gpubalance.results.combine_rules import UNTRIED, CombineRules
 from gpubalance.settings.batch_split import BatchSplit
+
+_FIRST_BYTES = 64 << 10
+_TIMES_MORE = 8
+# An all-reduce that takes so long tells how fast the link is.
+_LONG_ENOUGH_S = 0.02
+
+
+def pack_bytes_for(model: Any, replicas: Replicas) -> int:
+    """Bytes of gradients to sum in one all-reduce; 0 for all, where none can hide behind compute.
+
+    In a cluster all processes must call this together.
+    """
+    if any(isinstance(clock, PacedClock) for clock in replicas.clocks):
+        return 0  # their gradients come all at once, when the profile's time is over
+    gradient_bytes = 0
+    for variable in model.trainable_variables:
+        weight = variable.value
+        gradient_bytes += math.prod(weight.shape) * weight.dtype.size
+    if gradient_bytes <= MIN_PACK_BYTES:
+        return 0
+    latency_s, bytes_per_s = _link_of(replicas, gradient_bytes)
+    return best_pack_bytes(gradient_bytes, latency_s, bytes_per_s)
+
+
+@cached_on_replicas
+def _link_of(replicas: Replicas, max_bytes: int) -> tuple[float, float]:
+    """The seconds of one more all-reduce of a number, and the bytes per second of larger ones.
+
+    It tries larger ones until one takes long enough to tell, up to `max_bytes`.
+    """
+    everywhere = tuple(range(replicas.count))
+    seconds_of = partial(seconds_of_sum, replicas, everywhere)
+    smallest_s = seconds_of(0)
+    size = min(_FIRST_BYTES, max_bytes)
+    took_s = seconds_of(size)
+    while took_s < _LONG_ENOUGH_S and size < max_bytes:
+        size = min(_TIMES_MORE * size, max_bytes)
+        took_s = seconds_of(size)
+    bytes_per_s = math.inf
+    beyond_s = took_s - smallest_s
+    if beyond_s > 0:
+        bytes_per_s = size / beyond_s
+    return seconds_of_one_more(replicas, everywhere), bytes_per_s
 
 
 class TrainedStep(NamedTuple):

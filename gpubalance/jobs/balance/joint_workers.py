@@ -11,7 +11,7 @@ from gpubalance.errors import EnvironmentFault, OutOfMemory
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.measure.worker_group import build_for
+from gpubalance.jobs.measure.measurer import build_for
 from gpubalance.results.common import Model
 from gpubalance.results.timing import Overhead
 from gpubalance.settings.batch_split import BatchSplit

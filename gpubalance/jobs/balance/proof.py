@@ -9,16 +9,15 @@ from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.balance.rounds import BalanceRounds, TriedSplit, even_is_faster
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Doing, PhaseBegun
-from gpubalance.jobs.keep.probes import holds_nothing, solo_bests_of
+from gpubalance.jobs.keep.saved import holds_nothing, solo_bests_of
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
-from gpubalance.jobs.plan.beside import best_at
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
-from gpubalance.jobs.plan.measured_split import MeasuredSplit, split_over
 from gpubalance.jobs.plan.record import plan_of
+from gpubalance.jobs.plan.splits import MeasuredSplit, best_at, split_over
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan

@@ -11,16 +11,16 @@ from gpubalance.errors import NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, TimeLeft
 from gpubalance.jobs.keep.journal import content_key
-from gpubalance.jobs.measure.measurement import measurement
+from gpubalance.jobs.measure.figures import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.memory_search import JointMemorySearch
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
 from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
-from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.jobs.plan.record import plan_of
+from gpubalance.jobs.plan.splits import MeasuredSplit
 from gpubalance.numbers.units import format_rate
 from gpubalance.planning.leaving import (
     Devices,

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.machine import Machine, read_gpus
+from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import Interrupted
 from gpubalance.jobs.doctor.check import guarded, skipped
 from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks, host_checks
-from gpubalance.jobs.doctor.on_devices import Finding, checks_on_devices
+from gpubalance.jobs.doctor.on_devices import (
+    Finding,
+    checks_on_devices,
+    survey,
+    tensorflow_devices,
+)
 from gpubalance.jobs.doctor.software import inspect, software_checks
-from gpubalance.jobs.doctor.work import survey, tensorflow_devices
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.checkup import Check, Checkup, CopyTime
 from gpubalance.results.common import now

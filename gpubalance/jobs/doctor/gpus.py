@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import psutil
 
-from gpubalance.devices.gpus import Gpu, Reading
 from gpubalance.devices.health import Health, nvidia_cards, read_health
+from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.jobs.doctor.check import check, explained, guarded, ok, skipped
 from gpubalance.numbers.units import NOT_AVAILABLE, format_bytes
 from gpubalance.remedies import known_error, match

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpubalance.devices.gpus import Gpu, Reading
+from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.jobs.doctor.check import check, explained, ok, remedy_of, skipped
 from gpubalance.results.checkup import Check
 from gpubalance.system.versions import numbers, too_old

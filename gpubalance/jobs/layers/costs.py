@@ -21,7 +21,7 @@ from gpubalance.planning.pipeline.timeline import Pass, Timeline
 from gpubalance.results.timing import BlockTimed
 from gpubalance.settings.batch_split import run_text
 from gpubalance.settings.device import JointProfile
-from gpubalance.settings.margin import margin_on
+from gpubalance.settings.measuring import margin_on
 from gpubalance.settings.requests import LayersRequest
 
 # The smallest micro-batch within this part of the best throughput is taken.

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from gpubalance.jobs.measure.window import Peaks, Window, largest
+from gpubalance.jobs.measure.window import Peaks, Sensors, Window, largest
 from gpubalance.numbers.stats import half_width, interval95, mad, mean, median, part95
-from gpubalance.planning.parts import slow_steps, slow_time
+from gpubalance.planning.parts import StepParts, slow_steps, slow_time, split_step
 from gpubalance.results.common import StepTime, Throughput
-from gpubalance.results.run import SlowSteps, StepSpread
+from gpubalance.results.run import Measurement, Replica, SlowSteps, StepSpread
 from gpubalance.results.timing import Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 
 Windows = Sequence[Window]
@@ -229,3 +230,66 @@ def step_spread(windows: Windows) -> StepSpread | None:
     half_s = median(times) + rest_s
     max_s = part95(times) + rest_s
     return StepSpread(p50_s=half_s, p95_s=max_s, steps=len(times))
+
+
+def measurement(
+    split: BatchSplit,
+    windows: Windows,
+    sensors: Sensors,
+    used_places: Sequence[int] = (),
+    origin_s: float | None = None,
+) -> Measurement:
+    """The record of windows, which have timings and stamped steps.
+
+    The `sensors` read the GPUs meanwhile. `used_places` are the places of the replicas' devices in
+    the result; by default it has no others. Times count from `origin_s` on the monotonic clock, by
+    default from the first timing.
+    """
+    if origin_s is None:
+        origin_s = began_s(windows)
+    duration = step_time(windows, origin_s)
+    slow_steps_s = slow_s(windows)
+    parts = _parts(windows, duration.median - slow_steps_s)
+    memory_peaks = peaks(windows)
+    telemetry = sensors.telemetry(origin_s) or (None,) * len(split.batches)
+    replicas = []
+    for number, place in enumerate(used_places or range(len(split.batches))):
+        batch = split.batches[number]
+        replica = Replica(
+            device=place,
+            batch=batch,
+            micro_batch=split.micro_batches[number],
+            throughput=batch / duration.median,
+            compute_s=parts.compute_s[number],
+            update_s=parts.update_s[number],
+            wait_s=parts.wait_s[number],
+            utilisation=min(1.0, parts.compute_s[number] / duration.median),
+            memory_peak_bytes=memory_peaks[number],
+            telemetry=telemetry[number],
+        )
+        replicas.append(replica)
+    return Measurement(
+        batches=split.batches,
+        micro_batches=split.micro_batches,
+        global_batch=split.global_batch,
+        step_time_s=duration,
+        step_spread=step_spread(windows),
+        throughput=throughput_of(split.global_batch, duration.samples),
+        replicas=tuple(replicas),
+        sync_s=parts.sync_s,
+        input_wait_s=parts.input_wait_s,
+        slow_s=slow_steps_s,
+        slow_steps=slow_steps_in(windows) if slow_steps_s else None,
+        excess_s=parts.excess_s,
+        imbalance=parts.imbalance,
+    )
+
+
+def _parts(windows: Windows, step_s: float) -> StepParts:
+    """Where a step of `step_s` seconds goes, by the stamped steps."""
+    steps = stamped_in(windows)
+    computes = [step.compute_s or () for step in steps]
+    updates = [step.update_s or () for step in steps]
+    average = averaging(windows)
+    input_wait_s = average(input_waits_s(windows)) + rare_waits_s(windows)
+    return split_step(step_s, computes, updates, input_wait_s, average)

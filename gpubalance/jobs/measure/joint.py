@@ -22,6 +22,7 @@ from gpubalance.jobs.events import (
 from gpubalance.jobs.measure.figures import (
     Throttled,
     began_s,
+    measurement,
     peaks,
     precision,
     step_time,
@@ -31,7 +32,6 @@ from gpubalance.jobs.measure.figures import (
     usual_s,
 )
 from gpubalance.jobs.measure.input_pipeline import measure_input_pipeline
-from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.memory_search import JointMemorySearch
 from gpubalance.jobs.measure.run_state import RunState

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.keep.probes import probe_of
+from gpubalance.jobs.keep.saved import probe_of
 from gpubalance.jobs.measure.window import Peaks
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.memory import Points, predict_limit

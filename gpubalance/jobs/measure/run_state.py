@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.measure import figures, warnings
-from gpubalance.jobs.measure.figures import Windows
+from gpubalance.jobs.measure.figures import Windows, measurement
 from gpubalance.jobs.measure.input_pipeline import held_against
-from gpubalance.jobs.measure.measurement import measurement
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.window import Workload
-from gpubalance.numbers.ratio import Ratio, ratio
+from gpubalance.numbers.stats import Ratio, ratio
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.run import (
     Baselines,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from gpubalance.jobs.plan.measured_split import MeasuredSplit
 from gpubalance.jobs.plan.problem import find_probes, problem_of
+from gpubalance.jobs.plan.splits import MeasuredSplit
 from gpubalance.planning.model import LINE_WITHIN, Curve, Line
 from gpubalance.planning.problem import Allocation, Binds, Problem
 from gpubalance.planning.sync import SyncCurve, Syncs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.errors import BadInput, NothingFits, UsageError
-from gpubalance.jobs.keep.probes import find_device, holds_nothing
+from gpubalance.jobs.keep.saved import find_device, holds_nothing
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.allocate import (
     allocate,
@@ -28,13 +28,13 @@ from gpubalance.planning.problem import (
 from gpubalance.planning.sync import MAX_PACK_BYTES
 from gpubalance.results.probe import DeviceProbe, Probe, peaks_by_batch
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.margin import (
+from gpubalance.settings.measuring import (
     Margin,
     margin_on,
     margin_text,
     refuse_unknown,
+    too_few_samples,
 )
-from gpubalance.settings.measuring import too_few_samples
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings

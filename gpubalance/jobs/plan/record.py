@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubalance.devices.hosts import reached_by
-from gpubalance.jobs.keep.probes import holds_nothing
-from gpubalance.jobs.plan.beside import best_at, by_global_batch, by_goodput, even_split
+from gpubalance.jobs.keep.saved import holds_nothing
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import AUTO_MICRO_BATCHES, AUTO_TOLERANCE
+from gpubalance.jobs.plan.splits import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.probe.curve import slower_warnings
 from gpubalance.numbers.units import format_seconds
 from gpubalance.planning.allocate import (

@@ -11,7 +11,7 @@ from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.select import first_equal
 from gpubalance.jobs.events import Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.kept_rules import KeptRules
+from gpubalance.jobs.keep.saved import KeptRules
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import ProbedDevice, device_probe, taken_over
 from gpubalance.jobs.probe.time_left import QueuesLeft

@@ -38,8 +38,7 @@ from gpubalance.results.probe import CurvePoint, Probe, not_probed_text
 from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.requests import ProbeRequest
-from gpubalance.system.deadlines import TimeLimit
-from gpubalance.system.signals import signals_held
+from gpubalance.system.deadlines import TimeLimit, signals_held
 from gpubalance.workers.worker_group import WorkerGroup
 
 

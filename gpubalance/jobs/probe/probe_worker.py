@@ -18,8 +18,7 @@ from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.results.checkup import FEW_SAMPLES, few_samples_text
 from gpubalance.settings.device import Device
-from gpubalance.settings.margin import margin_on
-from gpubalance.settings.measuring import too_few_samples
+from gpubalance.settings.measuring import margin_on, too_few_samples
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.system.deadlines import TimeLimit

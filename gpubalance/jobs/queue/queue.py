@@ -8,11 +8,10 @@ from pathlib import Path
 
 from gpubalance.errors import RESUME, Interrupted, PartialResult
 from gpubalance.jobs.events import Watch, one_at_a_time
-from gpubalance.jobs.keep.command_journal import free_journal
-from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.keep.journal import Journal, content_key, free_journal
 from gpubalance.jobs.queue.commands import Commands
 from gpubalance.results.queue import Queue
-from gpubalance.settings.queueing import QueueRequest
+from gpubalance.settings.requests import QueueRequest
 from gpubalance.system.state import current_folder, delete_oldest, state_folder
 
 _KEPT = 100  # queues

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from gpubalance.render.columns import Cell, Column, columns_of, named
 from gpubalance.render.report import leads
-from gpubalance.render.report.leads import Lead
-from gpubalance.render.report.steps import steps_of
+from gpubalance.render.report.leads import Lead, steps_of
 from gpubalance.render.table import TextTable
 from gpubalance.results.common import OfModel, StepTime
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel

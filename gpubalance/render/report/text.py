@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpubalance.render.columns import Cell, Column
+from gpubalance.render.report.page import answer_of, groups, terms
 from gpubalance.render.report.tables import Table, tables_of
-from gpubalance.render.report.words import answer_of, groups, terms
 from gpubalance.render.table import TextTable, short
 from gpubalance.results.subject import ReportSubject, warnings_of
 from gpubalance.text import clean

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpubalance.render.report.charts import device_bars, split_bars
-from gpubalance.render.report.charts.chart import Chart, Charts, Drawing
+from gpubalance.render.report.charts import bars
 from gpubalance.render.report.charts.course import course
 from gpubalance.render.report.charts.curves import curves
+from gpubalance.render.report.charts.style import Chart, Charts, Drawing
 from gpubalance.results.subject import ReportSubject
 
 _DrawingOf = Callable[[ReportSubject], Drawing | str]
@@ -30,30 +30,28 @@ def _of_result(drawing_of: Callable[[Any], Drawing | str]) -> _DrawingOf:
     return lambda subject: drawing_of(subject.result)
 
 
-_MEMORY = _ChartKind(
-    "memory", "Memory of each device against its limit", device_bars.memory
-)
+_MEMORY = _ChartKind("memory", "Memory of each device against its limit", bars.memory)
 _COURSE = _ChartKind("course", "Step time over the measurement", course)
 # The problem and its solution first, then why not more, then what the result is based on.
 _CHARTS = (
-    _ChartKind("step", "Where a step's time goes", split_bars.steps),
-    _ChartKind("gap", "What keeps the throughput below the solo sum", split_bars.gap),
+    _ChartKind("step", "Where a step's time goes", bars.steps),
+    _ChartKind("gap", "What keeps the throughput below the solo sum", bars.gap),
     _ChartKind("curves", "Throughput over batch size, each device alone", curves),
     _ChartKind(
         "goodput",
         "Throughput, efficiency and goodput by global batch",
-        split_bars.goodput,
+        bars.goodput,
     ),
     _MEMORY,
     _ChartKind("course", "Step time over the run", course),
-    _ChartKind("rounds", "The search for the split", split_bars.rounds),
+    _ChartKind("rounds", "The search for the split", bars.rounds),
 )
 _OF_KIND: Mapping[str, Sequence[_ChartKind]] = {
     "queue": [
         _ChartKind(
             "commands",
             "What each device ran, and when",
-            _of_result(device_bars.commands),
+            _of_result(bars.commands),
         ),
     ],
     # Models that train independently share no step, and nothing was searched for.
@@ -61,19 +59,17 @@ _OF_KIND: Mapping[str, Sequence[_ChartKind]] = {
         _ChartKind(
             "at-once",
             "Each device alone, and at once with the others",
-            _of_result(device_bars.at_once),
+            _of_result(bars.at_once),
         ),
         _MEMORY,
         _COURSE,
     ],
     "layers": [
-        _ChartKind(
-            "timeline", "One step, task by task", _of_result(device_bars.timeline)
-        ),
+        _ChartKind("timeline", "One step, task by task", _of_result(bars.timeline)),
         _ChartKind(
             "stages",
             "Where a step's time goes, device by device",
-            _of_result(device_bars.stages),
+            _of_result(bars.stages),
         ),
         _MEMORY,
         _COURSE,

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import (
     CHOSEN,
     EVEN,
     NARROW,
+    Drawing,
     legend,
     look,
     new_figure,

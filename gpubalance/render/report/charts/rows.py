@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpubalance.render.report.charts.chart import Drawing
 from gpubalance.render.report.charts.style import (
     HATCHES,
     MUTED,
     NARROW,
     PAPER,
+    Drawing,
     legend,
     new_figure,
 )

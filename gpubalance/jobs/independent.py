@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gpubalance.errors import (
@@ -17,10 +17,8 @@ from gpubalance.errors import (
 from gpubalance.jobs.endings import attach_partial, one_error
 from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, Watch, one_at_a_time
-from gpubalance.jobs.independent.replica import OwnReplica, replicas_of
 from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.kept_rules import KeptRules
-from gpubalance.jobs.keep.saved import best_joint_run
+from gpubalance.jobs.keep.saved import KeptRules, best_joint_run
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.joint import measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
@@ -32,17 +30,52 @@ from gpubalance.jobs.measure.warnings import (
     too_slow_windows,
 )
 from gpubalance.jobs.measure.window import MeasuredTogether, Workload
-from gpubalance.numbers.ratio import Ratio, ratio
-from gpubalance.numbers.stats import interval_of_sum
+from gpubalance.numbers.stats import Ratio, interval_of_sum, ratio
 from gpubalance.results.common import Model, Throughput, Warning_, now
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel
 from gpubalance.results.probe import Failure
 from gpubalance.results.warnings import TOGETHER, warning
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
 from gpubalance.settings.requests import IndependentRequest
 from gpubalance.system.deadlines import TimeLimit
 from gpubalance.workers.messages import Build
 from gpubalance.workers.worker_group import WorkerGroup
+
+
+@dataclass
+class OwnReplica:
+    """A device and its model, which is measured `alone`, and `at_once` with those of the others.
+
+    `number` is its place in the request; `error` is why it dropped out.
+    """
+
+    number: int
+    device: Device
+    model: str
+    batch: int
+    alone: Workload
+    at_once: Workload
+    error: GpubalanceError | None = None
+
+
+def replicas_of(request: IndependentRequest) -> list[OwnReplica]:
+    """Those of a request, in its order."""
+    replicas = []
+    for number, device in enumerate(request.devices):
+        batch = request.batches[number]
+        at_once = Workload(
+            BatchSplit((batch,)),
+            (device,),
+            name="at once",
+            from_input_pipeline=request.settings.data is not None,
+            group=number,
+            wants_stamps=False,
+        )
+        alone = replace(at_once, name="alone", is_baseline=True)
+        model = request.models[number]
+        replicas.append(OwnReplica(number, device, model, batch, alone, at_once))
+    return replicas
 
 
 @dataclass
